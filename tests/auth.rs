@@ -117,7 +117,7 @@ fn with_end_expired_a_session_ends_with_its_token() {
     let ending = server(&["--end-expired"]);
     let mut short = Cable::join(ending.listen, Some(&ends_soon(1))).welcomed();
     let mut long = Cable::join(ending.listen, Some(&token(2))).welcomed();
-    assert_eq!(short.told_to_go(), ("token_expired".to_owned(), false));
+    assert_eq!(short.disconnect_reason(), ("token_expired".to_owned(), false));
     assert_eq!(short.socket.close_code(), 1000);
     let stream = json!({"channel": "$pubsub", "signed_stream_name": signed(SECRET, "chat")});
     assert_eq!(long.subscribe(&stream), "confirm_subscription", "other sessions continue");

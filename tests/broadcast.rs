@@ -133,7 +133,7 @@ fn disconnect_ends_all_sessions_with_the_identifiers_and_no_others() {
         let answer = post(&server, path, "", &body.to_string());
         assert_eq!(answer.status, status, "{answer:?}");
         for client in &mut theirs {
-            assert_eq!(client.told_to_go(), ("remote".to_owned(), reconnect));
+            assert_eq!(client.disconnect_reason(), ("remote".to_owned(), reconnect));
             assert_eq!(client.socket.close_code(), 1000);
         }
         assert_eq!(broadcast(&server, &json!({"stream": "news", "data": "1"})).status, 201);

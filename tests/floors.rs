@@ -10,7 +10,7 @@ use std::process::Command;
 use serde_json::Value;
 
 /// Each workspace package and the workspace packages it may depend on, lowest layer first.
-const HOUSE: &[(&str, &[&str])] = &[
+const WORKSPACE_CRATES: &[(&str, &[&str])] = &[
     ("standfast-wire", &[]),
     ("standfast-action-cable", &[]),
     ("standfast-capacity", &[]),
@@ -66,13 +66,13 @@ const EMPTY_NAMES: &[&str] = &["common", "utils", "types", "core", "config", "ma
 
 #[test]
 fn crates_depend_only_on_lower_layers() {
-    let house: BTreeMap<&str, &[&str]> = HOUSE.iter().copied().collect();
+    let allowed: BTreeMap<&str, &[&str]> = WORKSPACE_CRATES.iter().copied().collect();
     let declared = declared_edges();
     let members: BTreeSet<&str> = declared.keys().map(String::as_str).collect();
-    let known: BTreeSet<&str> = house.keys().copied().collect();
+    let known: BTreeSet<&str> = allowed.keys().copied().collect();
     assert_eq!(members, known, "the table and the workspace differ");
     for (package, dependencies) in &declared {
-        let allowed = house[package.as_str()];
+        let allowed = allowed[package.as_str()];
         let members_only = dependencies.iter().filter(|name| members.contains(name.as_str()));
         for dependency in members_only {
             let may = allowed.contains(&dependency.as_str());
@@ -250,8 +250,8 @@ fn tests_named_in_the_docs_exist() {
         read_sources(&root.join(folder), &mut sources);
     }
     for (page, heading, at_least) in [
-        ("docs/protocol/websocket.md", "## Where each MUST is shown", 40),
-        ("docs/protocol/cable.md", "## Where theirs is shown", 20),
+        ("docs/protocol/websocket.md", "## Tests of each MUST", 40),
+        ("docs/protocol/cable.md", "## Tests of the behaviour of clients and servers", 20),
     ] {
         let text = fs::read_to_string(root.join(page)).unwrap();
         let (_, table) = text.split_once(heading).expect("the table");

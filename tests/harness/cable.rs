@@ -64,7 +64,7 @@ impl Cable {
     }
 
     /// Reads a disconnect message and returns its reason and whether to reconnect.
-    pub(crate) fn told_to_go(&mut self) -> (String, bool) {
+    pub(crate) fn disconnect_reason(&mut self) -> (String, bool) {
         let message = self.hear();
         assert_eq!(message["type"], "disconnect", "{message}");
         let reason = message["reason"].as_str().expect("a reason").to_owned();
@@ -73,7 +73,7 @@ impl Cable {
 
     /// Reads a rejection without reconnect and returns its reason.
     pub(crate) fn refused(mut self) -> String {
-        let (reason, reconnect) = self.told_to_go();
+        let (reason, reconnect) = self.disconnect_reason();
         assert!(!reconnect, "{reason}");
         assert_eq!(self.socket.close_code(), 1000);
         reason

@@ -125,7 +125,7 @@ impl Handler for Neighbour {
 }
 
 #[test]
-fn bi_11_a_neighbour_of_refused_answers_echoes_as_before() {
+fn refused_responses_do_not_affect_another_connection() {
     let (good, invalid) = (serve(echo, |_| ""), serve(|_| (), |number| LIES[number % LIES.len()]));
     let plan = Plan { workers: 1, accepting: 1, capacity: 64, tables: Tables::Shared };
     let (rounds, round) = mpsc::channel();

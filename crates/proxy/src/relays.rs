@@ -1,5 +1,5 @@
-//! [`Relays`]: the relays of one proxy without its threads, listeners and control plane, for whoever
-//! drives workers by himself: the simulation.
+//! [`Relays`]: the relays of one proxy without its threads, listeners and control plane, for the simulation,
+//! which runs workers itself.
 
 use std::sync::Arc;
 
@@ -11,46 +11,46 @@ use crate::relay::Relay;
 use crate::routes::{Registry, RoutesConfig, Table};
 use crate::shared::Shared;
 
-/// Relays of one proxy, for as many workers as were planned.
+/// Relays of one proxy, one per worker.
 pub struct Relays {
     shared: Arc<Shared>,
     registry: Registry,
 }
 
-/// What the relays have counted, all workers together.
+/// Counters of the relays, summed over all workers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Tunnels that are open now.
+    /// Tunnels open now.
     pub tunnels: u64,
-    /// Requests whose answer has not come to its end.
+    /// Requests whose response is incomplete.
     pub exchanges: u64,
     /// Tunnels opened.
     pub opened: u64,
-    /// Requests that were taken on.
+    /// Requests accepted.
     pub requests: u64,
-    /// Handshakes that were answered with something else than 101.
+    /// Handshakes with a response other than 101.
     pub declined: u64,
-    /// Requests tried again.
+    /// Requests retried.
     pub retries: u64,
-    /// Requests sent on a connection that had served another.
+    /// Requests sent on a reused connection.
     pub reused: u64,
     /// Bytes from clients in tunnels that have ended.
     pub bytes_up: u64,
     /// Bytes from upstreams in tunnels that have ended.
     pub bytes_down: u64,
-    /// Requests answered by the proxy itself, in the order of [`Refusal::ALL`].
+    /// Requests that the proxy itself answered with an error, in the order of [`Refusal::ALL`].
     pub refused: Vec<u64>,
     /// Tunnels ended, in the order of [`EndReason::ALL`].
     pub ended: Vec<u64>,
-    /// Places taken at upstreams.
+    /// Connections counted against the limits of upstreams.
     pub places: u64,
 }
 
 impl Relays {
-    /// With these routes and settings; no name is resolved.
+    /// Creates relays with these routes and settings; no name is resolved.
     ///
     /// # Errors
-    /// What is wrong with the routes.
+    /// Invalid routes.
     pub fn new(routes: RoutesConfig, live: Live, workers: usize) -> Result<Relays, String> {
         let table = Arc::new(Table::default());
         let mut registry = Registry::new(Arc::clone(&table));
@@ -65,18 +65,18 @@ impl Relays {
         Relay::new(worker, Arc::clone(&self.shared))
     }
 
-    /// The limits its worker begins with.
+    /// The limits its worker starts with.
     #[must_use]
     pub fn limits(&self) -> Limits {
         self.shared.live().engine_limits()
     }
 
-    /// The upstreams, to be changed while tunnels go there.
+    /// The upstreams, which may change while tunnels are open.
     pub fn registry(&mut self) -> &mut Registry {
         &mut self.registry
     }
 
-    /// What was counted so far.
+    /// The counters so far.
     #[must_use]
     pub fn tally(&self) -> Tally {
         let sum = |of: fn(&Counters) -> u64| self.shared.counters.iter().map(of).sum();

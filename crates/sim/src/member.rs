@@ -1,30 +1,30 @@
-//! [`Member`]: a worker of a simulation, which gets a turn when it would not sleep, and what must hold
-//! for any worker after each; [`Crew`]: the workers of one process.
+//! [`Member`]: a simulated worker, which gets a turn whenever a real one would be awake, and the invariants
+//! checked after each turn; [`Crew`]: the workers of one process.
 
 use std::io;
 
 use engine::sys::sim::{Kernel, Sim};
 use engine::{Core, Handler, Limits, Remote, Totals, Turn, Worker};
 
-/// Turns that move nothing which a worker may take in a second: its timers tick 50 times, and others
-/// wake it up some 2,000 times. One that spins takes 30,000 and more.
+/// Maximum number of turns a second in which a worker moves no data: its timers tick 50 times and others
+/// wake it up to 2,000 times. A worker that spins takes 30,000 and more.
 const IDLE_TURNS_MAX: u64 = 5000;
 const SECOND_NS: u64 = super::SECOND_NS;
 
-/// A worker and what is known of it from outside.
+/// A worker and its state as seen from outside.
 pub struct Member<H: Handler> {
     /// The worker itself.
     pub worker: Worker<Sim, H>,
-    /// It has ended.
+    /// Whether it has ended.
     pub stopped: bool,
-    /// Turns that moved nothing.
+    /// Turns in which it moved no data.
     pub idle_turns: u64,
     /// Bytes in the longest of its queues, as of its last turn.
     pub queued_max: usize,
     table: usize,
-    /// Descriptors of its table that are no connections.
+    /// Descriptors in its table that are not connections.
     own: usize,
-    /// When the worker has something to do even if nothing happens, as of its last turn.
+    /// When its next timer is due, as of its last turn.
     deadline_ns: Option<u64>,
     window_turns: u64,
     window_ns: u64,
@@ -32,27 +32,27 @@ pub struct Member<H: Handler> {
 
 /// The workers of one process.
 pub struct Crew {
-    /// How many they are.
+    /// Number of workers.
     pub workers: usize,
     /// Connections a worker may hold.
     pub capacity: u32,
-    /// Descriptors for connections in each one's table.
+    /// Descriptors for connections in each worker's table.
     pub table: usize,
-    /// Bytes that wait in each one's mailbox at most.
+    /// Maximum number of bytes in each worker's mailbox.
     pub mailbox_bytes: usize,
-    /// The limits of each.
+    /// The limits of each worker.
     pub limits: Limits,
 }
 
-/// The mailboxes of a crew, and its workers.
+/// A crew's mailboxes and workers.
 pub type Started<H> = (Remote<<H as Handler>::Post>, Vec<Member<H>>);
 
 impl Crew {
-    /// Makes them. They share the kernel's listeners of those numbers, each with one at most to begin
-    /// with.
+    /// Creates the workers. They share the kernel's listeners of those numbers; at first each owns at most
+    /// one.
     ///
     /// # Errors
-    /// None of those that a simulated kernel gives; see [`Worker::new`].
+    /// Those of [`Worker::new`]; the simulated kernel causes none.
     pub fn start<H: Handler>(
         &self,
         kernel: &Kernel,

@@ -92,10 +92,10 @@ fn configuration(config: &Config) -> Rows {
         }
     }
     if let Some(echo) = &config.echo {
-        echo_asked(echo, &mut add);
+        echo_settings(echo, &mut add);
     }
     if let Some(fanout) = &config.fanout {
-        fanout_asked(fanout, &mut add);
+        fanout_settings(fanout, &mut add);
     }
     rows
 }
@@ -108,7 +108,7 @@ pub(super) fn staged(stages: &[Stage], unit: &str) -> String {
     stages.iter().map(one).collect::<Vec<_>>().join(", then ")
 }
 
-fn echo_asked(echo: &Echo, mut add: impl FnMut(&str, String)) {
+fn echo_settings(echo: &Echo, mut add: impl FnMut(&str, String)) {
     let size = echo.content.as_ref().map_or(echo.size, |content| content.data.len());
     add("message size in bytes", Count(size as u64).to_string());
     let rate = echo.rate.map(|rate| format!("{} per second", Count(rate)));
@@ -129,7 +129,7 @@ fn echo_asked(echo: &Echo, mut add: impl FnMut(&str, String)) {
     add("answer timeout", format_duration(echo.timeout));
 }
 
-fn fanout_asked(fanout: &Fanout, mut add: impl FnMut(&str, String)) {
+fn fanout_settings(fanout: &Fanout, mut add: impl FnMut(&str, String)) {
     let way = match &fanout.publish {
         Publish::Http(_) => "over HTTP",
         Publish::Socket => "over WebSocket",

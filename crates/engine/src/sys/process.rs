@@ -80,11 +80,11 @@ pub struct Listen {
     pub v6_only: bool,
 }
 
-/// Opens a listener and tells its number and address. Connections accepted from it inherit
+/// Opens a listener; returns its number and its address. Connections accepted from it inherit
 /// `TCP_NODELAY`.
 ///
 /// # Errors
-/// What socket(2), bind(2) and listen(2) answer, first of all `EADDRINUSE`.
+/// Those of socket(2), bind(2) and listen(2), above all `EADDRINUSE`.
 pub fn listen(options: &Listen) -> io::Result<(i32, SocketAddr)> {
     let backlog = i32::try_from(options.backlog).unwrap_or(i32::MAX);
     let (number, address) = bind(options)?;
@@ -96,16 +96,16 @@ pub fn listen(options: &Listen) -> io::Result<(i32, SocketAddr)> {
     Ok((number, address))
 }
 
-/// Asks whether the address could be listened on, without listening there: whoever connects
-/// meanwhile is refused, and not taken in by a listener that is closed again.
+/// Checks whether the address is free without listening on it, so no client is accepted by a listener
+/// that is about to be closed.
 ///
 /// # Errors
-/// What socket(2) and bind(2) answer, first of all `EADDRINUSE`.
+/// Those of socket(2) and bind(2), above all `EADDRINUSE`.
 pub fn try_bind(options: &Listen) -> io::Result<()> {
     bind(options).map(|(number, _)| close(number))
 }
 
-/// A socket that is to listen, at its address.
+/// A socket bound to the address, not listening yet.
 fn bind(options: &Listen) -> io::Result<(i32, SocketAddr)> {
     let domain = if options.address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
@@ -139,7 +139,7 @@ fn bind(options: &Listen) -> io::Result<(i32, SocketAddr)> {
     }
 }
 
-/// Lets connections fail whose peer has disappeared: sets how long sent data may stay unacknowledged
+/// Ends connections whose peer has disappeared: sets how long sent data may stay unacknowledged
 /// (`TCP_USER_TIMEOUT`), and probes a peer that has been silent for half of that, then at intervals of a
 /// tenth (`SO_KEEPALIVE`). Set on a listener, this applies to the connections it accepts.
 ///
@@ -158,7 +158,7 @@ pub fn notice_dead_peers(socket: i32, timeout: Duration) -> io::Result<()> {
     set(fd, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, between)
 }
 
-/// After how much silence a peer is probed, and at which interval from then on.
+/// The idle time before the first probe, and the interval between probes.
 fn keepalive_seconds(timeout: Duration) -> (i32, i32) {
     let seconds =
         |part: u64| i32::try_from((timeout.as_secs() / part).clamp(1, 32_767)).unwrap_or(1);

@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbouring_seconds_do_not_feign_certainty() {
+    fn correlated_seconds_do_not_narrow_the_interval() {
         // Blocks of ten equal seconds: as single seconds their spread would look five times surer.
         let seconds: Vec<f64> = (0..200).map(|at| f64::from((at / 10) % 2)).collect();
         let batched = Means::of_seconds(&seconds).unwrap();

@@ -7,10 +7,10 @@
 //!   day, so they are the right unit. Welch's t interval of the difference of means, 95 %; it
 //!   assumes neither equal spreads nor equal numbers.
 //! - *the seconds of one run each*: the same interval over means of batches of seconds, since
-//!   neighbouring seconds resemble each other and would feign certainty. It tells what changed
+//!   neighbouring seconds are correlated and would make the interval too narrow. It tells what changed
 //!   within these two runs, not what another pair would bring.
 //!
-//! Where neither is there the difference is shown alone, and that is said. Shares of errors are
+//! Without either, only the difference is shown, with a note. Shares of errors are
 //! compared by Newcombe's interval of two proportions (Statistics in Medicine 17, 1998, method 10).
 
 mod interval;

@@ -83,7 +83,7 @@ fn a_run_beside_itself_is_not_worse() {
 }
 
 #[test]
-fn what_got_surely_worse_is_said_and_what_is_allowed_is_not() {
+fn significant_regression_is_reported_and_one_within_the_allowance_is_not() {
     let slower = STEADY.map(|second| second * 0.9);
     let (before, after) = (run(100.0, 5.0, &STEADY), run(90.0, 5.0, &slower));
     let (comparison, value) = compare("slower", from_ref(&before), from_ref(&after), &[]);
@@ -119,7 +119,7 @@ fn several_runs_are_the_better_witnesses() {
 }
 
 #[test]
-fn without_an_interval_a_figure_is_judged_only_by_name_and_that_is_said() {
+fn figure_without_an_interval_is_judged_only_if_named_and_noted_as_such() {
     let bare = |p99: f64| run(100.0, p99, &[]);
     let (comparison, value) = compare("bare", &[bare(5.0)], &[bare(6.0)], &[]);
     assert_eq!(row(&value, "p99")["interval"], Value::Null);

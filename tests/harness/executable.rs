@@ -30,6 +30,19 @@ impl Finished {
         (self, document)
     }
 
+    /// Checks that the run held. A loaded machine may have sent at less than the requested rate, which is
+    /// then the only reason allowed.
+    ///
+    /// # Panics
+    /// If it fell short for another reason.
+    pub(crate) fn assert_held_at_any_rate(&self) {
+        let missed = |summary: Value| {
+            summary["reasons"] == serde_json::json!(["the requested rate was not reached on time"])
+        };
+        let held = self.code == Some(0) || self.code == Some(1) && missed(self.json());
+        assert!(held, "{self:?}");
+    }
+
     /// Returns the JSON on standard output.
     ///
     /// # Panics

@@ -10,6 +10,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
 
+use chacha20::ChaCha8Rng;
+use chacha20::rand_core::{Rng, SeedableRng};
+
 use super::{Event, Fd, Interest, Sys};
 
 /// Events taken from the kernel by one `epoll_wait`.
@@ -25,7 +28,8 @@ pub(super) fn check(result: libc::c_int) -> io::Result<libc::c_int> {
 pub struct Linux {
     epoll: Fd,
     wake: Option<Fd>,
-    random: fastrand::Rng,
+    /// A cryptographic generator, seeded by the kernel: masks and secrets are drawn from it.
+    random: ChaCha8Rng,
     raw: Box<[MaybeUninit<libc::epoll_event>; EVENTS_MAX]>,
     /// The kernel takes timeouts in nanoseconds (epoll_pwait2, Linux 5.11).
     exact_timeouts: bool,
@@ -43,7 +47,7 @@ impl Linux {
         Ok(Linux {
             epoll: Fd::new(epoll),
             wake: wake.map(Fd::new),
-            random: fastrand::Rng::with_seed(seed()?),
+            random: ChaCha8Rng::from_seed(seed()?),
             raw: Box::new([MaybeUninit::uninit(); EVENTS_MAX]),
             exact_timeouts: true,
         })
@@ -109,7 +113,7 @@ impl Sys for Linux {
     }
 
     fn random(&mut self) -> u64 {
-        self.random.u64(..)
+        self.random.next_u64()
     }
 
     fn wait(
@@ -445,12 +449,12 @@ fn unix_address(path: &Path) -> io::Result<(libc::sockaddr_un, libc::socklen_t)>
     Ok((address, size_of::<libc::sockaddr_un>() as libc::socklen_t))
 }
 
-fn seed() -> io::Result<u64> {
-    let mut bytes = [0u8; 8];
-    // SAFETY: the kernel writes at most 8 bytes to our buffer.
+fn seed() -> io::Result<[u8; 32]> {
+    let mut bytes = [0; 32];
+    // SAFETY: the kernel writes at most 32 bytes to our buffer. It gives up to 256 without interruption.
     let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
-    if got != 8 {
-        return Err(io::Error::last_os_error());
+    match usize::try_from(got) {
+        Ok(got) if got == bytes.len() => Ok(bytes),
+        _ => Err(io::Error::last_os_error()),
     }
-    Ok(u64::from_ne_bytes(bytes))
 }

@@ -26,7 +26,8 @@ pub struct WebSocket {
     limits: Limits,
     /// permessage-deflate, if offered.
     deflate: Option<Box<Compression>>,
-    /// The random state for masks and keys.
+    /// The state of masks and keys: fresh each time and begun at a random number, but no secret. A load
+    /// generator sends nobody else's text, so nothing is gained by predicting them (RFC 6455 10.3).
     random: u64,
     /// Bytes to send.
     out: Vec<u8>,

@@ -11,15 +11,13 @@ use std::time::Duration;
 
 use capacity::Count;
 use engine::sys::process::{self, Listen};
-use engine::{Handler, Limits, Plan, Remote, Tables, Workers};
+use engine::{Handler, LISTENERS_MAX, Limits, Plan, Remote, Tables, WORKERS_MAX, Workers};
 use tracing::warn;
 
 use crate::{Address, Service, listen_unix};
 
 /// `TCP_DEFER_ACCEPT`: a connection is accepted when its request has arrived, or after this time.
 const ACCEPT_DEFER: Duration = Duration::from_secs(1);
-/// Listeners of all addresses and cores together: the engine's limit.
-const LISTENERS_MAX: usize = 64;
 
 /// What a server needs from its workers and listeners.
 #[derive(Copy, Clone, Debug)]
@@ -135,7 +133,7 @@ impl Bootstrap {
         let nofile = capacity::raise_nofile().unwrap_or_else(|_| capacity::nofile().soft);
         let cores = capacity::Machine::read().cores;
         let plan = plan(config, cores, nofile, choose_tables())?;
-        let (listeners, listen) = open_listeners(config, cores.min(plan.workers))?;
+        let (listeners, listen) = open_listeners(config, accepting(config, cores))?;
         let files = config.listen.iter().filter_map(Address::path).map(Path::to_owned).collect();
         Ok(Bootstrap { plan, listen, files, listeners })
     }
@@ -179,9 +177,12 @@ fn plan(
 ) -> Result<Plan, BootstrapError> {
     let each = config.descriptors_per_client.max(1);
     let requested = config.clients.unwrap_or(config.clients_default).saturating_mul(each);
-    let most = Plan::new(requested, cores, nofile, tables);
+    let addresses = config.listen.len();
+    let listeners = addresses * listeners_per_address(addresses, accepting(config, cores));
+    let new = |clients, cores| Plan::new(clients, cores, nofile, listeners, tables);
+    let most = new(requested, cores);
     // A plan for few connections has one worker per core.
-    let mut plan = config.workers.map_or(most, |workers| Plan::new(1, workers, nofile, tables));
+    let mut plan = config.workers.map_or(most, |workers| new(1, workers));
     let Some(clients) = config.clients else { return Ok(plan) };
     if plan.connections() < requested {
         let needed = (most.connections() >= requested).then_some(most.workers);
@@ -201,6 +202,16 @@ fn plan(
     Ok(plan)
 }
 
+/// How many workers accept from the start: one per core, if there are as many.
+fn accepting(config: &BootstrapConfig<'_>, cores: usize) -> usize {
+    config.workers.map_or(cores, |workers| workers.min(cores)).clamp(1, WORKERS_MAX)
+}
+
+/// Listeners of each address, one per worker that accepts from the start.
+fn listeners_per_address(addresses: usize, accepting: usize) -> usize {
+    accepting.clamp(1, (LISTENERS_MAX / addresses.max(1)).max(1))
+}
+
 /// Opens each address once per worker that accepts from the start, those of TCP on one port.
 fn open_listeners(
     config: &BootstrapConfig<'_>,
@@ -213,7 +224,7 @@ fn open_listeners(
     if addresses > LISTENERS_MAX {
         return Err(BootstrapError::TooManyListeners);
     }
-    let each = accepting.clamp(1, LISTENERS_MAX / addresses);
+    let each = listeners_per_address(addresses, accepting);
     let (mut opened, mut listen) = (Vec::new(), Vec::new());
     for address in config.listen {
         let actual = match address {
@@ -331,6 +342,24 @@ mod tests {
         assert!(none.contains("no number of workers"), "{none}");
         let shared = error(None, Some(100_000), Tables::Shared);
         assert!(shared.contains("a descriptor table per worker"), "{shared}");
+    }
+
+    #[test]
+    fn each_of_128_cores_gets_a_listener_of_every_address() {
+        let two =
+            [Address::Tcp(([127, 0, 0, 1], 0).into()), Address::Tcp(([127, 0, 0, 1], 0).into())];
+        let config = BootstrapConfig { listen: &two, ..SERVER };
+        assert_eq!(accepting(&config, 128), 128);
+        let (listeners, listen) = open_listeners(&config, 128).unwrap();
+        assert_eq!((listeners.len(), listen.len()), (256, 2));
+        listeners.into_iter().for_each(process::close);
+        // Every table holds all listeners, so the plan leaves room for them.
+        let planned = |listen| {
+            let config = BootstrapConfig { listen, ..SERVER };
+            plan(&config, 128, 20_000, Tables::Private).unwrap()
+        };
+        assert_eq!(planned(&two[..1]).capacity - planned(&two).capacity, 128);
+        assert_eq!(planned(&two).capacity, 20_000 - 256 - 16 - 128);
     }
 
     #[test]

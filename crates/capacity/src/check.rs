@@ -7,12 +7,13 @@
 mod notes;
 
 use crate::fix::Fix;
-use crate::goal::{Goal, Sources};
+use crate::goal::{Goal, Role, Sources};
 use crate::limits::{
     ADDRESS_BYTES_BASE, ADDRESS_BYTES_PER_CONTROL_THREAD, ADDRESS_BYTES_PER_WORKER, FILES_BASE,
-    KERNEL_BYTES_PER_SOCKET, LOOPBACK_SOURCES, MAPPINGS_BASE, MAPPINGS_PER_THREAD, MEMORY_PERCENT,
-    TABLE_RESERVED, USER_BYTES_BASE, USER_BYTES_PER_SOCKET, percent, ports_per_source,
-    private_capacity, sources_needed, worker_capacity, workers_max, workers_needed,
+    KERNEL_BYTES_PER_SOCKET, LISTENERS_RESERVED, LOOPBACK_SOURCES, MAPPINGS_BASE,
+    MAPPINGS_PER_THREAD, MEMORY_PERCENT, TABLE_RESERVED, USER_BYTES_BASE, USER_BYTES_PER_SOCKET,
+    percent, ports_per_source, private_capacity, sources_needed, worker_capacity, workers_max,
+    workers_needed,
 };
 use crate::machine::Machine;
 use crate::report::{Limit, Need, Report, Shortfall};
@@ -63,9 +64,20 @@ fn workers(machine: &Machine, goal: &Goal) -> Option<u64> {
         (None, false) => Some(cores),
         (None, true) => {
             let sockets = goal.connections.saturating_mul(goal.role.ends_each());
-            Some(workers_needed(sockets, machine.files.table())?.max(cores))
+            Some(workers_needed(sockets, table(machine, goal))?.max(cores))
         }
     }
+}
+
+/// Listeners beyond those that every table has room for: a server has one per core.
+fn more_listeners(machine: &Machine, goal: &Goal) -> u64 {
+    let listens = goal.role != Role::Load;
+    if listens { (machine.cores as u64).saturating_sub(LISTENERS_RESERVED) } else { 0 }
+}
+
+/// Descriptors of a table without those further listeners.
+fn table(machine: &Machine, goal: &Goal) -> u64 {
+    machine.files.table().saturating_sub(more_listeners(machine, goal))
 }
 
 /// One check. Each method checks one limit and returns `None` where that limit is unknown or does not
@@ -102,7 +114,7 @@ impl Checker<'_> {
 
     /// Per process: the sum over the workers' private tables, or the one shared table.
     fn open_files(&self) -> Checked {
-        let (table, ends) = (self.machine.files.table(), self.goal.role.ends_each());
+        let (table, ends) = (table(self.machine, self.goal), self.goal.role.ends_each());
         let sockets = self.goal.connections.saturating_mul(ends);
         let (now, needed, files) = match (self.goal.private_tables, self.goal.workers) {
             (true, Some(workers)) => {
@@ -118,6 +130,7 @@ impl Checker<'_> {
                 (table, sockets.saturating_add(own), sockets.saturating_add(own))
             }
         };
+        let files = files.saturating_add(more_listeners(self.machine, self.goal));
         let fits = now.saturating_sub(needed.saturating_sub(sockets)) / ends;
         let mut fixes = Vec::new();
         if self.goal.private_tables && self.goal.workers.is_some() {
@@ -169,7 +182,7 @@ impl Checker<'_> {
     }
 
     fn threads(&self) -> Checked {
-        let (processes, table) = (self.goal.role.processes(), self.machine.files.table());
+        let (processes, table) = (self.goal.role.processes(), table(self.machine, self.goal));
         // Where no number of workers holds the goal: as many as add capacity.
         let workers = self.workers.unwrap_or_else(|| workers_max(table));
         let control = self.goal.role.control_threads();
@@ -257,7 +270,7 @@ impl Checker<'_> {
     fn address_space_of(&self, connections: u64) -> u64 {
         let role = self.goal.role;
         let goal = Goal { connections, ..self.goal.clone() };
-        let most = || workers_max(self.machine.files.table());
+        let most = || workers_max(table(self.machine, &goal));
         let workers = workers(self.machine, &goal).unwrap_or_else(most);
         let control = role.control_threads() / role.processes();
         let threads = workers.saturating_mul(ADDRESS_BYTES_PER_WORKER)

@@ -19,9 +19,13 @@ pub const USER_BYTES_BASE: u64 = 32 * 1024 * 1024;
 pub const MEMORY_PERCENT: u64 = 95;
 
 /// Descriptors of each table that are no connections, besides one eventfd per worker: standard
-/// streams, epoll, up to 64 listeners, and what the process inherited. The engine plans with the
-/// same number.
-pub const TABLE_RESERVED: u64 = 80;
+/// streams, epoll, up to [`LISTENERS_RESERVED`] listeners, and what the process inherited. The engine
+/// plans with the same number.
+pub const TABLE_RESERVED: u64 = LISTENERS_RESERVED + 16;
+
+/// Listeners that [`TABLE_RESERVED`] covers. A server on more cores has one per core, and every
+/// table holds all of them.
+pub const LISTENERS_RESERVED: u64 = 64;
 
 /// Most workers of a process, and most connections of a worker.
 pub const WORKERS_MAX: u64 = 1 << 10;

@@ -205,46 +205,42 @@ impl<S: Sys, H: Handler> Worker<S, H> {
                 self.core.counters().listener_handed_on.add(1);
                 self.core.remote.give_listener(next, index);
             }
-            None => {
-                self.core.remote.shared.parked.fetch_or(1 << index, Ordering::AcqRel);
-                fence(Ordering::SeqCst);
-                // Another worker may have got room between the check and the parking.
-                if self.core.remote.worker_with_room(me).is_some() {
-                    self.unpark_listener(index, me);
-                } else {
-                    self.core.counters().accept_full.add(1);
-                }
+            None => self.park_listener(index, me),
+        }
+    }
+
+    fn park_listener(&mut self, index: usize, me: usize) {
+        let remote = &self.core.remote;
+        loop {
+            remote.shared.parked.insert(index);
+            fence(Ordering::SeqCst);
+            if remote.worker_with_room(me).is_none() {
+                return self.core.counters().accept_full.add(1);
+            }
+            // A worker got room before the listener was parked, and may not have seen it. If it is
+            // full again by now, the listener is parked once more, with the same care.
+            if !remote.shared.parked.take(index) {
+                return;
+            }
+            if let Some(next) = remote.worker_with_room(me) {
+                return remote.give_listener(next, index);
             }
         }
     }
 
-    fn unpark_listener(&mut self, index: usize, me: usize) {
-        let bit = 1u64 << index;
-        let parked = &self.core.remote.shared.parked;
-        if parked.fetch_and(!bit, Ordering::AcqRel) & bit == 0 {
-            return;
-        }
-        match self.core.remote.worker_with_room(me) {
-            Some(next) => self.core.remote.give_listener(next, index),
-            None => {
-                parked.fetch_or(bit, Ordering::AcqRel);
-                fence(Ordering::SeqCst);
-            }
-        }
-    }
-
-    /// After connections ended: takes over a parked listener.
-    pub(crate) fn adopt_parked_listener(&mut self) {
-        // Pairs with the fence in `pass_listener_on`: of a worker that parks a listener and one
-        // that gets room at the same time, at least one sees the other.
+    /// After connections ended: takes over parked listeners, as long as there is room.
+    pub(crate) fn adopt_parked_listeners(&mut self) {
+        // Pairs with the fence in `park_listener`: of a worker that parks a listener and one that
+        // gets room at the same time, at least one sees the other.
         fence(Ordering::SeqCst);
-        if self.core.remote.shared.parked.load(Ordering::Acquire) == 0 || self.is_at_capacity() {
+        if !self.core.remote.shared.parked.any(self.listeners.len()) {
             return;
         }
         for index in 0..self.listeners.len() {
-            let bit = 1u64 << index;
-            let parked = &self.core.remote.shared.parked;
-            if parked.fetch_and(!bit, Ordering::AcqRel) & bit != 0 {
+            if self.is_at_capacity() {
+                return;
+            }
+            if self.core.remote.shared.parked.take(index) {
                 self.start_listening(index);
             }
         }

@@ -3,12 +3,13 @@
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::admission::Admission;
 use crate::invariant::broken;
+use crate::parked::ParkedListeners;
 use crate::{Answer, ConnId, Counters};
 
 /// Wakes one worker from any thread.
@@ -121,8 +122,7 @@ impl<P> Mailbox<P> {
 /// room.
 pub(crate) struct Shared<P> {
     pub(crate) mailboxes: Vec<Mailbox<P>>,
-    /// A bit per parked listener: no worker has room for it.
-    pub(crate) parked: AtomicU64,
+    pub(crate) parked: ParkedListeners,
     pub(crate) admission: Admission,
 }
 
@@ -162,7 +162,7 @@ impl<P> Remote<P> {
         Remote {
             shared: Arc::new(Shared {
                 mailboxes,
-                parked: AtomicU64::new(0),
+                parked: ParkedListeners::default(),
                 admission: Admission::default(),
             }),
         }

@@ -19,6 +19,7 @@ use crate::core::Core;
 use crate::invariant::{SLOT_IN_USE, broken};
 use crate::limits::{EVENTS_PER_TURN, POSTS_PER_TURN};
 use crate::mailbox::Envelope;
+use crate::parked::LISTENERS_MAX;
 use crate::sys::{Event, Interest, Sys};
 use crate::timers::nanoseconds;
 use crate::{Closed, ConnId, Handler, Limits, Remote};
@@ -26,7 +27,6 @@ use crate::{Closed, ConnId, Handler, Limits, Remote};
 pub(crate) const KEY_WAKE: u64 = u64::MAX;
 /// Listener `i` is watched under this minus `i`.
 pub(crate) const KEY_LISTENER: u64 = u64::MAX - 1;
-pub(crate) const LISTENERS_MAX: usize = 64;
 /// Connections closed in one turn of a drain, and the time between two such turns.
 const DRAINS_PER_TURN: u32 = 4096;
 const DRAIN_STEP: Duration = Duration::from_millis(10);
@@ -364,7 +364,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
                 self.core.release_buffers();
             }
             self.core.publish_open();
-            self.adopt_parked_listener();
+            self.adopt_parked_listeners();
         }
         reaped
     }

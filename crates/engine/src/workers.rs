@@ -7,9 +7,9 @@ use std::sync::{Arc, mpsc};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
+use crate::parked::LISTENERS_MAX;
 use crate::sys::linux::Linux;
 use crate::sys::process;
-use crate::worker::LISTENERS_MAX;
 use crate::{Handler, Limits, Remote, SLOTS_MAX, Turn, WORKERS_MAX, Wake, Worker};
 
 /// Which descriptor table a worker uses.
@@ -23,7 +23,7 @@ pub enum Tables {
 }
 
 /// How many workers there are and how many connections each holds.
-#[derive(Copy, Clone, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Plan {
     /// Threads, at most [`WORKERS_MAX`].
     pub workers: usize,
@@ -37,20 +37,34 @@ pub struct Plan {
 
 impl Plan {
     /// Descriptors of a table that are not for connections, besides one wake-up per worker:
-    /// standard streams, listeners, epoll, and inherited ones.
-    pub const RESERVED_DESCRIPTORS: u64 = LISTENERS_MAX as u64 + 16;
-
-    /// A plan for `connections` sockets on `cores` cores where a table holds `nofile` descriptors.
-    /// With private tables there are as many workers as their tables need, at least one per core;
-    /// with a shared one as many as cores, sharing the table. If not all fit, the plan holds as
-    /// many as possible: compare [`Plan::connections`].
+    /// standard streams, epoll, inherited ones and `listeners`, for which there is always room for
+    /// [`Plan::LISTENERS_RESERVED`].
     #[must_use]
-    pub fn new(connections: u64, cores: usize, nofile: u64, tables: Tables) -> Plan {
+    pub const fn reserved_descriptors(listeners: usize) -> u64 {
+        let reserved = Self::LISTENERS_RESERVED;
+        (if listeners > reserved { listeners } else { reserved }) as u64 + 16
+    }
+
+    /// Listeners that every table has room for.
+    pub const LISTENERS_RESERVED: usize = 64;
+
+    /// A plan for `connections` sockets on `cores` cores where a table holds `nofile` descriptors,
+    /// among them all `listeners`. With private tables there are as many workers as their tables
+    /// need, at least one per core; with a shared one as many as cores, sharing the table. If not
+    /// all fit, the plan holds as many as possible: compare [`Plan::connections`].
+    #[must_use]
+    pub fn new(
+        connections: u64,
+        cores: usize,
+        nofile: u64,
+        listeners: usize,
+        tables: Tables,
+    ) -> Plan {
         let cores = cores.clamp(1, WORKERS_MAX) as u64;
         // Every table holds the wake-ups of all workers, so more workers leave less room in each.
-        let room = |workers: u64| {
-            nofile.saturating_sub(Self::RESERVED_DESCRIPTORS + workers).min(u64::from(SLOTS_MAX))
-        };
+        let reserved = Self::reserved_descriptors(listeners);
+        let room =
+            |workers: u64| nofile.saturating_sub(reserved + workers).min(u64::from(SLOTS_MAX));
         let (workers, capacity) = match tables {
             Tables::Shared => (cores, room(cores) / cores),
             Tables::Private => {
@@ -192,9 +206,8 @@ impl<P: Send + 'static> Workers<P> {
     pub fn drain(self, over: Duration) -> io::Result<()> {
         self.remote.drain(over);
         // No worker accepts from a parked listener, so it is stopped here.
-        let parked = self.remote.shared.parked.swap(0, Ordering::AcqRel);
         for (index, &listener) in self.listeners.iter().enumerate() {
-            if parked >> index & 1 == 1 {
+            if self.remote.shared.parked.take(index) {
                 process::stop_listening(listener);
             }
         }
@@ -236,16 +249,24 @@ mod tests {
 
     #[test]
     fn a_million_fits_into_many_small_tables() {
-        let plan = Plan::new(1_000_000, 2, 20_000, Tables::Private);
+        let plan = Plan::new(1_000_000, 2, 20_000, 0, Tables::Private);
         assert!(plan.connections() >= 1_000_000, "{plan:?}");
         assert!(plan.workers <= 54, "{plan:?}");
-        let plan = Plan::new(100, 2, 20_000, Tables::Private);
+        let plan = Plan::new(100, 2, 20_000, 0, Tables::Private);
         assert_eq!(plan.workers, 2, "one per core when the tables suffice");
-        let plan = Plan::new(1_000_000, 4, 1_048_576, Tables::Private);
+        let plan = Plan::new(1_000_000, 4, 1_048_576, 0, Tables::Private);
         assert_eq!(plan.workers, 4);
-        let plan = Plan::new(1_000_000, 2, 1_024, Tables::Private);
+        let plan = Plan::new(1_000_000, 2, 1_024, 0, Tables::Private);
         assert!(plan.connections() > 200_000, "as many as can be: {plan:?}");
-        let plan = Plan::new(1_000_000, 2, 20_000, Tables::Shared);
+        let plan = Plan::new(1_000_000, 2, 20_000, 0, Tables::Shared);
         assert!(plan.connections() < 20_000, "{plan:?}");
+    }
+
+    #[test]
+    fn more_listeners_leave_fewer_descriptors_for_connections() {
+        let plan = |listeners| Plan::new(1, 128, 20_000, listeners, Tables::Private);
+        assert_eq!(plan(Plan::LISTENERS_RESERVED), plan(0));
+        assert_eq!(plan(0).capacity - plan(256).capacity, 192);
+        assert_eq!(plan(256).workers, 128);
     }
 }

@@ -559,7 +559,7 @@ pub(crate) fn fit(
         return Err(StartError::Unfit(format!("{report}\nTo start anyway, add --force.")));
     }
     let tables = if private_tables { Tables::Private } else { Tables::Shared };
-    Ok((Plan::new(connections, machine.cores, nofile, tables), report))
+    Ok((Plan::new(connections, machine.cores, nofile, 0, tables), report))
 }
 
 /// The engine limits of a load client: no automatic pings, no idle timeout, and room for the

@@ -146,7 +146,7 @@ struct Done {
 fn start(receivers: u64, delay: Duration) -> (u16, Arc<Done>, Workers<Arc<[u8]>>) {
     let host = capacity::Machine::read();
     let nofile = capacity::raise_nofile().unwrap();
-    let plan = Plan::new(receivers + 1_000, host.cores, nofile, Tables::Private);
+    let plan = Plan::new(receivers + 1_000, host.cores, nofile, 0, Tables::Private);
     let address = ([127, 0, 0, 1], 0).into();
     let defer = Duration::ZERO;
     let listen =

@@ -1,7 +1,6 @@
 //! Each limit lowered in turn is named, with what there is, what is needed and what to do.
 
 use super::*;
-use crate::goal::Role;
 use crate::machine::{Conntrack, Process};
 use crate::nofile::Nofile;
 use crate::root::fake::FakeRoot;
@@ -427,4 +426,16 @@ fn guaranteed_buffers_are_compared_with_memory() {
     assert_eq!(raised.needed, 2_000_000 * 65_536);
     let value = "4096 131072 6291456".to_owned();
     assert_eq!(raised.fix, Fix::Sysctl { key: "net.ipv4.tcp_rmem", value });
+}
+
+#[test]
+fn every_table_has_room_for_a_listener_per_core() {
+    let on = |cores: usize, role| {
+        let machine = Machine { cores, ..machine(&[]) };
+        let goal = Goal { workers: Some(64), ..Goal::new(role, 10_000_000) };
+        check(&machine, &goal).needs.iter().find(|need| need.limit == Limit::OpenFiles).unwrap().now
+    };
+    assert_eq!(on(64, Role::Serve), on(2, Role::Serve));
+    assert_eq!(on(2, Role::Serve) - on(192, Role::Serve), 64 * 128);
+    assert_eq!(on(192, Role::Load), on(2, Role::Load), "a client has no listeners");
 }

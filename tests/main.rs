@@ -46,6 +46,7 @@ mod prove;
 mod prove_proxies;
 mod proxy;
 mod proxy_close;
+mod proxy_connection_auth;
 mod proxy_faults;
 mod proxy_hostile;
 mod proxy_logging;

@@ -179,7 +179,12 @@ fn plain_requests(setup: &mut Setup) {
     assert_eq!(client.response().body, "ok");
     client.send(get.as_bytes());
     leg.head();
-    setup.until("reused_total", 1.0);
+    leg.say("HTTP/1.1 401 No\r\nWWW-Authenticate: NTLM\r\nContent-Length: 0\r\n\r\n");
+    assert_eq!(client.response().status, 401);
+    setup.until("bound_connections", 1.0);
+    client.send(get.as_bytes());
+    leg.head();
+    setup.until("reused_total", 2.0);
     leg.say("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\no");
     client.text_until("o");
     drop(leg);

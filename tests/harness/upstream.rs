@@ -74,6 +74,12 @@ pub(crate) struct Leg {
 }
 
 impl Leg {
+    /// Wraps an accepted connection.
+    pub(crate) fn of(stream: TcpStream) -> Self {
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout can be set");
+        Leg { stream, pending: Vec::new() }
+    }
+
     /// Reads the head of the next request.
     pub(crate) fn head(&mut self) -> String {
         let end = loop {
@@ -88,7 +94,7 @@ impl Leg {
 
     /// As [`Leg::head`]; `None` at the end of the connection.
     pub(crate) fn head_if_any(&mut self) -> Option<String> {
-        while !self.pending.ends_with(b"\r\n\r\n") {
+        while !self.pending.windows(4).any(|four| four == b"\r\n\r\n") {
             if !read_more(&mut self.stream, &mut self.pending) {
                 return None;
             }

@@ -76,7 +76,7 @@ impl Control {
         answer.recv_timeout(Duration::from_nanos(left)).ok()
     }
 
-    fn numbers(&self) -> [(&'static str, Kind, &'static str, u64); 10] {
+    fn numbers(&self) -> [(&'static str, Kind, &'static str, u64); 11] {
         use Kind::{Counter, Gauge};
         [
             ("tunnels", Gauge, "Open tunnels.", self.sum(|c| c.tunnels.get())),
@@ -95,6 +95,12 @@ impl Control {
                 Counter,
                 "Requests sent on a reused upstream connection.",
                 self.sum(|c| c.reused.get()),
+            ),
+            (
+                "bound_connections",
+                Gauge,
+                "Idle upstream connections that serve one client only.",
+                self.sum(|c| c.bound.get()),
             ),
             ("truncated", Counter, "Responses that ended early.", self.sum(|c| c.truncated.get())),
             (

@@ -191,6 +191,8 @@ pub(crate) struct Counters {
     pub(crate) retries: Counter,
     /// Requests sent on a reused connection.
     pub(crate) reused: Counter,
+    /// Idle upstream connections that serve one client only (gauge).
+    pub(crate) bound: Counter,
     /// Responses that ended early.
     pub(crate) truncated: Counter,
     /// Bytes from clients in closed tunnels.

@@ -267,6 +267,24 @@ impl Pool {
         }
     }
 
+    /// Acquires a permit at the upstream with this number. `None` if it is not in this pool, was tried
+    /// already, or takes no requests.
+    pub(crate) fn pick_member(
+        &self,
+        number: u32,
+        key: &PickContext<'_>,
+    ) -> Option<Result<Permit, PickError>> {
+        let member = self.members.iter().find(|member| member.upstream.number() == number)?;
+        let states = [UpstreamState::Up, UpstreamState::Ejected];
+        if !states.into_iter().any(|state| self.is_candidate(member, key, state)) {
+            return None;
+        }
+        Some(self.acquire(member, key).ok_or_else(|| {
+            count(&self.state.busy);
+            PickError::Busy
+        }))
+    }
+
     /// Queues a request of this worker; `None` if the queue is full.
     #[must_use]
     pub fn enqueue(self: &Arc<Self>, worker: usize) -> Option<QueueTicket> {

@@ -2,6 +2,8 @@
 //! the client can read, and a valid 101 to a handshake opens a tunnel (RFC 9112 sections 6 and 9,
 //! RFC 6455 section 4.1). Nothing else opens one.
 
+use std::sync::Arc;
+
 use engine::{Closed, ConnId, Core, Mode, Sent, Sys, invariant};
 use wire::http::{
     BodyDecoder, BodyEvent, EMPTY_HEADER, HeadScanner, LAST_CHUNK, MAX_HEADERS, Response,
@@ -9,6 +11,7 @@ use wire::http::{
 };
 use wire::{Status, Violation};
 
+use super::bound::is_challenge;
 use super::dispatch::{after, answer_limits, body_limits, is_ours};
 use super::exchange::{AnswerBody, Exchange};
 use super::tunnel::{ClientLeg, UpstreamLeg};
@@ -153,7 +156,9 @@ impl Relay {
             || framing == Framing::UntilClose
             || !info.keep_alive
             || !exchange.request.is_done();
-        let may_reuse = exchange.pool.transport().proxy_header.is_none();
+        exchange.bound |= is_challenge(answer.status, answer.headers);
+        // A PROXY header names the client, which stays the same on a bound connection.
+        let may_reuse = exchange.bound || exchange.pool.transport().proxy_header.is_none();
         let reusable = may_reuse && !upgrade && !until_close && keep_alive(answer);
         encode_answer(&mut out, answer, framing);
         let permit = exchange.permit.as_ref();
@@ -225,8 +230,14 @@ impl Relay {
             let number = exchange.permit.as_ref().map(|permit| permit.upstream().number());
             let of_now = exchange.config_generation == self.config_generation && !self.draining;
             match number.filter(|_| reusable && whole_request && !and_more && of_now) {
-                Some(number) => self.keep_idle_connection(core, upstream, number),
-                None => {
+                Some(number) if exchange.bound && !last => {
+                    let to = (Arc::clone(&exchange.pool), number);
+                    self.bind(core, exchange.client, upstream, to);
+                }
+                Some(number) if !exchange.bound => {
+                    self.keep_idle_connection(core, upstream, number)
+                }
+                _ => {
                     Self::set(core, upstream, ConnectionKind::Unused);
                     core.abort(upstream);
                 }
@@ -322,6 +333,8 @@ impl Relay {
         };
         permit.upstream().succeeded();
         let client = exchange.client;
+        // A tunnel makes no further request.
+        self.unbind(core, client);
         let mut out = std::mem::take(&mut self.scratch);
         encode_answer(&mut out, answer, Framing::Counted);
         out.extend_from_slice(b"Upgrade: websocket\r\nConnection: Upgrade\r\n");

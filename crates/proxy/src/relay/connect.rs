@@ -48,14 +48,21 @@ impl Relay {
             .rposition(|&(number, idle_connection)| number == upstream && serves(idle_connection));
         let Some(at) = found else { return false };
         let (_, idle_connection) = self.idle_connections.remove(at);
-        let port = port_of(core, idle_connection);
-        Self::set(core, idle_connection, ConnectionKind::RequestUpstream(index, port));
-        exchange.upstream = Some(idle_connection);
-        exchange.reused = true;
-        exchange.config_generation = self.config_generation;
-        self.counters().reused.add(1);
-        self.send_head(core, index, idle_connection);
+        self.send_on(core, index, idle_connection);
         true
+    }
+
+    /// Sends a request on a connection that has served another.
+    pub(super) fn send_on<S: Sys>(&mut self, core: &mut Core<S, Self>, index: u32, id: ConnId) {
+        let port = port_of(core, id);
+        Self::set(core, id, ConnectionKind::RequestUpstream(index, port));
+        let config_generation = self.config_generation;
+        let Some(exchange) = self.exchanges.get(index) else { return core.abort(id) };
+        exchange.upstream = Some(id);
+        exchange.reused = true;
+        exchange.config_generation = config_generation;
+        self.counters().reused.add(1);
+        self.send_head(core, index, id);
     }
 
     /// Starts a connect on behalf of a client. A PROXY header is sent before TLS, or without TLS

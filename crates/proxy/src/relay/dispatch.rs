@@ -14,7 +14,7 @@ use wire::websocket::accept_key;
 use wire::{Status, Violation};
 
 use super::exchange::{Exchange, RequestInfo};
-use super::{ConnectionKind, Relay};
+use super::{ConnectionKind, Relay, bound};
 use crate::access_log::Side;
 use crate::balance::{Fault, PickContext, PickError, Pool};
 use crate::counters::{Refusal, Stage};
@@ -144,6 +144,7 @@ impl Relay {
             interim: 0,
             reused: false,
             config_generation: self.config_generation,
+            bound: bound::has_credentials(request.headers),
             new_connection_only: false,
             answer: None,
             log_entry,
@@ -191,7 +192,8 @@ impl Relay {
             }
             let (hash, sticky) = (exchange.hash, exchange.sticky);
             let key = PickContext { now_ns, random, hash, sticky, tried: &exchange.tried };
-            let permit = match exchange.pool.pick(&key) {
+            let bound = self.bound.pick(exchange.client, &exchange.pool, &key);
+            let permit = match bound.unwrap_or_else(|| exchange.pool.pick(&key)) {
                 Ok(permit) => permit,
                 Err(PickError::Busy) => return self.wait_for_permit(index, now_ns),
                 Err(PickError::Down) if exchange.tried.is_empty() => return Err(Refusal::Down),
@@ -205,7 +207,9 @@ impl Relay {
             exchange.permit = Some(permit);
             let again = !exchange.tried.is_empty();
             self.counters().retries.add(u64::from(again));
-            if self.take_idle_connection(core, index, upstream.number()) {
+            if self.take_bound(core, index, upstream.number())
+                || self.take_idle_connection(core, index, upstream.number())
+            {
                 return Ok(());
             }
             match self.connect(core, &upstream, pool.transport(), client) {

@@ -49,6 +49,8 @@ pub(super) struct Exchange {
     pub(super) reused: bool,
     /// The config generation of that connection.
     pub(super) config_generation: u32,
+    /// Its connection is authenticated for the client, or will be, and must serve no other.
+    pub(super) bound: bool,
     /// Use no idle connection: one was found closed.
     pub(super) new_connection_only: bool,
     pub(super) answer: Option<AnswerBody>,

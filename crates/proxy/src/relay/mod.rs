@@ -2,10 +2,11 @@
 //! Bytes go from the worker's read buffer straight to the other leg; what the kernel does not take is
 //! queued there, and the first leg is not read meanwhile (backpressure).
 //!
-//! `dispatch` starts a request and chooses an upstream, `connect` finds a connection to it, `answer`
-//! passes responses on, `tunnel` relays bytes both ways, `timeouts` ends what takes too long.
+//! `dispatch` starts a request and chooses an upstream, `connect` finds a connection to it, `bound`
+//! keeps connections that serve one client only, `answer` passes responses on, `tunnel` relays bytes both ways, `timeouts` ends what takes too long.
 
 mod answer;
+mod bound;
 mod connect;
 mod dispatch;
 mod exchange;
@@ -23,6 +24,7 @@ use std::sync::mpsc::SyncSender;
 use engine::{Answer, Closed, ConnId, Core, Handler, Incoming, RejectedRequest, Sys, invariant};
 use wire::websocket::OpCode;
 
+use self::bound::BoundConnections;
 use self::exchange::Exchanges;
 use self::tunnel::{ClientLeg, UpstreamLeg};
 
@@ -49,6 +51,8 @@ pub enum ConnectionKind {
     RequestUpstream(u32, Option<Port>),
     /// An idle connection to an upstream.
     IdleConnection(Option<Port>),
+    /// An idle connection to an upstream that serves this client only.
+    BoundConnection(ConnId, Option<Port>),
     /// The client leg of a tunnel.
     TunnelClient(ClientLeg),
     /// The upstream leg of a tunnel.
@@ -107,6 +111,8 @@ pub struct Relay {
     exchanges: Exchanges,
     /// Idle connections with their upstream's number, the oldest first.
     idle_connections: Vec<(u32, ConnId)>,
+    /// Connections that serve one client only.
+    bound: BoundConnections,
     /// Buffer for encoding heads and chunks.
     scratch: Vec<u8>,
     /// Access log entries of open tunnels, by client; empty without an access log.
@@ -132,6 +138,7 @@ impl Relay {
             worker: usize::from(worker),
             exchanges: Exchanges::default(),
             idle_connections: Vec::new(),
+            bound: BoundConnections::default(),
             scratch: Vec::new(),
             log_entries: PendingEntries::default(),
             drains: Drains::default(),
@@ -165,6 +172,7 @@ impl Relay {
             Self::set(core, idle_connection, ConnectionKind::Unused);
             core.reset(idle_connection);
         }
+        self.unbind_all(core);
     }
 
     /// Sets the role of a connection; returns the previous one.
@@ -212,7 +220,9 @@ impl Relay {
             // They belong to its next request.
             Some(ConnectionKind::FlushingClient(_)) => core.leave_unread(data.len()),
             // An upstream must not send without a request.
-            Some(ConnectionKind::IdleConnection(_)) => core.abort(id),
+            Some(ConnectionKind::IdleConnection(_) | ConnectionKind::BoundConnection(..)) => {
+                core.abort(id)
+            }
             Some(
                 ConnectionKind::TunnelClient(_)
                 | ConnectionKind::TunnelUpstream(_)
@@ -226,7 +236,9 @@ impl Relay {
 /// Takes the port out of an upstream connection whose role changes.
 fn port_of<S: Sys>(core: &mut Core<S, Relay>, id: ConnId) -> Option<Port> {
     match Relay::set(core, id, ConnectionKind::Unused) {
-        ConnectionKind::RequestUpstream(_, port) | ConnectionKind::IdleConnection(port) => port,
+        ConnectionKind::RequestUpstream(_, port)
+        | ConnectionKind::IdleConnection(port)
+        | ConnectionKind::BoundConnection(_, port) => port,
         _ => {
             invariant::broken("a connection to an upstream is known as one");
             None
@@ -367,8 +379,12 @@ impl Handler for Relay {
             ConnectionKind::IdleConnection(_) => {
                 forget_idle_connection(&mut self.idle_connections, id)
             }
+            ConnectionKind::BoundConnection(client, _) => {
+                self.forget_bound(client);
+            }
             ConnectionKind::Unused | ConnectionKind::FlushingClient(_) => {}
         }
+        self.unbind(core, id);
     }
 
     fn post<S: Sys>(&mut self, core: &mut Core<S, Self>, post: Post) {

@@ -4,6 +4,7 @@ use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use admin::ConnectionLimits;
 use anyhow::{Context, Result, bail};
 use clap::FromArgMatches;
 use engine::sys::process::{self, Signal, wait_signal};
@@ -40,6 +41,11 @@ pub(crate) struct Flags {
     /// Key for the admin listener, sent as a Bearer token
     #[arg(long, value_name = "KEY", value_parser = key, help_heading = LISTENERS)]
     pub(crate) admin_key: Option<String>,
+    /// Connections of the admin listener with the key, and as many without it; at most a quarter of
+    /// the descriptor limit each
+    #[arg(long, value_name = "N", default_value = "512",
+        value_parser = clap::value_parser!(u16).range(1..), help_heading = LISTENERS)]
+    admin_connections: u16,
     /// Worker threads [default: one per core, more as descriptor tables fill]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024),
         help_heading = PROCESS)]
@@ -82,6 +88,12 @@ pub(crate) trait ServerArgs: clap::Args + FromArgMatches {
 }
 
 impl Flags {
+    /// Limits of the admin listener's connections.
+    pub(crate) fn admin_connections(&self) -> ConnectionLimits {
+        let connections = usize::from(self.admin_connections);
+        ConnectionLimits { connections, ..ConnectionLimits::default() }
+    }
+
     /// Sets up logging and what else concerns the process. Call it before anything else starts.
     pub(crate) fn init_process(&self) {
         if self.end_with_parent {

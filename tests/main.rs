@@ -8,6 +8,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should panic")]
 
 mod admin;
+mod admin_limits;
 mod admission;
 mod anycable_env;
 mod at_capacity;

@@ -218,6 +218,7 @@ fn config(args: &Args) -> Result<Config> {
     Ok(Config {
         listen: args.server.listen.clone(),
         admin: args.server.admin.0.clone(),
+        admin_connections: args.server.admin_connections(),
         workers: args.server.workers.map(usize::from),
         max_tunnels: args.max_connections,
         backlog: args.server.backlog,

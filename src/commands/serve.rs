@@ -172,6 +172,7 @@ fn config(args: &Args) -> Result<Config> {
     Ok(Config {
         listen: args.server.listen.clone(),
         admin: args.server.admin.0.clone(),
+        admin_connections: args.server.admin_connections(),
         echo: args.echo,
         cable_path: args.channels.path(),
         public: args.public,

@@ -7,9 +7,12 @@
 //! runtime's thread never waits for a worker, and no worker wakes a tokio task: workers have private
 //! descriptor tables.
 
+mod accept;
 mod address;
 mod auth;
+mod body;
 mod bootstrap;
+mod connections;
 mod invariants;
 mod listener;
 mod local;
@@ -27,6 +30,7 @@ use serde_json::Value;
 pub use crate::address::Address;
 pub use crate::auth::bearer;
 pub use crate::bootstrap::{Bootstrap, BootstrapConfig, BootstrapError};
+pub use crate::connections::ConnectionLimits;
 pub use crate::listener::{AdminListener, Config, StartError, listen_unix, start};
 pub use crate::local::means_this_machine;
 pub use crate::metrics::{Exposition, Kind, engine_metrics, engine_stats};

@@ -17,8 +17,9 @@ use rustix::fs::Mode;
 use rustix::process::umask;
 
 use crate::auth::Key;
+use crate::connections::Connections;
 use crate::routes::{Guard, router};
-use crate::{Address, Program};
+use crate::{Address, ConnectionLimits, Program, accept};
 
 /// Threads that wait for answers of workers. Further requests queue.
 const BLOCKING_THREADS: usize = 2;
@@ -38,6 +39,8 @@ pub struct Config {
     pub key: Option<String>,
     /// Longest request body, in bytes.
     pub body_bytes_max: usize,
+    /// Number and times of connections. The number is lowered to a quarter of the descriptor limit.
+    pub connections: ConnectionLimits,
 }
 
 /// Why the admin listener did not start. The operating system's error is the source.
@@ -128,12 +131,12 @@ pub fn start(config: &Config, program: Arc<dyn Program>) -> Result<AdminListener
         Address::Unix(path) => Some(path.clone()),
     };
     let key = Key::new(config.key.as_deref());
+    let connections = Arc::new(Connections::new(within_descriptors(config.connections)));
     let guard = Guard { key, browsers: socket_file.is_none(), foreign: Arc::default() };
     let running = AdminListener { address: actual, key: guard.key.clone(), socket_file };
-    let app = router(program, guard, config.body_bytes_max);
+    let app = router(program, guard, Arc::clone(&connections), config.body_bytes_max);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
-        // axum waits a second after EMFILE.
         .enable_time()
         .max_blocking_threads(BLOCKING_THREADS)
         .thread_stack_size(STACK_BYTES)
@@ -143,18 +146,26 @@ pub fn start(config: &Config, program: Arc<dyn Program>) -> Result<AdminListener
     let serve = move || {
         process::run_in_slices(SLICE);
         runtime.block_on(async move {
-            match bound {
+            let listener = match bound {
                 Bound::Tcp(listener) => {
-                    axum::serve(tokio::net::TcpListener::from_std(listener)?, app).await
+                    accept::Listener::Tcp(tokio::net::TcpListener::from_std(listener)?)
                 }
                 Bound::Unix(listener) => {
-                    axum::serve(tokio::net::UnixListener::from_std(listener)?, app).await
+                    accept::Listener::Unix(tokio::net::UnixListener::from_std(listener)?)
                 }
-            }
+            };
+            accept::serve(listener, app, connections).await;
+            io::Result::Ok(())
         })
     };
     Builder::new().name("admin".to_owned()).stack_size(STACK_BYTES).spawn(serve).map_err(failed)?;
     Ok(running)
+}
+
+/// Leaves half of the descriptor table to the rest of the process.
+fn within_descriptors(limits: ConnectionLimits) -> ConnectionLimits {
+    let quarter = usize::try_from(capacity::nofile().soft / 4).unwrap_or(usize::MAX);
+    ConnectionLimits { connections: limits.connections.min(quarter).max(1), ..limits }
 }
 
 fn bind(address: &Address) -> io::Result<(Bound, Address)> {

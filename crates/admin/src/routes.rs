@@ -5,8 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use axum::Router;
-use axum::body::{Body, Bytes};
-use axum::extract::rejection::BytesRejection;
+use axum::body::Body;
 use axum::extract::{DefaultBodyLimit, Query, Request, State};
 use axum::http::{Method, Uri, header};
 use axum::middleware::{self, Next};
@@ -14,8 +13,12 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use engine::invariant;
 use serde::Deserialize;
+use serde_json::Value;
 
+use crate::accept::Caller;
 use crate::auth::{Key, bearer};
+use crate::body::Posted;
+use crate::connections::{Cause, Connections};
 use crate::invariants;
 use crate::local::may_be_foreign_page;
 use crate::metrics::{Exposition, Kind};
@@ -36,9 +39,10 @@ pub(crate) struct Guard {
 
 /// State of the routes.
 #[derive(Clone)]
-struct Shared {
+pub(crate) struct Shared {
     program: Arc<dyn Program>,
     foreign: Arc<AtomicU64>,
+    pub(crate) open: Arc<Connections>,
 }
 
 impl Shared {
@@ -47,8 +51,14 @@ impl Shared {
     }
 }
 
-pub(crate) fn router(program: Arc<dyn Program>, guard: Guard, body_bytes_max: usize) -> Router {
-    let shared = Shared { program: Arc::clone(&program), foreign: Arc::clone(&guard.foreign) };
+pub(crate) fn router(
+    program: Arc<dyn Program>,
+    guard: Guard,
+    open: Arc<Connections>,
+    body_bytes_max: usize,
+) -> Router {
+    let foreign = Arc::clone(&guard.foreign);
+    let shared = Shared { program: Arc::clone(&program), foreign, open };
     let guarded = Router::new()
         .route("/metrics", get(metrics))
         .route("/api/stats", get(stats))
@@ -76,7 +86,11 @@ async fn authorize(
     let authorization = authorization.map(header::HeaderValue::as_bytes);
     let app_key = endpoint.zip(authorization.and_then(bearer));
     let accepted = app_key.is_some_and(|(endpoint, key)| program.accepts_key(endpoint, key));
-    if accepted || guard.key.is_set() && guard.key.allows(authorization) {
+    let keyed = accepted || guard.key.is_set() && guard.key.allows(authorization);
+    if let Some(Caller(connection)) = request.extensions().get() {
+        connection.set_keyed(keyed);
+    }
+    if keyed {
         return next.run(request).await;
     }
     if guard.key.is_set() || endpoint.is_some_and(|endpoint| program.requires_key(endpoint)) {
@@ -112,6 +126,12 @@ async fn metrics(State(shared): State<Shared>) -> Reply {
     exposition.single("admin_refused", Kind::Counter, help, shared.foreign() as f64);
     let broken = invariant::total() as f64;
     exposition.single("invariant_broken", Kind::Counter, invariants::HELP, broken);
+    let open = shared.open.count() as f64;
+    let help = "Connections of the admin listener.";
+    exposition.single("admin_connections", Kind::Gauge, help, open);
+    let help = "Connections that the admin listener closed, by cause.";
+    let closed = Cause::ALL.map(|c| (c.name().to_owned(), shared.open.closed(c) as f64));
+    exposition.labelled("admin_closed", Kind::Counter, help, "cause", closed);
     Reply { status: 200, content_type: METRICS_TYPE, body: exposition.finish() }
 }
 
@@ -120,6 +140,9 @@ async fn stats(State(shared): State<Shared>) -> Reply {
     if let Some(stats) = stats.as_object_mut() {
         stats.insert("admin_refused".to_owned(), shared.foreign().into());
         stats.insert("invariant_broken".to_owned(), invariant::total().into());
+        stats.insert("admin_connections".to_owned(), shared.open.count().into());
+        let closed = Cause::ALL.map(|c| (c.name().to_owned(), shared.open.closed(c).into()));
+        stats.insert("admin_closed".to_owned(), Value::Object(closed.into_iter().collect()));
     }
     Reply::json(&stats)
 }
@@ -151,47 +174,23 @@ fn page(query: &PageQuery) -> Result<Page, String> {
     Ok(Page { limit, after })
 }
 
-async fn publish(State(shared): State<Shared>, body: Result<Bytes, BytesRejection>) -> Reply {
-    posted(body, 400, |body| shared.program.publish(body))
+async fn publish(State(shared): State<Shared>, body: Posted) -> Reply {
+    body.answer(400, |body| shared.program.publish(body))
 }
 
-async fn disconnect(State(shared): State<Shared>, body: Result<Bytes, BytesRejection>) -> Reply {
-    posted(body, 400, |body| shared.program.disconnect(body))
+async fn disconnect(State(shared): State<Shared>, body: Posted) -> Reply {
+    body.answer(400, |body| shared.program.disconnect(body))
 }
 
-async fn broadcast(State(shared): State<Shared>, body: Result<Bytes, BytesRejection>) -> Reply {
-    posted(body, 422, |body| shared.program.broadcast(body))
-}
-
-/// Answers a POST. `unreadable` is the status for a body that is incomplete.
-fn posted(
-    body: Result<Bytes, BytesRejection>,
-    unreadable: u16,
-    answer: impl FnOnce(&[u8]) -> Reply,
-) -> Reply {
-    match body {
-        Ok(body) => answer(&body),
-        Err(rejection) if rejection.status() == 413 => {
-            let message = "the body is longer than the limit; publish in several requests";
-            Reply::error(413, "too_large", message)
-        }
-        Err(rejection) => Reply::error(unreadable, "bad_request", &rejection.body_text()),
-    }
+async fn broadcast(State(shared): State<Shared>, body: Posted) -> Reply {
+    body.answer(422, |body| shared.program.broadcast(body))
 }
 
 /// Passes a request for any other path to the program.
-async fn other(
-    State(shared): State<Shared>,
-    method: Method,
-    uri: Uri,
-    body: Result<Bytes, BytesRejection>,
-) -> Reply {
-    let body = match body {
+async fn other(State(shared): State<Shared>, method: Method, uri: Uri, body: Posted) -> Reply {
+    let body = match body.read(400) {
         Ok(body) => body,
-        Err(rejection) if rejection.status() == 413 => {
-            return Reply::error(413, "too_large", "the body is longer than the limit");
-        }
-        Err(rejection) => return Reply::error(400, "bad_request", &rejection.body_text()),
+        Err(reply) => return reply,
     };
     let answer = move || {
         let (path, query) = (uri.path(), uri.query().unwrap_or_default());

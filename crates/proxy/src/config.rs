@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use admin::Address;
+use admin::{Address, ConnectionLimits};
 use engine::{Limits, TlsClient, TlsError, TlsServer};
 use wire::ProxyVersion;
 
@@ -23,6 +23,8 @@ pub struct Config {
     pub listen: Vec<Address>,
     /// The admin listener, if any. Default `127.0.0.1:8090`.
     pub admin: Option<Address>,
+    /// Number and times of connections of the admin listener.
+    pub admin_connections: ConnectionLimits,
     /// Maximum number of workers; by default one per core, and more as descriptor tables fill.
     pub workers: Option<usize>,
     /// Maximum number of tunnels; by default what the workers' descriptor tables hold. Each tunnel
@@ -159,6 +161,7 @@ impl Default for Config {
         Config {
             listen: vec![Address::Tcp(([127, 0, 0, 1], 8080).into())],
             admin: Some(Address::Tcp(([127, 0, 0, 1], 8090).into())),
+            admin_connections: ConnectionLimits::default(),
             workers: None,
             max_tunnels: None,
             backlog: 4096,

@@ -131,7 +131,8 @@ fn start_admin(
 ) -> Result<Option<admin::AdminListener>, StartError> {
     let Some(address) = config.admin.clone() else { return Ok(None) };
     let key = config.live.admin_key.clone();
-    let admin = admin::Config { address, key, body_bytes_max: BODY_BYTES };
+    let connections = config.admin_connections;
+    let admin = admin::Config { address, key, body_bytes_max: BODY_BYTES, connections };
     admin::start(&admin, Arc::new(control)).map(Some).map_err(StartError::Admin)
 }
 

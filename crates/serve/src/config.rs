@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use admin::Address;
+use admin::{Address, ConnectionLimits};
 use engine::{Limits, TlsServer};
 
 use crate::auth::Auth;
@@ -21,6 +21,8 @@ pub struct Config {
     pub listen: Vec<Address>,
     /// The admin listener; `None` for no admin listener. Default `127.0.0.1:8090`.
     pub admin: Option<Address>,
+    /// Number and times of connections of the admin listener.
+    pub admin_connections: ConnectionLimits,
     /// Serve `/echo`. Default off.
     pub echo: bool,
     /// The path of Action Cable. Default `/cable`.
@@ -82,6 +84,7 @@ impl Default for Config {
         Config {
             listen: vec![Address::Tcp(([127, 0, 0, 1], 8080).into())],
             admin: Some(Address::Tcp(([127, 0, 0, 1], 8090).into())),
+            admin_connections: ConnectionLimits::default(),
             echo: false,
             cable_path: "/cable".into(),
             public: false,

@@ -116,7 +116,8 @@ fn start_admin(
     let longest = config.live.limits.wire.message_bytes as usize;
     let body_bytes_max = BODY_BYTES.max(longest.saturating_mul(2));
     let key = config.live.admin_key.clone();
-    let admin = admin::Config { address, key, body_bytes_max };
+    let connections = config.admin_connections;
+    let admin = admin::Config { address, key, body_bytes_max, connections };
     admin::start(&admin, control).map(Some).map_err(StartError::Admin)
 }
 

@@ -60,6 +60,7 @@ impl Metrics {
             address: address.clone(),
             key: args.metrics_key.clone(),
             body_bytes_max: 0,
+            connections: admin::ConnectionLimits::default(),
         };
         let shared: Arc<Shared> = Arc::default();
         let program = Arc::clone(&shared);

@@ -24,7 +24,7 @@ pub(crate) const PROCESS: &str = "Process";
 const END_WAIT: Duration = Duration::from_millis(20);
 
 /// Keys of these flags that take effect on SIGHUP.
-pub(crate) const RELOADABLE: &[&str] = &["admin_key", "drain"];
+pub(crate) const RELOADABLE: &[&str] = &["admin_key", "drain", "drain_delay"];
 
 /// The flags of every server.
 #[derive(clap::Args, Debug)]
@@ -54,6 +54,11 @@ pub(crate) struct Flags {
     #[arg(long, value_name = "N", default_value = "4096",
         value_parser = clap::value_parser!(u32).range(1..), help_heading = LISTENERS)]
     pub(crate) backlog: u32,
+    /// On SIGTERM, answer 503 at /health for this time before closing the listeners, so that load
+    /// balancers stop sending clients first
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = units::duration,
+        help_heading = PROCESS)]
+    drain_delay: Duration,
     /// On SIGTERM, spread closing the clients over this time
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = units::duration,
         help_heading = PROCESS)]
@@ -136,19 +141,14 @@ fn run<R: Server, A: ServerArgs>(
     mut settings: Settings<A>,
     reload: impl Fn(&R, &Settings<A>) -> Result<Settings<A>>,
 ) -> io::Result<()> {
-    loop {
-        match wait_signal(running.tick_interval()) {
-            Some(Signal::Terminate | Signal::Interrupt) => break,
-            Some(Signal::Reload) => match reload(&running, &settings) {
-                Ok(new) => {
-                    info!("configuration reloaded");
-                    settings = new;
-                }
-                Err(error) => error!("reload failed, configuration unchanged: {error:#}"),
-            },
-            None => {}
+    serve_until(&mut running, &mut settings, &reload, None)?;
+    let delay = settings.args.server().drain_delay;
+    if !delay.is_zero() {
+        running.announce_drain(delay);
+        let until_ns = process::now_ns().saturating_add(nanoseconds(delay));
+        if serve_until(&mut running, &mut settings, &reload, Some(until_ns))? == Until::Signal {
+            return exit_at_once();
         }
-        running.tick()?;
     }
     running.drain(settings.args.server().drain);
     loop {
@@ -156,10 +156,58 @@ fn run<R: Server, A: ServerArgs>(
             return ended;
         }
         if let Some(Signal::Terminate | Signal::Interrupt) = wait_signal(END_WAIT) {
-            warn!("second signal: exiting now");
-            return Ok(());
+            return exit_at_once();
         }
     }
+}
+
+/// Why [`serve_until`] returned.
+#[derive(PartialEq, Eq)]
+enum Until {
+    /// SIGTERM or SIGINT.
+    Signal,
+    /// The time has passed.
+    Passed,
+}
+
+/// Serves, and reloads on SIGHUP, until a signal to end or the given time.
+///
+/// # Errors
+/// A worker has failed.
+fn serve_until<R: Server, A: ServerArgs>(
+    running: &mut R,
+    settings: &mut Settings<A>,
+    reload: &impl Fn(&R, &Settings<A>) -> Result<Settings<A>>,
+    until_ns: Option<u64>,
+) -> io::Result<Until> {
+    loop {
+        let left = until_ns.map(|until_ns| until_ns.saturating_sub(process::now_ns()));
+        if left == Some(0) {
+            return Ok(Until::Passed);
+        }
+        let left = left.map_or(Duration::MAX, Duration::from_nanos);
+        match wait_signal(running.tick_interval().min(left)) {
+            Some(Signal::Terminate | Signal::Interrupt) => return Ok(Until::Signal),
+            Some(Signal::Reload) => match reload(running, settings) {
+                Ok(new) => {
+                    info!("configuration reloaded");
+                    *settings = new;
+                }
+                Err(error) => error!("reload failed, configuration unchanged: {error:#}"),
+            },
+            None => {}
+        }
+        running.tick()?;
+    }
+}
+
+fn exit_at_once() -> io::Result<()> {
+    warn!("second signal: exiting now");
+    Ok(())
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Refuses a change of settings that need a restart.

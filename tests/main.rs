@@ -22,6 +22,7 @@ mod compression;
 mod docs;
 mod doctor;
 mod doctor_limits;
+mod drain_delay;
 mod fanout;
 mod floors;
 mod from_curl;

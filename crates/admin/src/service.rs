@@ -190,6 +190,10 @@ pub trait Server {
     /// The program's own part of [`Server::tick`].
     fn on_tick(&mut self) {}
 
+    /// Reports `draining` at `/health` from now on. Clients are still accepted for `delay`; then
+    /// [`Server::drain`] follows.
+    fn announce_drain(&mut self, delay: Duration);
+
     /// Draining starts now and takes `over`.
     fn on_drain(&mut self, over: Duration);
 

@@ -67,6 +67,11 @@ impl Server for Running {
         self.failure_log.poll(&self.shared, now_ns());
     }
 
+    fn announce_drain(&mut self, delay: Duration) {
+        self.shared.set_draining();
+        info!("draining in {delay:?}: /health answers 503, clients are still accepted");
+    }
+
     fn on_drain(&mut self, over: Duration) {
         self.shared.set_draining();
         let tunnels: u64 = self.shared.counters.iter().map(|counters| counters.tunnels.get()).sum();

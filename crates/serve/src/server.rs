@@ -57,6 +57,11 @@ impl Server for Running {
         self.shared.follow_clock();
     }
 
+    fn announce_drain(&mut self, delay: Duration) {
+        self.shared.set_draining();
+        info!("draining in {delay:?}: /health answers 503, clients are still accepted");
+    }
+
     fn on_drain(&mut self, over: Duration) {
         self.shared.set_draining();
         info!("draining: {} connections over {over:?}", self.service.open());

@@ -250,7 +250,8 @@ fn megabits(text: &str) -> Result<u32, String> {
 /// Converts a key of [serve] to the flag of `standfast serve`.
 fn as_flag((key, value): (String, toml::Value)) -> Result<String> {
     let flag = key.replace('_', "-");
-    if ["listen", "admin", "ready-json", "end-with-parent", "drain", "log"].contains(&flag.as_str())
+    if ["listen", "admin", "ready-json", "end-with-parent", "drain", "drain-delay", "log"]
+        .contains(&flag.as_str())
     {
         bail!("{key} is set by prove and cannot be changed");
     }

@@ -1,0 +1,67 @@
+//! `--drain-delay`: `/health` reports draining while clients are still accepted.
+
+use std::net::TcpStream;
+
+use rustix::process::Signal;
+
+use crate::harness::server::Server;
+use crate::harness::socket::{Socket, TEXT};
+use crate::harness::{Scratch, eventually, http};
+
+fn echoes(socket: &mut Socket) -> bool {
+    socket.send_frame(TEXT, b"hello");
+    socket.frame().is_some_and(|frame| frame.payload == b"hello")
+}
+
+#[test]
+fn clients_are_accepted_until_the_delay_has_passed() {
+    let mut server = Server::start(&["--drain-delay", "10m", "--drain", "0s"]);
+    let mut before = Socket::open(server.listen, "/echo");
+    server.signal(Signal::TERM);
+    eventually("health reports draining", || http::get(server.admin, "/health").status == 503);
+    let health = http::get(server.listen, "/health");
+    assert_eq!((health.status, health.body.trim()), (503, "draining"), "for clients, too");
+    assert_eq!(http::get(server.admin, "/api/stats").json()["status"], "draining");
+    let mut during = Socket::open(server.listen, "/echo");
+    assert!(echoes(&mut before) && echoes(&mut during));
+    assert!(server.log().contains("draining in 600s"), "{}", server.log());
+    server.signal(Signal::TERM);
+    assert_eq!(server.wait().code(), Some(0), "a second signal exits: {}", server.log());
+}
+
+#[test]
+fn after_the_delay_clients_are_closed_as_without_one() {
+    let mut server = Server::start(&["--drain-delay", "1s", "--drain", "0s"]);
+    let mut socket = Socket::open(server.listen, "/echo");
+    server.signal(Signal::TERM);
+    assert_eq!(socket.close_code(), 1001);
+    eventually("new connections are refused", || TcpStream::connect(server.listen).is_err());
+    assert_eq!(server.wait().code(), Some(0), "{}", server.log());
+}
+
+#[test]
+fn the_delay_can_be_reloaded() {
+    let config = Scratch::new("delay.toml", "[serve]\ndrain_delay = \"0s\"\n");
+    let server = Server::start(&["--config", config.path(), "--drain", "0s"]);
+    config.write("[serve]\ndrain_delay = \"10m\"\n");
+    server.signal(Signal::HUP);
+    eventually("the configuration is reloaded", || server.log().contains("reloaded"));
+    server.signal(Signal::TERM);
+    eventually("health reports draining", || http::get(server.admin, "/health").status == 503);
+    assert!(echoes(&mut Socket::open(server.listen, "/echo")));
+}
+
+#[test]
+fn the_proxy_accepts_clients_until_the_delay_has_passed() {
+    let upstream = Server::start(&[]);
+    let upstream_address = upstream.listen.to_string();
+    let args = ["--upstream", &upstream_address, "--drain-delay", "10m", "--drain", "0s"];
+    let mut proxy = Server::start_proxy(&args);
+    let mut before = Socket::open(proxy.listen, "/echo");
+    proxy.signal(Signal::TERM);
+    eventually("health reports draining", || http::get(proxy.admin, "/health").status == 503);
+    let mut during = Socket::open(proxy.listen, "/echo");
+    assert!(echoes(&mut before) && echoes(&mut during));
+    proxy.signal(Signal::TERM);
+    assert_eq!(proxy.wait().code(), Some(0), "a second signal exits: {}", proxy.log());
+}

@@ -94,6 +94,43 @@ fn other_interfaces_require_public_to_subscribe() {
 }
 
 #[test]
+fn rebound_names_do_not_reach_public_topics_on_a_private_address() {
+    let status = |server: &Server, host: &str, path: &str, origin: Option<&str>| {
+        let address = (std::net::Ipv4Addr::LOCALHOST, server.listen.port()).into();
+        let mut socket = Socket::connect(address);
+        let mut headers = vec![("Host", host)];
+        headers.extend(origin.map(|origin| ("Origin", origin)));
+        socket.send(
+            match path {
+                "/events?topic=x" => {
+                    format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n").into_bytes()
+                }
+                _ => upgrade(path, &headers).into_bytes(),
+            }
+            .as_slice(),
+        );
+        socket.response().status
+    };
+    let open = ["--listen", "0.0.0.0:0", "--public"];
+    let server = Server::start(&open);
+    let page = Some("http://rebound.example");
+    assert_eq!(status(&server, "rebound.example", "/topics/x", page), 403);
+    assert_eq!(status(&server, "rebound.example", "/events?topic=x", None), 421);
+    assert_eq!(status(&server, "rebound.example", "/topics/x", None), 101, "not a browser");
+    assert_eq!(status(&server, "10.0.0.1", "/topics/x", Some("http://10.0.0.1")), 101);
+    assert_eq!(status(&server, "10.0.0.1", "/events?topic=x", None), 200);
+    let named =
+        Server::start(&[&open[..], &["--allow-host", "live.example,*.live.example"]].concat());
+    for (host, switched) in [("live.example", 101), ("a.live.example", 101), ("b.example", 421)] {
+        let page = format!("http://{host}");
+        assert_eq!(status(&named, host, "/topics/x", Some(&page)), switched, "{host}");
+        assert_eq!(status(&named, host, "/topics/x", None), switched, "{host}");
+    }
+    assert_eq!(named.metrics()["standfast_host_refused_total"], 2.0);
+    eventually("the log names the flag", || named.log().contains("--allow-host b.example"));
+}
+
+#[test]
 fn unknown_paths_are_not_found() {
     let server = Server::start(&[]);
     for path in ["/", "/nope", "/topics", "/topics/", "/echo/more"] {

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{ArgMatches, ValueEnum};
-use serve::{Config, Limits, Live, Origin, Running};
+use serve::{AllowedHost, Config, Limits, Live, Origin, Running};
 use tracing::warn;
 
 use crate::anycable::AnycableEnv;
@@ -23,6 +23,7 @@ const RELOADABLE: &[&[&str]] = &[
     admission::RELOADABLE,
     tls::RELOADABLE,
     &[
+        "allow_host",
         "allow_origin",
         "broadcast_key",
         "cable_ready_secret",
@@ -66,6 +67,10 @@ pub(crate) struct Args {
     /// Allow pages of this origin: https://example.com, https://*.example.com or * for any. Repeatable
     #[arg(long, value_name = "ORIGIN", value_delimiter = ',', help_heading = LISTENERS)]
     allow_origin: Vec<Origin>,
+    /// Names by which clients may address this server: live.example.com or *.example.com. Repeatable
+    /// [default: any; on loopback, this machine's]
+    #[arg(long, value_name = "NAME", value_delimiter = ',', help_heading = LISTENERS)]
+    allow_host: Vec<AllowedHost>,
     /// Maximum connections, such as 50k [default: what the workers' descriptor tables hold]
     #[arg(long, value_name = "N", value_parser = units::count, help_heading = LIMITS)]
     max_connections: Option<u64>,
@@ -203,9 +208,10 @@ fn live(args: &Args) -> Result<Live> {
     limits.pings = matches!(args.pings, Switch::On);
     args.admission.set(&mut limits)?;
     let (allow_origin, admin_key) = (args.allow_origin.clone(), args.server.admin_key.clone());
+    let allow_host = args.allow_host.clone();
     let (auth, tls) = (args.auth.auth()?, args.tls.server()?);
     let channels = args.channels.channels();
-    Ok(Live { limits, allow_origin, admin_key, channels, auth, tls })
+    Ok(Live { limits, allow_origin, allow_host, admin_key, channels, auth, tls })
 }
 
 fn message_bytes(text: &str) -> Result<u32, String> {

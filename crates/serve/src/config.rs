@@ -5,6 +5,7 @@ use std::time::Duration;
 use admin::{Address, ConnectionLimits};
 use engine::{Limits, TlsServer};
 
+use crate::allowed_host::{AllowedHost, may_be_private};
 use crate::auth::Auth;
 use crate::origin::Origin;
 
@@ -49,6 +50,8 @@ pub struct Live {
     pub limits: Limits,
     /// Origins that may connect, in addition to the same origin and this machine's own pages.
     pub allow_origin: Vec<Origin>,
+    /// Names by which clients may address the server. Default: any, and on loopback this machine's.
+    pub allow_host: Vec<AllowedHost>,
     /// The bearer key of the admin listener.
     pub admin_key: Option<String>,
     /// Settings of sessions with channels.
@@ -107,6 +110,14 @@ impl Config {
     /// Whether anyone may subscribe and publish.
     pub(crate) fn is_public(&self) -> bool {
         self.public || self.is_local() && !self.live.auth.is_set()
+    }
+
+    /// Whether a page of another site could reach a public server by letting its own name resolve to
+    /// one of the listeners' addresses (DNS rebinding). On loopback Host is checked anyway.
+    pub(crate) fn may_be_rebound(&self) -> bool {
+        let private =
+            |address: &Address| matches!(address, Address::Tcp(at) if may_be_private(at.ip()));
+        !self.is_local() && self.is_public() && self.listen.iter().any(private)
     }
 
     /// Whether to check Host: all listeners are local, and browsers of this machine can reach one of them.

@@ -183,7 +183,7 @@ impl Program for Control {
         let refused = self.sum(|worker| worker.origin_refused.get());
         counter("origin_refused", "Handshakes refused for their Origin.", refused);
         let refused = self.sum(|worker| worker.host_refused.get());
-        counter("host_refused", "Requests on loopback refused for their Host.", refused);
+        counter("host_refused", "Requests refused for their Host.", refused);
         let ignored = self.sum(|worker| worker.commands_ignored.get());
         counter("commands_ignored", "Commands without effect here.", ignored);
         let malformed = self.sum(|worker| worker.commands_malformed.get());

@@ -8,6 +8,7 @@
 //! The crate parses no command line and no file (the executable does), makes no system call (the
 //! engine does), and knows no protocol beyond its adapters in `protocols`.
 
+mod allowed_host;
 mod auth;
 mod broadcast;
 mod broadcast_worker;
@@ -32,6 +33,7 @@ pub use admin::{Address, Server};
 pub use engine::{AdmissionLimits, Compression, Limits, Network, Prefix, Proxies, SlowConsumer};
 pub use wire::http::ForwardedBy;
 
+pub use crate::allowed_host::AllowedHost;
 pub use crate::auth::{Auth, KeySet, Secret};
 pub use crate::config::{Channels, Config, Live, TOPIC_BYTES_MAX};
 pub use crate::origin::Origin;

@@ -18,6 +18,8 @@ pub(crate) enum LogEvent {
     OriginRefused(Box<str>),
     /// A request on loopback had this Host, which is not this machine's.
     HostRefused(Box<str>),
+    /// A request had this Host, which is no allowed name.
+    HostNotAllowed(Box<str>),
 }
 
 /// The workers' end of the queue. Posting makes no system call on a descriptor.
@@ -52,6 +54,11 @@ impl LogReceiver {
                 LogEvent::OriginRefused(origin) => warn!(
                     times,
                     "origin refused: {origin}; to allow it, add --allow-origin {origin}"
+                ),
+                LogEvent::HostNotAllowed(host) => warn!(
+                    times,
+                    "host refused: {host} is not an allowed name; to allow it, add --allow-host \
+                     {host} without its port"
                 ),
                 LogEvent::HostRefused(host) => warn!(
                     times,

@@ -8,6 +8,8 @@ use std::str::FromStr;
 
 use admin::means_this_machine;
 
+use crate::allowed_host::{AllowedHost, is_address};
+
 /// An allowed origin: exactly one, all subdomains of one, or any.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
@@ -51,7 +53,7 @@ impl OriginTuple {
 
 /// Splits an authority. A name has letters, digits, `-`, `_` and single dots between labels; an IPv6
 /// address is in brackets.
-fn host_and_port(authority: &str) -> Option<(&str, Option<u16>)> {
+pub(crate) fn host_and_port(authority: &str) -> Option<(&str, Option<u16>)> {
     let end = match authority.strip_prefix('[') {
         Some(rest) => rest.find(']')? + 2,
         None => authority.find(':').unwrap_or(authority.len()),
@@ -137,7 +139,12 @@ pub(crate) struct Origins {
     pub(crate) loopback: bool,
     /// Whether Host must be this machine: as above, and browsers can reach one of the listeners.
     pub(crate) check_host: bool,
+    /// Access is public and unencrypted on an address that may be private: a page of the same origin
+    /// has to name the server by an allowed name or an address (DNS rebinding, as above).
+    pub(crate) may_be_rebound: bool,
     pub(crate) allowed: Vec<Origin>,
+    /// Names by which the server may be addressed; any, if there are none and it is not on loopback.
+    pub(crate) hosts: Vec<AllowedHost>,
 }
 
 impl Origins {
@@ -159,26 +166,51 @@ impl Origins {
             return named || means_this_machine(&page.host);
         }
         let own = authority.and_then(|own| std::str::from_utf8(own).ok());
-        own.and_then(|own| OriginTuple::parse(&format!("{scheme}://{own}"))) == Some(page)
+        let own = own.and_then(|own| OriginTuple::parse(&format!("{scheme}://{own}")));
+        own == Some(page) && self.admit_same_origin(authority)
+    }
+
+    /// Whether a page that addresses this server as `authority` may be of the same origin.
+    pub(crate) fn admit_same_origin(&self, authority: Option<&[u8]>) -> bool {
+        let named =
+            |authority| self.is_allowed_host(authority) || self.is_of_allowed_origin(authority);
+        let text = authority.map(std::str::from_utf8);
+        !self.may_be_rebound || text.is_none_or(|text| text.is_ok_and(named))
     }
 
     /// Whether a request may address this server as `authority`. On loopback the name must be this
-    /// machine's or an allowed origin's: a proxy in front forwards its site's name.
+    /// machine's, elsewhere an address, if names are set; in both cases one of these names or an
+    /// allowed origin's: a proxy in front forwards its site's name.
     pub(crate) fn admit_host(&self, authority: Option<&[u8]>) -> bool {
-        if !self.check_host || self.allowed.contains(&Origin::Any) {
+        let checked = self.check_host || !self.loopback && !self.hosts.is_empty();
+        if !checked || self.allowed.contains(&Origin::Any) {
             return true;
         }
         // HTTP/1.1 requires Host, and browsers do not use HTTP/1.0.
         let Some(authority) = authority else { return true };
         let Ok(authority) = std::str::from_utf8(authority) else { return false };
-        means_this_machine(authority)
-            || self.allowed.iter().any(|allowed| match allowed {
-                Origin::Any => true,
-                Origin::Exact(one) => host_of(authority, one).is_some_and(|page| page == *one),
-                Origin::Subdomains(parent) => {
-                    host_of(authority, parent).is_some_and(|page| page.is_subdomain_of(parent))
-                }
-            })
+        (self.loopback && means_this_machine(authority))
+            || self.is_allowed_host(authority)
+            || self.is_of_allowed_origin(authority)
+    }
+
+    /// Whether the authority has an allowed name or, beyond loopback, is an address.
+    fn is_allowed_host(&self, authority: &str) -> bool {
+        let authority = authority.to_ascii_lowercase();
+        host_and_port(&authority).is_some_and(|(host, _)| {
+            !self.loopback && is_address(host) || self.hosts.iter().any(|name| name.matches(host))
+        })
+    }
+
+    /// Whether the authority has the host of an allowed origin.
+    fn is_of_allowed_origin(&self, authority: &str) -> bool {
+        self.allowed.iter().any(|allowed| match allowed {
+            Origin::Any => true,
+            Origin::Exact(one) => host_of(authority, one).is_some_and(|page| page == *one),
+            Origin::Subdomains(parent) => {
+                host_of(authority, parent).is_some_and(|page| page.is_subdomain_of(parent))
+            }
+        })
     }
 }
 
@@ -195,7 +227,38 @@ mod tests {
 
     fn origins(loopback: bool, allowed: &[&str]) -> Origins {
         let allowed = allowed.iter().map(|text| text.parse().unwrap()).collect();
-        Origins { loopback, check_host: loopback, allowed }
+        Origins { loopback, check_host: loopback, allowed, ..Origins::default() }
+    }
+
+    #[test]
+    fn rebound_names_are_refused_where_access_is_public_on_a_private_address() {
+        let hosts: Vec<AllowedHost> = vec!["live.example".parse().unwrap()];
+        let open = Origins { may_be_rebound: true, ..origins(false, &["http://site.example"]) };
+        let named = Origins { hosts: hosts.clone(), ..open.clone() };
+        for (host, unnamed, by_name) in [
+            ("rebound.example:8080", false, false),
+            ("live.example", false, true),
+            ("LIVE.example:8080", false, true),
+            ("site.example", true, true),
+            ("192.168.1.5:8080", true, true),
+            ("[fd00::5]:8080", true, true),
+            ("localhost:8080", false, false),
+        ] {
+            let origin = format!("http://{host}");
+            let admit = |origins: &Origins| {
+                let (origin, host) = (origin.as_bytes(), Some(host.as_bytes()));
+                assert_eq!(origins.admit(origin, host, "http"), origins.admit_same_origin(host));
+                origins.admit_same_origin(host)
+            };
+            assert_eq!((admit(&open), admit(&named)), (unnamed, by_name), "{host}");
+            assert!(open.admit_host(Some(host.as_bytes())), "no names are set: {host}");
+            assert_eq!(named.admit_host(Some(host.as_bytes())), by_name, "{host}");
+        }
+        let local = Origins { hosts, ..origins(true, &[]) };
+        assert!(local.admit_host(Some(b"live.example")), "the site of a proxy");
+        assert!(
+            !local.admit_host(Some(b"192.168.1.5")) && !local.admit_host(Some(b"other.example"))
+        );
     }
 
     #[test]

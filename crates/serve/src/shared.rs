@@ -69,6 +69,8 @@ pub(crate) struct Shared {
     local: bool,
     /// All listeners are local, and a browser can reach one.
     check_host: bool,
+    /// A page of another site could reach the server by DNS rebinding.
+    may_be_rebound: bool,
     pub(crate) directory: Directory,
     pub(crate) log: LogSender,
     pub(crate) counters: Box<[WorkerCounters]>,
@@ -89,6 +91,7 @@ impl Shared {
             public: config.is_public(),
             local,
             check_host: config.checks_host(),
+            may_be_rebound: config.may_be_rebound(),
             directory: Directory::new(),
             log,
             counters: (0..workers).map(|_| WorkerCounters::default()).collect(),
@@ -98,6 +101,7 @@ impl Shared {
                 &config.live,
                 local,
                 config.checks_host(),
+                config.may_be_rebound(),
                 config.is_public(),
             ))),
         }
@@ -105,7 +109,8 @@ impl Shared {
 
     /// Sets the policy for workers that start later, and returns it to be posted to the others.
     pub(crate) fn set_policy(&self, live: &Live) -> Arc<Policy> {
-        let policy = Arc::new(policy(live, self.local, self.check_host, self.public));
+        let policy =
+            Arc::new(policy(live, self.local, self.check_host, self.may_be_rebound, self.public));
         *self.policy.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&policy);
         policy
     }
@@ -160,8 +165,21 @@ fn unix_ns_at_zero() -> u64 {
     (unix.as_nanos() as u64).wrapping_sub(now_ns())
 }
 
-fn policy(live: &Live, loopback: bool, check_host: bool, public: bool) -> Policy {
-    let origins = Origins { loopback, check_host, allowed: live.allow_origin.clone() };
+fn policy(
+    live: &Live,
+    loopback: bool,
+    check_host: bool,
+    may_be_rebound: bool,
+    public: bool,
+) -> Policy {
+    let origins = Origins {
+        loopback,
+        check_host,
+        // The certificate of a TLS listener is for no other name.
+        may_be_rebound: may_be_rebound && live.tls.is_none(),
+        allowed: live.allow_origin.clone(),
+        hosts: live.allow_host.clone(),
+    };
     Policy {
         limits: live.limits.clone(),
         origins,

@@ -121,6 +121,10 @@ impl ServeHandler {
         {
             return refused;
         }
+        // Browsers send no Origin with a GET of the same origin.
+        if origin.is_none() && !self.policy.origins.admit_same_origin(head.authority()) {
+            return self.refuse_host(core.worker(), head);
+        }
         let topic = match self.requested_topic(core, head) {
             Ok(topic) => topic,
             Err(refused) => return refused,
@@ -209,15 +213,22 @@ impl ServeHandler {
         Some(refuse(403, "This origin is not allowed.\n"))
     }
 
-    /// Refuses a request whose Host is not this machine's.
+    /// Refuses a request whose Host is not this machine's, or not an allowed one.
     fn refuse_host(&self, worker: u16, request: &Request<'_, '_>) -> Answer {
         self.counters(worker).host_refused.add(1);
         let host = String::from_utf8_lossy(request.authority().unwrap_or_default()).into();
-        self.shared.log.post(LogEvent::HostRefused(host));
+        if self.policy.origins.loopback {
+            self.shared.log.post(LogEvent::HostRefused(host));
+            return refuse(
+                421,
+                "This server listens on loopback only, and Host is not this machine: use \
+                 127.0.0.1 or localhost, or allow the site with --allow-origin.\n",
+            );
+        }
+        self.shared.log.post(LogEvent::HostNotAllowed(host));
         refuse(
             421,
-            "This server listens on loopback only, and Host is not this machine: use 127.0.0.1 or \
-             localhost, or allow the site with --allow-origin.\n",
+            "This server has another name: use its address, or allow it with --allow-host.\n",
         )
     }
 }

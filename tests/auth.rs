@@ -9,6 +9,7 @@ use crate::harness::server::Server;
 use crate::harness::signing::{
     SECRET, Signer, hs256, identifiers, now_unix_s, signed, token, unsigned,
 };
+use crate::harness::socket::{Socket, upgrade};
 use crate::harness::{Scratch, eventually, http};
 
 fn server(more: &[&str]) -> Server {
@@ -33,6 +34,32 @@ fn a_token_is_accepted_in_query_header_and_subprotocol() {
     let named = self::server(&["--enforce-jwt", "--jwt-param", "token"]);
     Cable::connect(named.listen, &format!("?token={token}"), "", ("", "")).welcomed();
     assert_eq!(Cable::connect(named.listen, &query, "", ("", "")).refused(), "unauthorized");
+}
+
+#[test]
+fn an_enforced_token_is_required_wherever_a_client_can_connect() {
+    let server = server(&["--enforce-jwt", "--public", "--public-streams"]);
+    let valid = token(1);
+    let opens = |target: &str, header: &str| {
+        let mut socket = Socket::connect(server.listen);
+        socket.send(upgrade(target, &[("X-JID", header)]).as_bytes());
+        socket.response().status
+    };
+    for path in ["/topics/news", "/echo"] {
+        let before = refusals(&server, "token_missing");
+        assert_eq!(opens(path, ""), 403, "{path}");
+        assert_eq!(refusals(&server, "token_missing"), before + 1, "{path}");
+        assert_eq!(opens(path, &hs256("other", &json!({"ext": "{}"}))), 403, "{path}");
+        assert_eq!(opens(path, &valid), 101, "{path}");
+        assert_eq!(opens(&format!("{path}?jid={valid}"), ""), 101, "{path}");
+        assert_eq!(http::get(server.listen, path).status, 426, "not a handshake: {path}");
+    }
+    assert_eq!(http::get(server.listen, "/events?topic=news").status, 403);
+    assert_eq!(http::get(server.listen, "/health").status, 200, "needs no token");
+    let open = self::server(&["--public"]);
+    let mut socket = Socket::connect(open.listen);
+    socket.send(upgrade("/topics/news", &[("X-JID", "no token")]).as_bytes());
+    assert_eq!(socket.response().status, 101, "without --enforce-jwt tokens are ignored there");
 }
 
 #[test]

@@ -126,11 +126,11 @@ fn disconnect_ends_all_sessions_with_the_identifiers_and_no_others() {
         let mut theirs: Vec<Cable> = (0..5).map(|_| of(1)).collect();
         let (mut other, mut nobody) = (of(2), listener(&server, None, "news").0);
         let target = json!({"identifier": identifiers(1), "reconnect": reconnect});
-        let (body, status) = match path {
-            "/_broadcast" => (json!({"command": "disconnect", "payload": target}), 201),
-            _ => (target, 200),
+        let (body, status, key) = match path {
+            "/_broadcast" => (json!({"command": "disconnect", "payload": target}), 201, ""),
+            _ => (target, 200, API_KEY),
         };
-        let answer = post(&server, path, "", &body.to_string());
+        let answer = post(&server, path, key, &body.to_string());
         assert_eq!(answer.status, status, "{answer:?}");
         for client in &mut theirs {
             assert_eq!(client.disconnect_reason(), ("remote".to_owned(), reconnect));
@@ -173,8 +173,18 @@ fn with_a_secret_publishing_needs_its_key() {
     for (key, status) in [("", 401), ("wrong", 401), (API_KEY, 401), (KEY, 201)] {
         assert_eq!(post(&server, "/_broadcast", key, body).status, status, "{key}");
     }
+    let identifier = json!({"identifier": identifiers(1)}).to_string();
+    let ours = [("/api/publish", r#"{"topic":"a","data":"x"}"#), ("/api/disconnect", &identifier)];
+    for (path, body) in ours {
+        for (key, status) in [("", 401), ("wrong", 401), (KEY, 401), (API_KEY, 200)] {
+            assert_eq!(post(&server, path, key, body).status, status, "{path} {key}");
+        }
+    }
     // The rest of the listener needs no key: it is on loopback and has no admin key.
-    assert_eq!(server.publish(&json!({"topic": "a", "data": "x"})).status, 200);
+    assert_eq!(http::get(server.admin, "/api/stats").status, 200);
+    // Without a secret there is no key to ask for.
+    let without = Server::start_with(&[], &[("ANYCABLE_BROADCAST_KEY", "publisher")]);
+    assert_eq!(without.publish(&json!({"topic": "a", "data": "x"})).status, 200);
 }
 
 #[test]

@@ -325,7 +325,11 @@ impl Program for Control {
     }
 
     fn requires_key(&self, endpoint: AppEndpoint) -> bool {
-        endpoint == AppEndpoint::Broadcast && self.shared.policy().access.broadcasts_are_keyed()
+        let policy = self.shared.policy();
+        match endpoint {
+            AppEndpoint::Broadcast => policy.access.broadcasts_are_keyed(),
+            AppEndpoint::Api => policy.access.api_is_keyed(),
+        }
     }
 
     fn accepts_key(&self, endpoint: AppEndpoint, key: &[u8]) -> bool {

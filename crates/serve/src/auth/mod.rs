@@ -245,6 +245,16 @@ impl Access {
         self.broadcast_key.is_some()
     }
 
+    /// Whether `/api/publish` and `/api/disconnect` have their own key.
+    pub(crate) fn api_is_keyed(&self) -> bool {
+        self.api_key.is_some()
+    }
+
+    /// Whether connections without a valid token are refused.
+    pub(crate) fn requires_token(&self) -> bool {
+        self.enforce
+    }
+
     /// Whether this is the key of `/_broadcast`.
     pub(crate) fn opens_broadcast(&self, given: &[u8]) -> bool {
         self.broadcast_key.as_ref().is_some_and(|key| key.is(given))
@@ -377,12 +387,13 @@ mod tests {
         let api = b"1db397202b5bd68b12665b638515c3aeac9100f721fd7c4fcb6f29c69f32c886";
         assert!(derived.broadcasts_are_keyed() && derived.opens_broadcast(key));
         assert!(!derived.opens_broadcast(api) && !derived.opens_broadcast(b""));
-        assert!(derived.opens_api(api) && !derived.opens_api(key));
+        assert!(derived.api_is_keyed() && derived.opens_api(api) && !derived.opens_api(key));
         let given = Auth { broadcast_key: Some(Secret::new("key")), ..auth("s3Krit") };
         let given = Access::new(&given, false);
         assert!(given.opens_broadcast(b"key") && !given.opens_broadcast(key));
         let none = Access::new(&Auth::default(), false);
         assert!(!none.broadcasts_are_keyed() && !none.opens_broadcast(b""));
+        assert!(!none.api_is_keyed() && !none.opens_api(b""));
     }
 
     #[test]

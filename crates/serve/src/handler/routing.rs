@@ -28,11 +28,18 @@ impl ServeHandler {
         }
         match Route::of(request.head.path(), &self.shared.cable_path) {
             Route::Health => health(request.head, self.shared.is_draining()),
-            Route::Echo if self.shared.echo => self.admit(worker, request, PendingOpen::Echo),
+            Route::Echo if self.shared.echo => {
+                let refused = self.refuse_without_token(core, request);
+                refused.unwrap_or_else(|| self.admit(worker, request, PendingOpen::Echo))
+            }
             Route::Topic(_) if !self.shared.public => {
                 refuse(403, "Subscribing without credentials is off: the server is not public.\n")
             }
-            Route::Topic(name) => self.admit(worker, request, PendingOpen::Topic(name.into())),
+            Route::Topic(name) => {
+                let refused = self.refuse_without_token(core, request);
+                let open = PendingOpen::Topic(name.into());
+                refused.unwrap_or_else(|| self.admit(worker, request, open))
+            }
             Route::BadTopic(why) => refuse(400, format!("{why}\n")),
             Route::Cable => {
                 let pending_open = self.authenticate(core, request);
@@ -85,9 +92,7 @@ impl ServeHandler {
         let Some(upgrade) = request.upgrade else {
             return PendingOpen::Cable { protocol, identity: Ok(None) };
         };
-        let (head, access) = (request.head, &self.policy.access);
-        let token = access.token(head.query(), |name| head.header(name), upgrade.protocols());
-        let identity = match access.connect(token.as_deref(), self.shared.unix_s(core.now_ns())) {
+        let identity = match self.check_token(core, request.head, upgrade.protocols()) {
             Connect::Identified(identity) => Ok(Some(identity)),
             Connect::Anonymous => Ok(None),
             Connect::Expired => {
@@ -100,6 +105,34 @@ impl ServeHandler {
             }
         };
         PendingOpen::Cable { protocol, identity }
+    }
+
+    fn check_token<'b, S: Sys>(
+        &self,
+        core: &Core<S, Self>,
+        head: &Request<'_, 'b>,
+        protocols: impl IntoIterator<Item = &'b str>,
+    ) -> Connect {
+        let access = &self.policy.access;
+        let token = access.token(head.query(), |name| head.header(name), protocols);
+        access.connect(token.as_deref(), self.shared.unix_s(core.now_ns()))
+    }
+
+    /// Where tokens are required: refuses a handshake without a valid one, at a path whose protocol
+    /// has no message for that. Elsewhere tokens are ignored there.
+    fn refuse_without_token<S: Sys>(
+        &self,
+        core: &Core<S, Self>,
+        request: &Incoming<'_, '_>,
+    ) -> Option<Answer> {
+        let upgrade = request.upgrade.filter(|_| self.policy.access.requires_token())?;
+        let cause = match self.check_token(core, request.head, upgrade.protocols()) {
+            Connect::Identified(_) | Connect::Anonymous => return None,
+            Connect::Expired => Cause::TokenExpired,
+            Connect::Refused(cause) => cause,
+        };
+        self.counters(core.worker()).auth_refused.add(cause);
+        Some(refuse(403, "A valid token is required.\n"))
     }
 
     /// `/events`: a stream of events of the topic in the query.
@@ -165,19 +198,17 @@ impl ServeHandler {
                 return Err(refuse(400, what));
             }
         };
-        let now = self.shared.unix_s(core.now_ns());
-        let access = &self.policy.access;
-        let token = access.token(query, |name| head.header(name), []);
         let refused = |cause| {
             self.counters(core.worker()).auth_refused.add(cause);
             refuse(403, "Not authorized for this stream.\n")
         };
-        match access.connect(token.as_deref(), now) {
+        match self.check_token(core, head, []) {
             Connect::Identified { .. } | Connect::Anonymous => {}
             Connect::Expired => return Err(refused(Cause::TokenExpired)),
             Connect::Refused(cause) => return Err(refused(cause)),
         }
-        access.stream(&channel, now).map(|granted| granted.stream).map_err(refused)
+        let now = self.shared.unix_s(core.now_ns());
+        self.policy.access.stream(&channel, now).map(|granted| granted.stream).map_err(refused)
     }
 
     /// `/_broadcast`: the body is read only with a valid key.

@@ -403,6 +403,9 @@ impl State {
                 let peer_ended = stream.ended || stream.dead;
                 self.tables[table].ended.push(Ended { held_ns, peer_ended });
                 let unread = !stream.inbox.is_empty();
+                // A connect whose end was not reported yet, but whose peer exists, is complete: an RST
+                // reaches the peer (as on Linux).
+                stream.connecting &= stream.peer.is_none();
                 if stream.is_unix() {
                     self.hang_up(id, unread.then_some(libc::ECONNRESET));
                 } else if stream.reset_on_close || unread {

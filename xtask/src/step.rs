@@ -151,9 +151,17 @@ pub(crate) fn run(name: &str, command: &mut Command) -> Result<Outcome> {
 
 /// The command that runs only these tests of libtest's, one at a time.
 pub(crate) fn only_tests(command: &Command, names: &[String]) -> Command {
-    let mut only = same(Command::new(command.get_program()), command);
+    let mut only = Command::new(command.get_program());
+    let mut args = command.get_args();
+    while let Some(arg) = args.next() {
+        // libtest takes this option once.
+        match arg == "--test-threads" {
+            true => _ = args.next(),
+            false => _ = only.arg(arg),
+        }
+    }
     only.args(["--exact", "--test-threads=1"]).args(names);
-    only
+    environment_of(only, command)
 }
 
 /// Runs `command` while others run beside it: returns its output and its errors instead of showing
@@ -179,13 +187,12 @@ pub(crate) fn run_quietly(name: &str, command: &mut Command) -> Result<(Outcome,
 /// The same command at the lowest priority.
 pub(crate) fn low_priority(command: &Command) -> Command {
     let mut nice = Command::new("nice");
-    nice.args(["-n", "19"]).arg(command.get_program());
-    same(nice, command)
+    nice.args(["-n", "19"]).arg(command.get_program()).args(command.get_args());
+    environment_of(nice, command)
 }
 
-/// `start` continued with the arguments, the environment and the folder of `command`.
-fn same(mut started: Command, command: &Command) -> Command {
-    started.args(command.get_args());
+/// `started` with the environment and the folder of `command`.
+fn environment_of(mut started: Command, command: &Command) -> Command {
     for (name, value) in command.get_envs() {
         match value {
             Some(value) => started.env(name, value),
@@ -364,7 +371,7 @@ mod tests {
     #[test]
     fn second_run_has_the_same_environment_and_only_the_names() {
         let mut command = Command::new("sh");
-        command.args(["-c", "echo $A $@", "sh"]).env("A", "b").current_dir("/");
+        command.args(["-c", "echo $A $@", "sh", "--test-threads", "4"]).env("A", "b");
         let output = only_tests(&command, &["x::y".to_owned()]).output().unwrap();
         assert_eq!(output.stdout, b"b --exact --test-threads=1 x::y\n");
     }

@@ -309,9 +309,14 @@ impl State {
             return Err(error(libc::EAGAIN));
         }
         let offered: usize = pieces.iter().map(|piece| piece.len()).sum();
-        let Some(peer) = stream.peer else {
+        let peer = stream.peer;
+        let Some(peer) =
+            peer.filter(|&peer| self.files.get(peer).is_some_and(|f| f.stream().is_some()))
+        else {
             // The other end is closed: these bytes are answered by an RST.
-            stream.fail_by_reset();
+            if let Ok(stream) = self.stream(table, fd) {
+                stream.fail_by_reset();
+            }
             return Ok(offered);
         };
         let other = self.files[peer].stream();

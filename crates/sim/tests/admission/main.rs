@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should panic")]
 
+mod many_workers;
+
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 

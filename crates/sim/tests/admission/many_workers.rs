@@ -1,43 +1,18 @@
 //! A process of 128 workers that listens on two addresses, over the simulated kernel: every worker
 //! accepts, and every listener that was parked is taken over when there is room again.
 
-#![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should panic")]
-
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use engine::sys::sim::{Kernel, Sim};
 use engine::sys::{Fd, Sys};
-use engine::{
-    Answer, Closed, ConnId, Core, Handler, Incoming, Limits, Remote, Totals, Turn, Worker,
-};
-use wire::websocket::OpCode;
+use engine::{Limits, Remote, Totals, Turn, Worker};
+
+use crate::{HANDSHAKE, Host};
 
 const WORKERS: usize = 128;
 const ADDRESSES: usize = 2;
 const LISTENERS: usize = WORKERS * ADDRESSES;
-const HANDSHAKE: &[u8] = b"GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\n\
-    Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
-    Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
-
-struct Host;
-
-impl Handler for Host {
-    type User = ();
-    type Post = ();
-
-    fn request<S: Sys>(&mut self, _: &mut Core<S, Self>, _: ConnId, _: &Incoming) -> Answer {
-        Answer::Upgrade(None)
-    }
-
-    fn open<S: Sys>(&mut self, _: &mut Core<S, Self>, _: ConnId) {}
-
-    fn message<S: Sys>(&mut self, _: &mut Core<S, Self>, _: ConnId, _: OpCode, _: &mut [u8]) {}
-
-    fn closed<S: Sys>(&mut self, _: &mut Core<S, Self>, _: ConnId, _: Closed, _: bool) {}
-
-    fn post<S: Sys>(&mut self, _: &mut Core<S, Self>, (): ()) {}
-}
 
 struct Simulation {
     kernel: Kernel,

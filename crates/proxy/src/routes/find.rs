@@ -167,12 +167,13 @@ mod tests {
 
     #[test]
     fn no_route_is_found_where_none_matches() {
-        let routes = routes(&[("a.de", "/x/", "x"), ("*.b.de", "/", "b")]);
+        let routes = routes(&[("a.de", "/x/", "x"), ("*.b.de", "/", "b"), ("c.fr.", "/", "c")]);
         let found = |host, path| routes.find(host, path).map(|route| route.pool.name());
         assert_eq!(found("a.de", "/x/y"), Some("x"));
         assert_eq!(found("a.de", "/x"), None);
         assert_eq!(found("b.de", "/"), None);
         assert_eq!(found("c.de", "/"), None);
         assert_eq!(found("*.b.de", "/"), Some("b"));
+        assert_eq!((found("c.fr", "/"), found("c.fr.", "/")), (Some("c"), Some("c")));
     }
 }

@@ -243,11 +243,14 @@ impl FromStr for HostPattern {
             Some(name) => (true, name),
             None => (false, text),
         };
-        let right = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+        // With the dot of an absolute name it is the same host, as in requests (RFC 1034 section 3.1).
+        let name = name.strip_suffix('.').unwrap_or(name);
+        let letter = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+        let label = |label: &str| !label.is_empty() && label.bytes().all(letter);
         let bracketed = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
         let is_host = match bracketed {
             Some(address) => !below && address.parse::<Ipv6Addr>().is_ok(),
-            None => !name.is_empty() && name.len() <= 253 && name.bytes().all(right),
+            None => name.len() <= 253 && name.split('.').all(label),
         };
         if !is_host && text.parse::<Ipv6Addr>().is_ok() {
             return Err(format!("invalid host \"{text}\": write [{text}], as in requests"));
@@ -322,14 +325,31 @@ mod tests {
         for (text, shown) in [
             ("Chat.Example.com", "chat.example.com"),
             ("*.Example.com", "*.example.com"),
+            ("chat.example.com.", "chat.example.com"),
+            ("*.example.com.", "*.example.com"),
             ("*", "*"),
             ("[::1]", "[::1]"),
             ("10.0.0.1", "10.0.0.1"),
         ] {
             assert_eq!(text.parse::<HostPattern>().unwrap().to_string(), shown);
         }
-        for text in ["", "a b", "*.", "*a", "https://x", "[a]", "[::1]:80", "*.[::1]", "[::1", "a]"]
-        {
+        for text in [
+            "",
+            ".",
+            "a..",
+            "a..b",
+            ".a",
+            "*..a",
+            "a b",
+            "*.",
+            "*a",
+            "https://x",
+            "[a]",
+            "[::1]:80",
+            "*.[::1]",
+            "[::1",
+            "a]",
+        ] {
             assert!(text.parse::<HostPattern>().is_err(), "{text}");
         }
         for (text, advice) in [

@@ -47,7 +47,7 @@ impl Default for ConnectionLimits {
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Phase {
-    /// The first byte of its first request, or the TLS handshake.
+    /// The first byte of its first request.
     New,
     /// The rest of a request head.
     Head,

@@ -8,7 +8,7 @@ pub const LISTENERS_MAX: usize = 1024;
 
 const WORD_BITS: usize = u64::BITS as usize;
 
-/// A bit per listener. Whoever clears a bit owns that listener.
+/// A bit per listener. The worker that clears a bit owns that listener from then on.
 ///
 /// A worker that inserts a listener must look afterwards, behind a `SeqCst` fence, whether a worker
 /// has room; one that gets room must look here behind such a fence. Then at least one of two that

@@ -281,8 +281,18 @@ impl State {
     }
 
     pub(super) fn remove(&mut self, id: FileId) -> File {
+        self.unlink(id);
         self.free.push(id);
         std::mem::replace(&mut self.files[id], File::Free)
+    }
+
+    /// Separates a stream from its other end. What stays linked to a removed file would reach whoever gets
+    /// its index next.
+    pub(super) fn unlink(&mut self, id: FileId) {
+        let peer = self.files[id].stream_mut().and_then(|stream| stream.peer.take());
+        if let Some(other) = peer.and_then(|peer| self.files[peer].stream_mut()) {
+            other.peer = None;
+        }
     }
 
     pub(super) fn at(&mut self, in_ns: u64, due: Due) {

@@ -309,14 +309,9 @@ impl State {
             return Err(error(libc::EAGAIN));
         }
         let offered: usize = pieces.iter().map(|piece| piece.len()).sum();
-        let peer = stream.peer;
-        let Some(peer) =
-            peer.filter(|&peer| self.files.get(peer).is_some_and(|f| f.stream().is_some()))
-        else {
+        let Some(peer) = stream.peer else {
             // The other end is closed: these bytes are answered by an RST.
-            if let Ok(stream) = self.stream(table, fd) {
-                stream.fail_by_reset();
-            }
+            stream.fail_by_reset();
             return Ok(offered);
         };
         let other = self.files[peer].stream();
@@ -432,8 +427,8 @@ impl State {
         let peer = self.files[id].stream().and_then(|stream| stream.peer);
         if let Some(other) = peer.and_then(|peer| self.files[peer].stream_mut()) {
             other.ended = true;
-            other.peer = None;
         }
+        self.unlink(id);
         if let Some(peer) = peer {
             self.stir(peer);
         }
@@ -446,6 +441,7 @@ impl State {
             if let Some(other) = self.files[peer].stream_mut() {
                 other.hang_up(error);
             }
+            self.unlink(id);
             self.stir(peer);
         }
     }
@@ -476,6 +472,7 @@ impl State {
             }
             self.stir(end);
         }
+        self.unlink(id);
     }
 
     // ---- addresses and state ----

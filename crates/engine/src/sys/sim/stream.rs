@@ -49,7 +49,7 @@ pub(super) struct Stream {
     /// Unlike its index, this number is never reused.
     pub(super) serial: u64,
     pub(super) connecting: bool,
-    /// The other end, while it is open.
+    /// The other end, until one of them closes or resets: both ends refer to each other or neither does.
     pub(super) peer: Option<FileId>,
     /// Bytes that have arrived and are not read yet.
     pub(super) inbox: VecDeque<u8>,
@@ -146,7 +146,6 @@ impl Stream {
             self.error = Some(error);
             self.dead = true;
             self.connecting = false;
-            self.peer = None;
         }
     }
 
@@ -161,7 +160,6 @@ impl Stream {
     pub(super) fn hang_up(&mut self, error: Option<i32>) {
         self.ended = true;
         self.shut = true;
-        self.peer = None;
         self.error = self.error.or(error);
     }
 }

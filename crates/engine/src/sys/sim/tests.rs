@@ -147,3 +147,23 @@ fn same_seed_gives_the_same_trace() {
     assert_ne!(play(3).0, play(4).0);
     assert!(play(3).2);
 }
+
+#[test]
+fn removed_end_is_forgotten_by_the_other() {
+    let (_, mut server, mut client, listener) = machine(100);
+    let a = client.connect(address(), None).unwrap();
+    let b = server.accept(listener).unwrap();
+    // Both ends are shut, so the unread byte causes no RST.
+    server.send(b, b"unread").unwrap();
+    server.shutdown_write(b);
+    client.shutdown_write(a);
+    client.close(a);
+    // The next connect gets the file of the removed end.
+    let new = client.connect(address(), None).unwrap();
+    let accepted = server.accept(listener).unwrap();
+    server.close(b);
+    server.send(accepted, b"hello").unwrap();
+    let mut buffer = [0; 8];
+    assert_eq!(client.recv(new, &mut buffer).unwrap(), 5);
+    assert_eq!(errno(client.recv(new, &mut buffer)), Some(libc::EAGAIN));
+}

@@ -20,6 +20,9 @@ use crate::step::{self, Outcome};
 
 /// Time for each target in the suite.
 const SUITE_SECONDS: u64 = 20;
+/// libFuzzer's random seed in the suite. With an empty corpus the same executable tries nearly the same inputs
+/// on every machine, so what fails in one run of the suite fails in the next.
+const SUITE_SEED: u32 = 1;
 /// An input that takes longer is a failure.
 const TIMEOUT_SECONDS: u32 = 10;
 /// A process that uses more is a failure: no input needs much memory, whatever length it announces.
@@ -64,13 +67,13 @@ pub(crate) fn run(args: &FuzzArgs) -> Result<bool> {
         let [target] = targets.as_slice() else { bail!("--input needs the name of one target") };
         return Ok(Command::new(folder.join(target)).arg(input).status()?.success());
     }
-    Ok(run_all(&folder, targets, args.minutes * 60)?.failed == 0)
+    Ok(run_all(&folder, targets, args.minutes * 60, None)?.failed == 0)
 }
 
-/// Runs every target for a short time, after [`build_command`].
+/// Runs every target for a short time, from its seeds alone, after [`build_command`].
 pub(crate) fn suite() -> Result<Outcome> {
     println!("\n=== fuzzing, {SUITE_SECONDS} s a target");
-    run_all(&build(false)?, targets()?, SUITE_SECONDS)
+    run_all(&build(false)?, targets()?, SUITE_SECONDS, Some(SUITE_SEED))
 }
 
 /// The command that builds all targets, for the suite.
@@ -114,7 +117,7 @@ fn building(address: bool) -> Result<(Command, PathBuf)> {
         flags.push_str(" -Zsanitizer=address");
         work.push("address");
     }
-    cargo.args(["build", "--release", "--manifest-path", "fuzz/Cargo.toml"]);
+    cargo.args(["build", "--release", "--locked", "--manifest-path", "fuzz/Cargo.toml"]);
     // With --target the flags apply to the targets and not to build scripts.
     cargo.args(["--target", &host]).arg("--target-dir").arg(&work).env("RUSTFLAGS", flags);
     cargo.env_remove("CARGO_ENCODED_RUSTFLAGS").env_remove("RUSTUP_TOOLCHAIN");
@@ -130,7 +133,12 @@ fn host() -> Result<String> {
 }
 
 /// Runs the targets, as many at a time as there are cores.
-fn run_all(folder: &Path, targets: Vec<String>, seconds: u64) -> Result<Outcome> {
+fn run_all(
+    folder: &Path,
+    targets: Vec<String>,
+    seconds: u64,
+    seed: Option<u32>,
+) -> Result<Outcome> {
     let started = Instant::now();
     let queue = Mutex::new(VecDeque::from(targets));
     let next = || queue.lock().ok().and_then(|mut queue| queue.pop_front());
@@ -138,7 +146,7 @@ fn run_all(folder: &Path, targets: Vec<String>, seconds: u64) -> Result<Outcome>
     let lane = || {
         let mut found = Vec::new();
         while let Some(target) = next() {
-            found.push(fuzz(folder, &target, seconds));
+            found.push(fuzz(folder, &target, seconds, seed));
         }
         found
     };
@@ -157,10 +165,14 @@ fn run_all(folder: &Path, targets: Vec<String>, seconds: u64) -> Result<Outcome>
     Ok(outcome)
 }
 
-/// Runs one target from its seeds and its corpus. Returns whether it did not fail.
-fn fuzz(folder: &Path, target: &str, seconds: u64) -> Result<bool> {
+/// Runs one target from its committed seeds and the corpus of earlier runs, or from the committed ones alone
+/// if libFuzzer gets a random seed. Returns whether it did not fail.
+fn fuzz(folder: &Path, target: &str, seconds: u64, seed: Option<u32>) -> Result<bool> {
     let (seeds, dictionary) = (format!("fuzz/seeds/{target}"), dictionary(target));
-    let corpus = work_folder().join("corpus").join(target);
+    let corpus = work_folder().join(if seed.is_some() { "suite" } else { "corpus" }).join(target);
+    if seed.is_some() && corpus.exists() {
+        fs::remove_dir_all(&corpus)?;
+    }
     let findings = work_folder().join("findings").join(target);
     let log = work_folder().join(format!("{target}.log"));
     fs::create_dir_all(&corpus)?;
@@ -168,6 +180,7 @@ fn fuzz(folder: &Path, target: &str, seconds: u64) -> Result<bool> {
     let mut command = Command::new(folder.join(target));
     command.current_dir(step::root()).arg(&corpus).arg(&seeds).args(dictionary);
     command.arg(format!("-max_total_time={seconds}"));
+    command.args(seed.map(|seed| format!("-seed={seed}")));
     command.arg(format!("-timeout={TIMEOUT_SECONDS}"));
     command.arg(format!("-rss_limit_mb={MEMORY_MIB}"));
     command.arg(format!("-max_len={INPUT_BYTES}"));
@@ -215,10 +228,11 @@ fn explain(target: &str, output: &str, log: &Path) -> String {
     let mut lines = output.lines();
     let panic = lines.find(|line| line.contains(" panicked at ")).unwrap_or("no panic");
     let what = lines.next().unwrap_or_default();
-    let file = output.lines().find_map(|line| line.split("Test unit written to ").nth(1));
-    match file {
+    let after = |mark: &str| output.lines().find_map(|line| line.split(mark).nth(1));
+    let input = after("Base64: ").map_or_else(String::new, |text| format!("input: {text}\n  "));
+    match after("Test unit written to ") {
         Some(file) => format!(
-            "{panic} {what}\n  \
+            "{panic} {what}\n  {input}\
              see it again: cargo xtask fuzz {target} --input {file}\n  \
              when it is mended: mv {file} fuzz/seeds/{target}/\n  \
              complete output: {}",
@@ -242,10 +256,11 @@ mod tests {
     #[test]
     fn failure_is_reported_with_its_input_and_how_to_repeat_it() {
         let output = "thread 'x' panicked at src/a.rs:1:2:\nleft is not right\nstack\n\
-                    artifact_prefix='f/'; Test unit written to f/crash-1";
+                    artifact_prefix='f/'; Test unit written to f/crash-1\nBase64: AAEC";
         let text = explain("decoder", output, Path::new("log"));
         assert!(text.contains("src/a.rs:1:2: left is not right"), "{text}");
         assert!(text.contains("cargo xtask fuzz decoder --input f/crash-1"), "{text}");
+        assert!(text.contains("input: AAEC"), "the file may be on another machine: {text}");
         assert!(explain("decoder", "killed", Path::new("log")).contains("log"));
     }
 

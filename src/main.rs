@@ -11,6 +11,7 @@ mod admission;
 mod anycable;
 mod args;
 mod auth;
+mod bodies;
 mod channels;
 mod commands;
 mod curl;

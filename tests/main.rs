@@ -47,6 +47,7 @@ mod planning;
 mod prove;
 mod prove_proxies;
 mod proxy;
+mod proxy_bodies;
 mod proxy_close;
 mod proxy_connection_auth;
 mod proxy_faults;

@@ -63,7 +63,9 @@ impl Setup {
             format!("{}[pool.{name}]\nupstreams = ['{address}']\n{more}\n", route(name))
         };
         let config = [
-            "[proxy]\nworkers = 1\nconnect_timeout = '60s'\nsource = ['127.0.0.9']\n".to_owned(),
+            "[proxy]\nworkers = 1\nconnect_timeout = '60s'\nsource = ['127.0.0.9']\n\
+             body_buffer = '1KiB'\nbody_buffer_memory = '2B'\n"
+                .to_owned(),
             pool("one", &upstream.address(), "max = 1\nqueue = 1\nqueue_timeout = '60s'"),
             pool("gone", &gone, "eject_after = 1\neject_for = '1ms'"),
             pool("dying", &dying.local_addr().unwrap(), "check = 'tcp'\ncheck_interval = '100ms'"),
@@ -149,6 +151,7 @@ fn every_metric_changes_with_its_event() {
     setup.until(&port, 0.0);
     plain_requests(&mut setup);
     what_fails(&mut setup);
+    buffered_bodies(&mut setup);
     // A head in two parts.
     let whole = "GET / HTTP/1.1\r\nHost: nobody.test\r\n\r\n";
     let mut slow = setup.ask(&whole[..20]);
@@ -221,6 +224,18 @@ fn what_fails(setup: &mut Setup) {
     setup.until("worker_requests{worker=\"0\",state=\"connecting\"}", 1.0);
     drop((hanging, leg));
     setup.until("exchanges", 0.0);
+}
+
+fn buffered_bodies(setup: &mut Setup) {
+    let post = "POST / HTTP/1.1\r\nHost: both.test\r\nContent-Length: 3\r\n\r\n";
+    let first = setup.ask(&format!("{post}ab"));
+    setup.until("buffered_body_bytes", 2.0);
+    setup.until("bodies_buffered_total", 1.0);
+    let second = setup.ask(post);
+    setup.until("bodies_unbuffered_total", 1.0);
+    drop((first, second));
+    setup.until("exchanges", 0.0);
+    setup.until("buffered_body_bytes", 0.0);
 }
 
 #[test]

@@ -17,7 +17,7 @@ use crate::admission::{self, ADMISSION};
 use crate::routes::PoolTransport;
 use crate::running::{self, IdleTimeout, PROCESS, ServerArgs, idle_timeout};
 use crate::settings::{Layer, Settings};
-use crate::{routes, tls, units};
+use crate::{bodies, routes, tls, units};
 
 /// Headings of flag groups; `help` finds flags by them.
 const UPSTREAMS: &str = "Upstreams";
@@ -28,6 +28,7 @@ const TUNNELS: &str = "Tunnels";
 const RELOADABLE: &[&[&str]] = &[
     running::RELOADABLE,
     admission::RELOADABLE,
+    bodies::RELOADABLE,
     tls::RELOADABLE,
     &[
         "answer_timeout",
@@ -104,6 +105,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value = "64", value_parser = clap::value_parser!(u16),
         help_heading = UPSTREAMS)]
     spare_connections: u16,
+    #[command(flatten)]
+    bodies: bodies::Flags,
     #[command(flatten)]
     admission: admission::Flags,
     /// Maximum size of a request head; a larger value than the default also applies to responses
@@ -288,6 +291,7 @@ fn live(args: &Args) -> Result<Live> {
     Ok(Live {
         limits,
         timeouts,
+        bodies: args.bodies.limits(),
         tls: args.tls.server()?,
         forwarded: args.forwarded,
         idle_connections: usize::from(args.spare_connections),

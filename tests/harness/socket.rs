@@ -41,6 +41,16 @@ pub(crate) struct Socket {
     poured: usize,
 }
 
+/// Sends on the connection of a [`Socket`].
+pub(crate) struct Sender(TcpStream);
+
+impl Sender {
+    /// Returns whether the kernel took the bytes.
+    pub(crate) fn send(&mut self, bytes: &[u8]) -> bool {
+        self.0.write_all(bytes).is_ok()
+    }
+}
+
 impl Socket {
     /// Opens a TCP connection.
     pub(crate) fn connect(address: SocketAddr) -> Self {
@@ -73,6 +83,11 @@ impl Socket {
     /// Sends `bytes` unchanged; write errors are ignored.
     pub(crate) fn send(&mut self, bytes: &[u8]) {
         let _ = self.stream.write_all(bytes);
+    }
+
+    /// A second handle, which sends while this one reads.
+    pub(crate) fn sender(&self) -> Sender {
+        Sender(self.stream.try_clone().expect("a descriptor is free"))
     }
 
     /// Sends one masked frame.

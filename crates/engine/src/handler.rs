@@ -50,6 +50,8 @@ pub enum Answer {
     /// No answer: the connection becomes raw, the handler answers with [`Core::write`], and what
     /// follows the head goes to [`Handler::data`]. [`Core::next_request`] returns it to HTTP.
     Raw,
+    /// As `Raw`, after a 100 (Continue) that the client expects before it sends its body.
+    RawContinue,
 }
 
 /// A small HTTP answer.

@@ -2,8 +2,8 @@
 
 use wire::Status;
 use wire::http::{
-    EMPTY_HEADER, HeadScanner, MAX_HEADERS, encode_response_head, expects_continue, keep_alive,
-    parse_request, parse_response,
+    CONTINUE, EMPTY_HEADER, HeadScanner, MAX_HEADERS, encode_response_head, expects_continue,
+    keep_alive, parse_request, parse_response,
 };
 use wire::websocket::{
     Deflate, accept_key, check_upgrade, check_upgrade_response, encode_upgrade_response,
@@ -186,6 +186,10 @@ impl<S: Sys, H: Handler> Worker<S, H> {
             Answer::Body(_) => self.core.respond(slot, &body_not_kept(), false, context, false),
             Answer::Stream(response) => self.core.respond(slot, &response, false, context, true),
             Answer::Raw => self.core.switch_to_raw(slot),
+            Answer::RawContinue => {
+                self.core.cork.extend_from_slice(CONTINUE);
+                self.core.switch_to_raw(slot);
+            }
             Answer::Later => {
                 let core = &mut self.core;
                 let until_ns = core.now_ns + nanoseconds(core.limits.handshake_timeout);

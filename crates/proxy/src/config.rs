@@ -51,6 +51,8 @@ pub struct Live {
     pub limits: Limits,
     /// Timeouts.
     pub timeouts: Timeouts,
+    /// Limits of request bodies.
+    pub bodies: BodyLimits,
     /// TLS of the public listeners. Turning it on or off needs a restart.
     pub tls: Option<TlsServer>,
     /// Sends `Forwarded` (RFC 7239) to upstreams, in addition to `X-Forwarded-*`.
@@ -91,6 +93,44 @@ impl Default for Timeouts {
             fin: Duration::from_secs(30),
             lifetime: None,
             idle_connection: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Limits of request bodies. Handshakes have no body.
+#[derive(Copy, Clone, Debug)]
+pub struct BodyLimits {
+    /// Maximum size in bytes; `None` allows any. Default `None`.
+    pub bytes_max: Option<u64>,
+    /// For the complete body; `None` disables it. Default 1 h.
+    pub timeout: Option<Duration>,
+    /// The minimum rate while the client is being read; `None` disables it. Default 10 KiB each 20 s.
+    pub min_rate: Option<MinRate>,
+    /// Bytes of each body to receive before an upstream is chosen; `None` chooses one at once.
+    /// Default `None`.
+    pub buffer_bytes: Option<usize>,
+    /// Bytes of buffered bodies in each worker; beyond it bodies are passed on as they arrive.
+    /// Default 16 MiB.
+    pub buffers_bytes: usize,
+}
+
+/// A minimum rate: so many bytes in each period.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct MinRate {
+    /// Bytes in each period.
+    pub bytes: u64,
+    /// The period.
+    pub every: Duration,
+}
+
+impl Default for BodyLimits {
+    fn default() -> Self {
+        BodyLimits {
+            bytes_max: None,
+            timeout: Some(Duration::from_secs(3600)),
+            min_rate: Some(MinRate { bytes: 10 * 1024, every: Duration::from_secs(20) }),
+            buffer_bytes: None,
+            buffers_bytes: 16 * 1024 * 1024,
         }
     }
 }
@@ -148,6 +188,7 @@ impl Default for Live {
         Live {
             limits: Limits { peer_timeout, ..Limits::default() },
             timeouts: Timeouts::default(),
+            bodies: BodyLimits::default(),
             tls: None,
             forwarded: false,
             idle_connections: 64,

@@ -76,7 +76,7 @@ impl Control {
         answer.recv_timeout(Duration::from_nanos(left)).ok()
     }
 
-    fn numbers(&self) -> [(&'static str, Kind, &'static str, u64); 11] {
+    fn numbers(&self) -> [(&'static str, Kind, &'static str, u64); 14] {
         use Kind::{Counter, Gauge};
         [
             ("tunnels", Gauge, "Open tunnels.", self.sum(|c| c.tunnels.get())),
@@ -103,6 +103,24 @@ impl Control {
                 self.sum(|c| c.bound.get()),
             ),
             ("truncated", Counter, "Responses that ended early.", self.sum(|c| c.truncated.get())),
+            (
+                "bodies_buffered",
+                Counter,
+                "Request bodies received before an upstream was chosen.",
+                self.sum(|c| c.bodies_buffered.get()),
+            ),
+            (
+                "bodies_unbuffered",
+                Counter,
+                "Request bodies passed on as they arrived because the buffers were full.",
+                self.sum(|c| c.bodies_unbuffered.get()),
+            ),
+            (
+                "buffered_body_bytes",
+                Gauge,
+                "Bytes of buffered request bodies.",
+                self.sum(|c| c.buffered_bytes.get()),
+            ),
             (
                 "tunnel_bytes_in",
                 Counter,

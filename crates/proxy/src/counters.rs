@@ -54,6 +54,12 @@ reasons! {
         BadBody = "bad_body",
         /// The request's body stalled (408).
         StalledBody = "stalled_body",
+        /// The request's body arrived more slowly than the minimum rate (408).
+        SlowBody = "slow_body",
+        /// The request's body was not complete in time (408).
+        LateBody = "late_body",
+        /// The request's body is larger than the limit (413).
+        BodyTooLarge = "body_too_large",
     }
 }
 
@@ -92,6 +98,8 @@ reasons! {
 reasons! {
     /// The stage of a request in progress.
     Stage {
+        /// The body is received before an upstream is chosen.
+        Reading = "reading",
         /// Every upstream is at its maximum; the request waits in the queue.
         Waiting = "waiting",
         /// Connecting to an upstream.
@@ -149,7 +157,8 @@ impl Refusal {
             Refusal::Unreachable | Refusal::BadAnswer => 502,
             Refusal::NoAnswer => 504,
             Refusal::BadBody => 400,
-            Refusal::StalledBody => 408,
+            Refusal::StalledBody | Refusal::SlowBody | Refusal::LateBody => 408,
+            Refusal::BodyTooLarge => 413,
         }
     }
 
@@ -168,7 +177,11 @@ impl Refusal {
             Refusal::BadAnswer => "The server's answer was not understood.\n",
             Refusal::NoAnswer => "The server did not answer in time.\n",
             Refusal::BadBody => "The body of this request was not understood.\n",
-            Refusal::StalledBody => "The body of this request did not come in time.\n",
+            Refusal::StalledBody | Refusal::LateBody => {
+                "The body of this request did not come in time.\n"
+            }
+            Refusal::SlowBody => "The body of this request came too slowly.\n",
+            Refusal::BodyTooLarge => "The body of this request is too large.\n",
         }
     }
 }
@@ -195,6 +208,12 @@ pub(crate) struct Counters {
     pub(crate) bound: Counter,
     /// Responses that ended early.
     pub(crate) truncated: Counter,
+    /// Request bodies received, as far as they fit the buffer, before an upstream was chosen.
+    pub(crate) bodies_buffered: Counter,
+    /// Request bodies passed on as they arrived because the worker's buffers were full.
+    pub(crate) bodies_unbuffered: Counter,
+    /// Bytes of buffered request bodies (gauge).
+    pub(crate) buffered_bytes: Counter,
     /// Bytes from clients in closed tunnels.
     pub(crate) bytes_up: Counter,
     /// Bytes from upstreams in closed tunnels.

@@ -136,6 +136,19 @@ pub(crate) fn push_header(out: &mut Vec<u8>, name: &str, value: &[u8]) {
     out.extend_from_slice(b"\r\n");
 }
 
+/// Removes all headers of this name from an encoded head.
+pub(crate) fn remove_header(head: &mut Vec<u8>, name: &str) {
+    let lines = head.split_inclusive(|byte| *byte == b'\n');
+    let is = |line: &&[u8]| {
+        let split = line.split_at_checked(name.len());
+        split.is_some_and(|(front, rest)| {
+            front.eq_ignore_ascii_case(name.as_bytes()) && rest.starts_with(b":")
+        })
+    };
+    let kept: Vec<u8> = lines.filter(|line| !is(line)).flatten().copied().collect();
+    *head = kept;
+}
+
 /// Whether a header is passed on beyond this hop.
 fn is_passed_on(headers: &[Header<'_>], name: &str) -> bool {
     let is = |other: &&str| name.eq_ignore_ascii_case(other);
@@ -277,6 +290,16 @@ mod tests {
             "GET /a?b=c HTTP/1.1\nHost: h\nA: 1\nC: 3\nX-Forwarded-For: 192.0.2.1\n\
              X-Forwarded-Proto: http\nX-Forwarded-Host: h\n\n"
         );
+    }
+
+    #[test]
+    fn a_header_is_removed_by_its_full_name() {
+        let mut head = b"POST /Expect:1 HTTP/1.1\r\nExpect-CT: 1\r\nEXPECT: 100-continue\r\nA: Expect: 2\r\n\r\n".to_vec();
+        remove_header(&mut head, "Expect");
+        assert_eq!(head, b"POST /Expect:1 HTTP/1.1\r\nExpect-CT: 1\r\nA: Expect: 2\r\n\r\n");
+        let before = head.clone();
+        remove_header(&mut head, "Expect");
+        assert_eq!(head, before);
     }
 
     #[test]

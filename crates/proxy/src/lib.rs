@@ -36,7 +36,7 @@ pub use crate::balance::{
     Balance, Ejection, Endpoint, Fault, HashBy, Member, Permit, PickContext, PickError, Pool,
     PoolLimits, QueueTicket, Sticky, Upstream, UpstreamAddress, UpstreamState,
 };
-pub use crate::config::{Config, Live, Timeouts, Transport, UpstreamTls};
+pub use crate::config::{BodyLimits, Config, Live, MinRate, Timeouts, Transport, UpstreamTls};
 pub use crate::counters::{EndReason, Phase, Refusal, Stage};
 pub use crate::drain::{DrainAmount, DrainOrder, DrainTarget};
 pub use crate::health::{CheckKind, WatchError, Watcher, resolve_first};

@@ -49,7 +49,16 @@ impl Relay {
             exchange.deadline_ns = deadline_ns;
             return self.pass_body(core, index, data);
         }
-        exchange.answered = true;
+        if !exchange.answered {
+            exchange.answered = true;
+            // It is not sent again.
+            exchange.head = Vec::new();
+            let bytes = std::mem::take(&mut exchange.buffered_bytes);
+            if bytes > 0 {
+                self.uncount_buffer(bytes);
+            }
+        }
+        let Some(exchange) = self.exchanges.get(index) else { return core.abort(id) };
         if exchange.partial_head.is_empty() {
             return self.on_head(core, index, id, data);
         }

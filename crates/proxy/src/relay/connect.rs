@@ -4,7 +4,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use engine::{Closed, ConnId, Core, Mode, Sys, TlsConnect};
+use engine::{Closed, ConnId, Core, Mode, Sent, Sys, TlsConnect};
 use wire::ProxyVersion;
 
 use super::dispatch::{after, is_ours, refusal_of};
@@ -24,8 +24,8 @@ const RECENT_NS: u64 = 2_000_000_000;
 
 impl Relay {
     /// Sends the request on an idle connection, if there is one. The upstream may be closing it right
-    /// now, so a request that is not idempotent, or has a body, which is not buffered, gets only one
-    /// that was used a moment ago.
+    /// now, so a request that is not idempotent, or has a body that is not buffered completely, gets only
+    /// one that was used a moment ago.
     pub(super) fn take_idle_connection<S: Sys>(
         &mut self,
         core: &mut Core<S, Self>,
@@ -172,14 +172,19 @@ impl Relay {
             let header = proxy_header(core, client, version);
             core.write(id, &header);
         }
-        core.write(id, &head);
-        if let Some(exchange) = self.exchanges.get(index) {
+        let sent = core.write(id, &head);
+        if let Some(exchange) = self.exchanges.get(index).filter(|e| e.info.idempotent) {
             // Kept for a retry on another upstream.
             exchange.head = head;
         }
         if waits {
-            // Part of its body may have arrived already.
-            core.resume(client);
+            self.start_body_clock(index, core.now_ns());
+            match sent {
+                // The rest is read when the buffered part of the body is sent.
+                Sent::Queued(_) => core.pause(client),
+                // Part of its body may have arrived already.
+                _ => core.resume(client),
+            }
         }
     }
 

@@ -5,14 +5,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::{Answer, Closed, ConnId, Core, Incoming, Response, Sent, Sys};
+use engine::{Answer, Closed, ConnId, Core, Incoming, Response, Sys};
 use wire::http::{
-    BodyDecoder, BodyEvent, HeadScanner, LAST_CHUNK, Request, encode_chunk, encode_response,
-    keep_alive,
+    BodyDecoder, HeadScanner, Request, encode_response, expects_continue, keep_alive,
 };
 use wire::websocket::accept_key;
-use wire::{Status, Violation};
 
+use super::body::{refusal_of_body, request_limits};
 use super::exchange::{Exchange, RequestInfo};
 use super::{ConnectionKind, Relay, bound};
 use crate::access_log::Side;
@@ -24,7 +23,7 @@ use crate::headers::{ClientIdentity, Framing, encode_request};
 const TRIES: usize = 3;
 /// Status in the access log of a request whose client left before the response, as in nginx.
 const CLIENT_GONE: u16 = 499;
-/// Limits of a body. Its length is unlimited, because it is not buffered.
+/// Limits of a body. Its length is unlimited: only part of it is in memory.
 const BODY_LIMITS: wire::Limits = wire::Limits {
     head_bytes: wire::Limits::HEAD_BYTES,
     headers: wire::Limits::HEADERS,
@@ -66,8 +65,13 @@ impl Relay {
             return self.refuse_unrouted(core, client, request, (Refusal::NoRoute, upgrade));
         };
         let pool = Arc::clone(&route.pool);
-        let Ok(body) = BodyDecoder::for_request(request, body_limits()) else {
-            return self.refuse_unrouted(core, client, request, (Refusal::BadBody, true));
+        let body = BodyDecoder::for_request(request, &request_limits(&self.live.bodies));
+        let body = match body {
+            Ok(body) => body,
+            Err(violation) => {
+                let why = refusal_of_body(violation);
+                return self.refuse_unrouted(core, client, request, (why, true));
+            }
         };
         let identity = self.identity(core, client);
         if identity.peer.is_none() && core.is_reset(client) {
@@ -80,6 +84,9 @@ impl Relay {
         self.counters().exchanges.add(1);
         self.counters().move_stage(None, Some(Stage::Waiting));
         Self::set(core, client, ConnectionKind::RequestClient(index));
+        if self.begin_buffering(index, core.now_ns()) {
+            return if expects_continue(request) { Answer::RawContinue } else { Answer::Raw };
+        }
         match self.attempt(core, index) {
             Ok(()) => Answer::Raw,
             Err(why) => {
@@ -138,6 +145,9 @@ impl Relay {
             request: body,
             request_framing: framing,
             body_begun: false,
+            buffer: Vec::new(),
+            buffered_bytes: 0,
+            clock: None,
             partial_head: Vec::new(),
             scanner: HeadScanner::default(),
             answered: false,
@@ -222,12 +232,13 @@ impl Relay {
         }
     }
 
-    /// Gives a request that was queued or retried the current upstreams of its pool: added ones may be
+    /// Gives a request that was queued, buffered or retried the current upstreams of its pool: added ones may be
     /// chosen, removed ones may not.
     fn refresh_pool(&mut self, index: u32) -> Result<(), Refusal> {
         let routes = self.routes.get(&self.shared.table);
         let Some(exchange) = self.exchanges.get(index) else { return Ok(()) };
-        if exchange.waiting.is_none() && exchange.tried.is_empty() {
+        let received_late = exchange.clock.is_some();
+        if exchange.waiting.is_none() && exchange.tried.is_empty() && !received_late {
             return Ok(());
         }
         let pool = routes.pool(exchange.pool.name()).ok_or(Refusal::Down)?;
@@ -252,47 +263,6 @@ impl Relay {
         }
         exchange.enter(Stage::Waiting, &self.shared.counters[self.worker]);
         if exchange.waiting.is_some() { Ok(()) } else { Err(Refusal::Busy) }
-    }
-
-    // ---- the request's body ----
-
-    /// Handles bytes of a client after its request head.
-    pub(super) fn on_body<S: Sys>(
-        &mut self,
-        core: &mut Core<S, Self>,
-        index: u32,
-        client: ConnId,
-        data: &mut [u8],
-    ) {
-        let deadline_ns = after(core.now_ns(), self.live.timeouts.answer);
-        let Some(exchange) = self.exchanges.get(index) else { return };
-        let unasked = matches!(exchange.stage, Stage::Waiting | Stage::Connecting);
-        let Some(upstream) = exchange.upstream.filter(|_| !unasked) else {
-            return core.leave_unread(data.len());
-        };
-        if exchange.info.accept.is_some() || exchange.request.is_done() {
-            // They belong to the tunnel, once it is open, or to the next request.
-            return core.leave_unread(data.len());
-        }
-        exchange.body_begun = true;
-        exchange.deadline_ns = deadline_ns;
-        let mut out = std::mem::take(&mut self.scratch);
-        let taken = decode_body(exchange, data, &mut out);
-        let sent = core.write(upstream, &out);
-        out.clear();
-        self.scratch = out;
-        match taken {
-            Ok(taken) => {
-                if let Sent::Queued(_) = sent {
-                    core.pause(client);
-                }
-                core.leave_unread(data.len() - taken);
-            }
-            Err(_) => {
-                self.abandon_upstream(core, index);
-                self.refuse(core, index, Refusal::BadBody);
-            }
-        }
     }
 
     // ---- when it fails ----
@@ -475,39 +445,11 @@ impl Relay {
         if exchange.waiting.is_some() {
             self.waiters.retain(|waiter| *waiter != index);
         }
+        if exchange.buffered_bytes > 0 {
+            self.uncount_buffer(exchange.buffered_bytes);
+        }
         Some(exchange)
     }
-}
-
-/// Appends the body bytes in `data` to `out`, in the upstream's framing; returns how many bytes belong
-/// to the body.
-fn decode_body(
-    exchange: &mut Exchange,
-    data: &[u8],
-    out: &mut Vec<u8>,
-) -> Result<usize, Violation> {
-    let mut taken = 0;
-    while let Some(rest) = data.get(taken..).filter(|rest| !rest.is_empty()) {
-        let Status::Complete((used, event)) = exchange.request.decode(rest)? else { break };
-        taken += used;
-        match event {
-            BodyEvent::Data(bytes) => {
-                exchange.bytes_in += bytes.len() as u64;
-                match exchange.request_framing {
-                    Framing::Chunked => encode_chunk(out, bytes),
-                    _ => out.extend_from_slice(bytes),
-                }
-            }
-            BodyEvent::End => break,
-        }
-        if exchange.request.is_done() {
-            break;
-        }
-    }
-    if exchange.request.is_done() && exchange.request_framing == Framing::Chunked {
-        out.extend_from_slice(LAST_CHUNK);
-    }
-    Ok(taken)
 }
 
 /// Whether a connection closed for a reason of this proxy: a lack of resources, or draining.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use engine::{ConnId, invariant};
 use wire::http::{BodyDecoder, HeadScanner};
 
+use super::body::BodyClock;
 use crate::access_log::PendingEntry;
 use crate::balance::{Permit, Pool, QueueTicket};
 use crate::counters::{Counters, Stage};
@@ -30,13 +31,20 @@ pub(super) struct Exchange {
     /// Numbers of the upstreams that have failed it.
     pub(super) tried: Vec<u32>,
 
-    /// The encoded request head for an upstream.
+    /// The encoded request head for an upstream, with the buffered part of the body; empty once it
+    /// cannot be sent again.
     pub(super) head: Vec<u8>,
     pub(super) info: RequestInfo,
     pub(super) request: BodyDecoder,
     pub(super) request_framing: Framing,
-    /// Part of the body was sent, so the request cannot be retried.
+    /// A part of the body that is not kept was sent, so the request cannot be retried.
     pub(super) body_begun: bool,
+    /// The body so far, if it is received before an upstream is chosen.
+    pub(super) buffer: Vec<u8>,
+    /// The bytes that count as buffered, until the response begins.
+    pub(super) buffered_bytes: usize,
+    /// The clock of its body, while that is being received.
+    pub(super) clock: Option<BodyClock>,
 
     /// The received part of an incomplete response head.
     pub(super) partial_head: Vec<u8>,
@@ -88,6 +96,12 @@ impl Exchange {
     pub(super) fn enter(&mut self, stage: Stage, counters: &Counters) {
         counters.move_stage(Some(self.stage), Some(stage));
         self.stage = stage;
+    }
+
+    /// When it has to be looked at.
+    fn due_ns(&self) -> u64 {
+        let body_ns = self.clock.as_ref().map_or(u64::MAX, BodyClock::due_ns);
+        self.deadline_ns.min(body_ns)
     }
 
     /// Whether a timeout or close is the upstream's fault: it is being connected to, or has the
@@ -166,10 +180,17 @@ impl Exchanges {
         self.free.len() == self.slots.len()
     }
 
+    /// Bytes of request heads that are kept.
+    #[cfg(test)]
+    #[cfg(feature = "simulation")]
+    pub(super) fn head_bytes(&self) -> usize {
+        self.slots.iter().flatten().map(|exchange| exchange.head.capacity()).sum()
+    }
+
     /// Appends the exchanges whose deadline has passed.
     pub(super) fn due(&self, now_ns: u64, into: &mut Vec<u32>) {
         for (index, exchange) in self.slots.iter().enumerate() {
-            let due = exchange.as_ref().is_some_and(|exchange| exchange.deadline_ns <= now_ns);
+            let due = exchange.as_ref().is_some_and(|exchange| exchange.due_ns() <= now_ns);
             if due {
                 into.extend(u32::try_from(index));
             }

@@ -2,10 +2,12 @@
 //! Bytes go from the worker's read buffer straight to the other leg; what the kernel does not take is
 //! queued there, and the first leg is not read meanwhile (backpressure).
 //!
-//! `dispatch` starts a request and chooses an upstream, `connect` finds a connection to it, `bound`
-//! keeps connections that serve one client only, `answer` passes responses on, `tunnel` relays bytes both ways, `timeouts` ends what takes too long.
+//! `dispatch` starts a request and chooses an upstream, `body` receives its body, `connect` finds a
+//! connection to it, `bound` keeps connections that serve one client only, `answer` passes responses on,
+//! `tunnel` relays bytes both ways, `timeouts` ends what takes too long.
 
 mod answer;
+mod body;
 mod bound;
 mod connect;
 mod dispatch;
@@ -121,6 +123,8 @@ pub struct Relay {
     clock: timeouts::Clock,
     /// Queued requests, the oldest first.
     waiters: VecDeque<u32>,
+    /// Bytes of buffered request bodies.
+    buffered_bytes: usize,
     /// Incremented by each reload: a connection of an older generation is not reused.
     config_generation: u32,
     /// Index of the next source address.
@@ -144,6 +148,7 @@ impl Relay {
             drains: Drains::default(),
             clock: timeouts::Clock::default(),
             waiters: VecDeque::new(),
+            buffered_bytes: 0,
             config_generation: 0,
             source: 0,
             draining: false,

@@ -112,10 +112,14 @@ impl Relay {
 
     fn exchange_is_due<S: Sys>(&mut self, core: &mut Core<S, Self>, index: u32) {
         let now_ns = core.now_ns();
+        if self.check_body(core, index) {
+            return;
+        }
         let Some(exchange) = self.exchanges.get(index) else { return };
         let late = exchange.deadline_ns <= now_ns;
         match exchange.stage {
             _ if !late => {}
+            Stage::Reading => self.refuse(core, index, Refusal::StalledBody),
             Stage::Waiting => self.refuse(core, index, Refusal::Busy),
             Stage::Connecting => {
                 self.abandon_upstream(core, index);

@@ -114,6 +114,10 @@ fn routes(upstreams: usize, random: &mut Rng) -> RoutesConfig {
 fn live(hasty: bool, random: &mut Rng) -> Live {
     let mut live = Live { forwarded: random.bool(), ..Live::default() };
     live.idle_connections = random.usize(..4);
+    let buffer = random.choice([None, None, Some(1), Some(1000), Some(100_000)]).flatten();
+    (live.bodies.buffer_bytes, live.bodies.buffers_bytes) = (buffer, random.usize(1000..100_000));
+    // Peers rest longer than a rate allows.
+    live.bodies.min_rate = None;
     live.limits.handshake_timeout = Duration::from_secs(5);
     live.limits.keep_alive_timeout = Duration::from_secs(5);
     live.limits.close_timeout = Duration::from_millis(random.u64(100..2000));

@@ -145,6 +145,11 @@ impl Proxy {
         tunnel
     }
 
+    /// Bytes of request heads that are kept.
+    pub(super) fn head_bytes(&self) -> usize {
+        self.worker.handler().exchanges.head_bytes()
+    }
+
     /// Sends in portions that the kernel takes.
     pub(super) fn send(&mut self, fd: Fd, bytes: &[u8]) {
         for portion in bytes.chunks(BUFFER) {

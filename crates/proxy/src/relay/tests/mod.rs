@@ -247,3 +247,14 @@ fn one_page_holds_many_tunnels() {
     (0..600).for_each(|_| _ = proxy.open());
     assert_eq!(proxy.all().len(), 600);
 }
+
+const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n";
+
+#[test]
+fn request_head_is_freed_when_its_response_begins() {
+    let mut proxy = Proxy::new();
+    let tunnel = proxy.request(GET);
+    assert!(proxy.head_bytes() > 0, "it is kept for a retry");
+    proxy.send(tunnel.upstream, b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nfirst");
+    assert_eq!(proxy.head_bytes(), 0);
+}

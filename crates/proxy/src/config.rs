@@ -171,10 +171,9 @@ impl Live {
         let mut limits = self.limits.clone();
         // The engine closes no tunnel for idleness; only its tick is used. The tick must be fine
         // enough for the shortest timeout and must not wrap within the longest.
-        let Timeouts { idle, idle_connection, answer, .. } = self.timeouts;
-        let idle = idle.unwrap_or_default().max(idle_connection).max(answer);
-        let finest =
-            self.timeouts.fin.min(self.timeouts.idle_connection).min(Duration::from_secs(60)) / 64;
+        let Timeouts { idle, answer, .. } = self.timeouts;
+        let idle = idle.unwrap_or_default().max(answer);
+        let finest = self.timeouts.fin.min(Duration::from_secs(60)) / 64;
         let tick = finest.max(idle / 30_000).max(Duration::from_millis(20));
         limits.idle_timeout = Some(tick * TICKS);
         limits.pings = false;

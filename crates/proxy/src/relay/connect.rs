@@ -22,6 +22,16 @@ const PER_LOOPBACK_SOURCE: u32 = 12_000;
 /// connections for at least some seconds.
 const RECENT_NS: u64 = 2_000_000_000;
 
+/// An idle connection to an upstream.
+pub(super) struct IdleConnection {
+    /// The upstream's number.
+    upstream: u32,
+    pub(super) id: ConnId,
+    /// When its last response was complete. The engine's idle times are too coarse if tunnels may be
+    /// idle for days.
+    since_ns: u64,
+}
+
 impl Relay {
     /// Sends the request on an idle connection, if there is one. The upstream may be closing it right
     /// now, so a request that is not idempotent, or has a body that is not buffered completely, gets only
@@ -37,17 +47,18 @@ impl Relay {
             return false;
         }
         let again = exchange.info.idempotent && exchange.request.is_done();
-        let serves = |idle_connection: ConnId| {
-            let recent = core.idle_ns(idle_connection).is_some_and(|silent| silent <= RECENT_NS);
-            core.mode(idle_connection) == Some(Mode::Raw) && (again || recent)
+        let now_ns = core.now_ns();
+        let serves = |idle: &IdleConnection| {
+            let recent = now_ns.saturating_sub(idle.since_ns) <= RECENT_NS;
+            core.mode(idle.id) == Some(Mode::Raw) && (again || recent)
         };
         // The most recently used one is the least likely to be closed.
         let found = self
             .idle_connections
             .iter()
-            .rposition(|&(number, idle_connection)| number == upstream && serves(idle_connection));
+            .rposition(|idle| idle.upstream == upstream && serves(idle));
         let Some(at) = found else { return false };
-        let (_, idle_connection) = self.idle_connections.remove(at);
+        let idle_connection = self.idle_connections.remove(at).id;
         self.send_on(core, index, idle_connection);
         true
     }
@@ -197,15 +208,30 @@ impl Relay {
     ) {
         let port = port_of(core, id);
         Self::set(core, id, ConnectionKind::IdleConnection(port));
-        self.idle_connections.push((upstream, id));
+        self.idle_connections.push(IdleConnection { upstream, id, since_ns: core.now_ns() });
         while self.idle_connections.len() > self.live.idle_connections {
             // By RST: a FIN would hold the local port for a minute (TIME_WAIT).
-            let (_, oldest) = self.idle_connections.remove(0);
-            core.reset(oldest);
+            let oldest = self.idle_connections.remove(0);
+            core.reset(oldest.id);
         }
         if core.mode(id) != Some(Mode::Raw) {
             forget_idle_connection(&mut self.idle_connections, id);
         }
+    }
+
+    /// Closes the connections that have been idle for too long; returns when the next has.
+    pub(super) fn close_idle_connections<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+    ) -> Option<u64> {
+        let limit = self.live.timeouts.idle_connection;
+        let due_ns = |idle: &IdleConnection| after(idle.since_ns, limit);
+        let now_ns = core.now_ns();
+        let late = self.idle_connections.iter().take_while(|idle| due_ns(idle) <= now_ns).count();
+        for idle in self.idle_connections.drain(..late) {
+            core.reset(idle.id);
+        }
+        self.idle_connections.first().map(due_ns)
     }
 }
 

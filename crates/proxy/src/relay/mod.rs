@@ -27,6 +27,7 @@ use engine::{Answer, Closed, ConnId, Core, Handler, Incoming, RejectedRequest, S
 use wire::websocket::OpCode;
 
 use self::bound::BoundConnections;
+use self::connect::IdleConnection;
 use self::exchange::Exchanges;
 use self::tunnel::{ClientLeg, UpstreamLeg};
 
@@ -111,8 +112,8 @@ pub struct Relay {
     routes: Cached,
     worker: usize,
     exchanges: Exchanges,
-    /// Idle connections with their upstream's number, the oldest first.
-    idle_connections: Vec<(u32, ConnId)>,
+    /// The longest idle first.
+    idle_connections: Vec<IdleConnection>,
     /// Connections that serve one client only.
     bound: BoundConnections,
     /// Buffer for encoding heads and chunks.
@@ -173,9 +174,9 @@ impl Relay {
     }
 
     fn reset_idle_connections<S: Sys>(&mut self, core: &mut Core<S, Self>) {
-        for (_, idle_connection) in std::mem::take(&mut self.idle_connections) {
-            Self::set(core, idle_connection, ConnectionKind::Unused);
-            core.reset(idle_connection);
+        for idle in std::mem::take(&mut self.idle_connections) {
+            Self::set(core, idle.id, ConnectionKind::Unused);
+            core.reset(idle.id);
         }
         self.unbind_all(core);
     }
@@ -252,8 +253,8 @@ fn port_of<S: Sys>(core: &mut Core<S, Relay>, id: ConnId) -> Option<Port> {
 }
 
 /// Removes a connection from the idle connections.
-fn forget_idle_connection(idle_connections: &mut Vec<(u32, ConnId)>, id: ConnId) {
-    idle_connections.retain(|(_, idle_connection)| *idle_connection != id);
+fn forget_idle_connection(idle_connections: &mut Vec<IdleConnection>, id: ConnId) {
+    idle_connections.retain(|idle| idle.id != id);
 }
 
 impl Handler for Relay {

@@ -58,6 +58,11 @@ impl Relay {
             }
             next = earlier(next, self.clock.waiters_ns);
         }
+        if !self.idle_connections.is_empty()
+            && let Some(at_ns) = self.close_idle_connections(core)
+        {
+            next = earlier(next, at_ns);
+        }
         if core.connections() > 0 {
             if self.clock.tunnels_ns <= now_ns {
                 self.clock.tunnels_ns = now_ns + self.lap_ns() / STEPS;
@@ -150,7 +155,6 @@ impl Relay {
             let Some(id) = core.id_at(slot) else { continue };
             match core.user(id) {
                 Some(ConnectionKind::TunnelClient(_)) => self.check_tunnel(core, id),
-                Some(ConnectionKind::IdleConnection(_)) => self.check_idle_connection(core, id),
                 Some(ConnectionKind::FlushingClient(_)) => self.check_flushing(core, id),
                 _ => {}
             }
@@ -178,13 +182,6 @@ impl Relay {
         };
         if let Some(why) = why {
             end_tunnel(core, self.counters(), id, why);
-        }
-    }
-
-    fn check_idle_connection<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) {
-        let limit = self.live.timeouts.idle_connection.as_nanos();
-        if core.idle_ns(id).is_some_and(|silent| u128::from(silent) >= limit) {
-            core.reset(id);
         }
     }
 

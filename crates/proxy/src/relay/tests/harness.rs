@@ -72,7 +72,7 @@ impl Proxy {
         Proxy::with(live)
     }
 
-    fn with(live: Live) -> Proxy {
+    pub(super) fn with(live: Live) -> Proxy {
         let kernel = Kernel::new(1, (BUFFER, BUFFER));
         let listener = kernel.listen(front(), 2_000, 0);
         let behind_fds: Vec<usize> =
@@ -143,6 +143,13 @@ impl Proxy {
         assert!(head.starts_with(b"HTTP/1.1 101 ") && head.ends_with(b"\r\n\r\n"));
         assert_eq!(end, End::Open);
         tunnel
+    }
+
+    /// Accepts a connection of the proxy to the upstream of this number, if there is one.
+    pub(super) fn accept(&mut self, upstream: usize) -> Option<Fd> {
+        let accepted = self.outside.accept(self.listeners[upstream]).ok();
+        self.settle();
+        accepted
     }
 
     /// Bytes of request heads that are kept.

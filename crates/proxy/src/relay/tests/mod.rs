@@ -249,6 +249,44 @@ fn one_page_holds_many_tunnels() {
 }
 
 const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n";
+const POST: &[u8] = b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n";
+const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+
+/// A proxy whose tunnels may be idle for so long that idle times are measured in minutes.
+fn with_long_idle_timeout() -> Proxy {
+    let mut live = Live::default();
+    live.timeouts.idle = Some(Duration::from_secs(30 * 86_400));
+    Proxy::with(live)
+}
+
+#[test]
+fn idle_connection_that_is_not_recent_serves_no_post_whatever_the_idle_timeout() {
+    let mut proxy = with_long_idle_timeout();
+    let first = proxy.request(GET);
+    let second = proxy.request(GET);
+    for tunnel in [first, second] {
+        proxy.send(tunnel.upstream, OK);
+        assert!(proxy.receive(tunnel.client).0.ends_with(b"ok"));
+    }
+    proxy.pass(Duration::from_millis(1_500));
+    proxy.send(first.client, POST);
+    assert!(proxy.accept(0).is_none(), "it is recent");
+    proxy.send(first.upstream, OK);
+    proxy.pass(Duration::from_millis(2_500));
+    proxy.send(second.client, POST);
+    assert!(proxy.accept(1).is_some(), "the upstream may be closing the other one");
+}
+
+#[test]
+fn idle_connection_is_closed_in_time_whatever_the_idle_timeout() {
+    let mut proxy = with_long_idle_timeout();
+    let tunnel = proxy.request(GET);
+    proxy.send(tunnel.upstream, OK);
+    proxy.pass(Duration::from_millis(29_900));
+    assert_eq!(proxy.received_end(tunnel.upstream), End::Open);
+    proxy.pass(Duration::from_millis(200));
+    assert_eq!(proxy.received_end(tunnel.upstream), End::Reset);
+}
 
 #[test]
 fn request_head_is_freed_when_its_response_begins() {

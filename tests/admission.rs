@@ -8,10 +8,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::thread;
 
+use serde_json::Value;
+
 use crate::harness::executable::{Running, run, standfast};
 use crate::harness::server::Server;
-use crate::harness::socket::{Socket, TEXT, upgrade};
-use crate::harness::{PATIENCE, eventually, http};
+use crate::harness::socket::{PING, Socket, TEXT, upgrade};
+use crate::harness::{PATIENCE, Scratch, eventually, http};
 
 /// Valid values of `Retry-After`, in seconds.
 const RETRY_AFTER: std::ops::RangeInclusive<u64> = 1..=10;
@@ -191,48 +193,53 @@ fn refused_connects_leak_nothing() {
     assert!(lines < 60, "the log is limited: {lines} lines");
 }
 
+/// A client with a message that it has begun, and goes on pinging.
+fn begin_message(address: SocketAddr, mib: usize) -> Socket {
+    let mut socket = Socket::open(address, "/echo");
+    let length = (mib << 20) as u64;
+    // Not the last fragment.
+    socket.send(&[&[0x02, 0xFF][..], &length.to_be_bytes(), &[1, 2, 3, 4]].concat());
+    socket.send(&vec![7; mib << 20]);
+    socket
+}
+
 #[test]
-fn over_the_memory_limit_clients_are_refused_and_idle_ones_shed() {
+fn over_the_memory_limit_those_who_hold_most_are_shed_though_they_ping() {
     // The limit is too high to matter at first, and lowered by a reload.
-    let file = std::env::temp_dir().join(format!("standfast-memory-{}.toml", std::process::id()));
-    fs::write(&file, "[serve]\nmemory_limit = \"4GiB\"\n").unwrap();
+    let config = Scratch::new("memory-limit.toml", "[serve]\nmemory_limit = \"4GiB\"\n");
     let server = Server::start(&[
         "--config",
-        file.to_str().unwrap(),
+        config.path(),
+        // Clients count as silent after a second.
         "--idle-timeout",
-        "2s",
+        "off",
         "--workers",
-        "1",
+        "2",
         "--max-message",
         "32MiB",
     ]);
-    let mut sockets: Vec<Socket> = (0..40).filter_map(|_| try_open(server.listen)).collect();
-    assert_eq!(sockets.len(), 40, "memory is below the limit");
-    let mut half = Socket::connect(server.listen);
-    half.send(b"GET /echo HTTP/1.1\r\nX-Slow: ");
-    eventually("it is in flight", || server.metrics()["standfast_handshakes"] == 1.0);
-    let limit = (server.rss_bytes() + (8 << 20)).max(16 << 20);
-    // An incomplete message, which the server has to keep.
-    let mut heavy = Socket::open(server.listen, "/echo");
-    heavy.send(&[0x02, 0xFF, 0, 0, 0, 0, 0x01, 0x80, 0, 0, 1, 2, 3, 4]);
-    heavy.send(&vec![7; 0x180_0000 - 1]);
-    eventually("the message takes memory", || server.rss_bytes() > limit + (4 << 20));
-    fs::write(&file, format!("[serve]\nmemory_limit = \"{}KiB\"\n", limit >> 10)).unwrap();
-    server.signal(rustix::process::Signal::HUP);
-    assert_eq!(half.response().status, 503, "an incomplete head is shed first");
-    assert!(try_open(server.listen).is_none());
-    assert!(refused(&server, "memory_limit") >= 2);
-    logs(&server, "--memory-limit");
-    // One in 64, but at least eight, each tenth of a second: some are shed while others stay.
-    assert_eq!(sockets[0].close_code(), 1013);
-    drop(heavy);
-    eventually("memory is below the limit", || try_open(server.listen).is_some());
-    eventually("each shed connection is closed with cause shed, and so is the head", || {
-        let metrics = server.metrics();
-        let shed = metrics["standfast_shed_total"] as u64;
-        shed > 0 && server.closed("shed") == shed + 1
+    let before = server.rss_bytes();
+    let mut idle: Vec<Socket> = (0..300).filter_map(|_| try_open(server.listen)).collect();
+    assert_eq!(idle.len(), 300, "memory is below the limit");
+    let mut attackers: Vec<Socket> = (0..24).map(|_| begin_message(server.listen, 2)).collect();
+    eventually("the messages take memory", || server.rss_bytes() > before + (44 << 20));
+    let limit = server.rss_bytes() - (24 << 20);
+    eventually("all count as silent", || {
+        let page = http::get(server.admin, "/api/connections?limit=1000").json();
+        let silent = |one: &Value| one["idle_seconds"].as_f64().is_some_and(|idle| idle > 1.5);
+        page["connections"].as_array().is_some_and(|all| all.iter().all(silent))
     });
-    fs::remove_file(&file).unwrap();
+    config.write(&format!("[serve]\nmemory_limit = \"{}KiB\"\n", limit >> 10));
+    server.signal(rustix::process::Signal::HUP);
+    logs(&server, "--memory-limit");
+    let shed = || server.closed("shed");
+    eventually("who holds most is shed, and there is room again", || {
+        attackers.iter_mut().for_each(|attacker| attacker.send_frame(PING, b"still here"));
+        shed() >= 8 && server.rss_bytes() <= limit && try_open(server.listen).is_some()
+    });
+    idle.iter_mut().for_each(is_served);
+    assert!(shed() <= 24, "only attackers are closed");
+    assert_eq!(server.metrics()["standfast_shed_total"] as u64, shed());
 }
 
 #[test]

@@ -7,26 +7,27 @@ use tracing::{info, warn};
 
 use crate::rss_bytes;
 
-/// Whether the limit was exceeded at the last check.
+/// What the last check found.
 #[derive(Default)]
 pub(crate) struct MemoryWatch {
     exceeded: bool,
+    /// No client holds memory whose release would help.
+    futile: bool,
 }
 
 impl MemoryWatch {
     /// Compares the process's memory with `limit`, in bytes, and acts on the workers.
     pub(crate) fn check<P>(&mut self, remote: &Remote<P>, limit: Option<u64>) {
-        let is_over = |limit: u64| rss_bytes().is_some_and(|rss| rss > limit);
-        let mut exceeded = limit.is_some_and(is_over);
-        if exceeded {
+        let over = |limit: u64| rss_bytes()?.checked_sub(limit).filter(|over| *over > 0);
+        let mut over_bytes = limit.and_then(over);
+        if over_bytes.is_some() {
             // Free memory that the allocator keeps counts as resident, too.
             trim_allocator();
-            exceeded = limit.is_some_and(is_over);
+            over_bytes = limit.and_then(over);
         }
+        let exceeded = over_bytes.is_some();
         remote.set_short_of_memory(exceeded);
-        if exceeded {
-            remote.shed();
-        }
+        let futile = over_bytes.is_some_and(|over_bytes| !remote.shed(over_bytes));
         match (std::mem::replace(&mut self.exceeded, exceeded), exceeded) {
             (false, true) => {
                 warn!("memory limit exceeded: refusing and shedding clients; see --memory-limit")
@@ -34,5 +35,12 @@ impl MemoryWatch {
             (true, false) => info!("memory is below the limit again: accepting clients"),
             _ => {}
         }
+        if futile && !std::mem::replace(&mut self.futile, futile) {
+            warn!(
+                "memory limit exceeded: closing clients would not help, refusing new ones only; \
+                 raise --memory-limit"
+            );
+        }
+        self.futile &= exceeded;
     }
 }

@@ -8,6 +8,7 @@ use crate::body::PendingBody;
 use crate::deflate::{Contexts, NegotiatedDeflate};
 use crate::http::RequestContext;
 use crate::invariant::broken;
+use crate::limits::{IDLE_BYTES, TLS_IDLE_BYTES};
 use crate::queue::SendQueue;
 use crate::tls::Tls;
 use crate::{Closed, sys::Fd};
@@ -189,6 +190,22 @@ impl<U> Conn<U> {
     #[inline]
     pub(crate) fn weight(&self) -> usize {
         self.cold.as_ref().map_or(0, |cold| cold.queue.weight())
+    }
+
+    /// Memory that would be freed without it, in bytes, beyond what every idle connection takes.
+    pub(crate) fn held(&self) -> usize {
+        self.cold.as_ref().map_or(0, |cold| {
+            let body = cold.body.as_ref().map_or(0, |body| body.len());
+            let contexts = cold.contexts.as_ref().map_or(0, |contexts| contexts.held());
+            let tls = cold.tls.as_ref().map_or(0, |tls| tls.held());
+            cold.tail.len() + cold.message.len() + cold.queue.held() + body + contexts + tls
+        })
+    }
+
+    /// Memory that it takes while idle, in bytes.
+    pub(crate) fn base(&self) -> usize {
+        let encrypted = self.cold.as_ref().is_some_and(|cold| cold.tls.is_some());
+        IDLE_BYTES + if encrypted { TLS_IDLE_BYTES } else { 0 }
     }
 
     /// Frees what only further reading would need. Once a close is under way nothing that the peer

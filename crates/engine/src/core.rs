@@ -81,8 +81,6 @@ pub struct Core<S: Sys, H: Handler> {
     pub(crate) codec: SharedCodec,
     /// What is known of clients besides their connections, by slot; empty unless a limit needs it.
     pub(crate) clients: BTreeMap<u32, Client>,
-    /// The slot at which the next round of shedding begins.
-    pub(crate) shed_slot: u32,
     pool: Vec<Vec<u8>>,
 }
 
@@ -121,7 +119,6 @@ impl<S: Sys, H: Handler> Core<S, H> {
             drained: Vec::new(),
             codec: SharedCodec::default(),
             clients: BTreeMap::new(),
-            shed_slot: 0,
             pool: Vec::new(),
         }
     }

@@ -179,6 +179,12 @@ pub trait Handler: Sized {
     /// says whether [`Handler::open`] was called for it.
     fn closed<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, why: Closed, opened: bool);
 
+    /// Memory that the handler holds for a connection beyond its [`Handler::User`], in bytes. While
+    /// memory is short, the connections that hold most are closed.
+    fn held_bytes<S: Sys>(&self, _core: &Core<S, Self>, _id: ConnId) -> usize {
+        0
+    }
+
     /// A post from another thread.
     fn post<S: Sys>(&mut self, core: &mut Core<S, Self>, post: Self::Post);
 

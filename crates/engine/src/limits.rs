@@ -48,12 +48,23 @@ pub(crate) const RETRY_AFTER: (Duration, Duration) =
     (Duration::from_secs(1), Duration::from_secs(10));
 /// Deadlines examined to find the oldest handshake in flight.
 pub(crate) const EVICTION_LOOKS: usize = 256;
-/// A worker short of memory sheds one of this many connections per round, within these bounds, and
-/// examines this many slots to find them.
+/// Memory of an idle connection and of its TLS session, in bytes: measured, see ARCHITECTURE.md.
+pub(crate) const IDLE_BYTES: usize = 128;
+pub(crate) const TLS_IDLE_BYTES: usize = 4_100;
+/// Memory of a TLS handshake in flight beyond the session, in bytes: an estimate.
+pub(crate) const TLS_HANDSHAKE_BYTES: usize = 8 * 1024;
+/// A worker short of memory sheds at most one of this many connections per round, within these
+/// bounds.
 pub(crate) const SHED_SHARE: u32 = 64;
 pub(crate) const SHED_MIN: u32 = 8;
 pub(crate) const SHED_MAX: u32 = 1024;
+/// Slots that it examines for that in one turn.
 pub(crate) const SHED_LOOKS: u32 = 16 * 1024;
+/// A connection that holds fewer bytes than this beyond an idle one is shed as an idle one is.
+pub(crate) const SHED_HELD_MIN: usize = 1024;
+/// Largest rest of a frame that a connection being shed may still send before its close frame. A
+/// longer one is not kept: the connection is reset.
+pub(crate) const SHED_REST_BYTES: usize = 16 * 1024;
 
 /// The limits that an operator sets, the same for every worker.
 #[derive(Clone, Debug)]

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::admission::Admission;
+use crate::admission::{Admission, Holdings, ShedOrder};
 use crate::invariant::broken;
 use crate::parked::ParkedListeners;
 use crate::{Answer, ConnId, Counters};
@@ -41,7 +41,7 @@ pub(crate) enum Envelope<P> {
     /// Stop accepting, close all connections with 1001 over this time, then stop.
     Drain(Duration),
     /// One round of shedding.
-    Shed,
+    Shed(ShedOrder),
 }
 
 /// The engine's own envelopes do not wait behind posts that the handler does not accept yet.
@@ -65,6 +65,7 @@ pub(crate) struct Mailbox<P> {
     /// The worker's descriptor table is full, until one of its connections has ended.
     pub(crate) exhausted: AtomicBool,
     pub(crate) counters: Counters,
+    pub(crate) holdings: Holdings,
 }
 
 impl<P> Mailbox<P> {
@@ -83,6 +84,11 @@ impl<P> Mailbox<P> {
         let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
         match envelope {
             Envelope::Post(_) => queues.posts.push_back((envelope, bytes)),
+            Envelope::Shed(_) => {
+                // A worker that is late follows only the last order.
+                queues.control.retain(|earlier| !matches!(earlier, Envelope::Shed(_)));
+                queues.control.push_back(envelope);
+            }
             _ => queues.control.push_back(envelope),
         }
         drop(queues);
@@ -157,6 +163,7 @@ impl<P> Remote<P> {
                 accepting: AtomicBool::new(false),
                 exhausted: AtomicBool::new(false),
                 counters: Counters::default(),
+                holdings: Holdings::default(),
             })
             .collect();
         Remote {
@@ -240,15 +247,21 @@ impl<P> Remote<P> {
     /// Sets whether the process exceeds its memory limit: while it does, new connections are
     /// refused.
     pub fn set_short_of_memory(&self, short: bool) {
-        self.shared.admission.short_of_memory.store(short, Ordering::Relaxed);
+        if self.shared.admission.short_of_memory.swap(short, Ordering::Relaxed) && !short {
+            self.shared.mailboxes.iter().for_each(|mailbox| mailbox.holdings.forget());
+        }
     }
 
-    /// Makes every worker with connections close some of them, to free memory.
-    pub fn shed(&self) {
+    /// Makes the workers close the clients that hold most memory, until `over_bytes` are freed: one
+    /// round, to be repeated while memory is short. In the first one they only measure. Returns
+    /// whether closing clients can help, as far as is known.
+    pub fn shed(&self, over_bytes: u64) -> bool {
         let busy = |mailbox: &&Mailbox<P>| mailbox.open.load(Ordering::Relaxed) > 0;
-        for mailbox in self.shared.mailboxes.iter().filter(busy) {
-            mailbox.put(Envelope::Shed, 0);
-        }
+        let workers = || self.shared.mailboxes.iter().filter(busy);
+        let order = ShedOrder::choose(workers().map(|mailbox| &mailbox.holdings), over_bytes);
+        self.shared.admission.set_shed_bytes(over_bytes);
+        workers().for_each(|mailbox| mailbox.put(Envelope::Shed(order), 0));
+        order != ShedOrder::Futile
     }
 
     /// Handshakes in flight now.

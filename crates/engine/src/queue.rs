@@ -33,6 +33,11 @@ impl SharedFrame {
     pub fn messages(&self) -> u32 {
         self.messages
     }
+
+    /// The share of its bytes that one of those who hold it accounts for.
+    fn share(&self) -> usize {
+        self.bytes.len() / Rc::strong_count(&self.bytes)
+    }
 }
 
 /// The policy for a peer whose queue would exceed its limit.
@@ -66,6 +71,14 @@ impl Piece {
         }
     }
 
+    /// Its bytes, or of bytes that others hold as well its share.
+    fn held(&self) -> usize {
+        match self {
+            Piece::Owned(bytes, _) | Piece::Partial(bytes, _) => bytes.len(),
+            Piece::Shared(frame) | Piece::Urgent(frame) => frame.share(),
+        }
+    }
+
     fn messages(&self) -> u32 {
         match self {
             Piece::Owned(_, messages) => *messages,
@@ -78,6 +91,8 @@ impl Piece {
 
 /// Memory that a piece holds beyond its bytes.
 const PIECE_BYTES: usize = 32;
+/// Pieces examined to estimate what a queue holds.
+const HELD_LOOKS: usize = 64;
 /// Pieces passed to one vectored write.
 pub(crate) const PIECES_MAX: usize = 16;
 
@@ -103,6 +118,19 @@ impl SendQueue {
     /// Memory that it holds, which its limit applies to.
     pub(crate) fn weight(&self) -> usize {
         self.bytes + self.pieces.len() * PIECE_BYTES
+    }
+
+    /// Memory that would be freed without this queue, in bytes: of frames that others hold as well
+    /// it counts a share. Estimated from some of its pieces if it has many.
+    pub(crate) fn held(&self) -> usize {
+        let pieces = self.pieces.len();
+        let step = pieces.div_ceil(HELD_LOOKS).max(1);
+        let examined = (0..pieces).step_by(step).filter_map(|at| self.pieces.get(at));
+        let (held, bytes) = examined.fold((0, 0), |(held, bytes), piece| {
+            (held + piece.held() as u128, bytes + piece.bytes().len() as u128)
+        });
+        let estimate = self.bytes as u128 * held / bytes.max(1);
+        estimate as usize + pieces * PIECE_BYTES
     }
 
     /// Messages that are not completely sent. `framed`: its connection is a WebSocket, so the
@@ -223,6 +251,21 @@ impl SendQueue {
         dropped
     }
 
+    /// Drops everything but the frame that has begun to be sent. Returns the number of messages
+    /// dropped.
+    pub(crate) fn drop_unbegun(&mut self) -> u64 {
+        let torn = |piece: &&Piece| matches!(piece, Piece::Partial(..));
+        let torn = self.pieces.iter().take_while(torn).count();
+        let kept = torn.max(usize::from(self.sent > 0)).min(self.pieces.len());
+        let mut dropped = 0;
+        for piece in self.pieces.drain(kept..) {
+            self.bytes -= piece.bytes().len();
+            dropped += u64::from(piece.messages());
+        }
+        self.pieces.shrink_to_fit();
+        dropped
+    }
+
     /// Drops every publication that has not begun to be sent. Returns the number of messages
     /// dropped.
     pub(crate) fn drop_publications(&mut self) -> u64 {
@@ -295,5 +338,37 @@ mod tests {
         queue.push_shared(&SharedFrame::new(b"new", 1), 0);
         assert_eq!(queue.drop_publications(), 1);
         assert_eq!(drain(&mut queue, 100), b"reply");
+    }
+
+    #[test]
+    fn a_queue_holds_its_own_bytes_and_a_share_of_those_it_shares() {
+        let mut queues: Vec<SendQueue> = (0..10).map(|_| SendQueue::default()).collect();
+        for number in 0..1_000 {
+            let frame = SharedFrame::new(&vec![0; 1_000 + number % 7], 1);
+            queues.iter_mut().for_each(|queue| queue.push_shared(&frame, 0));
+        }
+        assert!((130_000..135_000).contains(&queues[0].held()), "{}", queues[0].held());
+        let mut alone = SendQueue::default();
+        alone.push_owned(&[0; 50_000], 1);
+        assert_eq!((alone.held(), SendQueue::default().held()), (50_000 + PIECE_BYTES, 0));
+        queues.drain(1..);
+        assert!(queues[0].held() > 1_000_000, "{}", queues[0].held());
+    }
+
+    #[test]
+    fn only_the_begun_frame_is_kept() {
+        let mut queue = SendQueue::default();
+        queue.push_partial(b"header", false);
+        queue.push_partial(b"payload", true);
+        queue.push_owned(b"reply", 2);
+        queue.push_shared(&SharedFrame::new(b"news", 3), 0);
+        assert_eq!((queue.drop_unbegun(), queue.len()), (5, 13));
+        assert_eq!(drain(&mut queue, 5), b"headerpayload");
+        queue.push_shared(&SharedFrame::new(b"begun", 1), 2);
+        queue.push_owned(b"reply", 1);
+        assert_eq!((queue.drop_unbegun(), queue.len()), (1, 3));
+        assert_eq!(drain(&mut queue, 5), b"gun");
+        queue.push_owned(b"reply", 1);
+        assert_eq!((queue.drop_unbegun(), queue.is_empty()), (1, true));
     }
 }

@@ -14,6 +14,7 @@ use std::time::Duration;
 use wire::websocket::CloseCode;
 
 use crate::accept::Listener;
+use crate::admission::ShedPass;
 use crate::conn::{Conn, Flags, Mode};
 use crate::core::Core;
 use crate::invariant::{SLOT_IN_USE, broken};
@@ -64,6 +65,7 @@ pub struct Worker<S: Sys, H: Handler> {
     woken: bool,
     handler_wants_ns: Option<u64>,
     drain: Option<Drain>,
+    pub(crate) shed_pass: Option<ShedPass>,
 }
 
 impl<S: Sys, H: Handler> Worker<S, H> {
@@ -101,6 +103,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
             woken: true,
             handler_wants_ns: None,
             drain: None,
+            shed_pass: None,
         })
     }
 
@@ -129,6 +132,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         if !core.resumed.is_empty() || !core.dead.is_empty() || !core.closing.is_empty() {
             next = Some(core.now_ns);
         }
+        next = if self.shed_pass.is_some() { Some(core.now_ns) } else { next };
         let paused = self.listeners.iter().filter_map(|listener| listener.paused_until_ns).min();
         let drain = self.drain.as_ref().map(|_| core.now_ns + nanoseconds(DRAIN_STEP));
         let posts = (self.posts_pending && self.handler.accepts_posts()).then_some(core.now_ns);
@@ -153,6 +157,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         }
         self.events = events;
         self.on_posts();
+        self.continue_shedding();
         self.on_resumed();
         self.on_timers();
         self.on_drain();
@@ -255,7 +260,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
                 Envelope::Answer(id, answer) => self.answer_parked(id, answer),
                 Envelope::Listen(index) => self.start_listening(index),
                 Envelope::Drain(over) => self.start_draining(over),
-                Envelope::Shed => self.core.shed(),
+                Envelope::Shed(order) => self.begin_shedding(order),
             }
         }
         self.envelopes = envelopes;

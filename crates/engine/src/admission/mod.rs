@@ -7,6 +7,7 @@
 
 mod addresses;
 mod gate;
+mod holdings;
 mod proxies;
 mod shed;
 
@@ -15,7 +16,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 pub(crate) use self::gate::Client;
+pub(crate) use self::holdings::{Holdings, ShedOrder};
 pub use self::proxies::{Network, Proxies};
+pub(crate) use self::shed::ShedPass;
 
 use self::addresses::Addresses;
 
@@ -121,6 +124,8 @@ pub(crate) struct Admission {
     arrivals: Rate,
     addresses: Addresses,
     pub(crate) short_of_memory: AtomicBool,
+    /// Bytes that the current round of shedding has yet to free.
+    shed_bytes: AtomicU64,
     /// The last refused address, for the log.
     refused: Mutex<Option<IpAddr>>,
 }
@@ -131,6 +136,17 @@ impl Admission {
         if let Ok(mut refused) = self.refused.try_lock() {
             *refused = Some(address);
         }
+    }
+
+    /// Begins a round of shedding that frees this much.
+    pub(crate) fn set_shed_bytes(&self, bytes: u64) {
+        self.shed_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Counts what closing a connection frees; `false` if enough is freed already.
+    fn take_shed_bytes(&self, bytes: u64) -> bool {
+        let take = |left: u64| (left > 0).then(|| left.saturating_sub(bytes));
+        self.shed_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
     }
 
     pub(crate) fn addresses(&self) -> usize {

@@ -1,28 +1,130 @@
-//! Load shedding: which connections are closed to keep the process within its memory limit, in this
-//! order: handshakes in flight, idle plain HTTP connections, the longest idle, slow consumers.
-//! Never all at once: each round closes a share.
+//! Load shedding: which connections are closed to keep the process within its memory limit. Those
+//! that hold most of it, whatever they send meanwhile; if nobody holds more than an idle connection
+//! does, idle ones, provided that closing them helps. Never all at once: each round closes a share.
 //!
-//! A connection that is neither idle nor slow stays; then only new ones are refused.
+//! A round is a pass over the worker's slots, some in each turn. It closes the clients that the
+//! [order](ShedOrder) names and measures what the others hold, from which the next order follows.
 
 use wire::websocket::CloseCode;
 
 use super::Refusal;
+use super::holdings::{Distribution, ShedOrder};
 use crate::conn::{Flags, Mode};
 use crate::core::Core;
-use crate::invariant::broken;
-use crate::limits::{EVICTION_LOOKS, SHED_LOOKS, SHED_MAX, SHED_MIN, SHED_SHARE};
+use crate::invariant::{SLOT_IN_USE, broken};
+use crate::limits::{
+    EVICTION_LOOKS, SHED_HELD_MIN, SHED_LOOKS, SHED_MAX, SHED_MIN, SHED_REST_BYTES, SHED_SHARE,
+};
 use crate::sys::Sys;
+use crate::worker::Worker;
 use crate::{Closed, Handler};
 
-/// A connection's priority for shedding: the greatest is closed first.
+/// A round of shedding under way.
+pub(crate) struct ShedPass {
+    order: ShedOrder,
+    next_slot: u32,
+    /// Connections that may still be closed.
+    left: u32,
+    /// What those that stay hold.
+    distribution: Distribution,
+}
+
+/// What a connection is doing. Of those that hold the same, the greatest is closed first.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Rank {
-    /// A slow consumer, by bytes in its queue.
-    Slow(usize),
-    /// An idle connection, by ticks of silence.
-    Idle(u16),
+enum Activity {
+    Busy,
+    /// A WebSocket or tunnel that was silent for a while.
+    Silent,
     /// Answered over plain HTTP, and waiting for another request.
-    Plain,
+    Waiting,
+    /// Its first request head is incomplete.
+    Handshake,
+}
+
+/// A connection that may be closed: the greatest is closed first.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Candidate {
+    /// Bytes beyond those of an idle connection; 0 if they are too few to matter.
+    held: usize,
+    activity: Activity,
+    idle_ticks: u16,
+    slot: u32,
+    /// Bytes of an idle connection.
+    base: usize,
+}
+
+impl Candidate {
+    fn is_covered(&self, order: ShedOrder) -> bool {
+        match order {
+            ShedOrder::Holders(least) => self.held >= least,
+            ShedOrder::Idle => self.held == 0,
+            ShedOrder::Measure | ShedOrder::Futile => false,
+        }
+    }
+}
+
+impl<S: Sys, H: Handler> Worker<S, H> {
+    /// Begins a round of shedding; if one is under way, the rest of it follows the new order.
+    pub(crate) fn begin_shedding(&mut self, order: ShedOrder) {
+        let left = (self.core.slab.live() / SHED_SHARE).clamp(SHED_MIN, SHED_MAX);
+        let pass = self.shed_pass.take();
+        let (next_slot, distribution) =
+            pass.map_or_else(Default::default, |pass| (pass.next_slot, pass.distribution));
+        self.shed_pass = Some(ShedPass { order, next_slot, left, distribution });
+    }
+
+    /// Continues a round of shedding.
+    pub(crate) fn continue_shedding(&mut self) {
+        let Some(mut pass) = self.shed_pass.take() else { return };
+        let end = self.core.slab.end();
+        let to = pass.next_slot.saturating_add(SHED_LOOKS).min(end);
+        let mut covered = Vec::new();
+        for slot in pass.next_slot..to {
+            let Some(candidate) = self.candidate(slot) else { continue };
+            if candidate.is_covered(pass.order) {
+                covered.push(candidate);
+            } else {
+                pass.distribution.add(candidate.held, candidate.base);
+            }
+        }
+        covered.sort_unstable_by(|one, other| other.cmp(one));
+        for candidate in covered {
+            let bytes = candidate.held + candidate.base;
+            if pass.left > 0 && self.core.admission().take_shed_bytes(bytes as u64) {
+                pass.left -= 1;
+                self.core.shed(candidate);
+            } else {
+                pass.distribution.add(candidate.held, candidate.base);
+            }
+        }
+        if to < end {
+            self.shed_pass = Some(ShedPass { next_slot: to, ..pass });
+        } else {
+            let mailboxes = &self.core.remote.shared.mailboxes;
+            mailboxes[usize::from(self.core.index)].holdings.publish(&pass.distribution);
+        }
+    }
+
+    /// The connection in a slot, if closing it frees something.
+    fn candidate(&self, slot: u32) -> Option<Candidate> {
+        let core = &self.core;
+        let conn = core.slab.get(slot).filter(|conn| !conn.is_client())?;
+        let idle_ticks = core.tick.wrapping_sub(conn.last_active);
+        let activity = match conn.mode {
+            Mode::Dead | Mode::Connecting => return None,
+            Mode::Http if Core::<S, H>::is_in_flight(conn.flags) => Activity::Handshake,
+            Mode::Http if conn.is_between_requests() => Activity::Waiting,
+            Mode::WebSocket | Mode::Raw if core.timers.is_quiet(idle_ticks) => Activity::Silent,
+            _ => Activity::Busy,
+        };
+        let of_handler = core.id_at(slot).map_or(0, |id| self.handler.held_bytes(core, id));
+        let held = conn.held() + of_handler;
+        if held < SHED_HELD_MIN && activity == Activity::Busy {
+            return None;
+        }
+        let held = if held < SHED_HELD_MIN { 0 } else { held };
+        Some(Candidate { held, activity, idle_ticks, slot, base: conn.base() })
+    }
 }
 
 impl<S: Sys, H: Handler> Core<S, H> {
@@ -58,42 +160,47 @@ impl<S: Sys, H: Handler> Core<S, H> {
         self.handshake_ended(before);
     }
 
-    /// One round of shedding.
-    pub(crate) fn shed(&mut self) {
-        let share = (self.slab.live() / SHED_SHARE).clamp(SHED_MIN, SHED_MAX);
-        let mut left = share as usize;
-        while left > 0 && self.evict_oldest_handshake(Refusal::MemoryLimit) {
-            left -= 1;
+    /// Closes a connection and frees at once what it holds.
+    fn shed(&mut self, candidate: Candidate) {
+        let slot = candidate.slot;
+        if candidate.activity == Activity::Handshake {
+            return self.evict(slot, Refusal::MemoryLimit);
         }
-        for (_, slot) in self.shed_next(left) {
-            self.counters().shed.add(1);
-            let code = Some(CloseCode::TRY_AGAIN_LATER);
-            self.close_with(slot, Closed::Shed, code, "the server is short of memory");
+        match self.slab.get(slot).map(|conn| conn.mode) {
+            // It is being closed for another reason, and its peer takes its time.
+            Some(Mode::Closing | Mode::Lingering) => return self.end(slot, Closed::Shed),
+            Some(_) => self.counters().shed.add(1),
+            None => return broken(SLOT_IN_USE),
         }
+        if !self.drop_unsent(slot) {
+            return self.reset_with(slot, Closed::Shed);
+        }
+        let code = Some(CloseCode::TRY_AGAIN_LATER);
+        self.close_with(slot, Closed::Shed, code, "the server is short of memory");
     }
 
-    /// Up to `count` slots to shed, the highest priority first, among those that this round
-    /// examines.
-    fn shed_next(&mut self, count: usize) -> Vec<(Rank, u32)> {
-        let end = self.slab.end();
-        let from = if self.shed_slot < end { self.shed_slot } else { 0 };
-        let to = from.saturating_add(SHED_LOOKS).min(end);
-        self.shed_slot = to;
-        let mut ranked: Vec<(Rank, u32)> =
-            (from..to).filter_map(|slot| Some((self.rank(slot)?, slot))).collect();
-        ranked.sort_unstable_by(|one, other| other.cmp(one));
-        ranked.truncate(count);
-        ranked
-    }
-
-    fn rank(&self, slot: u32) -> Option<Rank> {
-        let conn = self.slab.get(slot).filter(|conn| !conn.is_client())?;
-        let idle = self.tick.wrapping_sub(conn.last_active);
-        match conn.mode {
-            Mode::Http if conn.flags.has(Flags::ANSWERED) => Some(Rank::Plain),
-            Mode::WebSocket | Mode::Raw if self.timers.is_quiet(idle) => Some(Rank::Idle(idle)),
-            Mode::WebSocket | Mode::Raw if conn.backlog() > 0 => Some(Rank::Slow(conn.weight())),
-            _ => None,
+    /// Frees the queue of a connection that is about to be closed, except for the rest of a frame
+    /// that the close frame has to follow. Returns `false` if no close frame can follow, because
+    /// that rest is too long or not a frame.
+    fn drop_unsent(&mut self, slot: u32) -> bool {
+        let Some(conn) = self.slab.get_mut(slot) else {
+            broken(SLOT_IN_USE);
+            return false;
+        };
+        let framed = conn.mode == Mode::WebSocket;
+        let Some(cold) = conn.cold.as_mut() else { return true };
+        cold.contexts = None;
+        if cold.queue.is_empty() {
+            return true;
         }
+        if !framed {
+            return false;
+        }
+        let before = cold.queue.len();
+        let dropped = cold.queue.drop_unbegun();
+        let (freed, rest) = (before - cold.queue.len(), cold.queue.held());
+        self.counters().queued_bytes.sub(freed as u64);
+        self.counters().dropped_gone.add(dropped);
+        rest <= SHED_REST_BYTES
     }
 }

@@ -24,6 +24,8 @@ pub use self::pem::{TlsError, TlsIdentity};
 pub use self::server::{TlsServer, TlsVersion};
 pub(crate) use self::transmit::Transmitter;
 
+use crate::limits::TLS_HANDSHAKE_BYTES;
+
 /// The TLS state of one connection.
 pub(crate) struct Tls {
     session: Box<dyn Session>,
@@ -40,6 +42,12 @@ pub(crate) struct Tls {
 }
 
 impl Tls {
+    /// Memory that it holds beyond the session of an idle connection, in bytes.
+    pub(crate) fn held(&self) -> usize {
+        let handshake = if self.opened { 0 } else { TLS_HANDSHAKE_BYTES };
+        self.out.len() + self.partial.len() + handshake
+    }
+
     fn new(session: Box<dyn Session>) -> Tls {
         Tls {
             session,

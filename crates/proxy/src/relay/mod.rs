@@ -393,6 +393,14 @@ impl Handler for Relay {
         self.unbind(core, id);
     }
 
+    /// What a client has sent and its upstream does not take.
+    fn held_bytes<S: Sys>(&self, core: &Core<S, Self>, id: ConnId) -> usize {
+        match core.user(id) {
+            Some(ConnectionKind::TunnelClient(leg)) => core.queued(leg.peer),
+            _ => 0,
+        }
+    }
+
     fn post<S: Sys>(&mut self, core: &mut Core<S, Self>, post: Post) {
         match post {
             Post::Reload(live) => self.apply_live(core, live),

@@ -173,10 +173,10 @@ fn counters_agree_under_all_faults() {
         for step in 0..300 {
             simulation.act();
             simulation.kernel.advance(simulation.random.u64(..20_000_000));
-            let short = (100..130).contains(&step) && seed % 2 == 0;
+            let short = (250..280).contains(&step) && seed % 2 == 0;
             simulation.remote.set_short_of_memory(short);
             if short {
-                simulation.remote.shed();
+                simulation.remote.shed(300);
             }
             simulation.turns();
         }

@@ -20,6 +20,9 @@ use crate::units;
 pub(crate) const LISTENERS: &str = "Listeners";
 pub(crate) const PROCESS: &str = "Process";
 
+/// Interval of checks whether a reload can be applied.
+const RELOAD_POLL: Duration = Duration::from_millis(50);
+
 /// Interval of checks for the end of draining.
 const END_WAIT: Duration = Duration::from_millis(20);
 
@@ -114,6 +117,18 @@ impl Flags {
     }
 }
 
+/// A reload whose settings were read and checked.
+pub(crate) enum Reload<R, A> {
+    /// They are in force.
+    Applied(Settings<A>),
+    /// They wait for something slow. The function applies them once it can, and returns `None` until
+    /// then.
+    Waiting(Settings<A>, ApplyReload<R>),
+}
+
+/// Applies a reload that had to wait.
+pub(crate) type ApplyReload<R> = Box<dyn FnMut(&R) -> Option<Result<()>>>;
+
 /// Prints the ready line and runs the server until SIGTERM or SIGINT. `reload` reads all settings
 /// again and applies them, all or none.
 ///
@@ -122,7 +137,7 @@ impl Flags {
 pub(crate) fn run_until_signal<R: Server, A: ServerArgs>(
     running: R,
     settings: Settings<A>,
-    reload: impl Fn(&R, &Settings<A>) -> Result<Settings<A>>,
+    reload: impl Fn(&R, &Settings<A>) -> Result<Reload<R, A>>,
 ) -> Result<ExitCode> {
     if settings.args.server().ready_json {
         print_ready(&running).context("cannot print the ready line")?;
@@ -139,14 +154,16 @@ pub(crate) fn run_until_signal<R: Server, A: ServerArgs>(
 fn run<R: Server, A: ServerArgs>(
     mut running: R,
     mut settings: Settings<A>,
-    reload: impl Fn(&R, &Settings<A>) -> Result<Settings<A>>,
+    reload: impl Fn(&R, &Settings<A>) -> Result<Reload<R, A>>,
 ) -> io::Result<()> {
-    serve_until(&mut running, &mut settings, &reload, None)?;
+    let mut waiting = None;
+    serve_until(&mut running, &mut settings, &mut waiting, &reload, None)?;
     let delay = settings.args.server().drain_delay;
     if !delay.is_zero() {
         running.announce_drain(delay);
-        let until_ns = process::now_ns().saturating_add(nanoseconds(delay));
-        if serve_until(&mut running, &mut settings, &reload, Some(until_ns))? == Until::Signal {
+        let until_ns = Some(process::now_ns().saturating_add(nanoseconds(delay)));
+        let until = serve_until(&mut running, &mut settings, &mut waiting, &reload, until_ns)?;
+        if until == Until::Signal {
             return exit_at_once();
         }
     }
@@ -170,14 +187,16 @@ enum Until {
     Passed,
 }
 
-/// Serves, and reloads on SIGHUP, until a signal to end or the given time.
+/// Serves, and reloads on SIGHUP, until a signal to end or the given time. `waiting` is a reload that is
+/// not in force yet.
 ///
 /// # Errors
 /// A worker has failed.
 fn serve_until<R: Server, A: ServerArgs>(
     running: &mut R,
     settings: &mut Settings<A>,
-    reload: &impl Fn(&R, &Settings<A>) -> Result<Settings<A>>,
+    waiting: &mut Option<(Settings<A>, ApplyReload<R>)>,
+    reload: &impl Fn(&R, &Settings<A>) -> Result<Reload<R, A>>,
     until_ns: Option<u64>,
 ) -> io::Result<Until> {
     loop {
@@ -185,16 +204,35 @@ fn serve_until<R: Server, A: ServerArgs>(
         if left == Some(0) {
             return Ok(Until::Passed);
         }
-        let left = left.map_or(Duration::MAX, Duration::from_nanos);
-        match wait_signal(running.tick_interval().min(left)) {
+        let interval =
+            running.tick_interval().min(left.map_or(Duration::MAX, Duration::from_nanos));
+        let poll = waiting.as_ref().map_or(interval, |_| interval.min(RELOAD_POLL));
+        let mut reloaded = None;
+        match wait_signal(poll) {
             Some(Signal::Terminate | Signal::Interrupt) => return Ok(Until::Signal),
-            Some(Signal::Reload) => match reload(running, settings) {
-                Ok(new) => {
-                    info!("configuration reloaded");
-                    *settings = new;
+            Some(Signal::Reload) => {
+                // A later reload replaces one that waits.
+                *waiting = None;
+                match reload(running, settings) {
+                    Ok(Reload::Applied(new)) => reloaded = Some(Ok(new)),
+                    Ok(Reload::Waiting(new, apply)) => *waiting = Some((new, apply)),
+                    Err(error) => reloaded = Some(Err(error)),
                 }
-                Err(error) => error!("reload failed, configuration unchanged: {error:#}"),
-            },
+            }
+            None => {}
+        }
+        if let Some((new, mut apply)) = waiting.take() {
+            match apply(running) {
+                Some(applied) => reloaded = Some(applied.map(|()| new)),
+                None => *waiting = Some((new, apply)),
+            }
+        }
+        match reloaded {
+            Some(Ok(new)) => {
+                info!("configuration reloaded");
+                *settings = new;
+            }
+            Some(Err(error)) => error!("reload failed, configuration unchanged: {error:#}"),
             None => {}
         }
         running.tick()?;

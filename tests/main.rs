@@ -55,6 +55,7 @@ mod proxy_hostile;
 mod proxy_logging;
 mod proxy_masses;
 mod proxy_metrics;
+mod proxy_names;
 mod proxy_pools;
 mod proxy_restarts;
 mod proxy_upstreams;

@@ -8,14 +8,16 @@ use std::time::Duration;
 
 use ::proxy::access_log::LogFormat;
 use ::proxy::{
-    Config, Endpoint, Limits, Live, ProxyVersion, RoutesConfig, Running, Timeouts, Transport,
+    Config, Endpoint, Limits, Live, Lookups, ProxyVersion, Resolving, RoutesConfig, Running,
+    Timeouts, Transport,
 };
 use anyhow::{Context, Result, anyhow};
 use clap::{ArgMatches, Subcommand, ValueEnum};
+use tracing::info;
 
 use crate::admission::{self, ADMISSION};
 use crate::routes::PoolTransport;
-use crate::running::{self, IdleTimeout, PROCESS, ServerArgs, idle_timeout};
+use crate::running::{self, IdleTimeout, PROCESS, Reload, ServerArgs, idle_timeout};
 use crate::settings::{Layer, Settings};
 use crate::{bodies, routes, tls, units};
 
@@ -144,7 +146,7 @@ pub(crate) struct Args {
 /// Subcommands that do not run the proxy.
 #[derive(Subcommand, Debug)]
 enum Task {
-    /// Check a configuration file and report errors
+    /// Check a configuration file, resolve the names of its upstreams and report errors
     Check {
         /// Configuration file (TOML)
         file: PathBuf,
@@ -188,6 +190,7 @@ fn check(file: &Path) -> Result<ExitCode> {
     let config = config(&settings.args)?;
     proxy::check_sources(&config.sources)?;
     let routes = config.routes;
+    Resolving::start(routes.hosts()).wait().complete().map_err(anyhow::Error::msg)?;
     let upstreams: usize = routes.pools.iter().map(|pool| pool.members.len()).sum();
     let count = |number: usize, what: &str| {
         format!("{number} {what}{}", if number == 1 { "" } else { "s" })
@@ -209,12 +212,26 @@ fn read(flags: &ArgMatches) -> Result<Settings<Args>> {
     Settings::read("proxy", flags, ("", Layer::new()))
 }
 
-fn reload(running: &Running, old: &Settings<Args>, flags: &ArgMatches) -> Result<Settings<Args>> {
+fn reload(
+    running: &Running,
+    old: &Settings<Args>,
+    flags: &ArgMatches,
+) -> Result<Reload<Running, Args>> {
     let new = read(flags)?;
     running::check_reloadable(old, &new, RELOADABLE)?;
-    let config = config(&new.args)?;
-    running.reload(config.live, config.routes).map_err(anyhow::Error::msg)?;
-    Ok(new)
+    let Config { live, routes, .. } = config(&new.args)?;
+    let Some(mut resolving) = running.resolve(&routes) else {
+        running.reload(live, routes, Lookups::default()).map_err(anyhow::Error::msg)?;
+        return Ok(Reload::Applied(new));
+    };
+    info!("reload: resolving {}", resolving.hosts());
+    let mut settings = Some((live, routes));
+    let apply = move |running: &Running| {
+        let lookups = resolving.poll()?;
+        let (live, routes) = settings.take()?;
+        Some(running.reload(live, routes, lookups).map_err(anyhow::Error::msg))
+    };
+    Ok(Reload::Waiting(new, Box::new(apply)))
 }
 
 fn config(args: &Args) -> Result<Config> {

@@ -10,7 +10,7 @@ use serve::{AllowedHost, Config, Limits, Live, Origin, Running};
 use tracing::warn;
 
 use crate::anycable::AnycableEnv;
-use crate::running::{self, IdleTimeout, LISTENERS, PROCESS, ServerArgs, idle_timeout};
+use crate::running::{self, IdleTimeout, LISTENERS, PROCESS, Reload, ServerArgs, idle_timeout};
 use crate::settings::Settings;
 use crate::{admission, anycable, auth, channels, tls, units};
 
@@ -157,7 +157,9 @@ pub(crate) fn run(flags: &ArgMatches) -> Result<ExitCode> {
         warn!("environment variables ignored: {}", ignored.join(", "));
     }
     let running = serve::start(&config)?;
-    running::run_until_signal(running, settings, |running, old| reload(running, old, flags))
+    running::run_until_signal(running, settings, |running, old| {
+        reload(running, old, flags).map(Reload::Applied)
+    })
 }
 
 /// Reads all settings, and lists AnyCable variables without effect.

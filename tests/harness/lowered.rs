@@ -36,6 +36,11 @@ impl Namespace {
         Some(namespace)
     }
 
+    /// Its name.
+    pub(crate) fn name(&self) -> &str {
+        &self.0
+    }
+
     /// Sets a sysctl of this namespace.
     pub(crate) fn set(&self, key: &str, value: &str) {
         let path = format!("/proc/sys/{}", key.replace('.', "/"));

@@ -9,6 +9,7 @@ pub(crate) mod executable;
 pub(crate) mod forward;
 pub(crate) mod http;
 pub(crate) mod lowered;
+pub(crate) mod names;
 pub(crate) mod peer;
 pub(crate) mod rails;
 pub(crate) mod recorder;

@@ -22,6 +22,7 @@ mod histogram;
 mod relay;
 #[cfg(feature = "simulation")]
 mod relays;
+mod resolve;
 mod routes;
 mod server;
 mod shared;
@@ -39,10 +40,11 @@ pub use crate::balance::{
 pub use crate::config::{BodyLimits, Config, Live, MinRate, Timeouts, Transport, UpstreamTls};
 pub use crate::counters::{EndReason, Phase, Refusal, Stage};
 pub use crate::drain::{DrainAmount, DrainOrder, DrainTarget};
-pub use crate::health::{CheckKind, WatchError, Watcher, resolve_first};
+pub use crate::health::{CheckKind, WatchError, Watcher};
 pub use crate::relay::Relay;
 #[cfg(feature = "simulation")]
 pub use crate::relays::{Relays, Tally};
+pub use crate::resolve::{Lookups, Resolving};
 pub use crate::routes::{
     Cached, Change, Changed, HealthCheck, HostPattern, MemberConfig, PoolConfig, Registry, Retired,
     Route, RouteConfig, Routes, RoutesConfig, Table,

@@ -12,6 +12,7 @@ use crate::config::Live;
 use crate::failure_log::FailureLog;
 use crate::health::Watcher;
 use crate::relay::Post;
+use crate::resolve::{Lookups, Resolving};
 use crate::routes::{Registry, RoutesConfig};
 use crate::shared::Shared;
 
@@ -26,18 +27,28 @@ pub struct Running {
 }
 
 impl Running {
+    /// Starts the lookups that these routes need before [`Running::reload`]; `None` if they need none.
+    #[must_use]
+    pub fn resolve(&self, routes: &RoutesConfig) -> Option<Resolving> {
+        let registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
+        let names = registry.new_names(routes);
+        (!names.is_empty()).then(|| Resolving::start(names))
+    }
+
     /// Applies new settings and routes to every later request. Open tunnels are not affected. The
     /// access log is reopened.
     ///
     /// # Errors
     /// A message for operators; nothing was changed then.
-    pub fn reload(&self, live: Live, routes: RoutesConfig) -> Result<(), String> {
+    pub fn reload(&self, live: Live, routes: RoutesConfig, lookups: Lookups) -> Result<(), String> {
+        let lookups = lookups.complete()?;
+        routes.check()?;
         if live.tls.is_some() != self.shared.live().tls.is_some() {
             return Err("turning TLS on or off needs a restart".to_owned());
         }
         self.service.set_admin_key(live.admin_key.as_deref())?;
         let mut registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
-        let changed = registry.apply(routes, now_ns())?;
+        let changed = registry.apply_resolved(routes, lookups.found, now_ns())?;
         drop(registry);
         info!("upstreams changed: {} added, {} removed", changed.added, changed.removed);
         if let Some(log) = &self.log {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use admin::{Address, Bootstrap, BootstrapConfig, BootstrapError};
 use engine::sys::process;
-use tracing::info;
+use tracing::{info, warn};
 
 use crate::access_log::{AccessLog, LogError};
 use crate::api::Api;
@@ -16,6 +16,7 @@ use crate::control::Control;
 use crate::failure_log::FailureLog;
 use crate::health::{WatchError, Watcher};
 use crate::relay::Relay;
+use crate::resolve::Resolving;
 use crate::routes::{Registry, Table};
 use crate::server::Running;
 use crate::shared::Shared;
@@ -87,8 +88,14 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
     check_sources(&config.sources)?;
     let table = Arc::new(Table::default());
     let mut registry = Registry::new(Arc::clone(&table));
-    registry.apply(config.routes.clone(), process::now_ns()).map_err(StartError::Routes)?;
-    crate::health::resolve_first(&mut registry, process::now_ns());
+    config.routes.check().map_err(StartError::Routes)?;
+    let lookups = Resolving::start(config.routes.hosts()).wait();
+    for (host, why) in &lookups.failed {
+        // A resolver may start later than the proxy.
+        warn!("cannot resolve {host}: {why}; retrying");
+    }
+    let (routes, now_ns) = (config.routes.clone(), process::now_ns());
+    registry.apply_resolved(routes, lookups.found, now_ns).map_err(StartError::Routes)?;
     let bootstrap = Bootstrap::prepare(&BootstrapConfig {
         listen: &config.listen,
         backlog: config.backlog,

@@ -8,7 +8,7 @@ mod probe;
 mod threshold;
 mod watcher;
 
-pub use self::watcher::{WatchError, Watcher, resolve_first};
+pub use self::watcher::{WatchError, Watcher};
 
 use std::fmt;
 use std::str::FromStr;

@@ -320,19 +320,6 @@ fn nonce(count: u64, now_ns: u64) -> [u8; 16] {
     nonce
 }
 
-/// Resolves every name once and waits for the results, before the proxy serves.
-pub fn resolve_first(registry: &mut Registry, now_ns: u64) {
-    use std::net::ToSocketAddrs;
-    for (host, port, _) in registry.names() {
-        match (&*host, port).to_socket_addrs() {
-            Ok(addresses) => {
-                registry.resolved((&host, port), addresses.collect(), now_ns);
-            }
-            Err(error) => warn!("cannot resolve {host}: {error}; retrying"),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::net::TcpListener;

@@ -13,6 +13,7 @@ use super::{HostPattern, Route, Routes, Table};
 use crate::balance::{Ejection, Endpoint, Member, Pool, PoolState, Upstream, UpstreamAddress};
 use crate::config::Transport;
 use crate::health::CheckKind;
+use crate::resolve::Name;
 
 /// Maximum number of addresses used of one name.
 const ADDRESSES_MAX: usize = 64;
@@ -53,7 +54,7 @@ pub struct Changed {
 /// The registry of all upstreams.
 pub struct Registry {
     config: RoutesConfig,
-    resolved: BTreeMap<(Box<str>, u16), Vec<SocketAddr>>,
+    resolved: BTreeMap<Name, Vec<SocketAddr>>,
     table: Arc<Table>,
     retired: Vec<Retired>,
     numbers: u32,
@@ -79,9 +80,43 @@ impl Registry {
     /// # Errors
     /// The first error in it; nothing was changed then.
     pub fn apply(&mut self, config: RoutesConfig, now_ns: u64) -> Result<Changed, String> {
+        self.apply_resolved(config, BTreeMap::new(), now_ns)
+    }
+
+    /// As [`Registry::apply`], with addresses of names that were not known before.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn apply_resolved(
+        &mut self,
+        config: RoutesConfig,
+        found: BTreeMap<Name, Vec<SocketAddr>>,
+        now_ns: u64,
+    ) -> Result<Changed, String> {
         config.check()?;
+        let names: BTreeSet<Name> = config.hosts().into_iter().collect();
+        self.resolved.retain(|name, _| names.contains(name));
+        for (name, addresses) in found {
+            // What the periodic lookups have found meanwhile is as recent.
+            self.resolved.entry(name).or_insert_with(|| used(addresses));
+        }
         self.config = config;
         Ok(self.build(now_ns))
+    }
+
+    /// The names to resolve before this configuration is applied: those that a pool of it adds and that
+    /// have no address yet. Without one a pool would lose its upstreams for as long as the lookup takes.
+    #[must_use]
+    pub fn new_names(&self, config: &RoutesConfig) -> Vec<(Box<str>, u16)> {
+        let added = config.pools.iter().flat_map(|pool| {
+            let before = self.config.pools.iter().find(|before| before.name == pool.name);
+            let known = before.map_or(&[][..], |before| &before.members);
+            let added = |member: &&MemberConfig| {
+                !known.iter().any(|known| known.endpoint == member.endpoint)
+            };
+            pool.members.iter().filter(added).filter_map(MemberConfig::host)
+        });
+        added.filter(|name| !self.resolved.contains_key(name)).collect()
     }
 
     /// Applies one change.
@@ -95,6 +130,9 @@ impl Registry {
         }
         let mut config = self.config.clone();
         apply_change(&mut config, change)?;
+        if let Change::Remove(pool, _) = change {
+            self.check_has_address(&config, pool)?;
+        }
         self.apply(config, now_ns)
     }
 
@@ -117,12 +155,10 @@ impl Registry {
     pub fn resolved(
         &mut self,
         (host, port): (&str, u16),
-        mut addresses: Vec<SocketAddr>,
+        addresses: Vec<SocketAddr>,
         now_ns: u64,
     ) -> Changed {
-        addresses.sort_unstable();
-        addresses.dedup();
-        addresses.truncate(ADDRESSES_MAX);
+        let addresses = used(addresses);
         let name = (Box::from(host), port);
         if addresses.is_empty() || self.resolved.get(&name) == Some(&addresses) {
             return Changed::default();
@@ -151,12 +187,10 @@ impl Registry {
     /// The members of a pool whose names are not resolved yet.
     pub fn unresolved<'p>(&'p self, pool: &str) -> impl Iterator<Item = &'p MemberConfig> {
         let config = self.config.pools.iter().find(|config| *config.name == *pool);
-        config.into_iter().flat_map(|config| &config.members).filter(|member| {
-            match &member.endpoint {
-                Endpoint::Name(host, port) => !self.resolved.contains_key(&(host.clone(), *port)),
-                Endpoint::Address(_) => false,
-            }
-        })
+        config
+            .into_iter()
+            .flat_map(|config| &config.members)
+            .filter(|member| member.host().is_some_and(|name| !self.resolved.contains_key(&name)))
     }
 
     /// Removed upstreams with open tunnels; those without are forgotten.
@@ -185,6 +219,21 @@ impl Registry {
         let retired = self.retired().iter().map(|left| (&*left.pool, &left.upstream));
         let found = members.chain(retired).filter(|(of, upstream)| wanted(of, upstream));
         found.map(|(_, upstream)| Arc::clone(upstream)).collect()
+    }
+
+    /// Checks that a pool still has an upstream with an address.
+    fn check_has_address(&self, config: &RoutesConfig, name: &str) -> Result<(), String> {
+        let pool = config.pools.iter().find(|pool| *pool.name == *name);
+        let unresolved = |member: &MemberConfig| {
+            member.host().is_some_and(|name| !self.resolved.contains_key(&name))
+        };
+        // An empty pool has its own error.
+        match pool {
+            Some(pool) if !pool.members.is_empty() && pool.members.iter().all(unresolved) => {
+                Err(format!("no other upstream of pool {name} is resolved yet"))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn drain(
@@ -289,6 +338,14 @@ impl Registry {
         upstream.set_draining(false, now_ns);
         Some(upstream)
     }
+}
+
+/// The addresses of a name that are used, in a fixed order.
+fn used(mut addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
+    addresses.sort_unstable();
+    addresses.dedup();
+    addresses.truncate(ADDRESSES_MAX);
+    addresses
 }
 
 /// The upstreams of a table, by pool and address.
@@ -474,6 +531,38 @@ mod tests {
         assert_eq!(names(&table).len(), 3, "a failed lookup removes no upstream");
         let changed = registry.resolved(name, of(&[2, 4]), 4_000);
         assert_eq!(changed, Changed { added: 1, removed: 1 });
+    }
+
+    #[test]
+    fn names_that_a_pool_adds_are_resolved_before_it_changes() {
+        let (mut registry, table) = registry(&["app.internal:80", "10.0.0.1:80"]);
+        let config = |texts: &[&str]| RoutesConfig::to(texts.iter().map(|text| endpoint(text)));
+        let new = |registry: &Registry, texts| registry.new_names(&config(texts));
+        assert!(new(&registry, &["app.internal:80"]).is_empty(), "unresolved before, too");
+        let next = ["new.internal:80", "10.0.0.2:80"];
+        let name: Name = ("new.internal".into(), 80);
+        assert_eq!(new(&registry, &next), std::slice::from_ref(&name));
+        let address = SocketAddr::from(([10, 0, 0, 7], 80));
+        let found = BTreeMap::from([(name, vec![address, address])]);
+        registry.apply_resolved(config(&next), found, 2_000).unwrap();
+        assert_eq!(names(&table), ["10.0.0.7:80", "10.0.0.2:80"]);
+        assert!(new(&registry, &["new.internal:80"]).is_empty());
+        // The addresses of names that are gone are forgotten.
+        registry.apply(config(&["10.0.0.2:80"]), 3_000).unwrap();
+        assert_eq!(new(&registry, &next).len(), 1);
+    }
+
+    #[test]
+    fn the_last_upstream_with_an_address_cannot_be_removed() {
+        let (mut registry, table) = registry(&["app.internal:80", "10.0.0.1:80"]);
+        let remove = Change::Remove("default".into(), endpoint("10.0.0.1:80"));
+        let error = registry.change(&remove, 2_000).unwrap_err();
+        assert!(error.contains("no other upstream of pool default is resolved"), "{error}");
+        assert_eq!(names(&table), ["10.0.0.1:80"]);
+        let found = vec![([10, 0, 0, 7], 80).into()];
+        registry.resolved(("app.internal", 80), found, 3_000);
+        registry.change(&remove, 4_000).unwrap();
+        assert_eq!(names(&table), ["10.0.0.7:80"]);
     }
 
     #[test]

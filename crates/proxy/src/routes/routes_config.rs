@@ -118,6 +118,14 @@ impl MemberConfig {
     pub fn new(endpoint: Endpoint) -> Self {
         MemberConfig { endpoint, weight: 1, max: None }
     }
+
+    /// Its name and port, if it is given by name.
+    pub(crate) fn host(&self) -> Option<(Box<str>, u16)> {
+        match &self.endpoint {
+            Endpoint::Name(host, port) => Some((host.clone(), *port)),
+            Endpoint::Address(_) => None,
+        }
+    }
 }
 
 impl PoolConfig {
@@ -187,6 +195,13 @@ impl RoutesConfig {
             }
         }
         Ok(())
+    }
+
+    /// The names and ports of upstreams, which have to be resolved.
+    #[must_use]
+    pub fn hosts(&self) -> Vec<(Box<str>, u16)> {
+        let members = self.pools.iter().flat_map(|pool| &pool.members);
+        members.filter_map(MemberConfig::host).collect()
     }
 
     /// Pools that no route uses.

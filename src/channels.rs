@@ -55,7 +55,7 @@ fn timeout(text: &str) -> Result<Timeout, String> {
 }
 
 fn path(text: &str) -> Result<String, String> {
-    const OTHERS: [&str; 4] = ["/_broadcast", "/echo", "/events", "/health"];
+    const OTHERS: [&str; 5] = ["/_broadcast", "/echo", "/events", "/health", "/ready"];
     let plain = text.bytes().all(|byte| byte.is_ascii_graphic() && !b"?#%".contains(&byte));
     if !plain || !text.starts_with('/') || text == "/" {
         return Err("expected / and visible ASCII without ?, # and %".to_owned());

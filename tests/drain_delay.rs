@@ -1,4 +1,4 @@
-//! `--drain-delay`: `/health` reports draining while clients are still accepted.
+//! `/health` and `/ready`, and `--drain-delay`: both report draining while clients are still accepted.
 
 use std::net::TcpStream;
 
@@ -19,8 +19,11 @@ fn clients_are_accepted_until_the_delay_has_passed() {
     let mut before = Socket::open(server.listen, "/echo");
     server.signal(Signal::TERM);
     eventually("health reports draining", || http::get(server.admin, "/health").status == 503);
-    let health = http::get(server.listen, "/health");
-    assert_eq!((health.status, health.body.trim()), (503, "draining"), "for clients, too");
+    for path in ["/health", "/ready"] {
+        let (admin, client) = (http::get(server.admin, path), http::get(server.listen, path));
+        assert_eq!((admin.status, admin.body.trim()), (503, "draining"), "{path}");
+        assert_eq!((client.status, client.body.trim()), (503, "draining"), "{path}");
+    }
     assert_eq!(http::get(server.admin, "/api/stats").json()["status"], "draining");
     let mut during = Socket::open(server.listen, "/echo");
     assert!(echoes(&mut before) && echoes(&mut during));
@@ -37,6 +40,20 @@ fn after_the_delay_clients_are_closed_as_without_one() {
     assert_eq!(socket.close_code(), 1001);
     eventually("new connections are refused", || TcpStream::connect(server.listen).is_err());
     assert_eq!(server.wait().code(), Some(0), "{}", server.log());
+}
+
+#[test]
+fn a_server_is_ready_while_it_serves() {
+    let server = Server::start(&["--admin-key", "correct-horse"]);
+    for address in [server.admin, server.listen] {
+        let ready = http::get(address, "/ready");
+        assert_eq!((ready.status, ready.body.trim()), (200, "ready"), "it needs no key");
+    }
+    let upstream = server.listen.to_string();
+    let proxy = Server::start_proxy(&["--upstream", &upstream]);
+    assert_eq!(http::get(proxy.admin, "/ready").status, 200);
+    assert_eq!(proxy.metrics()["standfast_workers_stalled"], 0.0);
+    assert_eq!(proxy.metrics()["standfast_worker_stalls_total"], 0.0);
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::IntoRawFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use capacity::Count;
@@ -14,7 +15,7 @@ use engine::sys::process::{self, Listen};
 use engine::{Handler, LISTENERS_MAX, Limits, Plan, Remote, Tables, WORKERS_MAX, Workers};
 use tracing::warn;
 
-use crate::{Address, Service, listen_unix};
+use crate::{Address, Service, Watchdog, listen_unix};
 
 /// `TCP_DEFER_ACCEPT`: a connection is accepted when its request has arrived, or after this time.
 const ACCEPT_DEFER: Duration = Duration::from_secs(1);
@@ -119,6 +120,8 @@ pub struct Bootstrap {
     pub plan: Plan,
     /// The public listeners, with the ports the system chose.
     pub listen: Vec<Address>,
+    /// Watches the workers once they have started.
+    pub watchdog: Arc<Watchdog>,
     files: Vec<PathBuf>,
     listeners: Vec<i32>,
 }
@@ -135,7 +138,8 @@ impl Bootstrap {
         let plan = plan(config, cores, nofile, choose_tables())?;
         let (listeners, listen) = open_listeners(config, accepting(config, cores))?;
         let files = config.listen.iter().filter_map(Address::path).map(Path::to_owned).collect();
-        Ok(Bootstrap { plan, listen, files, listeners })
+        let watchdog = Arc::new(Watchdog::new(plan.workers));
+        Ok(Bootstrap { plan, listen, watchdog, files, listeners })
     }
 
     /// Starts the workers, which accept connections when this returns. `handler` is called in each
@@ -153,7 +157,8 @@ impl Bootstrap {
         F: Fn(u16, &Remote<H::Post>) -> H + Send + Sync + 'static,
     {
         let workers = Workers::start(self.plan, limits, &self.listeners, handler);
-        Ok(Service::new(workers.map_err(BootstrapError::Workers)?, self.listen, self.files))
+        let workers = workers.map_err(BootstrapError::Workers)?;
+        Ok(Service::new(workers, self.watchdog, self.listen, self.files))
     }
 }
 

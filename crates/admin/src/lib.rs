@@ -24,6 +24,7 @@ mod refusal_log;
 mod reply;
 mod routes;
 mod service;
+mod watchdog;
 
 use serde_json::Value;
 
@@ -37,12 +38,18 @@ pub use crate::metrics::{Exposition, Kind, engine_metrics, engine_stats};
 pub use crate::process::{cpu_seconds, descriptors, rss_bytes};
 pub use crate::reply::Reply;
 pub use crate::service::{Lifecycle, Server, Service};
+pub use crate::watchdog::Watchdog;
 
 /// The part of the admin listener that a program supplies. All calls but [`Program::connections`] and
 /// [`Program::api`] return at once. The defaults answer 404.
 pub trait Program: Send + Sync + 'static {
     /// False while the program drains: load balancers should stop sending clients.
     fn healthy(&self) -> bool;
+
+    /// Status and body of `/ready`: 200 if the program can serve clients now.
+    fn ready(&self) -> (u16, String) {
+        if self.healthy() { (200, "ready\n".to_owned()) } else { (503, "draining\n".to_owned()) }
+    }
 
     /// Writes every metric.
     fn metrics(&self, exposition: &mut Exposition);
@@ -89,7 +96,7 @@ pub trait Program: Send + Sync + 'static {
 
     /// The paths that exist, for 404 responses.
     fn paths(&self) -> &'static str {
-        "/metrics, /health, /_broadcast, /api/publish, /api/disconnect, /api/stats and \
+        "/metrics, /health, /ready, /_broadcast, /api/publish, /api/disconnect, /api/stats and \
          /api/connections"
     }
 }

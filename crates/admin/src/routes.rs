@@ -1,4 +1,4 @@
-//! Routes of the admin listener. `/health` needs no key; everything else needs the admin key if one
+//! Routes of the admin listener. `/health` and `/ready` need no key; everything else needs the admin key if one
 //! is set. Endpoints for applications also accept a key of the program.
 
 use std::sync::Arc;
@@ -71,6 +71,7 @@ pub(crate) fn router(
         .layer(middleware::from_fn_with_state((guard, program), authorize));
     Router::new()
         .route("/health", get(health))
+        .route("/ready", get(ready))
         .merge(guarded)
         .layer(DefaultBodyLimit::max(body_bytes_max))
         .with_state(shared)
@@ -117,6 +118,11 @@ fn is_foreign(request: &Request<Body>) -> bool {
 
 async fn health(State(shared): State<Shared>) -> Reply {
     if shared.program.healthy() { Reply::text(200, "ok\n") } else { Reply::text(503, "draining\n") }
+}
+
+async fn ready(State(shared): State<Shared>) -> Reply {
+    let (status, body) = shared.program.ready();
+    Reply::text(status, &body)
 }
 
 async fn metrics(State(shared): State<Shared>) -> Reply {

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use engine::{Remote, Workers};
 use crate::memory_trim::MemoryTrim;
 use crate::memory_watch::MemoryWatch;
 use crate::refusal_log::RefusalLog;
-use crate::{Address, AdminListener, invariants};
+use crate::{Address, AdminListener, Watchdog, invariants};
 
 /// Interval of the periodic tasks.
 const TICK: Duration = Duration::from_secs(1);
@@ -29,6 +30,7 @@ pub struct Service<P> {
     pub admin: Option<AdminListener>,
     remote: Remote<P>,
     stage: Stage<P>,
+    watchdog: Arc<Watchdog>,
     refusal_log: RefusalLog,
     memory_watch: MemoryWatch,
     memory_trim: MemoryTrim,
@@ -42,13 +44,19 @@ enum Stage<P> {
 }
 
 impl<P: Send + 'static> Service<P> {
-    pub(crate) fn new(workers: Workers<P>, listen: Vec<Address>, files: Vec<PathBuf>) -> Self {
+    pub(crate) fn new(
+        workers: Workers<P>,
+        watchdog: Arc<Watchdog>,
+        listen: Vec<Address>,
+        files: Vec<PathBuf>,
+    ) -> Self {
         Service {
             listen,
             files,
             admin: None,
             remote: workers.remote().clone(),
             stage: Stage::Serving(workers),
+            watchdog,
             refusal_log: RefusalLog::default(),
             memory_watch: MemoryWatch::default(),
             memory_trim: MemoryTrim::default(),
@@ -129,6 +137,7 @@ impl<P: Send + 'static> Lifecycle for Service<P> {
         self.refusal_log.write(&self.remote);
         self.memory_watch.check(&self.remote, memory_limit);
         self.memory_trim.check(self.open(), &self.remote);
+        self.watchdog.look(&self.remote);
         invariants::log_unreported();
         match std::mem::replace(&mut self.stage, Stage::Ended) {
             Stage::Serving(workers) if workers.any_ended() => {

@@ -230,6 +230,15 @@ impl<P> Remote<P> {
         Ok(())
     }
 
+    /// Makes a worker turn once, for example to see whether it still does.
+    pub fn wake(&self, worker: usize) {
+        if let Some(mailbox) = self.shared.mailboxes.get(worker)
+            && !mailbox.woken.swap(true, Ordering::AcqRel)
+        {
+            mailbox.waker.wake();
+        }
+    }
+
     /// Answers a request that got [`Answer::Later`]. An answer to a closed connection is dropped.
     pub fn answer(&self, id: ConnId, answer: Answer) {
         if let Some(mailbox) = self.shared.mailboxes.get(usize::from(id.worker())) {

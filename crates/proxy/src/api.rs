@@ -78,7 +78,7 @@ type Refusal = Reply;
 
 impl Api {
     /// The paths of the admin listener, for its 404.
-    pub(crate) const PATHS: &str = "/metrics, /health, /api/stats, /api/upstreams, /api/routes, \
+    pub(crate) const PATHS: &str = "/metrics, /health, /ready, /api/stats, /api/upstreams, /api/routes, \
                                     /api/tunnels and /api/close";
 
     /// Answers a request; `None` if the path is not of this API.

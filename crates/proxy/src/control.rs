@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
-use admin::{ApiRequest, Exposition, Kind, Page, Program, Reply, engine_metrics, engine_stats};
+use admin::{
+    ApiRequest, Exposition, Kind, Page, Program, Reply, Watchdog, engine_metrics, engine_stats,
+};
 use engine::sys::process::now_ns;
 use engine::{ConnId, Remote, Totals};
 use serde_json::{Value, json};
@@ -44,12 +46,18 @@ pub(crate) struct Control {
     shared: Arc<Shared>,
     remote: Remote<Post>,
     api: Api,
+    watchdog: Arc<Watchdog>,
     began_ns: u64,
 }
 
 impl Control {
-    pub(crate) fn new(shared: Arc<Shared>, remote: Remote<Post>, api: Api) -> Self {
-        Control { shared, remote, api, began_ns: now_ns() }
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        remote: Remote<Post>,
+        api: Api,
+        watchdog: Arc<Watchdog>,
+    ) -> Self {
+        Control { shared, remote, api, watchdog, began_ns: now_ns() }
     }
 
     fn uptime_seconds(&self) -> f64 {
@@ -190,7 +198,12 @@ impl Program for Control {
         !self.shared.is_draining()
     }
 
+    fn ready(&self) -> (u16, String) {
+        self.watchdog.readiness(&self.remote, self.shared.is_draining())
+    }
+
     fn metrics(&self, exposition: &mut Exposition) {
+        self.watchdog.metrics(&self.remote, exposition);
         let totals = Totals::sum(self.remote.counters());
         engine_metrics(exposition, &totals);
         for (name, kind, help, value) in self.numbers() {
@@ -250,6 +263,7 @@ impl Program for Control {
         let object = |each: &mut dyn Iterator<Item = (&'static str, u64)>| -> Value {
             each.map(|(name, value)| (name.to_owned(), Value::from(value))).collect()
         };
+        stats.extend(self.watchdog.stats(&self.remote));
         stats.insert("pid".to_owned(), std::process::id().into());
         stats.insert("rss_bytes".to_owned(), admin::rss_bytes().into());
         stats.insert("tunnels_ended".to_owned(), object(&mut self.ended()));

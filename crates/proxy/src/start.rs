@@ -112,7 +112,7 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
     let mut log = log.map_err(StartError::Log)?;
     let recorder = log.as_ref().map(|log| log.recorder().clone());
     let (live, sources) = (config.live.clone(), config.sources.clone());
-    let listen = bootstrap.listen.clone();
+    let (listen, watchdog) = (bootstrap.listen.clone(), Arc::clone(&bootstrap.watchdog));
     let workers = bootstrap.plan.workers;
     let shared = Shared::new(Arc::clone(&table), live, workers, sources, recorder);
     let shared = Arc::new(shared);
@@ -124,7 +124,7 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
     let registry = Arc::new(Mutex::new(registry));
     let (of_api, active_drains) = (Arc::clone(&table), Mutex::default());
     let api = Api { table: of_api, registry: Arc::clone(&registry), active_drains };
-    let control = Control::new(Arc::clone(&shared), service.remote().clone(), api);
+    let control = Control::new(Arc::clone(&shared), service.remote().clone(), api, watchdog);
     service.admin = start_admin(config, control)?;
     let watcher = Watcher::start(table, Arc::clone(&registry)).map_err(StartError::Watch)?;
     log_ready(config, &listen, service.admin.as_ref());

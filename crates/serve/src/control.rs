@@ -139,7 +139,12 @@ impl Program for Control {
         !self.shared.is_draining()
     }
 
+    fn ready(&self) -> (u16, String) {
+        self.shared.watchdog.readiness(&self.remote, self.shared.is_draining())
+    }
+
     fn metrics(&self, exposition: &mut Exposition) {
+        self.shared.watchdog.metrics(&self.remote, exposition);
         engine_metrics(exposition, &Totals::sum(self.remote.counters()));
         let mut gauge = |name, help, value: u64| {
             exposition.single(name, Kind::Gauge, help, value as f64);
@@ -229,6 +234,7 @@ impl Program for Control {
             "disconnected": self.sum(|worker| worker.disconnected.get()),
             "workers_max": self.remote.workers(),
         });
+        stats.extend(self.shared.watchdog.stats(&self.remote));
         if let Value::Object(own) = own {
             stats.extend(own);
         }

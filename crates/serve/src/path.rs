@@ -8,6 +8,7 @@ use crate::config::TOPIC_BYTES_MAX;
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Route<'p> {
     Health,
+    Ready,
     Echo,
     /// Action Cable.
     Cable,
@@ -26,6 +27,7 @@ impl<'p> Route<'p> {
     pub(crate) fn of(path: &'p str, cable: &str) -> Self {
         match path {
             "/health" => Route::Health,
+            "/ready" => Route::Ready,
             "/echo" => Route::Echo,
             "/events" => Route::Events,
             "/_broadcast" => Route::Broadcast,
@@ -93,6 +95,7 @@ mod tests {
         let too_long = format!("/topics/{}", "x".repeat(257));
         let cases = [
             ("/health", Route::Health),
+            ("/ready", Route::Ready),
             ("/echo", Route::Echo),
             ("/cable", Route::Cable),
             ("/events", Route::Events),

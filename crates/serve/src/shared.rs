@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::SystemTime;
 
+use admin::Watchdog;
 use engine::sys::process::now_ns;
 use engine::{Counter, Limits, TlsServer, invariant};
 use topics::Directory;
@@ -73,6 +74,7 @@ pub(crate) struct Shared {
     may_be_rebound: bool,
     pub(crate) directory: Directory,
     pub(crate) log: LogSender,
+    pub(crate) watchdog: Arc<Watchdog>,
     pub(crate) counters: Box<[WorkerCounters]>,
     /// Workers that have started; the control plane does not wake the others.
     started: Box<[AtomicBool]>,
@@ -81,7 +83,12 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(config: &Config, workers: usize, log: LogSender) -> Self {
+    pub(crate) fn new(
+        config: &Config,
+        watchdog: Arc<Watchdog>,
+        workers: usize,
+        log: LogSender,
+    ) -> Self {
         let local = config.is_local();
         Shared {
             echo: config.echo,
@@ -94,6 +101,7 @@ impl Shared {
             may_be_rebound: config.may_be_rebound(),
             directory: Directory::new(),
             log,
+            watchdog,
             counters: (0..workers).map(|_| WorkerCounters::default()).collect(),
             started: (0..workers).map(|_| AtomicBool::new(false)).collect(),
             draining: AtomicBool::new(false),

@@ -72,7 +72,8 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
     let bootstrap = bootstrap.map_err(StartError::Bootstrap)?;
     warn_about_capacity(config, bootstrap.plan.tables);
     let (log, log_events) = log_events::channel();
-    let shared = Arc::new(Shared::new(config, bootstrap.plan.workers, log));
+    let shared =
+        Arc::new(Shared::new(config, Arc::clone(&bootstrap.watchdog), bootstrap.plan.workers, log));
     let for_doors = Arc::clone(&shared);
     let (broadcasts, posted) = broadcast_worker::channel();
     let broadcasts = config.listen_broadcast.then_some(broadcasts);

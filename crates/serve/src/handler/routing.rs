@@ -27,7 +27,16 @@ impl ServeHandler {
             return self.refuse_host(worker, request.head);
         }
         match Route::of(request.head.path(), &self.shared.cable_path) {
-            Route::Health => health(request.head, self.shared.is_draining()),
+            Route::Health => {
+                let draining = self.shared.is_draining();
+                let (status, body) = if draining { (503, "draining\n") } else { (200, "ok\n") };
+                status_page(request.head, status, body)
+            }
+            Route::Ready => {
+                let (remote, draining) = (core.remote(), self.shared.is_draining());
+                let (status, body) = self.shared.watchdog.readiness(remote, draining);
+                status_page(request.head, status, body)
+            }
             Route::Echo if self.shared.echo => {
                 let refused = self.refuse_without_token(core, request);
                 refused.unwrap_or_else(|| self.admit(worker, request, PendingOpen::Echo))
@@ -269,13 +278,17 @@ pub(super) fn not_found() -> Answer {
     refuse(404, "Not found.\n")
 }
 
-fn health(request: &Request<'_, '_>, draining: bool) -> Answer {
+/// `/health` and `/ready`.
+fn status_page(
+    request: &Request<'_, '_>,
+    status: u16,
+    body: impl Into<Cow<'static, str>>,
+) -> Answer {
     if !matches!(request.method, "GET" | "HEAD") {
-        let mut response = Response::text(405, "GET /health\n");
+        let mut response = Response::text(405, "GET this path\n");
         response.headers.push((Cow::Borrowed("Allow"), Cow::Borrowed("GET, HEAD")));
         return Answer::Respond(response);
     }
-    let (status, body) = if draining { (503, "draining\n") } else { (200, "ok\n") };
     Answer::Respond(Response::text(status, body))
 }
 

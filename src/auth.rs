@@ -69,14 +69,14 @@ pub(crate) struct Flags {
 
 /// A secret's value, or the file that holds it.
 #[derive(Clone, Debug)]
-enum SecretSource {
+pub(crate) enum SecretSource {
     Value(Secret),
     File(PathBuf),
 }
 
 impl SecretSource {
     /// Reads the secret. `flag` is for error messages.
-    fn read(&self, flag: &str) -> Result<Secret> {
+    pub(crate) fn read(&self, flag: &str) -> Result<Secret> {
         match self {
             SecretSource::Value(secret) => Ok(secret.clone()),
             SecretSource::File(file) => from_file(file).with_context(|| format!("--{flag}")),
@@ -146,7 +146,7 @@ fn from_file(file: &Path) -> Result<Secret> {
 }
 
 /// Parses a flag. Its error messages must not show the secret.
-fn secret_source(text: &str) -> Result<SecretSource, String> {
+pub(crate) fn secret_source(text: &str) -> Result<SecretSource, String> {
     match text.strip_prefix("file:") {
         Some("") => Err("file: needs a path: file:/run/secrets/standfast".to_owned()),
         Some(path) => Ok(SecretSource::File(path.into())),

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ::proxy::{
-    Balance, CheckKind, HashBy, MemberConfig, PoolConfig, ProxyVersion, RouteConfig, RoutesConfig,
-    Sticky,
+    Balance, CheckKind, CookieKey, HashBy, MemberConfig, PoolConfig, ProxyVersion, RouteConfig,
+    RoutesConfig, Sticky,
 };
 use anyhow::{Context, Result, anyhow, bail};
 use toml::Spanned;
@@ -294,7 +294,9 @@ impl Source<'_> {
             }
             return Ok(None);
         };
-        Ok(Some(Sticky { cookie, max_age, secure: secure.unwrap_or(false) }))
+        // The key is a flag's.
+        let (secure, key) = (secure.unwrap_or(false), CookieKey::default());
+        Ok(Some(Sticky { cookie, max_age, secure, key }))
     }
 }
 

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use crate::harness::executable::{self, Running, standfast};
 use crate::harness::server::Server;
 use crate::harness::socket::{Socket, TEXT};
+use crate::harness::upstream::Upstream;
 use crate::harness::{Scratch, eventually, http};
 
 /// One upstream in the admin API.
@@ -239,6 +240,62 @@ fn a_sticky_cookie_on_the_101_returns_the_client() {
     change(&proxy, "/api/upstreams", &drain);
     let (_elsewhere, anew) = open(Some(cookie));
     assert!(anew.is_some_and(|anew| !anew.starts_with(cookie)), "and a new one where it must");
+}
+
+#[test]
+fn sticky_cookies_are_honoured_by_proxies_with_the_same_secret() {
+    let upstreams: Vec<Upstream> = (0..3).map(|_| Upstream::new()).collect();
+    let addresses: Vec<String> = upstreams.iter().map(|u| u.address().to_string()).collect();
+    let text = |secret: &str| {
+        format!(
+            "[proxy]\n{secret}\nworkers = 1\n[pool.a]\nupstreams = {addresses:?}\n\
+             balance = 'round_robin'\nsticky = 'lb'\n"
+        )
+    };
+    let shared = Scratch::new("sticky-secret", "of the fleet\n");
+    let by_file = format!("sticky_secret = 'file:{}'", shared.path());
+    let secrets = [&*by_file, "sticky_secret = 'of the fleet'", "sticky_secret = 'x'", ""];
+    let files: Vec<Scratch> = secrets
+        .iter()
+        .enumerate()
+        .map(|(nth, secret)| Scratch::new(&format!("sticky-{nth}.toml"), &text(secret)))
+        .collect();
+    let proxies: Vec<Server> =
+        files.iter().map(|file| Server::start_proxy(&["--config", file.path()])).collect();
+    // Returns which upstream got the request, and the cookie that was set.
+    let ask = |proxy: &Server, cookie: &str| {
+        let mut socket = Socket::connect(proxy.listen);
+        let request = format!("GET / HTTP/1.1\r\nHost: h\r\nCookie: {cookie}\r\n\r\n");
+        socket.send(request.as_bytes());
+        let mut got = None;
+        eventually("an upstream gets it", || {
+            for (nth, upstream) in upstreams.iter().enumerate() {
+                upstream.each_waiting(|mut leg| {
+                    leg.head();
+                    leg.say("HTTP/1.1 204 None\r\nConnection: close\r\n\r\n");
+                    got = Some(nth);
+                });
+            }
+            got.is_some()
+        });
+        let set = socket.response().header("set-cookie").map(str::to_owned);
+        (got.unwrap(), set.map(|set| set.split(';').next().unwrap().to_owned()))
+    };
+    let (home, set) = ask(&proxies[0], "a=b");
+    let cookie = set.expect("a cookie is set");
+    for _ in 0..4 {
+        assert_eq!(ask(&proxies[0], &cookie), (home, None));
+        assert_eq!(ask(&proxies[1], &cookie), (home, None));
+    }
+    for (stranger, told) in [(&proxies[2], false), (&proxies[3], true)] {
+        let anew = ask(stranger, &cookie).1.expect("a cookie of its own");
+        assert_ne!(anew, cookie);
+        assert_eq!(stranger.log().contains("--sticky-secret"), told, "{}", stranger.log());
+    }
+    // A reload with another secret replaces the cookies of the old one.
+    files[1].write(&text("sticky_secret = 'new'"));
+    proxies[1].signal(Signal::HUP);
+    eventually("it is reloaded", || ask(&proxies[1], &cookie).1.is_some());
 }
 
 #[test]

@@ -8,14 +8,15 @@ use std::time::Duration;
 
 use ::proxy::access_log::LogFormat;
 use ::proxy::{
-    Config, Endpoint, Limits, Live, Lookups, ProxyVersion, Resolving, RoutesConfig, Running,
-    Timeouts, Transport,
+    Config, CookieKey, Endpoint, Limits, Live, Lookups, ProxyVersion, Resolving, RoutesConfig,
+    Running, Timeouts, Transport,
 };
 use anyhow::{Context, Result, anyhow};
 use clap::{ArgMatches, Subcommand, ValueEnum};
 use tracing::info;
 
 use crate::admission::{self, ADMISSION};
+use crate::auth::{SecretSource, secret_source};
 use crate::routes::PoolTransport;
 use crate::running::{self, IdleTimeout, PROCESS, Reload, ServerArgs, idle_timeout};
 use crate::settings::{Layer, Settings};
@@ -42,6 +43,7 @@ const RELOADABLE: &[&[&str]] = &[
         "max_head",
         "max_lifetime",
         "spare_connections",
+        "sticky_secret",
         "upstream",
         "upstream_ca",
         "upstream_cert",
@@ -107,6 +109,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value = "64", value_parser = clap::value_parser!(u16),
         help_heading = UPSTREAMS)]
     spare_connections: u16,
+    /// Secret for sticky cookies, the same on proxies that share clients. Process lists show flags:
+    /// use file:PATH or STANDFAST_PROXY_STICKY_SECRET [default: random, new at each start]
+    #[arg(long, value_name = "SECRET", value_parser = secret_source, help_heading = UPSTREAMS)]
+    sticky_secret: Option<SecretSource>,
     #[command(flatten)]
     bodies: bodies::Flags,
     #[command(flatten)]
@@ -265,7 +271,12 @@ fn routes(args: &Args) -> Result<RoutesConfig> {
     })?;
     routes.check().map_err(anyhow::Error::msg)?;
     let flags = Transport { tls: args.upstream_tls.client()?, proxy_header: args.proxy_header() };
+    let key = args.sticky_secret.as_ref().map(|secret| secret.read("sticky-secret")).transpose()?;
+    let key = key.map_or_else(CookieKey::default, |secret| CookieKey::new(secret.bytes()));
     for (pool, transport) in routes.pools.iter_mut().zip(transports) {
+        if let Some(sticky) = &mut pool.sticky {
+            sticky.key = key.clone();
+        }
         pool.transport = flags.clone();
         if let Some(tls) = transport.tls {
             let tls = tls.as_ref().map(tls::upstream_tls).transpose();

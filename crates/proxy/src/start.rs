@@ -148,6 +148,13 @@ fn log_ready(config: &Config, listen: &[Address], admin: Option<&admin::AdminLis
     for address in listen {
         info!("listening on {address}{tls}");
     }
+    let sticky = || config.routes.pools.iter().filter_map(|pool| pool.sticky.as_ref());
+    if sticky().any(|sticky| sticky.key.is_drawn()) {
+        info!(
+            "sticky cookies end with this process: set --sticky-secret to keep them over restarts \
+             and to share them between proxies"
+        );
+    }
     match admin {
         Some(admin) => info!("admin on {}", admin.address()),
         None => info!("no admin listener: upstreams can be changed only by the configuration file"),

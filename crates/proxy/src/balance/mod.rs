@@ -13,7 +13,7 @@ mod tests;
 mod upstream;
 
 pub use self::address::{Endpoint, UpstreamAddress};
-pub use self::cookie::Sticky;
+pub use self::cookie::{CookieKey, Sticky};
 pub use self::pool::{
     Balance, HashBy, Member, PickContext, PickError, Pool, PoolLimits, QueueTicket,
 };

@@ -84,7 +84,7 @@ pub struct PickContext<'r> {
     pub random: u64,
     /// From [`Pool::hash`].
     pub hash: u64,
-    /// From [`Pool::sticky_hash`].
+    /// From [`Pool::sticky_value`].
     pub sticky: Option<u64>,
     /// Numbers of upstreams that have already failed this request.
     pub tried: &'r [u32],
@@ -121,6 +121,8 @@ pub struct Pool {
     sticky: Option<Sticky>,
     limits: PoolLimits,
     members: Vec<Member>,
+    /// The value of the sticky cookie for each member; empty without one.
+    cookies: Vec<u64>,
     /// One round of turns, as member indices; empty except for round robin.
     round: Vec<u16>,
     transport: Transport,
@@ -146,8 +148,12 @@ impl Pool {
             member.weight = member.weight.clamp(1, Self::WEIGHT_MAX);
         }
         let round = if balance == Balance::RoundRobin { round(&members) } else { Vec::new() };
-        let transport = Transport::default();
-        Pool { name: name.into(), balance, sticky, limits, members, round, transport, state }
+        let cookies = sticky.iter().flat_map(|sticky| {
+            members.iter().map(move |member| sticky.value(name, member.upstream.hash()))
+        });
+        let cookies = cookies.collect();
+        let (name, transport) = (name.into(), Transport::default());
+        Pool { name, balance, sticky, limits, members, cookies, round, transport, state }
     }
 
     /// Returns the pool with this transport.
@@ -227,10 +233,10 @@ impl Pool {
         hash.unwrap_or(random)
     }
 
-    /// The hash of the upstream in a client's sticky cookie, for [`PickContext::sticky`]. `cookies` is
-    /// the value of its `Cookie` header.
+    /// The value of a client's sticky cookie, for [`PickContext::sticky`]. `cookies` is the value of its
+    /// `Cookie` header.
     #[must_use]
-    pub fn sticky_hash(&self, cookies: Option<&[u8]>) -> Option<u64> {
+    pub fn sticky_value(&self, cookies: Option<&[u8]>) -> Option<u64> {
         self.sticky.as_ref()?.requested(cookies?)
     }
 
@@ -238,8 +244,10 @@ impl Pool {
     /// client already has this cookie.
     #[must_use]
     pub fn set_cookie(&self, permit: &Permit, requested: Option<u64>) -> Option<String> {
-        let hash = permit.upstream().hash();
-        self.sticky.as_ref().filter(|_| requested != Some(hash)).map(|sticky| sticky.set(hash))
+        let sticky = self.sticky.as_ref()?;
+        let is_its = |member: &Member| Arc::ptr_eq(&member.upstream, permit.upstream());
+        let value = *self.cookies.get(self.members.iter().position(is_its)?)?;
+        (requested != Some(value)).then(|| sticky.set(value))
     }
 
     /// Chooses an upstream and acquires a permit there.
@@ -247,7 +255,7 @@ impl Pool {
     /// # Errors
     /// No upstream is available.
     pub fn pick(&self, key: &PickContext<'_>) -> Result<Permit, PickError> {
-        let sticky = key.sticky.and_then(|hash| self.sticky_member(key, hash));
+        let sticky = key.sticky.and_then(|value| self.sticky_member(key, value));
         if let Some(permit) = sticky.and_then(|member| self.acquire(member, key)) {
             return Ok(permit);
         }
@@ -315,8 +323,9 @@ impl Pool {
         if self.waiting() > 0 { first() } else { None }
     }
 
-    fn sticky_member(&self, key: &PickContext<'_>, hash: u64) -> Option<&Member> {
-        let member = self.members.iter().find(|member| member.upstream.hash() == hash)?;
+    fn sticky_member(&self, key: &PickContext<'_>, value: u64) -> Option<&Member> {
+        let at = self.cookies.iter().position(|cookie| *cookie == value)?;
+        let member = self.members.get(at)?;
         self.is_candidate(member, key, UpstreamState::Up).then_some(member)
     }
 

@@ -165,15 +165,16 @@ fn requests_hash_by_the_configured_key() {
 
 #[test]
 fn a_sticky_client_returns_while_its_upstream_is_up() {
-    let sticky = Sticky { cookie: "lb".into(), max_age: None, secure: false };
+    let sticky =
+        Sticky { cookie: "lb".into(), max_age: None, secure: false, key: CookieKey::default() };
     let members: Vec<Member> = (0..5).map(|number| member(number, 1)).collect();
     let (balance, limits) = (Balance::default(), PoolLimits::default());
     let pool = Pool::new("p", balance, Some(sticky), limits, members.clone(), Arc::default());
     let first =
         pool.pick(&PickContext { now_ns: 1, random: 1 << 60, ..PickContext::default() }).unwrap();
     let set = pool.set_cookie(&first, None).unwrap();
-    let requested = pool.sticky_hash(set.split(';').next().map(str::as_bytes));
-    assert_eq!(requested, Some(first.upstream().hash()));
+    let requested = pool.sticky_value(set.split(';').next().map(str::as_bytes));
+    assert!(requested.is_some());
     assert_eq!(pool.set_cookie(&first, requested), None, "the client has this cookie");
     let again = |random| {
         let key = PickContext { now_ns: 1, random, sticky: requested, ..PickContext::default() };
@@ -187,6 +188,28 @@ fn a_sticky_client_returns_while_its_upstream_is_up() {
     for _ in 0..100 {
         assert_ne!(again(random.u64(..)), first.upstream().number());
     }
+}
+
+#[test]
+fn a_client_cannot_compute_the_cookie_of_an_upstream() {
+    let sticky =
+        Sticky { cookie: "lb".into(), max_age: None, secure: false, key: CookieKey::default() };
+    let members: Vec<Member> = (0..5).map(|number| member(number, 1)).collect();
+    let (balance, limits) = (Balance::Random, PoolLimits::default());
+    let pool = Pool::new("p", balance, Some(sticky), limits, members.clone(), Arc::default());
+    let wanted = &members[3].upstream;
+    // Addresses of upstreams are few enough to try all, and the hash of an address is public.
+    let forged =
+        format!("lb={:016x}", super::hash::hash_bytes(wanted.address().to_string().as_bytes()));
+    let sticky = pool.sticky_value(Some(forged.as_bytes()));
+    let mut random = fastrand::Rng::with_seed(2);
+    let picked = (0..100).filter(|_| {
+        let random = random.u64(..);
+        let key = PickContext { now_ns: 1, random, sticky, ..PickContext::default() };
+        pool.pick(&key).unwrap().upstream().number() == wanted.number()
+    });
+    let picked = picked.count();
+    assert!(picked < 60, "the forged cookie was honoured {picked} times out of 100");
 }
 
 #[test]

@@ -118,7 +118,7 @@ impl Relay {
         let random = core.random();
         let from = identity.client.or(identity.peer);
         let hash = pool.hash(from, path_of(request), |name| request.header(name), random);
-        let sticky = pool.sticky_hash(request.header("cookie"));
+        let sticky = pool.sticky_value(request.header("cookie"));
         let now_ns = core.now_ns();
         let log_entry = self.shared.begin_log_entry(request, from, Some(pool.name()), now_ns);
         Exchange {

@@ -39,7 +39,9 @@ impl Secret {
         self.0.bytes().all(|byte| byte.is_ascii_graphic())
     }
 
-    pub(super) fn bytes(&self) -> &[u8] {
+    /// Its bytes.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
         self.0.as_bytes()
     }
 

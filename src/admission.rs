@@ -33,7 +33,7 @@ pub(crate) const RELOADABLE: &[&str] = &[
 #[derive(clap::Args, Debug)]
 #[group(id = "admission")]
 pub(crate) struct Flags {
-    /// Time for a complete request head
+    /// Time for a complete request head, from its first byte
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::positive_duration,
         help_heading = ADMISSION)]
     handshake_timeout: Duration,
@@ -41,7 +41,7 @@ pub(crate) struct Flags {
     #[arg(long, value_name = "TIME", default_value = "75s", value_parser = units::positive_duration,
         help_heading = ADMISSION)]
     keep_alive_timeout: Duration,
-    /// Maximum requests with an incomplete head; beyond it the oldest is answered 503
+    /// Maximum requests whose head stays incomplete; beyond it the oldest is answered 503
     #[arg(long, value_name = "N", default_value = "16k", value_parser = number,
         help_heading = ADMISSION)]
     max_handshakes: u32,

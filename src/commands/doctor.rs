@@ -257,6 +257,23 @@ fn about_machine(machine: &Machine, goal: &Goal) -> String {
         Count(nofile.hard),
         three(machine.tcp.rmem_bytes),
         three(machine.tcp.wmem_bytes),
+    ) + &lost_connects(machine, goal)
+}
+
+/// Connects that the kernel has dropped here, if any; to which program's listener is not known.
+fn lost_connects(machine: &Machine, goal: &Goal) -> String {
+    let Some(losses) = machine.tcp.losses.filter(|losses| losses.listen_drops > 0) else {
+        return String::new();
+    };
+    if goal.role == Role::Load {
+        return String::new();
+    }
+    format!(
+        "lost connects  {} dropped, {} of them because an accept queue was full, since this network\n\
+         {:15}namespace exists: standfast doctor explain ListenOverflows\n",
+        Count(losses.listen_drops),
+        Count(losses.listen_overflows),
+        ""
     )
 }
 

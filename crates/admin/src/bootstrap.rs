@@ -19,6 +19,9 @@ use crate::{Address, Service, Watchdog, listen_unix};
 
 /// `TCP_DEFER_ACCEPT`: a connection is accepted when its request has arrived, or after this time.
 const ACCEPT_DEFER: Duration = Duration::from_secs(1);
+/// Accept queues of a TCP address on a machine with fewer cores. The kernel limits the length of each
+/// (`net.core.somaxconn`, 4,096 by default); a storm of connects that overflows them is dropped.
+const ACCEPT_QUEUES: usize = 32;
 
 /// What a server needs from its workers and listeners.
 #[derive(Copy, Clone, Debug)]
@@ -212,12 +215,18 @@ fn accepting(config: &BootstrapConfig<'_>, cores: usize) -> usize {
     config.workers.map_or(cores, |workers| workers.min(cores)).clamp(1, WORKERS_MAX)
 }
 
-/// Listeners of each address, one per worker that accepts from the start.
+/// Listeners of each TCP address: as many for each worker that accepts from the start, together
+/// [`ACCEPT_QUEUES`] where every table has room for them anyway. `SO_REUSEPORT` spreads clients over
+/// them, so their accept queues add up.
 fn listeners_per_address(addresses: usize, accepting: usize) -> usize {
-    accepting.clamp(1, (LISTENERS_MAX / addresses.max(1)).max(1))
+    let addresses = addresses.max(1);
+    let most = (LISTENERS_MAX / addresses).max(1);
+    let queues = ACCEPT_QUEUES.min(Plan::LISTENERS_RESERVED / addresses);
+    let workers = accepting.clamp(1, most);
+    (queues / workers).max(1) * workers
 }
 
-/// Opens each address once per worker that accepts from the start, those of TCP on one port.
+/// Opens the listeners of each address, those of TCP on one port.
 fn open_listeners(
     config: &BootstrapConfig<'_>,
     accepting: usize,
@@ -236,7 +245,11 @@ fn open_listeners(
             Address::Tcp(requested) => {
                 open_tcp(config, *requested, each, &mut opened).map(Address::Tcp)
             }
-            Address::Unix(path) => open_unix(path, each, &mut opened).map(|()| address.clone()),
+            Address::Unix(path) => {
+                // More descriptors of one socket would add no queue.
+                let each = each.min(accepting);
+                open_unix(path, each, &mut opened).map(|()| address.clone())
+            }
         };
         listen.push(actual.map_err(|error| BootstrapError::Listen(address.clone(), error))?);
     }
@@ -347,6 +360,24 @@ mod tests {
         assert!(none.contains("no number of workers"), "{none}");
         let shared = error(None, Some(100_000), Tables::Shared);
         assert!(shared.contains("a descriptor table per worker"), "{shared}");
+    }
+
+    #[test]
+    fn accept_queues_of_an_address_add_up() {
+        for (addresses, accepting, each) in
+            [(1, 1, 32), (1, 2, 32), (1, 3, 30), (1, 48, 48), (2, 2, 32), (4, 2, 16), (40, 2, 2)]
+        {
+            assert_eq!(
+                listeners_per_address(addresses, accepting),
+                each,
+                "{addresses} {accepting}"
+            );
+            let listeners = addresses * each;
+            assert!(listeners <= Plan::LISTENERS_RESERVED || each == accepting, "{listeners}");
+        }
+        assert_eq!(listeners_per_address(8, 128), 128);
+        assert_eq!(listeners_per_address(16, 128), 64, "at most the engine's limit");
+        assert_eq!(listeners_per_address(LISTENERS_MAX, 2), 1);
     }
 
     #[test]

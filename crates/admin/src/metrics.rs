@@ -126,6 +126,32 @@ pub fn engine_metrics(exposition: &mut Exposition, totals: &Totals) {
     let broken = rules.zip(totals.violations.iter().map(|count| *count as f64));
     let help = "Protocol violations of peers, HTTP and WebSocket; /api/stats names the sections.";
     exposition.labelled("violations", Kind::Counter, help, "violation", broken);
+    network_metrics(exposition);
+}
+
+/// Writes what the kernel counts of connects that it dropped before they were accepted.
+fn network_metrics(exposition: &mut Exposition) {
+    let Some(losses) = capacity::AcceptLosses::read() else { return };
+    let each = [
+        (
+            "listen_overflows",
+            losses.listen_overflows,
+            "Connects dropped because an accept queue was full, in this network namespace.",
+        ),
+        (
+            "listen_drops",
+            losses.listen_drops,
+            "Connects dropped by listeners for any reason, in this network namespace.",
+        ),
+        (
+            "syncookies_failed",
+            losses.syncookies_failed,
+            "Answers to SYN cookies that were invalid or too late, in this network namespace.",
+        ),
+    ];
+    for (name, value, help) in each {
+        exposition.single(name, Kind::Counter, help, value as f64);
+    }
 }
 
 /// The same figures as a JSON object: plain numbers, `closed` by cause, and `violations` by name with

@@ -25,7 +25,9 @@ pub use check::check;
 pub use fix::{Command, Fix};
 pub use goal::{Goal, Role, Sources};
 pub use limits::{sources_needed, worker_capacity, workers_needed};
-pub use machine::{Conntrack, Files, Machine, Memory, Ports, Process, Tcp, Threads, Vm};
+pub use machine::{
+    AcceptLosses, Conntrack, Files, Machine, Memory, Ports, Process, Tcp, Threads, Vm,
+};
 pub use nofile::{Nofile, nofile, raise_nofile};
 pub use report::{Limit, Need, Report, Shortfall, Warning};
 pub use text::{Bytes, Count, about};

@@ -108,6 +108,42 @@ pub struct Tcp {
     pub wmem_bytes: Option<[u64; 3]>,
     /// `net.ipv4.tcp_tw_reuse`: 0 never, 1 always, 2 on loopback.
     pub tw_reuse: Option<u64>,
+    /// Connects that were lost before they were accepted.
+    pub losses: Option<AcceptLosses>,
+}
+
+/// Connects to any listener of this network namespace that the kernel dropped, since it exists
+/// (`/proc/net/netstat`, `TcpExt`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct AcceptLosses {
+    /// `ListenOverflows`: an accept queue was full.
+    pub listen_overflows: u64,
+    /// `ListenDrops`: for that or any other reason, such as memory.
+    pub listen_drops: u64,
+    /// `SyncookiesFailed`: the answer to a SYN cookie was invalid, mostly because it came too late.
+    pub syncookies_failed: u64,
+}
+
+impl AcceptLosses {
+    /// Reads the counters of this process's network namespace. `None` where there are none.
+    pub fn read() -> Option<AcceptLosses> {
+        Self::read_from(&Root(Path::new("/")))
+    }
+
+    fn read_from(root: &Root<'_>) -> Option<AcceptLosses> {
+        let text = root.text("/proc/self/net/netstat")?;
+        let mut lines = text.lines().filter_map(|line| line.strip_prefix("TcpExt:"));
+        let (names, values) = (lines.next()?, lines.next()?);
+        let find = |name: &str| {
+            let mut both = names.split_whitespace().zip(values.split_whitespace());
+            both.find(|(of, _)| *of == name)?.1.parse().ok()
+        };
+        Some(AcceptLosses {
+            listen_overflows: find("ListenOverflows")?,
+            listen_drops: find("ListenDrops")?,
+            syncookies_failed: find("SyncookiesFailed").unwrap_or(0),
+        })
+    }
 }
 
 /// Entries of the kernel's connection tracking table.
@@ -267,6 +303,7 @@ fn tcp(root: &Root<'_>) -> Tcp {
         rmem_bytes: root.numbers("/proc/sys/net/ipv4/tcp_rmem"),
         wmem_bytes: root.numbers("/proc/sys/net/ipv4/tcp_wmem"),
         tw_reuse: root.number("/proc/sys/net/ipv4/tcp_tw_reuse"),
+        losses: AcceptLosses::read_from(root),
     }
 }
 
@@ -382,6 +419,7 @@ mod tests {
                 rmem_bytes: Some([4, 5, 6]),
                 wmem_bytes: Some([7, 8, 9]),
                 tw_reuse: Some(2),
+                losses: None,
             },
             conntrack: Some(Conntrack { max: 262_144, count: 12 }),
             threads: Threads {
@@ -437,6 +475,18 @@ mod tests {
         assert_eq!(read.memory.available_bytes, Some(8_192));
         assert!(!read.memory.cgroup_limits);
         assert!(read.container);
+    }
+
+    #[test]
+    fn lost_connects_are_those_of_the_network_namespace() {
+        let netstat = "TcpExt: SyncookiesSent SyncookiesFailed ListenOverflows ListenDrops\n\
+            TcpExt: 5 7 11 13\nIpExt: ListenOverflows\nIpExt: 17\n";
+        let root = FakeRoot::new(&[("/proc/self/net/netstat", netstat)]);
+        let losses = AcceptLosses { listen_overflows: 11, listen_drops: 13, syncookies_failed: 7 };
+        assert_eq!(AcceptLosses::read_from(&Root(root.path())), Some(losses));
+        root.write("/proc/self/net/netstat", "TcpExt: ListenDrops\nTcpExt: 1\n");
+        assert_eq!(AcceptLosses::read_from(&Root(root.path())), None);
+        assert!(AcceptLosses::read().is_some(), "of this machine");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::Handler;
 use crate::admission::Client;
 use crate::conn::Mode;
 use crate::invariant::broken;
-use crate::limits::{ACCEPT_PAUSE, ACCEPTS_PER_TURN, TLS_ARRIVALS_PER_TURN};
+use crate::limits::{ACCEPT_PAUSE, ACCEPTS_MIN, ACCEPTS_PER_TURN, TLS_ARRIVALS_PER_TURN};
 use crate::sys::{Fd, Interest, Sys};
 use crate::timers::nanoseconds;
 use crate::worker::{KEY_LISTENER, Worker};
@@ -90,7 +90,8 @@ impl<S: Sys, H: Handler> Worker<S, H> {
     /// Accepts up to the turn's budget; returns how many connections were taken, admitted or
     /// refused.
     pub(crate) fn accept_from(&mut self, index: usize) -> usize {
-        for taken in 0..ACCEPTS_PER_TURN {
+        let budget = self.accepts_each();
+        for taken in 0..budget {
             let Some(listener) = self.listeners.get(index).filter(|l| l.owned) else {
                 return taken;
             };
@@ -123,7 +124,17 @@ impl<S: Sys, H: Handler> Worker<S, H> {
                 Err(_) => {}
             }
         }
-        ACCEPTS_PER_TURN
+        budget
+    }
+
+    /// The turn's budget of a listener: those of this worker share one, so that many of them make no
+    /// longer turns.
+    fn accepts_each(&self) -> usize {
+        if self.is_draining() {
+            return ACCEPTS_PER_TURN;
+        }
+        let owned = self.listeners.iter().filter(|listener| listener.owned).count();
+        (ACCEPTS_PER_TURN / owned.max(1)).max(ACCEPTS_MIN)
     }
 
     /// TLS handshakes under way come first: for this turn, new connections stay in the kernel's

@@ -14,6 +14,7 @@ use crate::conn::{Conn, Flags, Mode};
 use crate::core::Core;
 use crate::deflate::NegotiatedDeflate;
 use crate::invariant::{SLOT_IN_USE, broken};
+use crate::limits::SILENT_TIMEOUTS;
 use crate::send::would_block;
 use crate::sys::Sys;
 use crate::target::key_for;
@@ -76,7 +77,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
                 let cold = conn.cold();
                 cold.scanner = scanner;
                 if cold.since_ns == 0 {
-                    cold.since_ns = now_ns;
+                    self.core.head_begins(slot);
                 }
                 return 0;
             }
@@ -214,7 +215,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
             conn.decoder.enable_deflate();
         }
         let id = ConnId::new(self.core.index, slot, conn.generation);
-        self.core.handshake_ended(before);
+        self.core.handshake_completed(before);
         let counters = self.core.counters();
         counters.upgrades.add(1);
         counters.websockets.add(1);
@@ -308,7 +309,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
             conn.closed = if refused { Closed::Refused } else { Closed::Answered };
             self.finish(slot);
         }
-        self.handshake_ended(before);
+        self.handshake_completed(before);
     }
 
     /// Makes a request's connection raw: the handler answers it.
@@ -320,7 +321,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         let before = conn.set_answered();
         conn.mode = Mode::Raw;
         conn.last_active = tick;
-        self.handshake_ended(before);
+        self.handshake_completed(before);
     }
 
     /// Returns an accepted raw connection to HTTP: its request is answered, and another may follow.
@@ -501,8 +502,17 @@ impl<S: Sys, H: Handler> Core<S, H> {
             return false;
         };
         let before = conn.flags;
+        let (mode, last_active, silent) = (conn.mode, conn.last_active, conn.is_silent());
+        let begun_ns = conn.cold.as_ref().map_or(0, |cold| cold.since_ns);
+        if mode == Mode::Http
+            && Self::is_in_flight(before)
+            && begun_ns > 0
+            && self.now_ns < begun_ns.saturating_add(head_ns)
+        {
+            // The head began later than this deadline, and has one of its own.
+            return false;
+        }
         conn.flags.clear(Flags::DEADLINE);
-        let (mode, last_active) = (conn.mode, conn.last_active);
         let cold = conn.cold.as_ref();
         let body_ns = cold.and_then(|cold| cold.body.as_ref()).map(|body| body.until_ns);
         let parked_ns = cold.and_then(|cold| cold.parked.as_ref()).map(|parked| parked.until_ns);
@@ -525,6 +535,15 @@ impl<S: Sys, H: Handler> Core<S, H> {
                 } else {
                     self.arm_handshake(slot);
                 }
+            }
+            Mode::Http if silent && !before.has(Flags::CLIENT) => {
+                // Checked once per timeout, so the last check may be a tick early.
+                let silent_ns = self.timers.ns_between(last_active, now);
+                let most_ns = head_ns.saturating_mul(SILENT_TIMEOUTS.into()) - head_ns / 2;
+                if silent_ns >= most_ns.min(self.timers.longest_ns()) {
+                    return true;
+                }
+                self.arm_handshake(slot);
             }
             Mode::Http => return true,
             Mode::Parked => self.answer_timed_out(slot),

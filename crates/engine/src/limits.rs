@@ -25,8 +25,11 @@ pub(crate) const TLS_ARRIVALS_PER_TURN: usize = TLS_HANDSHAKES_PER_TURN / 4;
 pub(crate) const TLS_PARTIAL_BYTES_MAX: usize = 32 * 1024;
 /// Readiness events handled per turn.
 pub(crate) const EVENTS_PER_TURN: usize = 512;
-/// Connections accepted from one listener per turn: a storm leaves time for open connections.
+/// Connections accepted per turn, shared by a worker's listeners: a storm leaves time for open
+/// connections.
 pub(crate) const ACCEPTS_PER_TURN: usize = 64;
+/// Connections accepted per turn from each listener, however many there are.
+pub(crate) const ACCEPTS_MIN: usize = 4;
 /// Bytes flushed to one slow socket per turn.
 pub(crate) const FLUSH_BYTES_PER_TURN: usize = 1024 * 1024;
 /// How much an unfinished message must grow within the idle timeout; otherwise its connection is
@@ -46,6 +49,13 @@ pub(crate) const ADDRESSES_MAX: usize = 1 << 20;
 /// The Retry-After of a refused client: random between these, in whole seconds.
 pub(crate) const RETRY_AFTER: (Duration, Duration) =
     (Duration::from_secs(1), Duration::from_secs(10));
+/// How long a head that has begun may be incomplete without counting towards the limit of handshakes
+/// in flight. One that has not has half of its timeout.
+pub(crate) const HEAD_GRACE: Duration = Duration::from_secs(1);
+/// Handshakes evicted per turn.
+pub(crate) const EVICTIONS_PER_TURN: usize = 64;
+/// A client that has sent nothing has this many times as long as a head that has begun.
+pub(crate) const SILENT_TIMEOUTS: u32 = 3;
 /// Deadlines examined to find the oldest handshake in flight.
 pub(crate) const EVICTION_LOOKS: usize = 256;
 /// Memory of an idle connection and of its TLS session, in bytes: measured, see ARCHITECTURE.md.
@@ -79,8 +89,8 @@ pub struct Limits {
     pub idle_timeout: Option<Duration>,
     /// Send pings at half the idle timeout, so that live peers stay connected. Default on.
     pub pings: bool,
-    /// Time for the complete request head, for a requested body, or for the answer to our
-    /// handshake. Default 10 s.
+    /// Time for the complete request head, from its first byte, for a requested body, or for the
+    /// answer to our handshake. The first byte of a request has three times as long. Default 10 s.
     pub handshake_timeout: Duration,
     /// A keep-alive connection without another request for this long is closed. Tracked separately
     /// from the handshake timeout, which may be shorter. Default 75 s.

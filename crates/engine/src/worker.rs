@@ -64,6 +64,8 @@ pub struct Worker<S: Sys, H: Handler> {
     posts_pending: bool,
     woken: bool,
     handler_wants_ns: Option<u64>,
+    /// When a handshake in flight can be evicted, while there are too many.
+    evict_due_ns: Option<u64>,
     drain: Option<Drain>,
     pub(crate) shed_pass: Option<ShedPass>,
 }
@@ -102,6 +104,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
             posts_pending: true,
             woken: true,
             handler_wants_ns: None,
+            evict_due_ns: None,
             drain: None,
             shed_pass: None,
         })
@@ -136,7 +139,10 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         let paused = self.listeners.iter().filter_map(|listener| listener.paused_until_ns).min();
         let drain = self.drain.as_ref().map(|_| core.now_ns + nanoseconds(DRAIN_STEP));
         let posts = (self.posts_pending && self.handler.accepts_posts()).then_some(core.now_ns);
-        [next, self.handler_wants_ns, paused, drain, posts].into_iter().flatten().min()
+        [next, self.handler_wants_ns, self.evict_due_ns, paused, drain, posts]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// One turn; waits at most `timeout` for something to do.
@@ -296,6 +302,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
                 self.core.end(deadline.slot, Closed::ByUs);
             }
         }
+        self.evict_due_ns = self.evict_excess_handshakes();
         let slots = self.core.slab.end();
         for slot in self.core.timers.sweep(now_ns, slots) {
             self.core.check_idle(slot);

@@ -149,7 +149,10 @@ impl Trouble {
                 "Connections wait in the listener's queue until the program accepts them. Its length \
                  is the backlog given to `listen`, at most `net.core.somaxconn` (kern.ipc.somaxconn \
                  on macOS, 128). When it is full Linux drops the handshake and the client retries \
-                 after 1, 3 and 7 s; macOS refuses the connection."
+                 after 1, 3 and 7 s; macOS refuses the connection. In a storm Linux answers with SYN \
+                 cookies instead: a client whose connection is then dropped believes that it is \
+                 connected, and is reset when its request comes too late (SyncookiesFailed). `standfast \
+                 serve` and `proxy` open up to 32 listeners per address, whose queues add up."
             }
             Self::Conntrack => {
                 "A firewall or NAT keeps a table entry per connection. When the table is full, new \
@@ -402,11 +405,20 @@ impl Trouble {
                 let usable = Count(machine.ports.usable()?);
                 format!("ports {first} to {last}, {usable} of them usable")
             }
-            Self::AcceptQueue => format!(
-                "net.core.somaxconn is {}, net.ipv4.tcp_max_syn_backlog {}",
-                Count(tcp.somaxconn?),
-                Count(tcp.max_syn_backlog?)
-            ),
+            Self::AcceptQueue => {
+                let dropped = tcp.losses.map_or(String::new(), |losses| {
+                    format!(
+                        "; {} connects dropped, {} of them because a queue was full",
+                        Count(losses.listen_drops),
+                        Count(losses.listen_overflows)
+                    )
+                });
+                format!(
+                    "net.core.somaxconn is {}, net.ipv4.tcp_max_syn_backlog {}{dropped}",
+                    Count(tcp.somaxconn?),
+                    Count(tcp.max_syn_backlog?)
+                )
+            }
             Self::Conntrack => {
                 let Some(tracked) = machine.conntrack else {
                     return Some("this kernel tracks no connections".to_owned());

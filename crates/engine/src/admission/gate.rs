@@ -136,28 +136,6 @@ impl<S: Sys, H: Handler> Core<S, H> {
         }
         self.end(slot, Closed::Shed);
     }
-
-    // ---- handshakes in flight ----
-
-    /// Whether a connection counts as a handshake in flight.
-    pub(crate) fn is_in_flight(flags: Flags) -> bool {
-        flags.has(Flags::DEADLINE) && !flags.has(Flags::CLIENT | Flags::OPENED | Flags::ANSWERED)
-    }
-
-    /// Ends the handshake of a connection; `before` are its flags until now.
-    pub(crate) fn handshake_ended(&self, before: Flags) {
-        if Self::is_in_flight(before) {
-            self.admission().handshakes.fetch_sub(1, Ordering::Relaxed);
-        }
-    }
-
-    /// Counts a handshake in flight; beyond the limit the oldest is evicted.
-    pub(crate) fn handshake_started(&mut self) {
-        let before = self.admission().handshakes.fetch_add(1, Ordering::Relaxed);
-        if before >= self.limits.admission.handshakes {
-            self.evict_oldest_handshake(Refusal::Handshakes);
-        }
-    }
 }
 
 impl<U> Conn<U> {

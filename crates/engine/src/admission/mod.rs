@@ -8,6 +8,7 @@
 mod addresses;
 mod gate;
 mod holdings;
+mod in_flight;
 mod proxies;
 mod shed;
 
@@ -21,12 +22,14 @@ pub use self::proxies::{Network, Proxies};
 pub(crate) use self::shed::ShedPass;
 
 use self::addresses::Addresses;
+use self::in_flight::Drained;
 
 /// Admission limits. All but `handshakes` are off by default.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdmissionLimits {
-    /// Handshakes in flight in the process (requests with an incomplete head); beyond it the
-    /// worker's oldest is evicted. Default 16,000.
+    /// Handshakes in flight in the process (requests with an incomplete head), and one more for
+    /// each that completed within the last seconds. Beyond it the oldest of a worker is evicted, if
+    /// it stays incomplete. Default 16,000.
     pub handshakes: u32,
     /// New connections per second in the process, with bursts of as many.
     pub connect_rate: Option<u32>,
@@ -121,6 +124,8 @@ impl Refusal {
 pub(crate) struct Admission {
     /// Handshakes in flight: accepted, and not answered by the end of the first read.
     pub(crate) handshakes: AtomicU32,
+    /// Those of the last seconds that completed.
+    drained: Drained,
     arrivals: Rate,
     addresses: Addresses,
     pub(crate) short_of_memory: AtomicBool,

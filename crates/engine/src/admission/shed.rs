@@ -9,12 +9,10 @@ use wire::websocket::CloseCode;
 
 use super::Refusal;
 use super::holdings::{Distribution, ShedOrder};
-use crate::conn::{Flags, Mode};
+use crate::conn::Mode;
 use crate::core::Core;
 use crate::invariant::{SLOT_IN_USE, broken};
-use crate::limits::{
-    EVICTION_LOOKS, SHED_HELD_MIN, SHED_LOOKS, SHED_MAX, SHED_MIN, SHED_REST_BYTES, SHED_SHARE,
-};
+use crate::limits::{SHED_HELD_MIN, SHED_LOOKS, SHED_MAX, SHED_MIN, SHED_REST_BYTES, SHED_SHARE};
 use crate::sys::Sys;
 use crate::worker::Worker;
 use crate::{Closed, Handler};
@@ -128,38 +126,6 @@ impl<S: Sys, H: Handler> Worker<S, H> {
 }
 
 impl<S: Sys, H: Handler> Core<S, H> {
-    /// Evicts this worker's oldest handshake in flight.
-    pub(super) fn evict_oldest_handshake(&mut self, why: Refusal) -> bool {
-        let mut at = 0;
-        for _ in 0..EVICTION_LOOKS {
-            let Some(deadline) = self.timers.handshake.get(at) else { return false };
-            let conn = self.slab.get(deadline.slot);
-            let conn = conn.filter(|conn| conn.generation == deadline.generation);
-            match conn.map(|conn| (conn.mode, conn.flags)) {
-                Some((Mode::Http, flags)) if Self::is_in_flight(flags) => {
-                    self.evict(deadline.slot, why);
-                    return true;
-                }
-                Some((Mode::Http | Mode::Parked | Mode::Connecting, _)) => at += 1,
-                // The deadline is stale.
-                _ if at == 0 => self.drop_first_deadline(),
-                _ => at += 1,
-            }
-        }
-        false
-    }
-
-    fn drop_first_deadline(&mut self) {
-        let Some(deadline) = self.timers.handshake.pop(u64::MAX) else {
-            return broken("a deadline that was looked at is still queued");
-        };
-        let conn = self.slab.get_mut(deadline.slot);
-        let Some(conn) = conn.filter(|conn| conn.generation == deadline.generation) else { return };
-        let before = conn.flags;
-        conn.flags.clear(Flags::DEADLINE);
-        self.handshake_ended(before);
-    }
-
     /// Closes a connection and frees at once what it holds.
     fn shed(&mut self, candidate: Candidate) {
         let slot = candidate.slot;

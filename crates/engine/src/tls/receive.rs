@@ -184,9 +184,8 @@ impl<S: Sys, H: Handler> Core<S, H> {
         let Some(server) = &self.tls_server else { return };
         match (server.begin(), self.slab.get_mut(slot)) {
             (Ok(tls), Some(conn)) => {
-                let cold = conn.cold();
-                cold.tls = Some(Box::new(tls));
-                cold.since_ns = self.now_ns;
+                conn.cold().tls = Some(Box::new(tls));
+                self.head_begins(slot);
             }
             _ => self.end(slot, Closed::TlsFailed),
         }

@@ -440,3 +440,30 @@ fn a_queue_is_first_in_first_out() {
         leg.say("HTTP/1.1 204 None\r\nConnection: close\r\n\r\n");
     }
 }
+
+/// Refusals with a constant delay would bring all refused clients back in the same second.
+#[test]
+fn clients_of_a_busy_pool_are_told_different_times_to_return() {
+    let upstream = Upstream::new();
+    let config = format!("[pool.a]\nupstreams = ['{}']\nmax = 1\nqueue = 1\n", upstream.address());
+    let config = config + "queue_timeout = '1ms'\n";
+    let file = Scratch::new("busy.toml", &config);
+    let proxy = Server::start_proxy(&["--config", file.path(), "--workers", "1"]);
+    let get = "GET / HTTP/1.1\r\nHost: h\r\n\r\n";
+    let (_held, mut leg) = asked(&proxy, &upstream, get);
+    leg.head();
+    // At once with a handshake, and after the queue.
+    for request in [get.to_owned(), upgrade("/", &[])] {
+        let mut told = std::collections::BTreeSet::new();
+        eventually("they are spread", || {
+            let mut socket = Socket::connect(proxy.listen);
+            socket.send(request.as_bytes());
+            let answer = socket.response();
+            assert_eq!(answer.status, 503);
+            let seconds: u64 = answer.header("retry-after").unwrap().parse().unwrap();
+            assert!((1..=10).contains(&seconds), "{seconds}");
+            told.insert(seconds);
+            told.len() >= 3
+        });
+    }
+}

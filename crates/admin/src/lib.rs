@@ -36,7 +36,7 @@ pub use crate::listener::{AdminListener, Config, StartError, listen_unix, start}
 pub use crate::local::means_this_machine;
 pub use crate::metrics::{Exposition, Kind, engine_metrics, engine_stats};
 pub use crate::process::{cpu_seconds, descriptors, rss_bytes};
-pub use crate::reply::Reply;
+pub use crate::reply::{Reply, retry_after};
 pub use crate::service::{Lifecycle, Server, Service};
 pub use crate::watchdog::Watchdog;
 

@@ -1,5 +1,7 @@
 //! [`Reply`]: a response of the admin listener. Everything under `/api/` is JSON, errors included.
 
+use std::hash::{BuildHasher, RandomState};
+
 use axum::body::Body;
 use axum::http::{Response, StatusCode, header};
 use axum::response::IntoResponse;
@@ -50,6 +52,14 @@ impl Reply {
     }
 }
 
+/// The value of a Retry-After header; clients are told different times, so that they do not all return
+/// at once.
+#[must_use]
+pub fn retry_after() -> String {
+    // Each of these states has other random keys.
+    engine::retry_after(RandomState::new().hash_one(()))
+}
+
 impl IntoResponse for Reply {
     fn into_response(self) -> Response<Body> {
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
@@ -57,9 +67,30 @@ impl IntoResponse for Reply {
         match status {
             // RFC 9110 section 15.6.4: when to retry.
             StatusCode::SERVICE_UNAVAILABLE => {
-                (status, [content_type, (header::RETRY_AFTER, "1")], self.body).into_response()
+                let again = [(header::RETRY_AFTER, retry_after())];
+                (status, [content_type], again, self.body).into_response()
             }
             _ => (status, [content_type], self.body).into_response(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn refused_operators_are_told_different_times_to_return() {
+        let told = |_| {
+            let response = Reply::error(503, "overloaded", "try again").into_response();
+            let value = response.headers()[header::RETRY_AFTER].to_str().unwrap().to_owned();
+            value.parse::<u64>().unwrap()
+        };
+        let told: BTreeSet<u64> = (0..1_000).map(told).collect();
+        assert_eq!(told, (1..=10).collect());
+        let fine = Reply::text(200, "ok").into_response();
+        assert!(!fine.headers().contains_key(header::RETRY_AFTER));
     }
 }

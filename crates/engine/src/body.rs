@@ -8,6 +8,7 @@ use wire::{Limits, Status};
 use crate::core::Core;
 use crate::http::RequestContext;
 use crate::invariant::{SLOT_IN_USE, broken};
+use crate::limits::retry_after;
 use crate::sys::Sys;
 use crate::timers::nanoseconds;
 use crate::worker::Worker;
@@ -74,7 +75,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
                     let held = core.counters().body_bytes.get() as usize + body.len();
                     if held + data.len() > core.limits.bodies_bytes {
                         core.counters().bodies_refused.add(1);
-                        let response = bodies_overloaded();
+                        let response = bodies_overloaded(core.sys.random());
                         core.respond(slot, &response, false, &body.context, false);
                         return bytes.len();
                     }
@@ -131,10 +132,10 @@ impl<S: Sys, H: Handler> Core<S, H> {
     }
 }
 
-fn bodies_overloaded() -> Response {
+fn bodies_overloaded(random: u64) -> Response {
     let mut response =
         Response::text(503, "The server is receiving too many request bodies: try again.\n");
-    response.headers = vec![("Retry-After".into(), "1".into())];
+    response.headers = vec![("Retry-After".into(), retry_after(random).into())];
     response
 }
 

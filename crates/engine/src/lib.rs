@@ -49,7 +49,7 @@ pub use crate::counters::{Counter, Counters, Totals};
 pub use crate::deflate::Compression;
 pub use crate::handler::{Answer, Handler, Incoming, RejectedRequest, Response};
 pub use crate::id::{ConnId, SLOTS_MAX, WORKERS_MAX};
-pub use crate::limits::{Limits, READ_BUFFER_BYTES};
+pub use crate::limits::{Limits, READ_BUFFER_BYTES, retry_after};
 pub use crate::mailbox::{MailboxFull, Remote, Wake};
 pub use crate::parked::LISTENERS_MAX;
 pub use crate::queue::{SharedFrame, SlowConsumer};

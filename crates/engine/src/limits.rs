@@ -46,9 +46,8 @@ pub(crate) const POOLED_BUFFER_BYTES: usize = 64 * 1024;
 /// Addresses tracked for the limits per address, in the process: some 60 bytes each. Beyond it,
 /// connections of new addresses are admitted and not counted.
 pub(crate) const ADDRESSES_MAX: usize = 1 << 20;
-/// The Retry-After of a refused client: random between these, in whole seconds.
-pub(crate) const RETRY_AFTER: (Duration, Duration) =
-    (Duration::from_secs(1), Duration::from_secs(10));
+/// The Retry-After of an answer with 503: random between these, in seconds.
+pub(crate) const RETRY_AFTER_SECONDS: (u64, u64) = (1, 10);
 /// How long a head that has begun may be incomplete without counting towards the limit of handshakes
 /// in flight. One that has not has half of its timeout.
 pub(crate) const HEAD_GRACE: Duration = Duration::from_secs(1);
@@ -75,6 +74,14 @@ pub(crate) const SHED_HELD_MIN: usize = 1024;
 /// Largest rest of a frame that a connection being shed may still send before its close frame. A
 /// longer one is not kept: the connection is reset.
 pub(crate) const SHED_REST_BYTES: usize = 16 * 1024;
+
+/// The value of the Retry-After header of an answer with 503 (RFC 9110 section 10.2.3), from 64 random
+/// bits, so that refused clients do not all return at once.
+#[must_use]
+pub fn retry_after(random: u64) -> String {
+    let (least, most) = RETRY_AFTER_SECONDS;
+    (least + random % (most - least + 1)).to_string()
+}
 
 /// The limits that an operator sets, the same for every worker.
 #[derive(Clone, Debug)]

@@ -11,7 +11,7 @@ use super::{Admission, Refusal};
 use crate::conn::{Conn, Flags};
 use crate::core::Core;
 use crate::invariant::{SLOT_IN_USE, broken};
-use crate::limits::{READ_BUFFER_BYTES, RETRY_AFTER};
+use crate::limits::{READ_BUFFER_BYTES, retry_after};
 use crate::sys::{Fd, Sys};
 use crate::{Closed, Handler, Response};
 
@@ -147,11 +147,9 @@ impl<U> Conn<U> {
     }
 }
 
-/// The answer when there is no room: retry, after a random delay so that clients do not all return
-/// at once (RFC 9110 section 10.2.3).
+/// The answer when there is no room: retry, after a random delay.
 pub(super) fn encode_unavailable(out: &mut Vec<u8>, jitter: u64) {
-    let (least, most) = (RETRY_AFTER.0.as_secs(), RETRY_AFTER.1.as_secs());
-    let seconds = (least + jitter % (most - least + 1)).to_string();
+    let seconds = retry_after(jitter);
     let response = Response::text(503, "The server accepts no more connections right now.\n");
     let headers = [
         ("Content-Type", response.content_type),
@@ -164,6 +162,7 @@ pub(super) fn encode_unavailable(out: &mut Vec<u8>, jitter: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::RETRY_AFTER_SECONDS;
 
     #[test]
     fn refused_clients_get_different_retry_after_values() {
@@ -176,7 +175,7 @@ mod tests {
             let value = text.split("Retry-After: ").nth(1).unwrap().split("\r\n").next().unwrap();
             values.insert(value.parse::<u64>().unwrap());
         }
-        let (least, most) = (RETRY_AFTER.0.as_secs(), RETRY_AFTER.1.as_secs());
+        let (least, most) = RETRY_AFTER_SECONDS;
         assert_eq!(values, (least..=most).collect());
     }
 }

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::{Answer, Closed, ConnId, Core, Incoming, Response, Sys};
+use engine::{Answer, Closed, ConnId, Core, Incoming, Response, Sys, retry_after};
 use wire::http::{
     BodyDecoder, HeadScanner, Request, encode_response, expects_continue, keep_alive,
 };
@@ -95,7 +95,7 @@ impl Relay {
                     let by = (Side::Proxy, why.name());
                     self.log_refused(&mut exchange, why, by, core.now_ns());
                 }
-                self.refusal_answer(why, upgrade)
+                self.refusal_answer(why, upgrade, core.random())
             }
         }
     }
@@ -376,7 +376,8 @@ impl Relay {
             self.counters().count_refused(why);
             let mut out = std::mem::take(&mut self.scratch);
             let headers = [("Content-Type", "text/plain; charset=utf-8"), ("Connection", "close")];
-            let again = (why.status() == 503).then_some(("Retry-After", "1"));
+            let seconds = (why.status() == 503).then(|| retry_after(core.random()));
+            let again = seconds.as_deref().map(|seconds| ("Retry-After", seconds));
             let headers = headers.into_iter().chain(again);
             let text = if exchange.info.head_only { "" } else { why.text() };
             encode_response(&mut out, why.status(), headers, text.as_bytes());
@@ -392,7 +393,7 @@ impl Relay {
     /// Refuses a request before an upstream is chosen.
     fn refuse_unrouted<S: Sys>(
         &self,
-        core: &Core<S, Self>,
+        core: &mut Core<S, Self>,
         client: ConnId,
         request: &Request<'_, '_>,
         (why, close): (Refusal, bool),
@@ -407,16 +408,16 @@ impl Relay {
                 self.shared.record(*log_entry, None, (0, 0), by, core.now_ns());
             }
         }
-        self.refusal_answer(why, close)
+        self.refusal_answer(why, close, core.random())
     }
 
     /// Builds the error response. A client that asked for a tunnel may have sent tunnel bytes already,
     /// which must not be parsed as a request (RFC 9931): then `close` is set.
-    fn refusal_answer(&self, why: Refusal, close: bool) -> Answer {
+    fn refusal_answer(&self, why: Refusal, close: bool, random: u64) -> Answer {
         self.counters().count_refused(why);
         let mut response = Response { close, ..Response::text(why.status(), why.text()) };
         if why.status() == 503 {
-            response.headers.push(("Retry-After".into(), "1".into()));
+            response.headers.push(("Retry-After".into(), retry_after(random).into()));
         }
         if why == Refusal::Connect {
             response.headers.push(("Allow".into(), "GET, HEAD, POST, PUT, DELETE, OPTIONS".into()));

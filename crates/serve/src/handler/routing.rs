@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use action_cable::Channel;
-use engine::{Answer, ConnId, Core, Incoming, Response, Sys};
+use engine::{Answer, ConnId, Core, Incoming, Response, Sys, retry_after};
 use wire::http::Request;
 
 use super::{PendingOpen, ServeHandler};
@@ -30,12 +30,12 @@ impl ServeHandler {
             Route::Health => {
                 let draining = self.shared.is_draining();
                 let (status, body) = if draining { (503, "draining\n") } else { (200, "ok\n") };
-                status_page(request.head, status, body)
+                status_page(request.head, status, body, core.random())
             }
             Route::Ready => {
                 let (remote, draining) = (core.remote(), self.shared.is_draining());
                 let (status, body) = self.shared.watchdog.readiness(remote, draining);
-                status_page(request.head, status, body)
+                status_page(request.head, status, body, core.random())
             }
             Route::Echo if self.shared.echo => {
                 let refused = self.refuse_without_token(core, request);
@@ -283,13 +283,18 @@ fn status_page(
     request: &Request<'_, '_>,
     status: u16,
     body: impl Into<Cow<'static, str>>,
+    random: u64,
 ) -> Answer {
     if !matches!(request.method, "GET" | "HEAD") {
         let mut response = Response::text(405, "GET this path\n");
         response.headers.push((Cow::Borrowed("Allow"), Cow::Borrowed("GET, HEAD")));
         return Answer::Respond(response);
     }
-    Answer::Respond(Response::text(status, body))
+    let mut response = Response::text(status, body);
+    if status == 503 {
+        response.headers.push((Cow::Borrowed("Retry-After"), retry_after(random).into()));
+    }
+    Answer::Respond(response)
 }
 
 fn refuse(status: u16, why: impl Into<Cow<'static, str>>) -> Answer {

@@ -1,6 +1,11 @@
 //! The executable `standfast`: runs a subcommand and maps its result to the exit code: 0 success, 1 a
 //! measurement fell short, 2 usage, configuration or environment, 130 Ctrl-C.
 
+#![deny(
+    clippy::print_stderr,
+    clippy::print_stdout,
+    reason = "they panic if the write fails: use output::note and output::print"
+)]
 #![allow(
     rustdoc::broken_intra_doc_links,
     rustdoc::bare_urls,
@@ -30,6 +35,7 @@ use std::ffi::OsString;
 use std::io::{self, ErrorKind};
 use std::process::ExitCode;
 
+use admin::log;
 use anyhow::Result;
 use clap::{ArgMatches, CommandFactory, FromArgMatches};
 use engine::invariant;
@@ -47,6 +53,10 @@ fn main() -> ExitCode {
     process::tune_allocator();
     let matches = help::one_screen(Args::command()).get_matches_from(command_line());
     let args = Args::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    // A blocked standard error must neither stop a server nor falsify a measurement. Without its
+    // thread lines are written directly.
+    let _ = log::start();
+    let _flush = log::FlushOnDrop;
     let flags = matches.subcommand().map_or(&matches, |(_, flags)| flags);
     let result = run(args, flags);
     warn_of_broken_invariants();
@@ -54,7 +64,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("standfast: {error:#}");
+            log::write_line(&format!("standfast: {error:#}"));
             ExitCode::from(EXIT_ENVIRONMENT)
         }
     }
@@ -69,9 +79,9 @@ fn warn_of_broken_invariants() {
     let unreported = invariant::take_unreported();
     let first = unreported.first().map(|broken| format!(": {} ({})", broken.what, broken.location));
     let first = first.unwrap_or_default();
-    eprintln!(
+    log::write_line(&format!(
         "standfast: invariants broken: {total}; results may be wrong, please report this{first}"
-    );
+    ));
 }
 
 fn run(args: Args, flags: &ArgMatches) -> Result<ExitCode> {

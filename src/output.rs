@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use admin::log;
 use anyhow::{Context, Result};
 use serde::Serialize;
 
@@ -30,7 +31,7 @@ pub(crate) fn write_json(file: &str, document: &impl Serialize) -> Result<()> {
 pub(crate) fn report(json: Option<&str>, text: &str, document: &impl Serialize) -> Result<()> {
     match json {
         Some(STDOUT) => {
-            let _ = io::stderr().write_all(text.as_bytes());
+            print_to_stderr(text);
         }
         _ => print(text)?,
     }
@@ -42,7 +43,19 @@ pub(crate) fn report(json: Option<&str>, text: &str, document: &impl Serialize) 
 /// # Errors
 /// A write error, such as a closed pipe.
 pub(crate) fn print(text: &str) -> Result<()> {
+    // On a terminal both streams appear in the order of their writes.
+    log::flush();
     Ok(io::stdout().write_all(text.as_bytes())?)
+}
+
+/// Prints text of whole lines to standard error. It never fails.
+pub(crate) fn print_to_stderr(text: &str) {
+    log::write(text.as_bytes());
+}
+
+/// Prints a line to standard error. It never fails.
+pub(crate) fn note(line: &str) {
+    log::write_line(line);
 }
 
 /// Writes a file under a temporary name and renames it, so readers never see half of it. Special files

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use admin::ConnectionLimits;
+use admin::log::{self, LogWriter};
 use anyhow::{Context, Result, bail};
 use clap::FromArgMatches;
 use engine::sys::process::{self, Signal, wait_signal};
@@ -112,8 +113,9 @@ impl Flags {
             .with_max_level(self.log)
             .with_target(false)
             .with_ansi(io::stderr().is_terminal() && !no_color)
-            .with_writer(io::stderr)
+            .with_writer(|| LogWriter)
             .init();
+        log::log_panics();
     }
 }
 

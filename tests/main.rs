@@ -40,6 +40,7 @@ mod load_metrics;
 mod load_network;
 mod load_network_sockets;
 mod load_responses;
+mod log_sinks;
 mod many_clients;
 mod oracle;
 mod peers;

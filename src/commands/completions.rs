@@ -2,7 +2,7 @@
 //! parser's flags, for users and packagers.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -54,6 +54,6 @@ pub(crate) fn write_manual(args: &ManArgs) -> Result<ExitCode> {
         clap_mangen::generate_to(args::Args::command(), folder)
     };
     write().with_context(|| format!("cannot write the manual to {}", folder.display()))?;
-    let _ = writeln!(io::stderr(), "written; read with: man {}/{NAME}.1", folder.display());
+    output::note(&format!("written; read with: man {}/{NAME}.1", folder.display()));
     Ok(ExitCode::SUCCESS)
 }

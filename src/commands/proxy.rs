@@ -20,7 +20,7 @@ use crate::auth::{SecretSource, secret_source};
 use crate::routes::PoolTransport;
 use crate::running::{self, IdleTimeout, PROCESS, Reload, ServerArgs, idle_timeout};
 use crate::settings::{Layer, Settings};
-use crate::{bodies, routes, tls, units};
+use crate::{bodies, output, routes, tls, units};
 
 /// Headings of flag groups; `help` finds flags by them.
 const UPSTREAMS: &str = "Upstreams";
@@ -203,13 +203,13 @@ fn check(file: &Path) -> Result<ExitCode> {
     };
     let (routes_text, pools) =
         (count(routes.routes.len(), "route"), count(routes.pools.len(), "pool"));
-    println!(
-        "{}: configuration ok: {routes_text}, {pools}, {}",
-        file.display(),
-        count(upstreams, "upstream")
-    );
+    let upstreams = count(upstreams, "upstream");
+    output::print(&format!(
+        "{}: configuration ok: {routes_text}, {pools}, {upstreams}\n",
+        file.display()
+    ))?;
     for unused in routes.unused() {
-        println!("warning: no route uses [pool.{unused}]");
+        output::print(&format!("warning: no route uses [pool.{unused}]\n"))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -14,8 +14,10 @@ mod terminal;
 mod view;
 
 use std::env;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::sync::{Mutex, PoisonError};
+
+use admin::log;
 
 use self::plain::Plain;
 use crate::progress::Sample;
@@ -109,6 +111,7 @@ impl Screen {
             self.face.note(&line);
         }
         self.face.end();
+        log::flush();
         self.face = Box::new(Plain::new(false));
     }
 }
@@ -140,9 +143,9 @@ fn is_capable() -> bool {
     io::stderr().is_terminal() && !dumb && !no_colour
 }
 
-/// Prints a line to standard error. Write errors are ignored, so the run goes on.
+/// Prints a line to standard error. It neither fails nor blocks, so the run goes on.
 fn say(line: &str) {
-    let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
+    log::write_line(line);
 }
 
 #[cfg(feature = "screen")]

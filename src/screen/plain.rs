@@ -1,6 +1,6 @@
 //! Rows of text for files, pipes, terminals without cursor movement, and `--plain`.
 
-use std::io::{self, Write};
+use admin::log;
 
 use super::{Face, Step, say};
 use crate::progress::Sample;
@@ -25,7 +25,7 @@ impl Plain {
 
     fn clear(&mut self) {
         if std::mem::take(&mut self.standing) {
-            let _ = io::stderr().write_all(CLEAR_LINE.as_bytes());
+            log::write(CLEAR_LINE.as_bytes());
         }
     }
 }
@@ -38,7 +38,7 @@ impl Face for Plain {
 
     fn show(&mut self, sample: &Sample, step: &Step) {
         if self.replaced {
-            let _ = io::stderr().write_all(format!("{CLEAR_LINE}{}", step.row).as_bytes());
+            log::write(format!("{CLEAR_LINE}{}", step.row).as_bytes());
             self.standing = true;
         } else if sample.elapsed_seconds - self.last_seconds >= ROW_SECONDS {
             self.last_seconds = sample.elapsed_seconds;

@@ -81,16 +81,19 @@ impl Server {
         Self::run(command)
     }
 
-    fn run(mut command: Command) -> Self {
+    /// A server from its command, which must set `--ready-json` and both listeners. Its log is empty
+    /// if stderr is not a pipe to this process.
+    pub(crate) fn run(mut command: Command) -> Self {
         let mut running = Running(command.spawn().expect("the executable starts"));
         let log = Arc::new(Mutex::new(String::new()));
-        let stderr = BufReader::new(running.0.stderr.take().expect("stderr is piped"));
-        let sink = Arc::clone(&log);
-        thread::spawn(move || {
-            for line in stderr.lines().map_while(Result::ok) {
-                *sink.lock().expect("no writer panics") += &(line + "\n");
-            }
-        });
+        if let Some(stderr) = running.0.stderr.take() {
+            let sink = Arc::clone(&log);
+            thread::spawn(move || {
+                for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                    *sink.lock().expect("no writer panics") += &(line + "\n");
+                }
+            });
+        }
         let mut stdout = BufReader::new(running.0.stdout.take().expect("stdout is piped"));
         let (ready, is_ready) = mpsc::channel();
         thread::spawn(move || {

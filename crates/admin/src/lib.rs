@@ -16,6 +16,7 @@ mod connections;
 mod invariants;
 mod listener;
 mod local;
+pub mod log;
 mod memory_trim;
 mod memory_watch;
 mod metrics;

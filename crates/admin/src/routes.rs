@@ -19,10 +19,10 @@ use crate::accept::Caller;
 use crate::auth::{Key, bearer};
 use crate::body::Posted;
 use crate::connections::{Cause, Connections};
-use crate::invariants;
 use crate::local::may_be_foreign_page;
 use crate::metrics::{Exposition, Kind};
 use crate::{ApiRequest, AppEndpoint, Page, Program, Reply};
+use crate::{invariants, log};
 
 /// The Content-Type of Prometheus's text format.
 const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -138,6 +138,7 @@ async fn metrics(State(shared): State<Shared>) -> Reply {
     let help = "Connections that the admin listener closed, by cause.";
     let closed = Cause::ALL.map(|c| (c.name().to_owned(), shared.open.closed(c) as f64));
     exposition.labelled("admin_closed", Kind::Counter, help, "cause", closed);
+    log::metrics(&mut exposition);
     Reply { status: 200, content_type: METRICS_TYPE, body: exposition.finish() }
 }
 
@@ -149,6 +150,9 @@ async fn stats(State(shared): State<Shared>) -> Reply {
         stats.insert("admin_connections".to_owned(), shared.open.count().into());
         let closed = Cause::ALL.map(|c| (c.name().to_owned(), shared.open.closed(c).into()));
         stats.insert("admin_closed".to_owned(), Value::Object(closed.into_iter().collect()));
+        let [dropped, errors] = log::counts();
+        stats.insert("log_dropped".to_owned(), dropped.into());
+        stats.insert("log_errors".to_owned(), errors.into());
     }
     Reply::json(&stats)
 }

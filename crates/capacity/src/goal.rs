@@ -67,8 +67,8 @@ impl Role {
         }
     }
 
-    /// Threads besides the workers, in all processes. A client has none but its main thread, which
-    /// already runs when the limits are read.
+    /// Threads besides the workers, in all processes. A client has none but its main thread and that
+    /// of the log, which already run when the limits are read.
     pub(crate) const fn control_threads(self) -> u64 {
         match self {
             Self::Load => 0,

@@ -243,9 +243,11 @@ impl Program for Control {
         }
         let help = "CPU time of all threads of the process.";
         exposition.single("cpu_seconds", Kind::Counter, help, admin::cpu_seconds());
+        let [dropped, errors] = self.shared.log_counts();
         let help = "Lines of the access log that were dropped.";
-        let dropped = self.shared.log_dropped() as f64;
-        exposition.single("access_log_dropped", Kind::Counter, help, dropped);
+        exposition.single("access_log_dropped", Kind::Counter, help, dropped as f64);
+        let help = "Failed writes of the access log.";
+        exposition.single("access_log_errors", Kind::Counter, help, errors as f64);
         exposition.single(
             "uptime_seconds",
             Kind::Gauge,

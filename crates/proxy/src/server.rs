@@ -76,6 +76,9 @@ impl Server for Running {
     fn on_tick(&mut self) {
         self.shared.follow_clock();
         self.failure_log.poll(&self.shared, now_ns());
+        if let Some(log) = &mut self.log {
+            log.report(now_ns());
+        }
     }
 
     fn announce_drain(&mut self, delay: Duration) {

@@ -105,9 +105,10 @@ impl Shared {
         }
     }
 
-    /// Returns how many lines of the access log were dropped.
-    pub(crate) fn log_dropped(&self) -> u64 {
-        self.recorder.as_ref().map_or(0, Recorder::dropped)
+    /// Returns how many lines of the access log were dropped, and how many writes failed.
+    pub(crate) fn log_counts(&self) -> [u64; 2] {
+        let counts = |recorder: &Recorder| [recorder.dropped(), recorder.errors()];
+        self.recorder.as_ref().map_or([0; 2], counts)
     }
 
     // ---- the access log ----

@@ -11,7 +11,7 @@ const EVENTS_MAX: usize = 1024;
 /// Distinct events written at a time.
 const WRITTEN_MAX: usize = 10;
 
-/// An event that a worker reports.
+/// An event that a worker reports, with text of the client as [`admin::log::shown`] makes it.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum LogEvent {
     /// A web page of this origin was refused.

@@ -8,6 +8,7 @@ use load::{ConnectOptions, Endpoint, Route};
 
 use super::flags::Args;
 use super::{scenario, urls};
+use crate::output;
 use crate::settings::nearest;
 
 /// Returns all URLs with ranges expanded.
@@ -100,10 +101,10 @@ pub(super) fn check_sources(args: &Args, endpoints: &[Endpoint]) -> Result<()> {
 pub(crate) fn warn_unresolved(endpoints: &[Endpoint], what: &str) {
     for endpoint in endpoints {
         if let Route::Unresolved(why) = &endpoint.route {
-            eprintln!(
+            output::note(&format!(
                 "warning: cannot resolve {}, its {what} will fail (cause dns): {why}",
                 endpoint.host
-            );
+            ));
         }
     }
 }

@@ -28,10 +28,12 @@ pub(crate) struct Args {
 /// A file that cannot be read or has no curl command.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let commands = curl::read(&args.file)?;
-    commands.warnings.iter().for_each(|warning| eprintln!("{warning}"));
+    commands.warnings.iter().for_each(|warning| output::note(warning));
     for request in &commands.requests {
         let (line, warnings) = command(request);
-        warnings.iter().for_each(|warning| eprintln!("line {}: {warning}", request.line));
+        warnings
+            .iter()
+            .for_each(|warning| output::note(&format!("line {}: {warning}", request.line)));
         output::print(&format!("{line}\n"))?;
     }
     Ok(ExitCode::SUCCESS)

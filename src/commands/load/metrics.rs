@@ -14,6 +14,7 @@ use anyhow::{Result, anyhow};
 use serde_json::{Value, json};
 
 use super::flags::Args;
+use crate::output;
 
 /// Upper bounds of the histogram buckets, in seconds.
 const ENDS: [f64; 18] = [
@@ -72,8 +73,8 @@ impl Metrics {
             error => anyhow!(error).context("--metrics"),
         })?;
         match running.address() {
-            Address::Tcp(address) => eprintln!("metrics at http://{address}/metrics"),
-            Address::Unix(path) => eprintln!("metrics at unix:{}", path.display()),
+            Address::Tcp(address) => output::note(&format!("metrics at http://{address}/metrics")),
+            Address::Unix(path) => output::note(&format!("metrics at unix:{}", path.display())),
         }
         Ok(Some(Metrics { shared, _running: running }))
     }

@@ -75,7 +75,7 @@ pub(super) fn run(
     }
     let text = table(plan, connections, &proofs);
     match json_to_stdout {
-        true => eprint!("{text}"),
+        true => output::print_to_stderr(&text),
         false => output::print(&text)?,
     }
     let held = proofs.iter().all(|(_, proof)| proof.held());

@@ -7,6 +7,7 @@ use super::churn::ChurnResult;
 use super::plan::Plan;
 use super::processes::Progress;
 use super::result::{Mark, Measured, Proof, Spread};
+use crate::output;
 use crate::progress::{Sample, Usage};
 use crate::screen::{self, About, Rows, Step};
 
@@ -156,9 +157,9 @@ impl Screen {
         self.screen.end();
         let text = render(proof);
         if self.json_to_stdout {
-            eprint!("{text}");
+            output::print_to_stderr(&text);
         } else {
-            print!("{text}");
+            let _ = output::print(&text);
         }
     }
 }

@@ -20,6 +20,7 @@ use super::sockets::{self, VARIABLES};
 use super::table::Table;
 use super::{Wait, code, headers, skip_certificate_checks, write};
 use crate::commands::load::warn_unresolved;
+use crate::output;
 
 /// Message rate: the fork waits 1 ms between messages to receivers.
 const MESSAGES_PER_SECOND: u64 = 1_000;
@@ -62,7 +63,7 @@ struct Document<'a> {
 pub(super) fn run(args: &Args, url: &str) -> Result<ExitCode> {
     let mut notes = Vec::new();
     let (scenario, requests) = plan(args, url, &mut notes)?;
-    notes.iter().for_each(|note| eprintln!("note: {note}"));
+    notes.iter().for_each(|note| output::note(&format!("note: {note}")));
     let tallies = Tallies::new(&scenario, requests.connections, false);
     let (own, shared) = (tallies.clone(), Arc::new(scenario));
     let clock = clock();

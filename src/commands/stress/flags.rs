@@ -276,7 +276,7 @@ pub(crate) fn to_clap(words: Vec<String>) -> Vec<String> {
         let value = match value {
             Some(value) => Some(value),
             None if takes && read.peek().is_some_and(is_next) => {
-                eprintln!("standfast stress: {word} has no value and is left out");
+                output::note(&format!("standfast stress: {word} has no value and is left out"));
                 continue;
             }
             None if takes => read.next(),

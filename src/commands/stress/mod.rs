@@ -40,7 +40,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     args.json.as_deref().map_or(Ok(()), output::check_writable)?;
     let commands = args.curl.as_deref().map(curl::read).transpose()?;
     for warning in commands.iter().flat_map(|commands| &commands.warnings) {
-        eprintln!("standfast stress: {warning}");
+        output::note(&format!("standfast stress: {warning}"));
     }
     let of_file = || commands.as_ref()?.requests.first().map(|request| request.url.clone());
     let url = args.url.clone().or_else(of_file).context("missing URL: give -u URL or -p FILE")?;
@@ -64,7 +64,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 fn sockets(args: &Args, url: &str) -> Result<ExitCode> {
     let stats = LiveStats::default();
     let plan = sockets::plan(args, url, &stats)?;
-    plan.notes.iter().for_each(|note| eprintln!("note: {note}"));
+    plan.notes.iter().for_each(|note| output::note(&format!("note: {note}")));
     let mut table = Table::new(args.users, stats.clone(), args.quiet());
     let mut wait = Wait::new(args);
     let (to_all, began_ns) = (plan.to_all, process::now_ns());

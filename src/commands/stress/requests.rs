@@ -21,6 +21,7 @@ use super::table::{Table, causes};
 use super::verify::ResponseCheck;
 use super::{Document, Wait, code, since, targets, write};
 use crate::curl::{self, Commands};
+use crate::output;
 
 /// Redirect limit of Go's HTTP client.
 const REDIRECTS: u32 = 10;
@@ -48,7 +49,7 @@ pub(super) fn run(args: &Args, url: &str, commands: Option<Commands>) -> Result<
     if args.idle != 1 {
         notes.push(format!("-m {} has no effect: each user keeps one connection", args.idle));
     }
-    notes.iter().for_each(|note| eprintln!("note: {note}"));
+    notes.iter().for_each(|note| output::note(&format!("note: {note}")));
     let stats = LiveStats::default();
     let mut table = Table::new(args.users, stats.clone(), args.quiet());
     let (own, each, debug) = (stats.clone(), args.each, is_true(&args.debug));
@@ -174,7 +175,7 @@ impl Script for Users {
         if self.debug {
             let what =
                 answer.outcome.map_or_else(|why| why.to_string(), |status| status.to_string());
-            eprintln!("{what} {}", String::from_utf8_lossy(answer.body));
+            output::note(&format!("{what} {}", String::from_utf8_lossy(answer.body)));
         }
         match answer.outcome {
             Ok(_) if !is_ok => {

@@ -16,6 +16,7 @@ use load::{
 use super::flags::{Args, is_true};
 use super::live_stats::{LiveStats, WorkerStats};
 use super::verify::{MessageCheck, MessageResult};
+use crate::output;
 
 /// The message that go-stress-testing sends.
 const PING: &str = r#"{"seq":"$SEQ","cmd":"ping","data":{}}"#;
@@ -250,7 +251,7 @@ impl Validator for Pings {
         }
         self.stats.answer(is_ok, code, data.len() as u64, nanoseconds);
         if self.debug {
-            eprintln!("{code} {}", String::from_utf8_lossy(data));
+            output::note(&format!("{code} {}", String::from_utf8_lossy(data)));
         }
         if is_ok { Verdict::Right } else { Verdict::Wrong }
     }

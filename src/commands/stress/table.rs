@@ -110,7 +110,7 @@ impl Table {
     /// Prints text between the rows.
     pub(super) fn print(&self, text: &str) {
         if self.quiet {
-            eprint!("{text}");
+            output::print_to_stderr(text);
         } else {
             // A closed stdout does not stop the run; the final output reports it.
             let _ = output::print(text);

@@ -228,9 +228,10 @@ pub enum Signal {
 }
 
 /// Blocks the signals of [`Signal`] in this thread and in all threads it starts later, so that only
-/// [`wait_signal`] receives them. Call it first in `main`.
+/// [`wait_signal`] receives them. Blocks SIGXFSZ too: a write beyond the file size limit then fails with
+/// `EFBIG` and does not end the process. Call it first in `main`.
 pub fn block_signals() {
-    let set = signal_set();
+    let set = blocked_set();
     // SAFETY: `set` is a valid signal set; the old one is not returned.
     unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) };
 }
@@ -253,12 +254,20 @@ pub fn wait_signal(timeout: Duration) -> Option<Signal> {
 }
 
 fn signal_set() -> libc::sigset_t {
+    set_of(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP])
+}
+
+fn blocked_set() -> libc::sigset_t {
+    set_of(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGXFSZ])
+}
+
+fn set_of(signals: &[i32]) -> libc::sigset_t {
     let mut set = MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: sigemptyset initialises the set, sigaddset adds to it.
     unsafe {
         libc::sigemptyset(set.as_mut_ptr());
-        for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
-            libc::sigaddset(set.as_mut_ptr(), signal);
+        for signal in signals {
+            libc::sigaddset(set.as_mut_ptr(), *signal);
         }
         set.assume_init()
     }
@@ -287,7 +296,7 @@ pub fn end_with_parent() {
 /// # Errors
 /// As [`Command::spawn`].
 pub fn start_foreign(command: &mut Command) -> io::Result<Child> {
-    let set = signal_set();
+    let set = blocked_set();
     let prepare = move || {
         // SAFETY: `set` is a valid signal set; the old one is not returned.
         check(unsafe { libc::sigprocmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut()) })?;

@@ -2,24 +2,26 @@
 //!
 //! A worker posts an [`Entry`] and never waits: the queue is bounded, and entries that find it full
 //! are dropped, counted and reported. A thread of the control plane polls the queue every 50 ms and
-//! writes; posting wakes no thread.
+//! writes; posting wakes no thread. If the sink fails or blocks, that thread keeps its lines and tries
+//! again.
 
 mod line;
 mod pending;
 
 use std::fmt;
-use std::fs::{File, OpenOptions};
-use std::io::{self, BufWriter, Write};
+use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::thread::{Builder, JoinHandle};
+use std::thread::{self, Builder, JoinHandle};
 use std::time::Duration;
 
-use tracing::warn;
+use admin::log::{self, LogSink, Written};
+use engine::sys::process::now_ns;
+use tracing::{info, warn};
 
 pub(crate) use self::pending::{PendingEntries, PendingEntry};
 
@@ -27,6 +29,10 @@ pub(crate) use self::pending::{PendingEntries, PendingEntry};
 const WRITE_EVERY: Duration = Duration::from_millis(50);
 /// Maximum number of queued entries.
 const ENTRIES_MAX: usize = 8 * 1024;
+/// Lines that are formatted at a time, in bytes.
+const BATCH_BYTES: usize = 64 * 1024;
+/// Shortest time between two messages about lost lines.
+const REPORT_EVERY_NS: u64 = 10_000_000_000;
 const STACK_BYTES: usize = 256 * 1024;
 
 /// The format of a line.
@@ -115,21 +121,38 @@ pub struct Entry {
 #[derive(Clone)]
 pub struct Recorder {
     queue: SyncSender<Entry>,
-    dropped: Arc<AtomicU64>,
+    counts: Arc<Counts>,
+}
+
+/// What happened to the lines.
+#[derive(Default)]
+struct Counts {
+    /// Entries lost because the queue was full.
+    dropped: AtomicU64,
+    /// Failed writes.
+    errors: AtomicU64,
+    /// Bytes that the sink has taken.
+    written: AtomicU64,
 }
 
 impl Recorder {
     /// Posts an entry, or counts it as dropped if the queue is full.
     pub fn post(&self, entry: Entry) {
         if self.queue.try_send(entry).is_err() {
-            self.dropped.fetch_add(1, Ordering::Relaxed);
+            self.counts.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// Returns how many entries were dropped.
     #[must_use]
     pub fn dropped(&self) -> u64 {
-        self.dropped.load(Ordering::Relaxed)
+        self.counts.dropped.load(Ordering::Relaxed)
+    }
+
+    /// Returns how many writes have failed.
+    #[must_use]
+    pub fn errors(&self) -> u64 {
+        self.counts.errors.load(Ordering::Relaxed)
     }
 }
 
@@ -149,7 +172,8 @@ impl std::error::Error for LogError {
     }
 }
 
-/// The log and its writer thread; dropping it writes the remaining entries.
+/// The log and its writer thread. Dropping it writes the remaining entries, and waits at most a second
+/// for a sink that takes nothing.
 pub struct AccessLog {
     path: PathBuf,
     format: LogFormat,
@@ -158,6 +182,9 @@ pub struct AccessLog {
     thread: Option<JoinHandle<()>>,
     recorder: Recorder,
     entries: Option<Receiver<Entry>>,
+    /// Lost lines that were logged, and when the next message may be.
+    reported: u64,
+    quiet_until_ns: u64,
 }
 
 impl AccessLog {
@@ -175,8 +202,10 @@ impl AccessLog {
             reopen: Arc::default(),
             stop: Arc::default(),
             thread: None,
-            recorder: Recorder { queue, dropped: Arc::default() },
+            recorder: Recorder { queue, counts: Arc::default() },
             entries: Some(entries),
+            reported: 0,
+            quiet_until_ns: 0,
         })
     }
 
@@ -188,29 +217,19 @@ impl AccessLog {
     pub fn start(&mut self) -> Result<(), LogError> {
         let Some(entries) = self.entries.take() else { return Ok(()) };
         let failed = |error| LogError(self.path.clone(), error);
-        let mut writer = Writer {
-            out: open(&self.path).map_err(failed)?,
+        let writer = Writer {
+            sink: open(&self.path).map_err(failed)?,
+            entries,
             path: self.path.clone(),
             format: self.format,
-            line: String::new(),
-            failing: false,
-            dropped: Arc::clone(&self.recorder.dropped),
-            reported: 0,
-        };
-        let (reopen, stop) = (Arc::clone(&self.reopen), Arc::clone(&self.stop));
-        let write = move || loop {
-            let last = stop.load(Ordering::Acquire);
-            if reopen.swap(false, Ordering::AcqRel) {
-                writer.reopen();
-            }
-            writer.write(&entries);
-            if last {
-                return;
-            }
-            std::thread::sleep(WRITE_EVERY);
+            counts: Arc::clone(&self.recorder.counts),
+            reopen: Arc::clone(&self.reopen),
+            stop: Arc::clone(&self.stop),
+            is_failing: false,
+            retry_ns: 0,
         };
         let thread = Builder::new().name("access-log".to_owned()).stack_size(STACK_BYTES);
-        self.thread = Some(thread.spawn(write).map_err(failed)?);
+        self.thread = Some(thread.spawn(move || writer.run()).map_err(failed)?);
         Ok(())
     }
 
@@ -224,72 +243,117 @@ impl AccessLog {
     pub fn reopen(&self) {
         self.reopen.store(true, Ordering::Release);
     }
+
+    /// Logs how many lines were lost since the last message, at most one message in ten seconds.
+    pub(crate) fn report(&mut self, now_ns: u64) {
+        let dropped = self.recorder.dropped();
+        if dropped > self.reported && now_ns >= self.quiet_until_ns {
+            warn!("access log lines lost: {}, {}", dropped - self.reported, self.path.display());
+            self.reported = dropped;
+            self.quiet_until_ns = now_ns + REPORT_EVERY_NS;
+        }
+    }
 }
 
 impl Drop for AccessLog {
     fn drop(&mut self) {
+        self.quiet_until_ns = 0;
+        self.report(now_ns());
         self.stop.store(true, Ordering::Release);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+        let Some(thread) = self.thread.take() else { return };
+        let written = || self.recorder.counts.written.load(Ordering::Relaxed);
+        // A thread that is blocked in a write ends with the process.
+        if !log::wait_while_progressing(|| thread.is_finished(), written) {
+            warn!("the last lines of the access log are lost: {}", self.path.display());
         }
     }
 }
 
+/// The thread's part.
 struct Writer {
-    out: BufWriter<Box<dyn Write + Send>>,
+    sink: LogSink,
+    entries: Receiver<Entry>,
     path: PathBuf,
     format: LogFormat,
-    line: String,
-    failing: bool,
-    dropped: Arc<AtomicU64>,
-    reported: u64,
+    counts: Arc<Counts>,
+    reopen: Arc<AtomicBool>,
+    stop: Arc<AtomicBool>,
+    is_failing: bool,
+    /// When a sink that fails is tried again.
+    retry_ns: u64,
 }
 
 impl Writer {
-    fn write(&mut self, entries: &Receiver<Entry>) {
-        let mut result = Ok(());
-        for entry in entries.try_iter().take(ENTRIES_MAX) {
-            self.line.clear();
-            match self.format {
-                LogFormat::Json => line::json(&mut self.line, &entry),
-                LogFormat::Combined => line::combined(&mut self.line, &entry),
+    /// Writes until the log is dropped and everything is written.
+    fn run(mut self) {
+        loop {
+            let is_last = self.stop.load(Ordering::Acquire);
+            if self.reopen.swap(false, Ordering::AcqRel) {
+                self.reopen();
             }
-            result = result.and(self.out.write_all(self.line.as_bytes()));
+            if self.sink.is_empty() {
+                self.fill();
+            }
+            if self.sink.is_empty() {
+                if is_last {
+                    return;
+                }
+                thread::sleep(WRITE_EVERY);
+            } else if now_ns() < self.retry_ns {
+                thread::sleep(WRITE_EVERY);
+            } else {
+                self.write();
+            }
         }
-        result = result.and_then(|()| self.out.flush());
-        let failing = result.is_err();
-        if let Err(error) = result
-            && !self.failing
-        {
-            warn!("cannot write the access log to {}: {error}", self.path.display());
+    }
+
+    /// Moves entries to the sink as lines, at most [`BATCH_BYTES`] and one line.
+    fn fill(&mut self) {
+        let mut lines = String::new();
+        for entry in self.entries.try_iter() {
+            match self.format {
+                LogFormat::Json => line::json(&mut lines, &entry),
+                LogFormat::Combined => line::combined(&mut lines, &entry),
+            }
+            if lines.len() >= BATCH_BYTES {
+                break;
+            }
         }
-        self.failing = failing;
-        let dropped = self.dropped.load(Ordering::Relaxed);
-        if dropped > self.reported {
-            warn!("access log too slow: {} lines dropped", dropped - self.reported);
-            self.reported = dropped;
+        self.sink.buffer().extend_from_slice(lines.as_bytes());
+    }
+
+    fn write(&mut self) {
+        let path = self.path.display();
+        match self.sink.write(&self.counts.written) {
+            Written::All => {
+                if std::mem::take(&mut self.is_failing) {
+                    info!("access log works again: {path}");
+                }
+            }
+            Written::Full => self.sink.wait_writable(WRITE_EVERY),
+            Written::Failed(error) => {
+                self.counts.errors.fetch_add(1, Ordering::Relaxed);
+                self.retry_ns = now_ns() + log::RETRY.as_nanos() as u64;
+                if !std::mem::replace(&mut self.is_failing, true) {
+                    warn!("cannot write the access log to {path}: {error}; trying again");
+                }
+            }
         }
     }
 
     fn reopen(&mut self) {
-        match open(&self.path) {
-            Ok(out) => self.out = out,
-            Err(error) => warn!(
+        self.retry_ns = 0;
+        if let Err(error) = self.sink.reopen() {
+            warn!(
                 "cannot reopen the access log {}: {error}; still writing to the old file",
                 self.path.display()
-            ),
+            );
         }
     }
 }
 
-fn open(path: &Path) -> io::Result<BufWriter<Box<dyn Write + Send>>> {
-    let out: Box<dyn Write + Send> = if path == Path::new("-") {
-        Box::new(io::stdout())
-    } else {
-        let file: File = OpenOptions::new().create(true).append(true).open(path)?;
-        Box::new(file)
-    };
-    Ok(BufWriter::new(out))
+fn open(path: &Path) -> io::Result<LogSink> {
+    if path == Path::new("-") { Ok(LogSink::stdout()) } else { LogSink::file(path) }
 }
 
 #[cfg(test)]
@@ -353,7 +417,7 @@ pub(crate) mod tests {
     #[test]
     fn entries_dropped_from_a_full_queue_are_counted() {
         let (queue, entries) = sync_channel(2);
-        let recorder = Recorder { queue, dropped: Arc::default() };
+        let recorder = Recorder { queue, counts: Arc::default() };
         for _ in 0..5 {
             recorder.post(entry("/"));
         }

@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 
+use admin::log;
 use engine::{ConnId, RejectedRequest};
 use wire::http::Request;
 
@@ -42,7 +43,7 @@ impl PendingEntry {
             began_ns: now_ns,
             client,
             method: cut(request.method.as_bytes()),
-            host: cut(request.authority().unwrap_or_default()),
+            host: log::cut(request.authority().unwrap_or_default(), log::SHOWN_CHARS_MAX).0.into(),
             target: cut(request.target.as_bytes()),
             agent: header("user-agent"),
             referer: header("referer"),

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use action_cable::Channel;
+use admin::log;
 use engine::{Answer, ConnId, Core, Incoming, Response, Sys, retry_after};
 use wire::http::Request;
 
@@ -248,7 +249,7 @@ impl ServeHandler {
             return None;
         }
         self.counters(worker).origin_refused.add(1);
-        let origin = String::from_utf8_lossy(origin).into();
+        let origin = log::shown(origin).into();
         self.shared.log.post(LogEvent::OriginRefused(origin));
         Some(refuse(403, "This origin is not allowed.\n"))
     }
@@ -256,7 +257,7 @@ impl ServeHandler {
     /// Refuses a request whose Host is not this machine's, or not an allowed one.
     fn refuse_host(&self, worker: u16, request: &Request<'_, '_>) -> Answer {
         self.counters(worker).host_refused.add(1);
-        let host = String::from_utf8_lossy(request.authority().unwrap_or_default()).into();
+        let host = log::shown(request.authority().unwrap_or_default()).into();
         if self.policy.origins.loopback {
             self.shared.log.post(LogEvent::HostRefused(host));
             return refuse(

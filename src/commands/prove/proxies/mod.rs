@@ -114,7 +114,7 @@ pub(super) fn run(args: &Args, plan: &Plan, mut screen: Screen) -> Result<ExitCo
     screen.end();
     let text = table::text(&experiment);
     match args.json.as_deref() == Some(output::STDOUT) {
-        true => eprint!("{text}"),
+        true => output::print_to_stderr(&text),
         false => output::print(&text)?,
     }
     if let Some(file) = &args.json {
@@ -122,7 +122,7 @@ pub(super) fn run(args: &Args, plan: &Plan, mut screen: Screen) -> Result<ExitCo
     }
     if let Some(file) = &args.html {
         table::page(&experiment, plan).write(file)?;
-        eprintln!("report: {file}");
+        output::note(&format!("report: {file}"));
     }
     Ok(match experiment.verdict {
         HELD | NOT_JUDGED => ExitCode::SUCCESS,

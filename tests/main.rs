@@ -59,6 +59,7 @@ mod proxy_metrics;
 mod proxy_names;
 mod proxy_pools;
 mod proxy_restarts;
+mod proxy_timeouts;
 mod proxy_upstreams;
 mod report;
 mod scenario_flows;

@@ -84,7 +84,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME", default_value = "off", value_parser = idle_timeout,
         help_heading = TUNNELS)]
     max_lifetime: IdleTimeout,
-    /// Timeout for connecting to an upstream
+    /// Timeout for connecting to an upstream, including TLS
     #[arg(long, value_name = "TIME", default_value = "3s", value_parser = units::positive_duration,
         help_heading = UPSTREAMS)]
     connect_timeout: Duration,

@@ -94,7 +94,8 @@ impl<S: Sys, H: Handler> Core<S, H> {
     }
 
     /// Begins a raw connect to a destination that need not be a target. With `tls`, the TLS
-    /// handshake comes first. The handler's `connected` or `closed` reports the result.
+    /// handshake comes first. The handler's `connected` or `closed` reports the result. No timeout
+    /// is set: that is up to the handler.
     ///
     /// # Errors
     /// An error that the kernel reports at once, as with [`Core::connect`]; a UNIX socket whose
@@ -111,24 +112,19 @@ impl<S: Sys, H: Handler> Core<S, H> {
             Destination::Tcp(address) => self.sys.connect(address, source)?,
             Destination::Unix(path) => self.sys.connect_unix(path)?,
         };
-        if let Some(timeout) = self.limits.peer_timeout {
-            self.sys.notice_dead_peer(fd, timeout);
-        }
         self.counters().connects.add(1);
         let slot = self.insert_outgoing(fd);
-        let timeout = self.limits.handshake_timeout;
         let Some(conn) = self.slab.get_mut(slot) else {
             broken(SLOT_IN_USE);
             return Err(io::ErrorKind::Other.into());
         };
-        conn.flags.set(Flags::CLIENT | Flags::DEADLINE);
+        conn.flags.set(Flags::CLIENT);
         conn.target = NO_TARGET;
         if let (Some(mut session), Some(tls)) = (session, tls) {
             session.queue_client_hello(tls.prefix);
             conn.cold().tls = Some(Box::new(session));
         }
         let generation = conn.generation;
-        self.timers.handshake.push(self.now_ns, timeout, slot, generation);
         self.begin_handshake(slot);
         Ok(ConnId::new(self.index, slot, generation))
     }

@@ -243,7 +243,11 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         let Some(conn) = self.core.slab.get_mut(slot) else { return broken(SLOT_IN_USE) };
         conn.mode = Mode::Raw;
         conn.last_active = tick;
-        let id = ConnId::new(self.core.index, slot, conn.generation);
+        let (id, fd) = (ConnId::new(self.core.index, slot, conn.generation), conn.fd);
+        if let Some(timeout) = self.core.limits.peer_timeout {
+            // Only now: TCP_USER_TIMEOUT would limit the connect, too.
+            self.core.sys.notice_dead_peer(fd, timeout);
+        }
         self.handler.connected(&mut self.core, id);
         self.core.sync_interest(slot);
     }

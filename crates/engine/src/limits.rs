@@ -116,8 +116,8 @@ pub struct Limits {
     /// Bytes that may wait in one worker's mailbox. Default 8 MiB.
     pub mailbox_bytes: usize,
     /// A peer that acknowledges neither data nor keep-alive probes for this long is dead; `None`
-    /// leaves that to the system. Applies to connections of [`crate::Core::connect_raw`]; listeners
-    /// have their own setting. Default `None`.
+    /// leaves that to the system. Applies to outgoing raw connections once they are connected;
+    /// listeners have their own setting. Default `None`.
     pub peer_timeout: Option<Duration>,
     /// Admission limits.
     pub admission: AdmissionLimits,

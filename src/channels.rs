@@ -2,11 +2,16 @@
 
 use std::time::Duration;
 
-use serve::Channels;
+use anyhow::{Result, bail};
+use serve::{Channels, Limits};
 
 use crate::units;
 
 const HEADING: &str = "Channels";
+
+/// Steps of the pong timeout in which silence is measured, and the fewest that are accepted.
+const PONG_STEPS: u32 = 16;
+const PONG_STEPS_MIN: u32 = 8;
 
 /// The flags.
 #[derive(clap::Args, Debug)]
@@ -20,7 +25,8 @@ pub(crate) struct Flags {
     #[arg(long, value_name = "TIME", default_value = "3s", value_parser = units::positive_duration,
         help_heading = HEADING)]
     ping_interval: Duration,
-    /// Disconnect clients of AnyCable's extended protocol that are silent for this time, or off
+    /// Disconnect clients of AnyCable's extended protocol that are silent for this time, or off. Longer
+    /// than the ping interval
     #[arg(long, value_name = "TIME", default_value = "off", value_parser = timeout, help_heading = HEADING)]
     pong_timeout: Timeout,
     /// Maximum subscriptions of one connection
@@ -44,6 +50,33 @@ impl Flags {
             pong_timeout: self.pong_timeout.0,
             max_subscriptions: usize::try_from(self.max_subscriptions).unwrap_or(usize::MAX),
         }
+    }
+
+    /// Sets how precisely silence is measured. Call it when the timeouts are set.
+    ///
+    /// # Errors
+    /// A pong timeout that clients cannot keep, or that cannot be measured.
+    pub(crate) fn set(&self, limits: &mut Limits) -> Result<()> {
+        let Some(pong) = self.pong_timeout.0 else { return Ok(()) };
+        if pong <= self.ping_interval {
+            bail!(
+                "invalid --pong-timeout {pong:?}: expected more than --ping-interval {:?}, as clients \
+                 answer pings",
+                self.ping_interval
+            );
+        }
+        limits.idle_precision = Some(pong / PONG_STEPS);
+        let step = limits.idle_step();
+        let finest = Limits { idle_timeout: None, ..limits.clone() }.idle_step();
+        if step > (pong / PONG_STEPS_MIN).max(finest) {
+            bail!(
+                "invalid --pong-timeout {pong:?}: with --idle-timeout {:?} silence is measured in steps \
+                 of {step:?}; expected at least {:?}, or a shorter --idle-timeout",
+                limits.idle_timeout.unwrap_or_default(),
+                step * PONG_STEPS_MIN
+            );
+        }
+        Ok(())
     }
 }
 

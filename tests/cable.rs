@@ -1,14 +1,14 @@
 //! `/cable`, frame by frame: commands of Action Cable clients and the messages to them. The real
 //! clients are in `peers.rs`.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::harness::server::Server;
 use crate::harness::socket::{BINARY, CLOSE, Socket, TEXT, upgrade};
-use crate::harness::{eventually, http};
+use crate::harness::{eventually, executable, http};
 
 const NEWS: &str = r#"{"channel":"$pubsub","stream_name":"news"}"#;
 /// The same channel, another text.
@@ -297,8 +297,7 @@ fn a_ping_is_sent_ahead_of_queued_data() {
 
 #[test]
 fn a_silent_session_ends_after_the_pong_timeout() {
-    // Silence is measured in ticks of the idle timeout.
-    let flags = ["--ping-interval", "50ms", "--pong-timeout", "300ms", "--idle-timeout", "8s"];
+    let flags = ["--ping-interval", "50ms", "--pong-timeout", "300ms"];
     let server = Server::start(&flags);
     let mut silent = Client::with(&server, "/cable", "actioncable-v1-ext-json");
     let mut basic = Client::connect(&server);
@@ -315,6 +314,42 @@ fn a_silent_session_ends_after_the_pong_timeout() {
     assert_eq!(silent.socket.close_code(), 1000);
     basic.subscribe(NEWS);
     assert_eq!(server.metrics()["standfast_no_pong_total"], 1.0);
+}
+
+#[test]
+fn a_long_idle_timeout_does_not_blur_the_pong_timeout() {
+    const PINGS: usize = 25;
+    for idle in ["1000s", "off"] {
+        let flags = ["--ping-interval", "200ms", "--pong-timeout", "1s", "--idle-timeout", idle];
+        let server = Server::start(&flags);
+        let mut live = Client::with(&server, "/cable", "actioncable-v1-ext-json");
+        let mut answered = Instant::now();
+        for _ in 0..PINGS {
+            let frame = live.socket.frame().expect("it stays connected");
+            let text = String::from_utf8_lossy(&frame.payload);
+            assert!(text.starts_with(r#"{"type":"ping""#), "{idle}: {text}");
+            answered = Instant::now();
+            live.send(&json!({"command": "pong"}));
+        }
+        let expected = json!({"type": "disconnect", "reason": "no_pong", "reconnect": true});
+        while live.receive() != expected {}
+        let silent = answered.elapsed();
+        assert!(silent >= Duration::from_secs(1), "{idle}: {silent:?}");
+    }
+}
+
+#[test]
+fn a_pong_timeout_that_cannot_be_kept_is_refused() {
+    for (flags, complaint) in [
+        (["--pong-timeout", "3s", "--idle-timeout", "1h"], "more than --ping-interval 3s"),
+        (["--pong-timeout", "6s", "--idle-timeout", "13h"], "at least 6.24s, or a shorter"),
+    ] {
+        let finished =
+            executable::run(&[&["serve", "--listen", "127.0.0.1:0"], &flags[..]].concat());
+        assert_eq!(finished.code, Some(2), "{finished:?}");
+        assert!(finished.stderr.contains("invalid --pong-timeout"), "{finished:?}");
+        assert!(finished.stderr.contains(complaint), "{finished:?}");
+    }
 }
 
 #[test]

@@ -209,6 +209,7 @@ fn live(args: &Args) -> Result<Live> {
     limits.idle_timeout = args.idle_timeout.0;
     limits.pings = matches!(args.pings, Switch::On);
     args.admission.set(&mut limits)?;
+    args.channels.set(&mut limits)?;
     let (allow_origin, admin_key) = (args.allow_origin.clone(), args.server.admin_key.clone());
     let allow_host = args.allow_host.clone();
     let (auth, tls) = (args.auth.auth()?, args.tls.server()?);

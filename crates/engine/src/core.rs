@@ -285,6 +285,12 @@ impl<S: Sys, H: Handler> Core<S, H> {
         Some(self.timers.ns_between(conn.last_active, self.tick))
     }
 
+    /// As [`Core::idle_ns`], rounded down: never more than the time that has passed.
+    #[must_use]
+    pub fn idle_at_least_ns(&self, id: ConnId) -> Option<u64> {
+        self.idle_ns(id).map(|idle_ns| idle_ns.saturating_sub(self.timers.tick_ns()))
+    }
+
     /// A report on one connection.
     #[must_use]
     pub fn info(&self, id: ConnId) -> Option<ConnInfo> {

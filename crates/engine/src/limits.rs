@@ -94,6 +94,9 @@ pub struct Limits {
     pub slow_consumer: SlowConsumer,
     /// A connection idle for this long is closed; `None` disables that. Default 120 s.
     pub idle_timeout: Option<Duration>,
+    /// The step in which idle times are measured, where that is to be finer than a 256th of the idle
+    /// timeout; see [`Limits::idle_step`]. `None` by default.
+    pub idle_precision: Option<Duration>,
     /// Send pings at half the idle timeout, so that live peers stay connected. Default on.
     pub pings: bool,
     /// Time for the complete request head, from its first byte, for a requested body, or for the
@@ -132,6 +135,7 @@ impl Default for Limits {
             send_queue_bytes: 1024 * 1024,
             slow_consumer: SlowConsumer::Disconnect,
             idle_timeout: Some(Duration::from_secs(120)),
+            idle_precision: None,
             pings: true,
             handshake_timeout: Duration::from_secs(10),
             keep_alive_timeout: Duration::from_secs(75),

@@ -58,6 +58,19 @@ impl Deadlines {
     }
 }
 
+impl Limits {
+    /// The step in which idle times are measured, at least 20 ms. It can be coarser than
+    /// [`Limits::idle_precision`], as idle and keep-alive timeouts have at most 60,000 steps.
+    #[must_use]
+    pub fn idle_step(&self) -> Duration {
+        let slice = self.idle_timeout.map(|timeout| timeout / (4 * SLICES));
+        let step = slice.map_or(TICK_DEFAULT, |slice| slice.clamp(TICK_MIN, TICK_MAX));
+        let longest = self.idle_timeout.unwrap_or_default().max(self.keep_alive_timeout);
+        let finest = (longest / u32::from(TICKS_MAX)).max(TICK_MIN);
+        self.idle_precision.map_or(step, |precision| precision.max(finest).min(step))
+    }
+}
+
 /// The timers of one worker.
 pub(crate) struct Timers {
     pub(crate) handshake: Deadlines,
@@ -77,8 +90,7 @@ pub(crate) struct Timers {
 impl Timers {
     pub(crate) fn new(limits: &Limits, now_ns: u64) -> Self {
         let quarter = limits.idle_timeout.map(|timeout| timeout / 4);
-        let tick = quarter.map_or(TICK_DEFAULT, |q| (q / SLICES).clamp(TICK_MIN, TICK_MAX));
-        let tick_ns = nanoseconds(tick);
+        let tick_ns = nanoseconds(limits.idle_step());
         let in_ticks = |d: Duration| (nanoseconds(d) / tick_ns).clamp(1, u64::from(TICKS_MAX));
         let idle = limits.idle_timeout.map(in_ticks);
         Timers {
@@ -155,6 +167,11 @@ impl Timers {
         u64::from(TICKS_MAX) * self.tick_ns
     }
 
+    /// The duration of a tick.
+    pub(crate) fn tick_ns(&self) -> u64 {
+        self.tick_ns
+    }
+
     /// Nanoseconds between two ticks that connections keep.
     pub(crate) fn ns_between(&self, from: u16, to: u16) -> u64 {
         u64::from(to.wrapping_sub(from)) * self.tick_ns
@@ -219,6 +236,31 @@ mod tests {
         let at = long.tick(hour_ns).wrapping_sub(long.ticks(before_ns));
         let after_ns = long.ns_between(at, long.tick(hour_ns));
         assert!(before_ns - after_ns < long.tick_ns, "{before_ns} {after_ns}");
+    }
+
+    #[test]
+    fn a_long_idle_timeout_is_measured_as_precisely_as_wanted() {
+        let (seconds, hour) = (Duration::from_secs, Duration::from_secs(3_600));
+        let limits = |idle_timeout, precision| Limits {
+            idle_timeout,
+            idle_precision: precision,
+            ..Limits::default()
+        };
+        assert!(limits(Some(hour), None).idle_step() > seconds(14));
+        let fine = limits(Some(hour), Some(seconds(6) / 16));
+        assert_eq!(fine.idle_step(), seconds(6) / 16);
+        let timers = Timers::new(&fine, 0);
+        let between = |from, to| {
+            let tick = |at| timers.tick(nanoseconds(at));
+            Duration::from_nanos(timers.ns_between(tick(from), tick(to)))
+        };
+        assert_eq!(between(seconds(3), seconds(9)), seconds(6));
+        let in_ticks = u64::from(timers.idle_ticks.unwrap()) * timers.tick_ns();
+        assert_eq!(in_ticks, nanoseconds(hour), "the idle timeout itself is unchanged");
+        // At most 60,000 steps, or the ticks that connections keep would wrap around.
+        assert_eq!(limits(Some(24 * hour), Some(seconds(1))).idle_step(), 24 * hour / 60_000);
+        assert_eq!(limits(None, Some(seconds(1) / 2)).idle_step(), seconds(1) / 2);
+        assert_eq!(limits(None, Some(seconds(9))).idle_step(), TICK_DEFAULT);
     }
 
     #[test]

@@ -72,8 +72,8 @@ impl ServeHandler {
     /// Pings a client of the extended protocol, or ends its session if it was silent for longer than
     /// the pong timeout.
     fn beat_extended<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, ping: &SharedFrame) {
-        let silent_ns = core.idle_ns(id).unwrap_or(0);
-        let late = |timeout: Duration| u128::from(silent_ns) > timeout.as_nanos();
+        let silent_ns = core.idle_at_least_ns(id).unwrap_or(0);
+        let late = |timeout: Duration| u128::from(silent_ns) >= timeout.as_nanos();
         if self.policy.channels.pong_timeout.is_some_and(late) && core.is_open(id) {
             self.counters(core.worker()).no_pong.add(1);
             return self.disconnect(core, id, Disconnect::NoPong);

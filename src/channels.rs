@@ -33,6 +33,10 @@ pub(crate) struct Flags {
     #[arg(long, value_name = "N", default_value = "1k", value_parser = units::positive_count,
         help_heading = HEADING)]
     max_subscriptions: u64,
+    /// Maximum memory of one connection's subscriptions
+    #[arg(long, value_name = "SIZE", default_value = "64KiB", value_parser = units::size,
+        help_heading = HEADING)]
+    max_subscription_bytes: u64,
 }
 
 /// A timeout, or none.
@@ -49,6 +53,8 @@ impl Flags {
             ping_interval: self.ping_interval,
             pong_timeout: self.pong_timeout.0,
             max_subscriptions: usize::try_from(self.max_subscriptions).unwrap_or(usize::MAX),
+            max_subscription_bytes: usize::try_from(self.max_subscription_bytes)
+                .unwrap_or(usize::MAX),
         }
     }
 

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::harness::server::Server;
 use crate::harness::socket::{BINARY, CLOSE, Socket, TEXT, upgrade};
-use crate::harness::{eventually, executable, http};
+use crate::harness::{Scratch, eventually, executable, http};
 
 const NEWS: &str = r#"{"channel":"$pubsub","stream_name":"news"}"#;
 /// The same channel, another text.
@@ -180,6 +180,104 @@ fn unauthorized_subscriptions_are_rejected_and_counted() {
     assert_eq!(client.receive()["type"], "reject_subscription");
     client.command("unsubscribe", NEWS);
     client.subscribe(third);
+}
+
+/// The `number`th identifier of a client for the stream `news`, padded to some length.
+fn padded(client: usize, number: usize, length: usize) -> String {
+    let pad = format!("{client}-{number}-{}", "x".repeat(length));
+    json!({"channel": "$pubsub", "stream_name": "news", "pad": pad}).to_string()
+}
+
+/// Subscribes by identifiers of its own until one is rejected or it has `most`.
+fn subscribe_all(client: &mut Client, number: usize, most: usize, length: usize) -> usize {
+    for count in 0..most {
+        client.command("subscribe", &padded(number, count, length));
+        if client.receive()["type"] == "reject_subscription" {
+            return count;
+        }
+    }
+    most
+}
+
+#[test]
+fn subscriptions_of_a_client_are_limited_in_bytes() {
+    let server = Server::start(&[]);
+    let counted = || server.metrics()["standfast_subscription_bytes"] as usize;
+    let mut client = Client::connect(&server);
+    let confirmed = subscribe_all(&mut client, 0, 1_000, 3_500);
+    assert!((5..15).contains(&confirmed), "{confirmed} of 3.5 KB each, twice and more, in 64 KiB");
+    let refused = "standfast_auth_refused_total{cause=\"subscription_bytes\"}";
+    assert_eq!(server.metrics()[refused], 1.0);
+    assert!((32 << 10..=64 << 10).contains(&counted()), "{}", counted());
+    // What it has works, and one that it gives up makes room.
+    publish(&server, "1");
+    (0..confirmed).for_each(|_| assert_eq!(client.receive()["message"], 1));
+    client.command("subscribe", &padded(0, 0, 3_500));
+    assert_eq!(client.receive()["type"], "confirm_subscription", "it is subscribed already");
+    client.command("unsubscribe", &padded(0, 0, 3_500));
+    client.subscribe(&padded(0, 7_777, 3_500));
+    // Another client has a limit of its own, though it uses the same identifiers.
+    let mut second = Client::connect(&server);
+    assert_eq!(subscribe_all(&mut second, 0, 1_000, 3_500), confirmed);
+    drop((client, second));
+    eventually("nothing is counted any more", || {
+        let metrics = server.metrics();
+        counted() == 0 && metrics["standfast_subscriptions"] + metrics["standfast_topics"] == 0.0
+    });
+}
+
+#[test]
+fn short_subscriptions_are_limited_in_bytes_as_well() {
+    let server = Server::start(&["--max-subscription-bytes", "16KiB"]);
+    let mut client = Client::connect(&server);
+    let confirmed = subscribe_all(&mut client, 0, 1_000, 0);
+    assert!((10..25).contains(&confirmed), "{confirmed}");
+}
+
+/// However few clients have left, and however many stay.
+#[test]
+fn memory_of_subscriptions_is_returned_when_their_clients_leave() {
+    let server = Server::start(&["--max-subscription-bytes", "16MiB", "--workers", "1"]);
+    let mut staying: Vec<Client> = (0..20).map(|_| Client::connect(&server)).collect();
+    staying.iter_mut().for_each(|client| client.subscribe(NEWS));
+    let before = server.rss_bytes();
+    let mut leaving: Vec<Client> = (0..4).map(|_| Client::connect(&server)).collect();
+    for (number, client) in leaving.iter_mut().enumerate() {
+        assert_eq!(subscribe_all(client, number, 500, 3_500), 500);
+    }
+    let held = server.rss_bytes() - before;
+    assert!(held > 12 << 20, "{held}");
+    drop(leaving);
+    eventually("memory is returned", || server.rss_bytes() < before + held / 5);
+    publish(&server, "1");
+    staying.iter_mut().for_each(|client| assert_eq!(client.receive(), data(NEWS, 1)));
+}
+
+#[test]
+fn over_the_memory_limit_clients_with_the_most_subscriptions_are_shed() {
+    let config = Scratch::new("subscriptions.toml", "[serve]\nmemory_limit = '4GiB'\n");
+    let more = ["--config", config.path(), "--max-subscription-bytes", "16MiB"];
+    let server = Server::start(&[&more[..], &["--workers", "1"]].concat());
+    let mut few: Vec<Client> = (0..50).map(|_| Client::connect(&server)).collect();
+    few.iter_mut().for_each(|client| client.subscribe(NEWS));
+    let before = server.rss_bytes();
+    let mut many: Vec<Client> = (0..4).map(|_| Client::connect(&server)).collect();
+    for (number, client) in many.iter_mut().enumerate() {
+        assert_eq!(subscribe_all(client, number, 500, 3_500), 500);
+    }
+    let held = server.rss_bytes() - before;
+    assert!(held > 12 << 20 && server.rss_bytes() > 16 << 20, "{held}");
+    let limit = server.rss_bytes() - held / 2;
+    config.write(&format!("[serve]\nmemory_limit = '{}KiB'\n", limit >> 10));
+    server.signal(Signal::HUP);
+    eventually("one with many is shed, and memory is below the limit", || {
+        // Their pongs and commands make no difference.
+        many.iter_mut().for_each(|client| client.send(&json!({"command": "pong"})));
+        server.closed("shed") > 0 && server.rss_bytes() < limit
+    });
+    assert!(server.closed("shed") <= 4, "{}", server.closed("shed"));
+    publish(&server, "1");
+    few.iter_mut().for_each(|client| assert_eq!(client.receive(), data(NEWS, 1)));
 }
 
 #[test]

@@ -35,6 +35,7 @@ const RELOADABLE: &[&[&str]] = &[
         "jwt_param",
         "jwt_secret",
         "max_message",
+        "max_subscription_bytes",
         "max_subscriptions",
         "ping_interval",
         "pings",

@@ -10,41 +10,44 @@ use std::time::Duration;
 use engine::Remote;
 use engine::sys::process::{now_ns, trim_allocator};
 
-/// A peak of fewer connections leaves nothing worth returning.
-const CONNECTIONS_MIN: u64 = 1_000;
-/// A peak of fewer queued bytes leaves nothing worth returning.
-const QUEUED_BYTES_MIN: u64 = 512 * 1024;
-/// Shortest time between two returns because of emptied queues: slow readers fill and empty theirs
-/// all the time.
-const QUEUES_EVERY: Duration = Duration::from_secs(5);
+/// After a peak of more connections memory is returned at once, otherwise as rarely as because of
+/// emptied queues.
+const CONNECTIONS_MANY: u64 = 1_000;
+/// A peak of fewer held bytes leaves nothing worth returning.
+const HELD_BYTES_MIN: u64 = 512 * 1024;
+/// Shortest time between two returns because of emptied queues or few connections: slow readers fill
+/// and empty theirs all the time.
+const RARELY_EVERY: Duration = Duration::from_secs(5);
 
 /// Peaks since memory was last returned.
 #[derive(Default)]
 pub(crate) struct MemoryTrim {
     open: Peak,
-    queued: Peak,
-    /// No return because of emptied queues before this.
-    queues_not_before_ns: u64,
+    held: Peak,
+    /// No return before this, except after many connections.
+    rarely_not_before_ns: u64,
 }
 
 impl MemoryTrim {
-    /// Returns memory when connections or queued bytes have fallen below half of their peak.
-    pub(crate) fn check<P>(&mut self, open: u64, remote: &Remote<P>) {
-        let queued = remote.counters().map(|worker| worker.queued_bytes.get()).sum();
-        if self.is_due(open, queued, now_ns()) {
+    /// Returns memory when connections, or bytes in queues and held otherwise, have fallen below
+    /// half of their peak.
+    pub(crate) fn check<P>(&mut self, open: u64, held: u64, remote: &Remote<P>) {
+        let queued: u64 = remote.counters().map(|worker| worker.queued_bytes.get()).sum();
+        if self.is_due(open, queued + held, now_ns()) {
             trim_allocator();
         }
     }
 
-    fn is_due(&mut self, open: u64, queued: u64, now_ns: u64) -> bool {
-        let disconnected = self.open.has_halved(open, CONNECTIONS_MIN);
-        let too_soon = now_ns < self.queues_not_before_ns;
-        let queued_min = if too_soon { u64::MAX } else { QUEUED_BYTES_MIN };
-        let emptied = self.queued.has_halved(queued, queued_min);
-        if emptied {
-            self.queues_not_before_ns = now_ns + QUEUES_EVERY.as_nanos() as u64;
+    fn is_due(&mut self, open: u64, held: u64, now_ns: u64) -> bool {
+        let too_soon = now_ns < self.rarely_not_before_ns;
+        let at_least = |min| if too_soon { u64::MAX } else { min };
+        let many_left = self.open.has_halved(open, CONNECTIONS_MANY);
+        let few_left = self.open.has_halved(open, at_least(1));
+        let emptied = self.held.has_halved(held, at_least(HELD_BYTES_MIN));
+        if few_left || emptied {
+            self.rarely_not_before_ns = now_ns + RARELY_EVERY.as_nanos() as u64;
         }
-        disconnected || emptied
+        many_left || few_left || emptied
     }
 }
 
@@ -71,11 +74,14 @@ mod tests {
     #[test]
     fn memory_is_returned_each_time_connections_halve() {
         let mut memory_trim = MemoryTrim::default();
-        let open = [0, 900, 10, 5_000, 2_600, 2_400, 2_400, 1_300, 1_100, 900, 0];
-        let due: Vec<bool> =
-            (0..).zip(open).map(|(s, n)| memory_trim.is_due(n, 0, s * SECOND)).collect();
-        let at: Vec<usize> = (0..due.len()).filter(|index| due[*index]).collect();
-        assert_eq!(at, [5, 8, 10], "each time below half of the last peak");
+        let mut at = |from: u64, open: &[u64]| {
+            let due = |(s, n): &(u64, &u64)| memory_trim.is_due(**n, 0, s * SECOND);
+            (from..).zip(open).filter(due).map(|(s, _)| s).collect::<Vec<u64>>()
+        };
+        let open = [5_000, 2_600, 2_400, 2_400, 1_300, 1_100, 900, 2_000, 0];
+        assert_eq!(at(10, &open), [12, 15, 18], "each time below half of the last peak");
+        let open = [9, 5, 4, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0];
+        assert_eq!(at(100, &open), [102, 109], "however few they were, but not every second");
     }
 
     #[test]
@@ -87,18 +93,18 @@ mod tests {
             seconds.filter(|s| memory_trim.is_due(100, queued(*s), s * SECOND)).count()
         };
         assert_eq!(
-            times(&mut memory_trim, 0..60, |s| (s % 2) * (QUEUED_BYTES_MIN - 1)),
+            times(&mut memory_trim, 0..60, |s| (s % 2) * (HELD_BYTES_MIN - 1)),
             0,
             "too few bytes"
         );
         assert_eq!(
-            times(&mut memory_trim, 60..120, |s| (s % 2) * 64 * QUEUED_BYTES_MIN),
+            times(&mut memory_trim, 60..120, |s| (s % 2) * 64 * HELD_BYTES_MIN),
             10,
             "once in five seconds"
         );
         let mut memory_trim = MemoryTrim::default();
         assert_eq!(
-            times(&mut memory_trim, 0..60, |s| u64::from(s < 3) * 64 * QUEUED_BYTES_MIN),
+            times(&mut memory_trim, 0..60, |s| u64::from(s < 3) * 64 * HELD_BYTES_MIN),
             1,
             "once after the last peak"
         );

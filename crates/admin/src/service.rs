@@ -111,11 +111,11 @@ pub trait Lifecycle {
     fn admin(&self) -> Option<&Address>;
 
     /// Runs the periodic tasks: detects a failed worker, enforces the memory limit, logs refused
-    /// clients.
+    /// clients. `held_bytes` is what the program itself holds for clients.
     ///
     /// # Errors
     /// A worker has ended without being told to.
-    fn tick(&mut self, memory_limit: Option<u64>) -> io::Result<()>;
+    fn tick(&mut self, memory_limit: Option<u64>, held_bytes: u64) -> io::Result<()>;
 
     /// Starts draining: closes connections, spread over `over`.
     fn drain(&mut self, over: Duration);
@@ -133,10 +133,10 @@ impl<P: Send + 'static> Lifecycle for Service<P> {
         self.admin.as_ref().map(AdminListener::address)
     }
 
-    fn tick(&mut self, memory_limit: Option<u64>) -> io::Result<()> {
+    fn tick(&mut self, memory_limit: Option<u64>, held_bytes: u64) -> io::Result<()> {
         self.refusal_log.write(&self.remote);
         self.memory_watch.check(&self.remote, memory_limit);
-        self.memory_trim.check(self.open(), &self.remote);
+        self.memory_trim.check(self.open(), held_bytes, &self.remote);
         self.watchdog.look(&self.remote);
         invariants::log_unreported();
         match std::mem::replace(&mut self.stage, Stage::Ended) {
@@ -196,6 +196,11 @@ pub trait Server {
     /// Resident memory in bytes beyond which clients are refused and shed.
     fn memory_limit(&self) -> Option<u64>;
 
+    /// Memory that the program itself holds for clients now, in bytes.
+    fn held_bytes(&self) -> u64 {
+        0
+    }
+
     /// The program's own part of [`Server::tick`].
     fn on_tick(&mut self) {}
 
@@ -219,7 +224,8 @@ pub trait Server {
     fn tick(&mut self) -> io::Result<()> {
         self.on_tick();
         let memory_limit = self.memory_limit();
-        self.lifecycle_mut().tick(memory_limit)
+        let held_bytes = self.held_bytes();
+        self.lifecycle_mut().tick(memory_limit, held_bytes)
     }
 
     /// Starts draining: stops accepting, answers `draining` at `/health`, and closes every connection,

@@ -73,12 +73,19 @@ pub struct Channels {
     pub pong_timeout: Option<Duration>,
     /// Subscriptions that one connection may have. Default 1,000.
     pub max_subscriptions: usize,
+    /// Memory that the subscriptions of one connection may take, in bytes. Default 64 KiB.
+    pub max_subscription_bytes: usize,
 }
 
 impl Default for Channels {
     fn default() -> Self {
         let ping_interval = Duration::from_secs(3);
-        Channels { ping_interval, pong_timeout: None, max_subscriptions: 1_000 }
+        Channels {
+            ping_interval,
+            pong_timeout: None,
+            max_subscriptions: 1_000,
+            max_subscription_bytes: 64 * 1024,
+        }
     }
 }
 

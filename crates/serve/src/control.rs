@@ -155,6 +155,8 @@ impl Program for Control {
         gauge("addresses", "Addresses tracked for the limits per address.", addresses);
         let subscriptions = self.sum(|worker| worker.subscriptions.get());
         gauge("subscriptions", "Subscriptions of connections to topics.", subscriptions);
+        let bytes = self.sum(|worker| worker.subscription_bytes.get());
+        gauge("subscription_bytes", "Memory counted for subscriptions.", bytes);
         let topics = self.shared.directory.topics() as u64;
         gauge("topics", "Topics that have a subscriber.", topics);
         let running = self.shared.running().count() as u64;
@@ -217,6 +219,7 @@ impl Program for Control {
             "addresses": self.remote.addresses(),
             "topics": self.shared.directory.topics(),
             "subscriptions": self.sum(|worker| worker.subscriptions.get()),
+            "subscription_bytes": self.sum(|worker| worker.subscription_bytes.get()),
             "published": {
                 "api": self.published.load(Ordering::Relaxed),
                 "broadcast": self.broadcast.load(Ordering::Relaxed),

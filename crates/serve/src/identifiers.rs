@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use engine::invariant;
+use topics::Slots;
 
 /// The properties that subscribers of a topic must share to get the same bytes: a group of
 /// [`topics::Topics`], which knows it by a number.
@@ -63,12 +64,37 @@ pub(crate) struct Identifier {
     subscriptions: u32,
 }
 
+/// Memory of a subscription that shares nothing with others, beyond its texts, in bytes: entries of
+/// the identifier, of the group and of the topic, with the spare room of tables. Measured.
+const SUBSCRIPTION_BYTES: usize = 640;
+
+/// Memory of a subscription that shares nothing with others, in bytes. It counts for the limit of
+/// a connection even if others have the same: they may leave.
+pub(crate) fn subscription_bytes(identifier: &str, topic: &str) -> u32 {
+    // As text and in the prefix, where quotes are escaped.
+    let quotes = identifier.bytes().filter(|byte| matches!(byte, b'"' | b'\\')).count();
+    let bytes = SUBSCRIPTION_BYTES + 2 * identifier.len() + quotes + 2 * topic.len();
+    u32::try_from(bytes).unwrap_or(u32::MAX)
+}
+
+impl Identifier {
+    /// The share of its memory that each of its subscriptions accounts for, in bytes.
+    pub(crate) fn share(&self) -> usize {
+        let bytes = subscription_bytes(&self.text, &self.topic) as usize;
+        bytes / (self.subscriptions as usize).max(1)
+    }
+
+    /// The memory of a subscription by it, in bytes.
+    pub(crate) fn bytes(&self) -> u32 {
+        subscription_bytes(&self.text, &self.topic)
+    }
+}
+
 /// The identifiers of one worker.
 #[derive(Default)]
 pub(crate) struct Identifiers {
     by_text: HashMap<Arc<str>, Index>,
-    all: Vec<Option<Identifier>>,
-    free: Vec<Index>,
+    all: Slots<Identifier>,
 }
 
 impl Identifiers {
@@ -79,7 +105,7 @@ impl Identifiers {
     }
 
     pub(crate) fn get(&self, index: Index) -> Option<&Identifier> {
-        self.all.get(index as usize)?.as_ref()
+        self.all.get(index)
     }
 
     /// Counts a subscription and returns the identifier's index. [`Identifiers::end`] must follow once.
@@ -88,26 +114,27 @@ impl Identifiers {
             Some(index) => *index,
             None => self.insert(text, topic, whispers),
         };
-        match self.all.get_mut(index as usize) {
-            Some(Some(identifier)) => identifier.subscriptions += 1,
-            _ => invariant::broken("an identifier that was found or inserted is in the list"),
+        match self.all.get_mut(index) {
+            Some(identifier) => identifier.subscriptions += 1,
+            None => invariant::broken("an identifier that was found or inserted is in the list"),
         }
         index
     }
 
     /// Ends a subscription; an identifier without subscriptions is removed.
     pub(crate) fn end(&mut self, index: Index) {
-        let Some(entry) = self.all.get_mut(index as usize) else {
-            return invariant::broken("an index of an identifier is in the list");
-        };
-        let Some(identifier) = entry else {
+        let Some(identifier) = self.all.get_mut(index) else {
             return invariant::broken("an identifier ends as often as it begins");
         };
         identifier.subscriptions -= 1;
-        if identifier.subscriptions == 0 {
+        if identifier.subscriptions > 0 {
+            return;
+        }
+        if let Some(identifier) = self.all.remove(index) {
             self.by_text.remove(&identifier.text);
-            *entry = None;
-            self.free.push(index);
+        }
+        if self.by_text.capacity() > 64 && self.by_text.len() < self.by_text.capacity() / 8 {
+            self.by_text.shrink_to(2 * self.by_text.len());
         }
     }
 
@@ -122,17 +149,7 @@ impl Identifiers {
             prefix: prefix.into(),
             subscriptions: 0,
         };
-        let index = match self.free.pop() {
-            Some(index) => index,
-            None => {
-                self.all.push(None);
-                (self.all.len() - 1) as Index
-            }
-        };
-        match self.all.get_mut(index as usize) {
-            Some(entry) => *entry = Some(identifier),
-            None => invariant::broken("a free index is in the list"),
-        }
+        let index = self.all.insert(identifier);
         self.by_text.insert(shared, index);
         index
     }

@@ -51,6 +51,10 @@ impl Server for Running {
         self.shared.memory_limit()
     }
 
+    fn held_bytes(&self) -> u64 {
+        self.shared.counters.iter().map(|worker| worker.subscription_bytes.get()).sum()
+    }
+
     /// Writes the log events of the workers.
     fn on_tick(&mut self) {
         self.log_events.write();

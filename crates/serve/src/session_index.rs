@@ -44,6 +44,9 @@ impl SessionIndex {
         let Some(Entry { identifiers, expires_unix_s }) = self.by_slot.remove(&id.slot()) else {
             return;
         };
+        if self.by_slot.capacity() > 64 && self.by_slot.len() < self.by_slot.capacity() / 8 {
+            self.by_slot.shrink_to(2 * self.by_slot.len());
+        }
         if let Some(until) = expires_unix_s {
             self.expiries.remove(&(until, id));
         }
@@ -53,6 +56,10 @@ impl SessionIndex {
         ids.remove(&id);
         if ids.is_empty() {
             self.by_identifiers.remove(&identifiers);
+            let (sessions, room) = (self.by_identifiers.len(), self.by_identifiers.capacity());
+            if room > 64 && sessions < room / 8 {
+                self.by_identifiers.shrink_to(2 * sessions);
+            }
         }
     }
 

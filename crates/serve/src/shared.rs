@@ -34,6 +34,8 @@ pub(crate) struct Policy {
 pub(crate) struct WorkerCounters {
     /// Subscriptions now (gauge).
     pub(crate) subscriptions: Counter,
+    /// Memory counted for them now, in bytes (gauge).
+    pub(crate) subscription_bytes: Counter,
     /// Messages published by sockets.
     pub(crate) published: Counter,
     /// Times a publishing socket was paused because a mailbox was full.

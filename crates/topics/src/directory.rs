@@ -152,6 +152,10 @@ impl Directory {
         entry.workers.set(worker, false);
         if entry.workers.is_empty() {
             shard.remove(topic);
+            if shard.capacity() > 64 && shard.len() < shard.capacity() / 8 {
+                let topics = shard.len();
+                shard.shrink_to(2 * topics);
+            }
         }
     }
 

@@ -10,13 +10,13 @@ use hashbrown::HashTable;
 use engine::invariant::broken;
 
 use crate::group::Group;
+use crate::slots::Slots;
 
 /// All groups of a worker, each at an index that does not change.
 #[derive(Default)]
 pub(crate) struct Groups {
     hasher: RandomState,
-    all: Vec<Option<Node>>,
-    free: Vec<u32>,
+    all: Slots<Node>,
     /// By topic and kind.
     by_kind: HashTable<u32>,
     /// By topic, the oldest of its groups.
@@ -63,7 +63,7 @@ impl Groups {
     }
 
     pub(crate) fn get_mut(&mut self, index: u32) -> Option<&mut Group> {
-        self.all.get_mut(index as usize)?.as_mut().map(|node| &mut node.group)
+        self.all.get_mut(index).map(|node| &mut node.group)
     }
 
     /// The group of a topic in an encoding.
@@ -86,20 +86,10 @@ impl Groups {
     pub(crate) fn insert(&mut self, group: Group) -> u32 {
         let (topic, kind) = (group.shared_topic(), group.kind());
         let siblings = self.walk(&topic);
-        let index = match self.free.pop() {
-            Some(index) => index,
-            None => {
-                self.all.push(None);
-                (self.all.len() - 1) as u32
-            }
-        };
+        let index = self.all.insert(Node { group, newer: 0, older: 0 });
         // The first one is its own neighbour.
         let GroupWalk { next: oldest, until: newest } =
             siblings.unwrap_or(GroupWalk { next: index, until: index });
-        match self.all.get_mut(index as usize) {
-            Some(entry) => *entry = Some(Node { group, newer: oldest, older: newest }),
-            None => broken("a free index is one of the groups'"),
-        }
         self.link(newest, index);
         self.link(index, oldest);
         let (all, hasher) = (&self.all, &self.hasher);
@@ -131,9 +121,20 @@ impl Groups {
             }
         }
         self.link(older, newer);
-        self.free.push(index);
-        let node = self.all.get_mut(index as usize)?.take()?;
+        let node = self.all.remove(index)?;
+        self.shrink();
         Some((node.group, others))
+    }
+
+    /// Returns the memory of tables that have become almost empty.
+    fn shrink(&mut self) {
+        let Groups { hasher, all, by_kind, oldest } = self;
+        if by_kind.capacity() > 64 && by_kind.len() < by_kind.capacity() / 8 {
+            by_kind.shrink_to(2 * by_kind.len(), |&index| hash_of(all, hasher, index).0);
+        }
+        if oldest.capacity() > 64 && oldest.len() < oldest.capacity() / 8 {
+            oldest.shrink_to(2 * oldest.len(), |&index| hash_of(all, hasher, index).1);
+        }
     }
 
     /// Links two groups as neighbours.
@@ -149,17 +150,17 @@ impl Groups {
     }
 
     fn node(&self, index: u32) -> Option<&Node> {
-        self.all.get(index as usize)?.as_ref()
+        self.all.get(index)
     }
 
     fn node_mut(&mut self, index: u32) -> Option<&mut Node> {
-        self.all.get_mut(index as usize)?.as_mut()
+        self.all.get_mut(index)
     }
 }
 
 /// The hash by topic and kind, and the one by topic.
-fn hash_of(all: &[Option<Node>], hasher: &RandomState, index: u32) -> (u64, u64) {
-    let Some(Some(Node { group, .. })) = all.get(index as usize) else {
+fn hash_of(all: &Slots<Node>, hasher: &RandomState, index: u32) -> (u64, u64) {
+    let Some(Node { group, .. }) = all.get(index) else {
         broken("an index in a table names a group");
         return (0, 0);
     };
@@ -201,13 +202,9 @@ mod tests {
         let left: Vec<u32> = (0..10_000).filter(|kind| kind % 3 != 0).collect();
         assert_eq!(all(&groups, "a"), left);
         assert_eq!(all(&groups, "b"), (0..10_000).collect::<Vec<_>>());
-        let places = groups.all.len();
         let index = groups.insert(Group::new(0, Arc::clone(&topics[0])));
-        assert_eq!(
-            (groups.find("a", 0), groups.all.len()),
-            (Some(index), places),
-            "the index is reused"
-        );
+        assert_eq!(groups.find("a", 0), Some(index));
+        assert!(index < 20_000, "the index is reused");
         assert_eq!(all(&groups, "a").last(), Some(&0));
         for kind in left.into_iter().chain([0]) {
             let index = groups.find("a", kind).unwrap();

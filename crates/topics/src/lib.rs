@@ -20,12 +20,14 @@ mod directory;
 mod group;
 mod groups;
 mod memberships;
+mod slots;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 pub use crate::directory::{Directory, Publication};
 pub use crate::memberships::{Memberships, Subscriber};
+pub use crate::slots::Slots;
 use engine::invariant::broken;
 use engine::{ConnId, Core, Handler, MailboxFull, SharedFrame, Sys};
 
@@ -95,6 +97,11 @@ impl Topics {
     pub fn only_topic(&self, memberships: &Memberships) -> Option<Arc<str>> {
         let index = memberships.only()?;
         self.groups.get(index).map(Group::shared_topic)
+    }
+
+    /// The encodings of a subscriber's subscriptions.
+    pub fn kinds(&self, memberships: &Memberships) -> impl Iterator<Item = u32> {
+        memberships.groups().filter_map(|index| self.groups.get(index).map(Group::kind))
     }
 
     /// Subscribes a connection in the encoding `kind`; it gets what is published from now on.

@@ -8,8 +8,9 @@ pub trait Subscriber {
     fn memberships(&mut self) -> &mut Memberships;
 }
 
-/// Group and position in it, for each subscription. A single one needs no allocation. Two spare
-/// bytes hold the handler's mark.
+/// Group and position in it, for each subscription, in the order of the groups. A single one needs
+/// no allocation. The spare bytes hold the handler's mark, and the memory that it counts for the
+/// subscriptions.
 #[derive(Debug)]
 pub struct Memberships(Set);
 
@@ -20,6 +21,7 @@ enum Set {
     },
     One {
         mark: u16,
+        bytes: u32,
         group: u32,
         position: u32,
     },
@@ -27,11 +29,17 @@ enum Set {
     #[expect(clippy::box_collection)]
     Many {
         mark: u16,
+        bytes: u32,
         list: Box<Vec<(u32, u32)>>,
     },
 }
 
 const _: () = assert!(size_of::<Memberships>() == 16);
+
+/// Where a group is in a list, or where it would be.
+fn find(list: &[(u32, u32)], group: u32) -> Result<usize, usize> {
+    list.binary_search_by_key(&group, |&(other, _)| other)
+}
 
 impl Default for Memberships {
     fn default() -> Self {
@@ -55,6 +63,23 @@ impl Memberships {
         }
     }
 
+    /// Bytes that the handler counts for the subscriptions; 0 without any.
+    #[must_use]
+    pub fn bytes(&self) -> u32 {
+        match &self.0 {
+            Set::None { .. } => 0,
+            Set::One { bytes, .. } | Set::Many { bytes, .. } => *bytes,
+        }
+    }
+
+    /// Sets the bytes that the handler counts for the subscriptions, if there are any.
+    pub fn set_bytes(&mut self, now: u32) {
+        match &mut self.0 {
+            Set::None { .. } => {}
+            Set::One { bytes, .. } | Set::Many { bytes, .. } => *bytes = now,
+        }
+    }
+
     /// Number of subscriptions.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -71,13 +96,19 @@ impl Memberships {
         self.len() == 0
     }
 
+    /// All groups.
+    pub(crate) fn groups(&self) -> impl Iterator<Item = u32> {
+        let (only, list) = match &self.0 {
+            Set::None { .. } => (None, &[][..]),
+            Set::One { group, .. } => (Some(*group), &[][..]),
+            Set::Many { list, .. } => (None, &list[..]),
+        };
+        only.into_iter().chain(list.iter().map(|(group, _)| *group))
+    }
+
     /// The group, if there is exactly one.
     pub(crate) fn only(&self) -> Option<u32> {
-        match &self.0 {
-            Set::One { group, .. } => Some(*group),
-            Set::Many { list, .. } if list.len() == 1 => list.first().map(|(group, _)| *group),
-            _ => None,
-        }
+        self.groups().next().filter(|_| self.len() == 1)
     }
 
     /// Whether a group is in the list.
@@ -85,22 +116,24 @@ impl Memberships {
         match &self.0 {
             Set::None { .. } => false,
             Set::One { group: only, .. } => *only == group,
-            Set::Many { list, .. } => list.iter().any(|&(other, _)| other == group),
+            Set::Many { list, .. } => find(list, group).is_ok(),
         }
     }
 
     /// Adds a group unless it is in the list; `position` is the one it will have.
     pub(crate) fn add(&mut self, group: u32, position: u32) -> bool {
-        if self.has(group) {
-            return false;
-        }
         match &mut self.0 {
-            Set::None { mark } => self.0 = Set::One { mark: *mark, group, position },
-            Set::One { mark, group: first, position: at } => {
-                let list = Box::new(vec![(*first, *at), (group, position)]);
-                self.0 = Set::Many { mark: *mark, list };
+            Set::None { mark } => self.0 = Set::One { mark: *mark, bytes: 0, group, position },
+            Set::One { group: only, .. } if *only == group => return false,
+            Set::One { mark, bytes, group: first, position: at } => {
+                let mut list = Box::new(vec![(*first, *at), (group, position)]);
+                list.sort_unstable();
+                self.0 = Set::Many { mark: *mark, bytes: *bytes, list };
             }
-            Set::Many { list, .. } => list.push((group, position)),
+            Set::Many { list, .. } => match find(list, group) {
+                Ok(_) => return false,
+                Err(at) => list.insert(at, (group, position)),
+            },
         }
         true
     }
@@ -108,17 +141,15 @@ impl Memberships {
     /// Removes a group and returns the position.
     pub(crate) fn remove(&mut self, group: u32) -> Option<u32> {
         match &mut self.0 {
-            Set::One { mark, group: only, position } if *only == group => {
+            Set::One { mark, group: only, position, .. } if *only == group => {
                 let position = *position;
                 self.0 = Set::None { mark: *mark };
                 Some(position)
             }
-            Set::Many { mark, list } => {
-                let at = list.iter().position(|&(other, _)| other == group)?;
-                let (_, position) = list.swap_remove(at);
-                if list.is_empty() {
-                    self.0 = Set::None { mark: *mark };
-                }
+            Set::Many { list, .. } => {
+                let at = find(list, group).ok()?;
+                let (_, position) = list.remove(at);
+                self.shrink();
                 Some(position)
             }
             _ => None,
@@ -129,18 +160,26 @@ impl Memberships {
     pub(crate) fn pop(&mut self) -> Option<(u32, u32)> {
         match &mut self.0 {
             Set::None { .. } => None,
-            Set::One { mark, group, position } => {
+            Set::One { mark, group, position, .. } => {
                 let last = (*group, *position);
                 self.0 = Set::None { mark: *mark };
                 Some(last)
             }
-            Set::Many { mark, list } => {
+            Set::Many { list, .. } => {
                 let last = list.pop();
-                if list.is_empty() {
-                    self.0 = Set::None { mark: *mark };
-                }
+                self.shrink();
                 last
             }
+        }
+    }
+
+    /// Frees what a list that has become short does not need.
+    fn shrink(&mut self) {
+        let Set::Many { mark, list, .. } = &mut self.0 else { return };
+        if list.is_empty() {
+            self.0 = Set::None { mark: *mark };
+        } else if list.capacity() > 16 && list.len() < list.capacity() / 4 {
+            list.shrink_to(list.len() * 2);
         }
     }
 
@@ -148,10 +187,12 @@ impl Memberships {
     pub(crate) fn moved(&mut self, group: u32, to: u32) {
         match &mut self.0 {
             Set::One { group: only, position, .. } if *only == group => *position = to,
-            Set::Many { list, .. } => match list.iter_mut().find(|(other, _)| *other == group) {
-                Some((_, position)) => *position = to,
-                None => broken("a member that moved has a membership"),
-            },
+            Set::Many { list, .. } => {
+                match find(list, group).ok().and_then(|at| list.get_mut(at)) {
+                    Some((_, position)) => *position = to,
+                    None => broken("a member that moved has a membership"),
+                }
+            }
             _ => broken("a member that moved has a membership"),
         }
     }
@@ -177,5 +218,22 @@ mod tests {
         assert_eq!(set.only(), Some(1));
         set.moved(1, 6);
         assert_eq!((set.pop(), set.mark()), (Some((1, 6)), 7));
+    }
+
+    #[test]
+    fn bytes_are_kept_through_all_forms_and_gone_with_the_last_subscription() {
+        let mut set = Memberships::marked(7);
+        set.set_bytes(9);
+        assert_eq!(set.bytes(), 0, "nothing to count for");
+        set.add(5, 50);
+        set.set_bytes(100);
+        for group in [9, 1, 7, 3] {
+            assert!(set.add(group, group * 10));
+        }
+        assert_eq!((set.bytes(), set.groups().collect()), (100, vec![1, 3, 5, 7, 9]));
+        set.set_bytes(500);
+        assert_eq!((set.remove(5), set.bytes()), (Some(50), 500));
+        while set.pop().is_some() {}
+        assert_eq!((set.bytes(), set.mark()), (0, 7));
     }
 }

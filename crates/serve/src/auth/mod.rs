@@ -62,11 +62,13 @@ pub(crate) enum Cause {
     Identifier,
     /// The connection has reached its limit of subscriptions.
     Subscriptions,
+    /// The connection has reached its limit of bytes of subscriptions.
+    SubscriptionBytes,
 }
 
 impl Cause {
     /// All, in the order of their declaration.
-    pub(crate) const ALL: [Cause; 18] = [
+    pub(crate) const ALL: [Cause; 19] = [
         Cause::TokenMissing,
         Cause::TokenTooLong,
         Cause::TokenMalformed,
@@ -85,6 +87,7 @@ impl Cause {
         Cause::Channel,
         Cause::Identifier,
         Cause::Subscriptions,
+        Cause::SubscriptionBytes,
     ];
 
     /// The name under which it is counted.
@@ -108,6 +111,7 @@ impl Cause {
             Cause::Channel => "channel",
             Cause::Identifier => "identifier",
             Cause::Subscriptions => "subscriptions",
+            Cause::SubscriptionBytes => "subscription_bytes",
         }
     }
 }
@@ -407,7 +411,7 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), Cause::ALL.len());
-        assert_eq!(refusals.get(Cause::Subscriptions), Cause::ALL.len() as u64);
+        assert_eq!(refusals.get(Cause::SubscriptionBytes), Cause::ALL.len() as u64);
     }
 
     #[test]

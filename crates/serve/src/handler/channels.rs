@@ -5,18 +5,21 @@ use std::sync::Arc;
 
 use action_cable::{Message, PresenceEvent};
 use engine::{ConnId, Core, Sys, invariant};
-use topics::Publication;
+use topics::{Publication, Subscriber};
 use wire::websocket::OpCode;
 
 use super::ServeHandler;
 use crate::auth::{Cause, StreamGrant, TokenIdentity};
-use crate::identifiers::{Form, Group};
+use crate::identifiers::{Form, Group, Identifier, subscription_bytes};
 use crate::protocols::{Cable, Disconnect, PlainTopic, ProtocolAdapter, encode_message};
 use crate::session::{Session, SessionProtocol};
 
 /// Longest identifier, in bytes; signed names have some hundreds. A worker keeps one copy while it has
 /// a subscription.
 const IDENTIFIER_BYTES_MAX: usize = 4096;
+
+/// Subscriptions for which fewer bytes are counted do not matter when memory is short.
+const FEW_BYTES: u32 = 4096;
 
 impl ServeHandler {
     /// Starts an Action Cable session, or disconnects it with the reason.
@@ -69,10 +72,12 @@ impl ServeHandler {
                 return false;
             }
         };
+        let bytes = subscription_bytes(&identifier, &grant.stream);
         let index = self.identifiers.begin(&identifier, &grant.stream, grant.whispers);
         let group = Group { encoding: core.encoding(id), form: Form::Cable(index) };
         if self.topics.subscribe(core, id, &grant.stream, group.number()) {
             self.counters(core.worker()).subscriptions.add(1);
+            self.count_bytes(core, id, |held| held.saturating_add(bytes));
         } else {
             self.identifiers.end(index);
         }
@@ -88,9 +93,12 @@ impl ServeHandler {
     ) {
         // No client of this worker is subscribed by it, so this one is not either.
         let Some((index, found)) = self.identifiers.find(identifier) else { return };
-        let topic = Arc::clone(&found.topic);
+        let (topic, bytes) = (Arc::clone(&found.topic), found.bytes());
         let group = Group { encoding: core.encoding(id), form: Form::Cable(index) };
-        if self.topics.unsubscribe(core, id, &topic, group.number()) {
+        if self.is_subscribed(core, id, identifier) {
+            // Without subscriptions there is nothing to count for.
+            self.count_bytes(core, id, |held| held.saturating_sub(bytes));
+            self.topics.unsubscribe(core, id, &topic, group.number());
             self.identifiers.end(index);
             self.counters(core.worker()).subscriptions.sub(1);
         }
@@ -215,7 +223,60 @@ impl ServeHandler {
             return Err(Cause::Identifier);
         }
         let channel = action_cable::channel(identifier).map_err(|_| Cause::Identifier)?;
-        self.policy.access.stream(&channel, self.shared.unix_s(core.now_ns()))
+        let grant = self.policy.access.stream(&channel, self.shared.unix_s(core.now_ns()))?;
+        let bytes = core.user(id).map_or(0, |session| session.subscriptions().bytes());
+        let bytes = bytes.saturating_add(subscription_bytes(identifier, &grant.stream));
+        if bytes as usize > self.policy.channels.max_subscription_bytes {
+            return Err(Cause::SubscriptionBytes);
+        }
+        Ok(grant)
+    }
+
+    /// Changes the memory that is counted for a connection's subscriptions.
+    fn count_bytes<S: Sys>(
+        &self,
+        core: &mut Core<S, Self>,
+        id: ConnId,
+        change: impl FnOnce(u32) -> u32,
+    ) {
+        let Some(session) = core.user_mut(id) else { return };
+        let before = session.subscriptions().bytes();
+        session.memberships().set_bytes(change(before));
+        let now = session.subscriptions().bytes();
+        let counter = &self.counters(core.worker()).subscription_bytes;
+        counter.add(now.saturating_sub(before).into());
+        counter.sub(before.saturating_sub(now).into());
+    }
+
+    /// Ends all subscriptions of a connection.
+    pub(super) fn unsubscribe_all<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) {
+        let Some(session) = core.user(id) else {
+            return invariant::broken("a closing connection has a session");
+        };
+        let ended = session.subscriptions().len() as u64;
+        self.count_bytes(core, id, |_| 0);
+        self.counters(core.worker()).subscriptions.sub(ended);
+        let identifiers = &mut self.identifiers;
+        self.topics.unsubscribe_all(core, id, |group| {
+            if let Form::Cable(index) = Group::of(group).form {
+                identifiers.end(index);
+            }
+        });
+    }
+
+    /// Memory that a connection's subscriptions hold, in bytes: of identifiers that others use as
+    /// well a share.
+    pub(super) fn subscriptions_held<S: Sys>(&self, core: &Core<S, Self>, id: ConnId) -> usize {
+        let Some(session) = core.user(id) else { return 0 };
+        let subscriptions = session.subscriptions();
+        if subscriptions.bytes() < FEW_BYTES {
+            return 0;
+        }
+        let share = |group| match Group::of(group).form {
+            Form::Cable(index) => self.identifiers.get(index).map_or(0, Identifier::share),
+            Form::Plain | Form::Event => 0,
+        };
+        self.topics.kinds(subscriptions).map(share).sum()
     }
 }
 

@@ -307,15 +307,17 @@ impl Handler for ServeHandler {
             return invariant::broken("a closing connection has a session");
         };
         self.heartbeat_connections -= u32::from(session.protocol().has_heartbeat());
-        let ended = session.subscriptions().len() as u64;
-        self.counters(core.worker()).subscriptions.sub(ended);
         self.sessions.remove(id);
-        let identifiers = &mut self.identifiers;
-        self.topics.unsubscribe_all(core, id, |group| {
-            if let Form::Cable(index) = Group::of(group).form {
-                identifiers.end(index);
-            }
-        });
+        self.unsubscribe_all(core, id);
+    }
+
+    /// Nothing is sent to it any more, and it may take seconds to end.
+    fn closing<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, _: Closed) {
+        self.unsubscribe_all(core, id);
+    }
+
+    fn held_bytes<S: Sys>(&self, core: &Core<S, Self>, id: ConnId) -> usize {
+        self.subscriptions_held(core, id)
     }
 
     fn post<S: Sys>(&mut self, core: &mut Core<S, Self>, post: Post) {

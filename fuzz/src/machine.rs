@@ -221,7 +221,7 @@ impl Machine {
             13 => match input.byte() {
                 short @ 240.. => {
                     self.remote.set_short_of_memory(short & 1 != 0);
-                    self.remote.shed(100);
+                    self.remote.shed(300, 0);
                 }
                 over => self.remote.drain(Duration::from_millis(u64::from(over))),
             },

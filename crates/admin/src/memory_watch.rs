@@ -19,15 +19,14 @@ impl MemoryWatch {
     /// Compares the process's memory with `limit`, in bytes, and acts on the workers.
     pub(crate) fn check<P>(&mut self, remote: &Remote<P>, limit: Option<u64>) {
         let over = |limit: u64| rss_bytes()?.checked_sub(limit).filter(|over| *over > 0);
-        let mut over_bytes = limit.and_then(over);
-        if over_bytes.is_some() {
+        if limit.and_then(over).is_some() {
             // Free memory that the allocator keeps counts as resident, too.
             trim_allocator();
-            over_bytes = limit.and_then(over);
         }
-        let exceeded = over_bytes.is_some();
+        let over = limit.and_then(|limit| Some((over(limit)?, limit)));
+        let exceeded = over.is_some();
         remote.set_short_of_memory(exceeded);
-        let futile = over_bytes.is_some_and(|over_bytes| !remote.shed(over_bytes));
+        let futile = over.is_some_and(|(bytes, limit)| !remote.shed(bytes, limit));
         match (std::mem::replace(&mut self.exceeded, exceeded), exceeded) {
             (false, true) => {
                 warn!("memory limit exceeded: refusing and shedding clients; see --memory-limit")

@@ -71,6 +71,8 @@ pub(crate) const SHED_MAX: u32 = 1024;
 pub(crate) const SHED_LOOKS: u32 = 16 * 1024;
 /// A connection that holds fewer bytes than this beyond an idle one is shed as an idle one is.
 pub(crate) const SHED_HELD_MIN: usize = 1024;
+/// Idle connections are shed only if they hold at least one in this many bytes of the limit.
+pub(crate) const SHED_IDLE_SHARE: u64 = 8;
 /// Largest rest of a frame that a connection being shed may still send before its close frame. A
 /// longer one is not kept: the connection is reset.
 pub(crate) const SHED_REST_BYTES: usize = 16 * 1024;

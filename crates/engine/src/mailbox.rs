@@ -261,13 +261,14 @@ impl<P> Remote<P> {
         }
     }
 
-    /// Makes the workers close the clients that hold most memory, until `over_bytes` are freed: one
-    /// round, to be repeated while memory is short. In the first one they only measure. Returns
-    /// whether closing clients can help, as far as is known.
-    pub fn shed(&self, over_bytes: u64) -> bool {
+    /// Makes the workers close the clients that hold most memory, until the `over_bytes` beyond the
+    /// limit are freed: one round, to be repeated while memory is short. In the first one they only
+    /// measure. Returns whether closing clients can help, as far as is known.
+    pub fn shed(&self, over_bytes: u64, limit_bytes: u64) -> bool {
         let busy = |mailbox: &&Mailbox<P>| mailbox.open.load(Ordering::Relaxed) > 0;
         let workers = || self.shared.mailboxes.iter().filter(busy);
-        let order = ShedOrder::choose(workers().map(|mailbox| &mailbox.holdings), over_bytes);
+        let holdings = workers().map(|mailbox| &mailbox.holdings);
+        let order = ShedOrder::choose(holdings, over_bytes, limit_bytes);
         self.shared.admission.set_shed_bytes(over_bytes);
         workers().for_each(|mailbox| mailbox.put(Envelope::Shed(order), 0));
         order != ShedOrder::Futile

@@ -19,6 +19,7 @@ const HANDSHAKE: &[u8] = b"GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\n\
 const SECOND_NS: u64 = 1_000_000_000;
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
+const LIMIT: u64 = 16 << 20;
 /// Rounds of shedding until nothing changes any more.
 const ROUNDS: usize = 100;
 
@@ -185,7 +186,7 @@ impl Simulation {
     fn short_of_memory(&mut self, over: u64) {
         self.remote.set_short_of_memory(true);
         for _ in 0..ROUNDS {
-            self.remote.shed(over);
+            self.remote.shed(over, LIMIT);
             self.settle();
             self.kernel.advance(SECOND_NS / 10);
         }
@@ -234,7 +235,7 @@ fn the_largest_are_closed_first_and_no_more_than_needed() {
     // The first round measures.
     simulation.remote.set_short_of_memory(true);
     for _ in 0..2 {
-        simulation.remote.shed(4 * 700 * KIB as u64);
+        simulation.remote.shed(4 * 700 * KIB as u64, LIMIT);
         simulation.settle();
     }
     assert_eq!((simulation.shed(), simulation.served(&all)), (4, 46));
@@ -242,16 +243,16 @@ fn the_largest_are_closed_first_and_no_more_than_needed() {
     // Memory was enough in between: the next round measures again.
     simulation.remote.set_short_of_memory(false);
     simulation.remote.set_short_of_memory(true);
-    simulation.remote.shed(1);
+    simulation.remote.shed(1, LIMIT);
     simulation.settle();
     assert_eq!(simulation.shed(), 4);
     for client in &large {
         simulation.outside.close(*client);
     }
     simulation.seconds(10, &[]);
-    simulation.remote.shed(1);
+    simulation.remote.shed(1, LIMIT);
     simulation.settle();
-    simulation.remote.shed(1);
+    simulation.remote.shed(1, LIMIT);
     simulation.settle();
     assert_eq!((simulation.shed(), simulation.served(&small)), (5, 39), "then the next largest");
 }
@@ -275,7 +276,7 @@ fn slow_readers_count_for_their_share_of_what_they_share() {
     simulation.seconds(40, &all.copied().collect::<Vec<Fd>>());
     simulation.remote.set_short_of_memory(true);
     for _ in 0..10 {
-        simulation.remote.shed(2 * 150_000);
+        simulation.remote.shed(2 * 150_000, LIMIT);
         simulation.settle();
         if simulation.shed() > 0 {
             break;
@@ -306,7 +307,7 @@ fn queues_of_shed_clients_are_freed_at_once() {
     assert!(queued(&simulation) > 8 * 340_000, "{}", queued(&simulation));
     simulation.remote.set_short_of_memory(true);
     for _ in 0..2 {
-        simulation.remote.shed(MIB as u64 * 10);
+        simulation.remote.shed(MIB as u64 * 10, LIMIT);
         simulation.settle();
     }
     assert_eq!((simulation.shed(), queued(&simulation)), (8, 0), "no time has passed since");
@@ -321,6 +322,7 @@ fn idle_clients_are_closed_only_if_that_frees_enough() {
     let busy: Vec<Fd> = (0..20).map(|number| simulation.open(number % 2)).collect();
     simulation.seconds(40, &busy);
     simulation.short_of_memory(MIB as u64);
+    simulation.short_of_memory(1);
     assert_eq!((simulation.shed(), simulation.served(&idle)), (0, 200), "they free nothing");
     simulation.seconds(40, &busy);
     let half = simulation.outside.connect(address(0), None).unwrap();
@@ -328,7 +330,7 @@ fn idle_clients_are_closed_only_if_that_frees_enough() {
     simulation.settle();
     simulation.remote.set_short_of_memory(true);
     for _ in 0..2 {
-        assert!(simulation.remote.shed(10 * KIB as u64));
+        assert!(simulation.remote.shed(10 * KIB as u64, 100 * KIB as u64));
         simulation.settle();
     }
     let answer = String::from_utf8(simulation.received(half)).unwrap();

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use crate::limits::SHED_HELD_MIN;
+use crate::limits::{SHED_HELD_MIN, SHED_IDLE_SHARE};
 
 /// Steps of the distribution. Each is twice as high as the one before, and the last has no end.
 const STEPS: usize = 24;
@@ -80,10 +80,12 @@ pub(crate) enum ShedOrder {
 
 impl ShedOrder {
     /// The order that frees `over_bytes` by closing as few clients as possible, given the holdings
-    /// of all workers that have clients.
+    /// of all workers that have clients. Idle clients have to hold a good part of `limit_bytes`: a
+    /// few of them share their pages with others, so that closing them frees nothing.
     pub(crate) fn choose<'h>(
         workers: impl Iterator<Item = &'h Holdings>,
         over_bytes: u64,
+        limit_bytes: u64,
     ) -> ShedOrder {
         let (mut sum, mut all_measured) = (Distribution::default(), true);
         for worker in workers {
@@ -102,10 +104,11 @@ impl ShedOrder {
                 break;
             }
         }
+        let worthwhile = over_bytes.max(limit_bytes / SHED_IDLE_SHARE);
         match least {
-            _ if !all_measured => ShedOrder::Measure,
             Some(least) => ShedOrder::Holders(least),
-            None if sum.idle >= over_bytes => ShedOrder::Idle,
+            None if !all_measured => ShedOrder::Measure,
+            None if sum.idle >= worthwhile => ShedOrder::Idle,
             None => ShedOrder::Futile,
         }
     }
@@ -127,7 +130,7 @@ mod tests {
     #[test]
     fn those_who_hold_most_on_any_worker_come_first() {
         let workers = [holdings(&[2_000; 500]), holdings(&[3 * MIB, 3 * MIB, 70_000])];
-        let choose = |over: usize| ShedOrder::choose(workers.iter(), over as u64);
+        let choose = |over: usize| ShedOrder::choose(workers.iter(), over as u64, 0);
         assert_eq!(choose(1), ShedOrder::Holders(2 * MIB));
         assert_eq!(choose(6 * MIB), ShedOrder::Holders(2 * MIB));
         assert_eq!(choose(6 * MIB + 10_000), ShedOrder::Holders(64 << 10));
@@ -138,23 +141,30 @@ mod tests {
     #[test]
     fn idle_clients_are_closed_only_if_that_is_enough() {
         let workers = [holdings(&[0; 500]), holdings(&[100; 500])];
-        assert_eq!(ShedOrder::choose(workers.iter(), 100_000), ShedOrder::Idle);
-        assert_eq!(ShedOrder::choose(workers.iter(), MIB as u64), ShedOrder::Futile);
-        assert_eq!(ShedOrder::choose([].iter(), MIB as u64), ShedOrder::Futile);
+        let choose = |over, limit| ShedOrder::choose(workers.iter(), over, limit);
+        assert_eq!(choose(100_000, 1_000_000), ShedOrder::Idle);
+        assert_eq!(choose(1_000_000, 1_000_000), ShedOrder::Futile);
+        assert_eq!(choose(1, 10_000_000), ShedOrder::Futile, "they are not what takes memory");
+        assert_eq!(ShedOrder::choose([].iter(), 1, 1_000_000), ShedOrder::Futile);
     }
 
     #[test]
-    fn nobody_is_closed_before_all_workers_have_measured() {
-        let workers = [holdings(&[MIB]), Holdings::default()];
-        assert_eq!(ShedOrder::choose(workers.iter(), 1), ShedOrder::Measure);
+    fn idle_clients_stay_until_all_workers_have_measured() {
+        let workers = [holdings(&[0; 500]), Holdings::default()];
+        assert_eq!(ShedOrder::choose(workers.iter(), 1, 0), ShedOrder::Measure);
+        workers[1].publish(&Distribution::default());
+        assert_eq!(ShedOrder::choose(workers.iter(), 1, 0), ShedOrder::Idle);
         workers[0].forget();
-        assert_eq!(ShedOrder::choose(workers[..1].iter(), 1), ShedOrder::Measure);
+        assert_eq!(ShedOrder::choose(workers.iter(), 1, 0), ShedOrder::Measure);
+        // A worker that is late does not protect what others hold.
+        let workers = [holdings(&[MIB]), Holdings::default()];
+        assert_eq!(ShedOrder::choose(workers.iter(), 1, 0), ShedOrder::Holders(MIB));
     }
 
     #[test]
     fn any_size_has_a_step() {
         for held in [SHED_HELD_MIN, SHED_HELD_MIN + 1, 1 << 30, 1 << 40, usize::MAX / 2] {
-            let order = ShedOrder::choose([holdings(&[held])].iter(), 1);
+            let order = ShedOrder::choose([holdings(&[held])].iter(), 1, 0);
             let ShedOrder::Holders(least) = order else { panic!("{order:?}") };
             assert!(least <= held && (least > held / 2 || held > 1 << 30), "{least} {held}");
         }

@@ -176,7 +176,7 @@ fn counters_agree_under_all_faults() {
             let short = (250..280).contains(&step) && seed % 2 == 0;
             simulation.remote.set_short_of_memory(short);
             if short {
-                simulation.remote.shed(300);
+                simulation.remote.shed(300, 0);
             }
             simulation.turns();
         }

@@ -145,6 +145,30 @@ fn disconnect_ends_all_sessions_with_the_identifiers_and_no_others() {
     assert_eq!(server.metrics()["standfast_disconnected_total"], 10.0);
 }
 
+/// More of them than one turn of a worker ends.
+#[test]
+fn disconnect_ends_any_number_of_sessions() {
+    let server = Server::start_with(
+        &["--workers", "1", "--public", "--broadcast-key", "none"],
+        &[("STANDFAST_SERVE_SECRET", SECRET)],
+    );
+    let of = |user| listener(&server, Some(&token(user)), "news").0;
+    let mut theirs: Vec<Cable> = (0..600).map(|_| of(1)).collect();
+    let mut other = of(2);
+    let target = json!({"identifier": identifiers(1), "reconnect": true}).to_string();
+    // Requests that overlap end each session once.
+    for _ in 0..3 {
+        assert_eq!(post(&server, "/api/disconnect", "", &target).status, 200);
+    }
+    for client in &mut theirs {
+        assert_eq!(client.told_to_go(), ("remote".to_owned(), true));
+        assert_eq!(client.socket.close_code(), 1000);
+    }
+    assert_eq!(server.metrics()["standfast_disconnected_total"], 600.0);
+    assert_eq!(broadcast(&server, &json!({"stream": "news", "data": "1"})).status, 201);
+    assert_eq!(other.hear()["message"].as_u64(), Some(1));
+}
+
 #[test]
 fn nothing_of_a_malformed_batch_is_published() {
     let server = Server::start(&["--max-message", "1KiB"]);

@@ -176,21 +176,6 @@ impl ServeHandler {
         core.close(id, code, why);
     }
 
-    /// Ends all sessions with these identifiers: of tokens, or of one session by its session id.
-    pub(super) fn disconnect_all<S: Sys>(
-        &mut self,
-        core: &mut Core<S, Self>,
-        identifiers: &str,
-        reconnect: bool,
-    ) {
-        let named = sid_of(identifiers).and_then(|sid| self.shared.sids.find(&sid));
-        let named = named.filter(|id| id.worker() == core.worker() && core.is_open(*id));
-        for id in self.sessions.find(identifiers).into_iter().chain(named) {
-            self.counters(core.worker()).disconnected.add(1);
-            self.disconnect(core, id, Disconnect::Remote { reconnect });
-        }
-    }
-
     pub(super) fn send_message<S: Sys>(
         &mut self,
         core: &mut Core<S, Self>,
@@ -278,10 +263,4 @@ impl ServeHandler {
         };
         self.topics.kinds(subscriptions).map(share).sum()
     }
-}
-
-/// The session id in `{"sid":"…"}`, which names a connection without a token.
-fn sid_of(identifiers: &str) -> Option<String> {
-    let value: serde_json::Value = serde_json::from_str(identifiers).ok()?;
-    Some(value.get("sid")?.as_str()?.to_owned())
 }

@@ -13,11 +13,17 @@ use crate::session::{Session, SessionProtocol};
 /// Time between the steps of an interval.
 const STEP: Duration = Duration::from_millis(20);
 
+/// Heartbeats sent in one turn. After a delay many are due, and messages must not wait for all of
+/// them.
+const BEATS_PER_TURN: usize = 1024;
+
 /// The steps that have passed.
 #[derive(Default)]
 pub(crate) struct Heartbeat {
-    /// Steps since the clock began.
+    /// Steps since the clock began whose slots are all done.
     step: u64,
+    /// The next slot of the step after it, if that has begun.
+    slot: Option<u32>,
 }
 
 impl Heartbeat {
@@ -26,25 +32,40 @@ impl Heartbeat {
         (self.step + 1) * STEP.as_nanos() as u64
     }
 
-    /// The slots, of `slots`, whose step has come since the last call.
-    fn due(
+    /// The next slot, of `slots`, whose step has come.
+    fn due(&mut self, now_ns: u64, slots: u32, interval: Duration) -> Option<u32> {
+        let steps = (interval.as_nanos() / STEP.as_nanos()).max(1) as u64;
+        let stride = u32::try_from(steps).unwrap_or(u32::MAX);
+        let now = now_ns / STEP.as_nanos() as u64;
+        if self.step + steps < now {
+            // After a delay of an interval or more each slot is due once.
+            (self.step, self.slot) = (now - steps, None);
+        }
+        while self.step < now {
+            let first = ((self.step + 1) % steps) as u32;
+            let slot = self.slot.unwrap_or(first);
+            if slot < slots {
+                self.slot = Some(slot.saturating_add(stride));
+                return Some(slot);
+            }
+            (self.step, self.slot) = (self.step + 1, None);
+        }
+        None
+    }
+
+    /// The slots that are due, as many of them as one turn may visit.
+    fn portion(
         &mut self,
         now_ns: u64,
         slots: u32,
         interval: Duration,
-    ) -> impl Iterator<Item = u32> + use<> {
-        let steps = (interval.as_nanos() / STEP.as_nanos()).max(1) as u64;
-        let now = now_ns / STEP.as_nanos() as u64;
-        // After a delay of an interval or more each slot is due once.
-        let first = (self.step + 1).max((now + 1).saturating_sub(steps));
-        self.step = self.step.max(now);
-        let stride = usize::try_from(steps).unwrap_or(usize::MAX);
-        (first..=now).flat_map(move |step| ((step % steps) as u32..slots).step_by(stride))
+    ) -> impl Iterator<Item = u32> {
+        std::iter::from_fn(move || self.due(now_ns, slots, interval)).take(BEATS_PER_TURN)
     }
 }
 
 impl ServeHandler {
-    /// Sends the heartbeats that are due. Returns when to be called again.
+    /// Sends heartbeats that are due. Returns when to be called again.
     pub(super) fn beat<S: Sys>(&mut self, core: &mut Core<S, Self>) -> Option<u64> {
         if self.heartbeat_connections == 0 {
             return None;
@@ -57,7 +78,8 @@ impl ServeHandler {
         let unix_s = self.shared.unix_s(now_ns);
         let ping = frame(|out| Cable::beat(unix_s, out));
         let comment = frame(|out| Events::beat(unix_s, out));
-        for slot in self.heartbeat.due(now_ns, core.slots(), interval) {
+        let mut heartbeat = std::mem::take(&mut self.heartbeat);
+        for slot in heartbeat.portion(now_ns, core.slots(), interval) {
             let Some(id) = core.id_at(slot) else { continue };
             match core.user(id).map_or(SessionProtocol::Http, Session::protocol) {
                 SessionProtocol::Cable => drop(core.send_urgent(id, &ping)),
@@ -66,6 +88,7 @@ impl ServeHandler {
                 SessionProtocol::Http | SessionProtocol::Echo | SessionProtocol::Topic => {}
             }
         }
+        self.heartbeat = heartbeat;
         Some(self.heartbeat.next_ns())
     }
 
@@ -107,7 +130,7 @@ mod tests {
         while now < INTERVAL * 10 {
             now += step;
             let used = (0..slots).take_while(|&slot| from(slot) <= now).count() as u32;
-            for slot in heartbeat.due(now.as_nanos() as u64, used, INTERVAL) {
+            while let Some(slot) = heartbeat.due(now.as_nanos() as u64, used, INTERVAL) {
                 times[slot as usize].push(now);
             }
         }
@@ -134,10 +157,37 @@ mod tests {
     #[test]
     fn a_step_is_a_small_share_and_a_long_pause_causes_no_storm() {
         let mut heartbeat = Heartbeat::default();
-        let mut due = |ms: u64| heartbeat.due(ms * 1_000_000, 9_000, INTERVAL).count();
-        assert_eq!(due(1_000_000), 9_000, "once, after a pause of any length");
-        assert_eq!(due(1_000_019), 0);
-        assert_eq!((due(1_000_020), due(1_000_060)), (60, 120));
-        assert_eq!(due(9_000_000), 9_000);
+        let mut due = |ms: u64| {
+            let turns = std::iter::repeat_with(|| {
+                heartbeat.portion(ms * 1_000_000, 9_000, INTERVAL).collect::<Vec<u32>>()
+            });
+            let turns: Vec<Vec<u32>> = turns.take_while(|slots| !slots.is_empty()).collect();
+            assert!(turns.iter().all(|slots| slots.len() <= BEATS_PER_TURN));
+            let mut slots = turns.concat();
+            slots.sort_unstable();
+            slots.dedup();
+            (turns.len(), slots.len())
+        };
+        assert_eq!(due(1_000_000), (9, 9_000), "each once, after a pause of any length");
+        assert_eq!(due(1_000_019), (0, 0));
+        assert_eq!((due(1_000_020), due(1_000_060)), ((1, 60), (1, 120)));
+        assert_eq!(due(9_000_000), (9, 9_000));
+    }
+
+    #[test]
+    fn steps_that_come_during_a_long_pause_are_not_lost_between_turns() {
+        let mut heartbeat = Heartbeat::default();
+        let (mut now_ms, mut beats) = (1_000_000, vec![0; 9_000]);
+        for _ in 0..100 {
+            for slot in heartbeat.portion(now_ms * 1_000_000, 9_000, INTERVAL) {
+                beats[slot as usize] += 1;
+            }
+            // Turns take a while.
+            now_ms += 10;
+        }
+        // One second has passed: each slot once, and a third of them again.
+        let (once, twice) = (beats.iter().filter(|n| **n == 1).count(), beats.len());
+        assert!(beats.iter().all(|n| (1..=2).contains(n)), "{beats:?}");
+        assert!(twice - once <= 3_100, "{once}");
     }
 }

@@ -2,6 +2,7 @@
 //! commands, and publications go to the worker's topics.
 
 mod channels;
+mod disconnects;
 mod expiry;
 mod heartbeat;
 mod routing;
@@ -14,6 +15,7 @@ use engine::{Answer, Closed, ConnId, ConnInfo, Core, Handler, Incoming, Sys, inv
 use topics::{Publication, Topics};
 use wire::websocket::OpCode;
 
+use self::disconnects::Disconnects;
 use self::heartbeat::Heartbeat;
 use self::routing::not_found;
 use crate::auth::TokenIdentity;
@@ -84,6 +86,8 @@ pub(crate) struct ServeHandler {
     identifiers: Identifiers,
     sessions: SessionIndex,
     retry_queue: RetryQueue,
+    /// Sessions that the application has ended.
+    disconnects: Disconnects,
     /// Set where `/_broadcast` is served.
     broadcasts: Option<BroadcastQueue>,
     heartbeat: Heartbeat,
@@ -110,6 +114,7 @@ impl ServeHandler {
             identifiers: Identifiers::default(),
             sessions: SessionIndex::default(),
             retry_queue: RetryQueue::default(),
+            disconnects: Disconnects::default(),
             broadcasts,
             heartbeat: Heartbeat::default(),
             heartbeat_connections: 0,
@@ -349,8 +354,9 @@ impl Handler for ServeHandler {
         let sweep = self.topics.turn(core, |core, group, publication, out| {
             encode(identifiers, core, group, publication, out);
         });
+        let disconnects = self.continue_disconnects(core);
         let (beat, expiry) = (self.beat(core), self.end_expired(core));
-        [sweep, self.retry_queue.next_ns(), beat, expiry].into_iter().flatten().min()
+        [sweep, self.retry_queue.next_ns(), disconnects, beat, expiry].into_iter().flatten().min()
     }
 
     fn accepts_posts(&self) -> bool {

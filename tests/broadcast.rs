@@ -161,7 +161,7 @@ fn disconnect_ends_any_number_of_sessions() {
         assert_eq!(post(&server, "/api/disconnect", "", &target).status, 200);
     }
     for client in &mut theirs {
-        assert_eq!(client.told_to_go(), ("remote".to_owned(), true));
+        assert_eq!(client.disconnect_reason(), ("remote".to_owned(), true));
         assert_eq!(client.socket.close_code(), 1000);
     }
     assert_eq!(server.metrics()["standfast_disconnected_total"], 600.0);

@@ -48,6 +48,7 @@ mod planning;
 mod prove;
 mod prove_proxies;
 mod proxy;
+mod proxy_admin;
 mod proxy_bodies;
 mod proxy_close;
 mod proxy_connection_auth;

@@ -14,11 +14,11 @@ use crate::harness::executable::{self, Running, standfast};
 use crate::harness::server::Server;
 use crate::harness::socket::{Socket, TEXT};
 use crate::harness::upstream::Upstream;
-use crate::harness::{Scratch, eventually, http};
+use crate::harness::{Scratch, eventually};
 
 /// One upstream in the admin API.
 fn upstream(proxy: &Server, address: SocketAddr) -> Value {
-    let told = http::get(proxy.admin, "/api/upstreams").json();
+    let told = proxy.admin_get("/api/upstreams").json();
     let pools = told["pools"].as_array().unwrap().clone();
     let all = pools.iter().flat_map(|pool| pool["upstreams"].as_array().unwrap().clone());
     let mut found = all.filter(|one| one["address"] == json!(address.to_string()));
@@ -30,14 +30,16 @@ fn tunnels(proxy: &Server, address: SocketAddr) -> u64 {
 }
 
 fn change(proxy: &Server, path: &str, body: &Value) -> Value {
-    let response = http::post(proxy.admin, path, &body.to_string());
+    let response = proxy.admin_post(path, &body.to_string());
     assert!(response.status < 300, "{response:?}");
     response.json()
 }
 
 fn proxy_to(nodes: &[&Server], more: &[&str]) -> Server {
     let upstreams: Vec<String> = nodes.iter().map(|node| node.listen.to_string()).collect();
-    Server::start_proxy(&[&["--upstream", &upstreams.join(",")], more].concat())
+    Server::start_proxy(
+        &[&["--upstream", &upstreams.join(","), "--admin-key", "key"], more].concat(),
+    )
 }
 
 fn echoes(socket: &mut Socket) -> bool {
@@ -142,7 +144,7 @@ fn an_upstream_can_be_a_name_or_a_unix_socket() {
     let name = format!("localhost:{}", by_name.listen.port());
     let config = format!("[pool.a]\nupstreams = ['{name}', '{unix}']\ncheck = 'websocket:/echo'\n");
     let config = Scratch::new("places.toml", &config);
-    let proxy = Server::start_proxy(&["--config", config.path()]);
+    let proxy = Server::start_proxy(&["--config", config.path(), "--admin-key", "key"]);
     let mut sockets: Vec<Socket> = (0..20).map(|_| Socket::open(proxy.listen, "/echo")).collect();
     assert!(sockets.iter_mut().all(echoes));
     let at = |node: &Server| node.metrics()["standfast_websockets"];
@@ -167,7 +169,7 @@ fn a_percentage_of_tunnels_is_closed_and_a_page_lists_the_rest() {
     assert_eq!(sockets.iter_mut().filter_map(|s| echoes(s).then_some(())).count(), 25);
     let (mut listed, mut after) = (BTreeMap::new(), "0".to_owned());
     loop {
-        let page = http::get(proxy.admin, &format!("/api/tunnels?limit=10&after={after}")).json();
+        let page = proxy.admin_get(&format!("/api/tunnels?limit=10&after={after}")).json();
         let tunnels = page["tunnels"].as_array().unwrap();
         assert!(tunnels.len() <= 10, "{page}");
         for tunnel in tunnels {
@@ -180,7 +182,7 @@ fn a_percentage_of_tunnels_is_closed_and_a_page_lists_the_rest() {
     }
     assert_eq!(listed.len(), 25, "{listed:?}");
     let of_one = format!("/api/tunnels?limit=100&upstream={one}");
-    let of_one = http::get(proxy.admin, &of_one).json();
+    let of_one = proxy.admin_get(&of_one).json();
     assert_eq!(of_one["tunnels"].as_array().unwrap().len() as u64, left - 5);
 }
 
@@ -192,7 +194,7 @@ fn pages_of_tunnels_continue_by_string_ids_over_all_workers() {
     let _sockets: Vec<Socket> = (0..6).map(|_| Socket::open(proxy.listen, "/echo")).collect();
     let (mut names, mut after) = (Vec::new(), "0".to_owned());
     for _ in 0..=6 {
-        let page = http::get(proxy.admin, &format!("/api/tunnels?limit=1&after={after}")).json();
+        let page = proxy.admin_get(&format!("/api/tunnels?limit=1&after={after}")).json();
         let tunnels = page["tunnels"].as_array().unwrap();
         names.extend(tunnels.iter().map(|tunnel| tunnel["id"].as_str().unwrap().to_owned()));
         let Some(next) = page["next"].as_str() else { break };
@@ -211,7 +213,7 @@ fn a_sticky_cookie_on_the_101_returns_the_client() {
     let config =
         format!("[pool.a]\nupstreams = {addresses:?}\nbalance = 'random'\nsticky = 'lb'\n");
     let config = Scratch::new("sticky.toml", &config);
-    let proxy = Server::start_proxy(&["--config", config.path()]);
+    let proxy = Server::start_proxy(&["--config", config.path(), "--admin-key", "key"]);
     let open = |cookie: Option<&str>| {
         let cookie = cookie.map(|cookie| format!("Cookie: {cookie}\r\n")).unwrap_or_default();
         let mut socket = Socket::connect(proxy.listen);
@@ -308,7 +310,7 @@ fn a_silent_upstream_is_skipped_until_it_recovers() {
         node.listen
     );
     let config = Scratch::new("health.toml", &config);
-    let proxy = Server::start_proxy(&["--config", config.path()]);
+    let proxy = Server::start_proxy(&["--config", config.path(), "--admin-key", "key"]);
     let state = || upstream(&proxy, address)["state"].as_str().unwrap().to_owned();
     assert_eq!(state(), "up");
     dying.signal(Signal::KILL);
@@ -334,7 +336,7 @@ fn a_reload_changes_routes_and_keeps_tunnels() {
         format!("[proxy]\nbacklog = 128\n[pool.a]\nupstreams = ['{}']\n{more}", node.listen)
     };
     let config = Scratch::new("routes.toml", &text(&old, ""));
-    let proxy = Server::start_proxy(&["--config", config.path()]);
+    let proxy = Server::start_proxy(&["--config", config.path(), "--admin-key", "key"]);
     let mut before = Socket::open(proxy.listen, "/echo");
     config.write(&text(&new, "wieght = 1\n"));
     proxy.signal(Signal::HUP);
@@ -344,7 +346,7 @@ fn a_reload_changes_routes_and_keeps_tunnels() {
     config.write(&text(&new, ""));
     proxy.signal(Signal::HUP);
     eventually("the other upstream is there", || {
-        http::get(proxy.admin, "/api/upstreams").body.contains(&new.listen.to_string())
+        proxy.admin_get("/api/upstreams").body.contains(&new.listen.to_string())
     });
     let mut after = Socket::open(proxy.listen, "/echo");
     assert!(echoes(&mut before) && echoes(&mut after));
@@ -353,7 +355,7 @@ fn a_reload_changes_routes_and_keeps_tunnels() {
     assert_eq!((&left["state"], &left["tunnels"]), (&json!("removed"), &json!(1)));
     drop(before);
     eventually("it is forgotten", || {
-        !http::get(proxy.admin, "/api/upstreams").body.contains(&old.listen.to_string())
+        !proxy.admin_get("/api/upstreams").body.contains(&old.listen.to_string())
     });
 }
 
@@ -365,15 +367,13 @@ fn requests_queue_in_order_while_every_node_is_at_its_max() {
         node.listen
     );
     let config = Scratch::new("queue.toml", &config);
-    let proxy = Server::start_proxy(&["--config", config.path()]);
+    let proxy = Server::start_proxy(&["--config", config.path(), "--admin-key", "key"]);
     let first = Socket::open(proxy.listen, "/echo");
     let _second = Socket::open(proxy.listen, "/echo");
     let upgrade = crate::harness::socket::upgrade("/echo", &[]);
     let mut waiting = Socket::connect(proxy.listen);
     waiting.send(upgrade.as_bytes());
-    eventually("it waits", || {
-        http::get(proxy.admin, "/api/upstreams").json()["pools"][0]["waiting"] == 1
-    });
+    eventually("it waits", || proxy.admin_get("/api/upstreams").json()["pools"][0]["waiting"] == 1);
     let mut refused = Socket::connect(proxy.listen);
     refused.send(upgrade.as_bytes());
     assert_eq!(refused.response().status, 503, "one may wait, not two");
@@ -390,13 +390,13 @@ fn a_queued_request_uses_added_upstreams_and_not_removed_ones() {
         first.listen
     );
     let config = Scratch::new("changes.toml", &config);
-    let proxy = Server::start_proxy(&["--config", config.path()]);
+    let proxy = Server::start_proxy(&["--config", config.path(), "--admin-key", "key"]);
     let of_first = Socket::open(proxy.listen, "/echo");
     let waits = || {
         let mut socket = Socket::connect(proxy.listen);
         socket.send(crate::harness::socket::upgrade("/echo", &[]).as_bytes());
         eventually("it waits", || {
-            http::get(proxy.admin, "/api/upstreams").json()["pools"][0]["waiting"] == 1
+            proxy.admin_get("/api/upstreams").json()["pools"][0]["waiting"] == 1
         });
         socket
     };
@@ -414,7 +414,7 @@ fn a_queued_request_uses_added_upstreams_and_not_removed_ones() {
     change(&proxy, "/api/upstreams", &of(&first, "remove"));
     drop(of_first);
     eventually("one that went gets nothing more", || {
-        !http::get(proxy.admin, "/api/upstreams").body.contains(&first.listen.to_string())
+        !proxy.admin_get("/api/upstreams").body.contains(&first.listen.to_string())
     });
     drop(again);
     assert_eq!(third.response().status, 101);
@@ -432,11 +432,11 @@ fn tunnels_of_a_removed_pool_are_shown_until_they_end() {
         there.listen
     );
     let config = Scratch::new("gone.toml", &format!("{rest}{gone}"));
-    let proxy = Server::start_proxy(&["--config", config.path()]);
+    let proxy = Server::start_proxy(&["--config", config.path(), "--admin-key", "key"]);
     let mut socket = Socket::open(proxy.listen, "/echo");
     let mut waiting = Socket::connect(proxy.listen);
     waiting.send(crate::harness::socket::upgrade("/echo", &[]).as_bytes());
-    let shown = || http::get(proxy.admin, "/api/upstreams").json()["pools"].clone();
+    let shown = || proxy.admin_get("/api/upstreams").json()["pools"].clone();
     let pool = || shown().as_array().unwrap().iter().find(|pool| pool["pool"] == "r").cloned();
     eventually("it waits", || pool().is_some_and(|pool| pool["waiting"] == 1));
     config.write(&rest);
@@ -462,7 +462,7 @@ fn declined_handshakes_leak_no_permit() {
         node.listen
     );
     let config = Scratch::new("refused.toml", &config);
-    let proxy = Server::start_proxy(&["--config", config.path()]);
+    let proxy = Server::start_proxy(&["--config", config.path(), "--admin-key", "key"]);
     let url = format!("ws://{}/nowhere", proxy.listen);
     let refused = executable::run(&["load", &url, "--connections", "2000", "--json", "-"]);
     let summary: Value = serde_json::from_str(&refused.stdout).unwrap();

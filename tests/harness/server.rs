@@ -26,6 +26,8 @@ pub(crate) struct Server {
     pub(crate) listeners: Vec<String>,
     /// Where the admin listener answers.
     pub(crate) admin: SocketAddr,
+    /// The key of the admin listener, if it was started with one.
+    admin_key: Option<String>,
 }
 
 impl Server {
@@ -114,9 +116,11 @@ impl Server {
         };
         assert_eq!(ready["pid"], running.0.id(), "the ready line names our child");
         let (listen, admin) = (address("listen"), address("admin"));
+        let mut arguments = command.get_args().skip_while(|argument| *argument != "--admin-key");
+        let admin_key = arguments.nth(1).map(|key| key.to_string_lossy().into_owned());
         let listeners = ready["listeners"].as_array().expect("all listeners are told");
         let listeners = listeners.iter().filter_map(|l| l.as_str().map(str::to_owned)).collect();
-        Self { running, log, listen, listeners, admin }
+        Self { running, log, listen, listeners, admin, admin_key }
     }
 
     /// The process.
@@ -140,6 +144,25 @@ impl Server {
         self.log.lock().expect("no writer panics").clone()
     }
 
+    /// `GET path` on the admin listener, with its key.
+    pub(crate) fn admin_get(&self, path: &str) -> Response {
+        self.admin_request("GET", path, "")
+    }
+
+    /// `POST path` on the admin listener, with its key.
+    pub(crate) fn admin_post(&self, path: &str, body: &str) -> Response {
+        self.admin_request("POST", path, body)
+    }
+
+    fn admin_request(&self, method: &str, path: &str, body: &str) -> Response {
+        let (host, length) = (self.admin, body.len());
+        let key = self.admin_key.as_ref();
+        let key = key.map(|key| format!("Authorization: Bearer {key}\r\n")).unwrap_or_default();
+        let head =
+            format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{key}");
+        http::ask(host, &format!("{head}Content-Length: {length}\r\n\r\n{body}"))
+    }
+
     /// `POST /api/publish` on the admin listener.
     pub(crate) fn publish(&self, body: &Value) -> Response {
         http::post(self.admin, "/api/publish", &body.to_string())
@@ -147,7 +170,7 @@ impl Server {
 
     /// Every sample of `/metrics`, by name and labels as printed.
     pub(crate) fn metrics(&self) -> HashMap<String, f64> {
-        let response = http::get(self.admin, "/metrics");
+        let response = self.admin_get("/metrics");
         assert_eq!(response.status, 200, "{response:?}");
         let samples = response.body.lines().filter(|line| !line.starts_with('#'));
         samples

@@ -113,6 +113,10 @@ pub struct ApiRequest<'r> {
     pub query: &'r str,
     /// The body.
     pub body: &'r [u8],
+    /// Whether the client proved that it may change the program: it sent the admin key, or opened a
+    /// UNIX socket that only its owner can open. A listener on loopback without a key is open to every
+    /// user of the machine.
+    pub may_change: bool,
 }
 
 impl<'r> ApiRequest<'r> {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{DefaultBodyLimit, Query, Request, State};
-use axum::http::{Method, Uri, header};
+use axum::http::{Extensions, Method, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -36,6 +36,10 @@ pub(crate) struct Guard {
     /// Requests refused for their Host or Origin.
     pub(crate) foreign: Arc<AtomicU64>,
 }
+
+/// Marks a request of a client that may change the program; see [`ApiRequest::may_change`].
+#[derive(Copy, Clone)]
+struct MayChange;
 
 /// State of the routes.
 #[derive(Clone)]
@@ -79,7 +83,7 @@ pub(crate) fn router(
 
 async fn authorize(
     State((guard, program)): State<(Guard, Arc<dyn Program>)>,
-    request: Request<Body>,
+    mut request: Request<Body>,
     next: Next,
 ) -> Response {
     let endpoint = AppEndpoint::of(request.uri().path());
@@ -87,9 +91,13 @@ async fn authorize(
     let authorization = authorization.map(header::HeaderValue::as_bytes);
     let app_key = endpoint.zip(authorization.and_then(bearer));
     let accepted = app_key.is_some_and(|(endpoint, key)| program.accepts_key(endpoint, key));
-    let keyed = accepted || guard.key.is_set() && guard.key.allows(authorization);
+    let has_key = guard.key.is_set() && guard.key.allows(authorization);
+    let keyed = accepted || has_key;
     if let Some(Caller(connection)) = request.extensions().get() {
         connection.set_keyed(keyed);
+    }
+    if has_key || !guard.browsers && !guard.key.is_set() {
+        request.extensions_mut().insert(MayChange);
     }
     if keyed {
         return next.run(request).await;
@@ -197,14 +205,21 @@ async fn broadcast(State(shared): State<Shared>, body: Posted) -> Reply {
 }
 
 /// Passes a request for any other path to the program.
-async fn other(State(shared): State<Shared>, method: Method, uri: Uri, body: Posted) -> Reply {
+async fn other(
+    State(shared): State<Shared>,
+    method: Method,
+    uri: Uri,
+    extensions: Extensions,
+    body: Posted,
+) -> Reply {
+    let may_change = extensions.get::<MayChange>().is_some();
     let body = match body.read(400) {
         Ok(body) => body,
         Err(reply) => return reply,
     };
     let answer = move || {
         let (path, query) = (uri.path(), uri.query().unwrap_or_default());
-        let request = ApiRequest { method: method.as_str(), path, query, body: &body };
+        let request = ApiRequest { method: method.as_str(), path, query, body: &body, may_change };
         let reply = shared.program.api(&request);
         reply.unwrap_or_else(|| Reply::not_found(shared.program.paths()))
     };

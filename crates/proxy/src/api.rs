@@ -17,10 +17,13 @@ use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 use tracing::info;
 
-use crate::balance::{Balance, Endpoint, Member, Pool, Upstream, UpstreamState};
+use crate::balance::{Balance, Endpoint, Member, Pool, Upstream, UpstreamAddress, UpstreamState};
 use crate::drain::{ActiveDrains, DrainAmount, DrainOrder, DrainTarget, ORDERS_MAX};
 use crate::routes::{Change, MemberConfig, Registry, Retired, RouteConfig, Table};
 
+/// The answer to a change by a client that has not proved that it may make one.
+const READ_ONLY: &str = "without a key this listener is read-only over TCP, because every local user \
+                         can reach it: set --admin-key, or use --admin unix:/path";
 /// The longest time over which tunnels can be closed: a day.
 const OVER_SECONDS_MAX: f64 = 86_400.0;
 
@@ -84,6 +87,9 @@ impl Api {
     /// Answers a request; `None` if the path is not of this API.
     pub(crate) fn answer(&self, workers: &dyn Workers, asked: &ApiRequest<'_>) -> Option<Reply> {
         let answer = match (asked.method, asked.path) {
+            ("POST", "/api/upstreams" | "/api/routes" | "/api/close") if !asked.may_change => {
+                Err(Reply::error(403, "forbidden", READ_ONLY))
+            }
             ("GET", "/api/upstreams") => Ok(Reply::json(&self.upstreams())),
             ("POST", "/api/upstreams") => read(asked.body).and_then(|a| self.upstream(workers, &a)),
             ("GET", "/api/routes") => Ok(Reply::json(&self.routes())),
@@ -148,6 +154,7 @@ impl Api {
         let endpoint: Endpoint =
             request.upstream.parse().map_err(|why: String| bad_request(&why))?;
         let pool = self.pool_named(request.pool.as_deref())?;
+        self.check_origin(&pool, &endpoint, request)?;
         let over = over(request.over_seconds)?
             .filter(|_| matches!(request.action.as_str(), "remove" | "drain"));
         // Checked first: a request whose drain cannot start must change nothing.
@@ -182,6 +189,27 @@ impl Api {
         Ok(Reply::json(&json!({
             "added": added, "removed": removed, "tunnels": tunnels, "unresolved": unresolved
         })))
+    }
+
+    /// Checks that a request adds no UNIX socket: the proxy's user may open sockets that the client of
+    /// this API may not.
+    fn check_origin(
+        &self,
+        pool: &str,
+        endpoint: &Endpoint,
+        request: &UpstreamRequest,
+    ) -> Result<(), Refusal> {
+        let is_unix = matches!(endpoint, Endpoint::Address(UpstreamAddress::Unix(_)));
+        if request.action != "set" || !is_unix {
+            return Ok(());
+        }
+        let registry = self.registry();
+        let pool = registry.config().pools.iter().find(|known| *known.name == *pool);
+        let mut members = pool.into_iter().flat_map(|pool| &pool.members);
+        if members.any(|member| member.endpoint == *endpoint) {
+            return Ok(());
+        }
+        Err(bad_request("a UNIX socket can be added only in the configuration file"))
     }
 
     /// The upstream as requested; fields left out keep their values.

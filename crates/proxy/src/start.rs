@@ -156,7 +156,12 @@ fn log_ready(config: &Config, listen: &[Address], admin: Option<&admin::AdminLis
         );
     }
     match admin {
-        Some(admin) => info!("admin on {}", admin.address()),
+        Some(admin) => {
+            info!("admin on {}", admin.address());
+            if config.live.admin_key.is_none() && admin.address().path().is_none() {
+                info!("admin API read-only over TCP: changes need --admin-key or a UNIX socket");
+            }
+        }
         None => info!("no admin listener: upstreams can be changed only by the configuration file"),
     }
 }

@@ -32,7 +32,7 @@ fn api() -> Api {
 
 fn ask(api: &Api, workers: &FakeWorkers, method: &str, target: &str, body: &str) -> (u16, Value) {
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
-    let asked = ApiRequest { method, path, query, body: body.as_bytes() };
+    let asked = ApiRequest { method, path, query, body: body.as_bytes(), may_change: true };
     let reply = api.answer(workers, &asked).unwrap();
     (reply.status, serde_json::from_slice(&reply.body).unwrap())
 }
@@ -104,6 +104,21 @@ fn max_can_be_removed_and_an_unresolved_name_is_shown() {
 }
 
 #[test]
+fn only_authorized_clients_change_anything() {
+    let (api, workers) = (api(), FakeWorkers::default());
+    let status = |method, path| {
+        let body = br#"{"percent":100}"#;
+        let asked = ApiRequest { method, path, query: "", body, may_change: false };
+        api.answer(&workers, &asked).unwrap().status
+    };
+    for path in ["/api/upstreams", "/api/routes", "/api/close"] {
+        assert_eq!(status("POST", path), 403, "{path}");
+    }
+    assert_eq!((status("GET", "/api/upstreams"), status("GET", "/api/tunnels")), (200, 200));
+    assert!(workers.0.lock().unwrap().is_empty());
+}
+
+#[test]
 fn invalid_requests_are_refused_with_a_reason() {
     let (api, workers) = (api(), FakeWorkers::default());
     for (target, body, why) in [
@@ -115,6 +130,9 @@ fn invalid_requests_are_refused_with_a_reason() {
         ("/api/upstreams", r#"{"action":"set","upstream":"a:1","weight":0}"#, "1 to 256"),
         ("/api/upstreams", r#"{"action":"set","upstream":"a:1","max":0}"#, "1 or more"),
         ("/api/upstreams", r#"{"action":"set","pool":"x","upstream":"a:1"}"#, "no pool x"),
+        ("/api/upstreams", r#"{"action":"set","upstream":"10.0.0.1:0"}"#, "port"),
+        ("/api/upstreams", r#"{"action":"set","upstream":"unix:/a.sock"}"#, "configuration file"),
+        ("/api/upstreams", r#"{"action":"drain","upstream":"unix:/a.sock"}"#, "no upstream unix"),
         ("/api/close", "{}", "count or percent"),
         ("/api/close", r#"{"percent":101}"#, "0 to 100"),
         ("/api/close", r#"{"count":1,"over_seconds":-1}"#, "86400"),

@@ -7,6 +7,9 @@ use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
 
+/// Longest path of a UNIX socket: `sun_path` has 108 bytes and ends with NUL (unix(7)).
+const PATH_BYTES_MAX: usize = 107;
+
 /// Where to connect.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum UpstreamAddress {
@@ -42,9 +45,22 @@ impl FromStr for Endpoint {
             if path.is_empty() {
                 return Err("unix: needs a path, as in unix:/run/app.sock".to_owned());
             }
+            if path.contains('\0') {
+                return Err("invalid upstream: the path contains a NUL byte".to_owned());
+            }
+            if path.len() > PATH_BYTES_MAX {
+                return Err(format!(
+                    "invalid upstream: the path of a UNIX socket has at most {PATH_BYTES_MAX} \
+                     bytes, not {}",
+                    path.len()
+                ));
+            }
             return Ok(Endpoint::Address(UpstreamAddress::Unix(Path::new(path).into())));
         }
-        if let Ok(address) = text.parse() {
+        if let Ok(address) = text.parse::<SocketAddr>() {
+            if address.port() == 0 {
+                return Err(format!("invalid upstream \"{text}\": the port must be 1 to 65535"));
+            }
             return Ok(Endpoint::Address(UpstreamAddress::Tcp(address)));
         }
         let named = text.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)));
@@ -95,5 +111,9 @@ mod tests {
         {
             assert!(text.parse::<Endpoint>().is_err(), "{text}");
         }
+        for text in ["10.0.0.1:0", "[::1]:0", "unix:/a\0b", &format!("unix:{}", "x".repeat(108))] {
+            assert!(text.parse::<Endpoint>().is_err(), "{text:?}");
+        }
+        assert!(format!("unix:{}", "x".repeat(107)).parse::<Endpoint>().is_ok());
     }
 }

@@ -63,6 +63,7 @@ mod proxy_restarts;
 mod proxy_timeouts;
 mod proxy_upstreams;
 mod report;
+mod room;
 mod scenario_flows;
 mod scenarios;
 mod screen;

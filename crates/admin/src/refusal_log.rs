@@ -77,6 +77,9 @@ fn text(reason: Refusal) -> &'static str {
         Refusal::PerAddressRate => {
             "connect rate of one address exceeded: connections refused; see --per-address-rate"
         }
+        Refusal::Connections => {
+            "connection limit reached: closed the oldest incomplete requests; see --max-connections"
+        }
         Refusal::MemoryLimit => {
             "memory limit exceeded: connections refused; raise --memory-limit or add servers"
         }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{Ordering, fence};
 
 use crate::Handler;
-use crate::admission::Client;
+use crate::admission::{Client, Room};
 use crate::conn::Mode;
 use crate::invariant::broken;
 use crate::limits::{ACCEPT_PAUSE, ACCEPTS_MIN, ACCEPTS_PER_TURN, TLS_ARRIVALS_PER_TURN};
@@ -62,7 +62,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         }
         self.set_accepting();
         if self.is_at_capacity() {
-            return self.pass_listener_on(index);
+            return self.wait_for_room(index, false);
         }
         self.watch_listener(index);
         self.accept_from(index);
@@ -99,9 +99,11 @@ impl<S: Sys, H: Handler> Worker<S, H> {
                 return taken;
             }
             if self.is_at_capacity() {
-                self.pass_listener_on(index);
+                // Nobody may wait behind the last one taken: epoll reports whether somebody does.
+                self.wait_for_room(index, taken == 0);
                 return taken;
             }
+            self.core.full = false;
             let accepted = if self.core.wants_peers() {
                 self.core.sys.accept_with_peer(listener.fd)
             } else {
@@ -198,7 +200,41 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         }
     }
 
-    /// At capacity: a worker with room takes over this listener; if there is none, it is parked.
+    /// At capacity: a worker with room takes over this listener. If there is none and a client
+    /// waits, a connection that can gives way to it, here or on another worker.
+    fn wait_for_room(&mut self, index: usize, client_waits: bool) {
+        let me = usize::from(self.core.index);
+        let own = !self.is_draining()
+            && self.core.may_make_room()
+            && self.core.remote.worker_with_room(me).is_none();
+        if !own {
+            return self.pass_listener_on(index);
+        }
+        if !client_waits {
+            return self.watch_listener(index);
+        }
+        match self.core.make_room() {
+            Room::Made => {}
+            Room::Soon => {
+                if !self.core.full {
+                    self.core.counters().accept_full.add(1);
+                }
+                self.core.full = true;
+                self.unwatch_listener(index);
+                if let Some(listener) = listener_at(&mut self.listeners, index) {
+                    let pause_ns = nanoseconds(ACCEPT_PAUSE);
+                    listener.paused_until_ns = Some(self.core.now_ns + pause_ns);
+                }
+            }
+            Room::None => {
+                self.core.set_may_make_room(false);
+                self.pass_listener_on(index);
+            }
+        }
+    }
+
+    /// At capacity: a worker with room, or else one that can make room, takes over this listener; if
+    /// there is none, it is parked.
     fn pass_listener_on(&mut self, index: usize) {
         self.unwatch_listener(index);
         if let Some(listener) = listener_at(&mut self.listeners, index) {
@@ -206,7 +242,8 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         }
         self.set_accepting();
         let me = usize::from(self.core.index);
-        match self.core.remote.worker_with_room(me) {
+        let remote = &self.core.remote;
+        match remote.worker_with_room(me).or_else(|| remote.worker_that_makes_room(me)) {
             _ if self.is_draining() => {
                 if let Some(listener) = listener_at(&mut self.listeners, index) {
                     self.core.sys.stop_listening(listener.fd);

@@ -186,6 +186,11 @@ impl<U> Conn<U> {
         self.cold.as_ref().map_or(0, |cold| cold.queue.len())
     }
 
+    /// Whether received bytes wait to be processed.
+    pub(crate) fn has_tail(&self) -> bool {
+        self.cold.as_ref().is_some_and(|cold| !cold.tail.is_empty())
+    }
+
     /// Memory that its queue holds, in bytes.
     #[inline]
     pub(crate) fn weight(&self) -> usize {

@@ -81,6 +81,8 @@ pub struct Core<S: Sys, H: Handler> {
     pub(crate) codec: SharedCodec,
     /// What is known of clients besides their connections, by slot; empty unless a limit needs it.
     pub(crate) clients: BTreeMap<u32, Client>,
+    /// At capacity with clients waiting, and a connection may give way soon.
+    pub(crate) full: bool,
     pool: Vec<Vec<u8>>,
 }
 
@@ -119,6 +121,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
             drained: Vec::new(),
             codec: SharedCodec::default(),
             clients: BTreeMap::new(),
+            full: false,
             pool: Vec::new(),
         }
     }
@@ -336,8 +339,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
     pub(crate) fn resume_soon(&mut self, slot: u32) {
         self.sync_interest(slot);
         let Some(conn) = self.slab.get_mut(slot) else { return broken(SLOT_IN_USE) };
-        let has_tail = conn.cold.as_ref().is_some_and(|cold| !cold.tail.is_empty());
-        if has_tail && !conn.flags.has(Flags::RESUMED) {
+        if conn.has_tail() && !conn.flags.has(Flags::RESUMED) {
             conn.flags.set(Flags::RESUMED);
             self.resumed.push_back(slot);
         }

@@ -151,6 +151,8 @@ counters! {
     accept_full,
     /// Times a worker at capacity passed its listener on.
     listener_handed_on,
+    /// Idle keep-alive connections closed at the connection limit, to make room for new ones.
+    keep_alive_closed,
     /// Bytes of messages before compression.
     deflate_in_bytes,
     /// Bytes of messages after compression.

@@ -290,6 +290,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         context: &RequestContext,
         stream: bool,
     ) {
+        let keep = keep && !self.clients_wait();
         let mut length = [0u8; 20];
         let length = decimal(response.body.len(), &mut length);
         let connection = if keep { "keep-alive" } else { "close" };
@@ -312,6 +313,8 @@ impl<S: Sys, H: Handler> Core<S, H> {
             let refused = response.status >= 400;
             conn.closed = if refused { Closed::Refused } else { Closed::Answered };
             self.finish(slot);
+        } else {
+            self.set_may_make_room(true);
         }
         self.handshake_completed(before);
     }
@@ -329,10 +332,16 @@ impl<S: Sys, H: Handler> Core<S, H> {
     }
 
     /// Returns an accepted raw connection to HTTP: its request is answered, and another may follow.
-    /// Bytes left unread after the last one are processed now.
+    /// Bytes left unread after the last one are processed now. While clients wait for room, it ends
+    /// instead if there are none.
     pub fn next_request(&mut self, id: ConnId) {
         let (slot, tick) = (id.slot(), self.tick);
+        // Bytes of the connection being read are not kept until its read ends.
+        let gives_way = self.clients_wait() && self.corked != Some(slot);
         match self.live_mut(id) {
+            Some(conn) if gives_way && conn.mode == Mode::Raw && !conn.has_tail() => {
+                self.end_after(id, Closed::Answered);
+            }
             Some(conn) if conn.mode == Mode::Raw => {
                 conn.mode = Mode::Http;
                 conn.last_active = tick;
@@ -470,7 +479,10 @@ impl<S: Sys, H: Handler> Core<S, H> {
     pub(crate) fn arm_handshake(&mut self, slot: u32) {
         let timeout = self.limits.handshake_timeout;
         let Some(conn) = self.slab.get_mut(slot) else { return broken(SLOT_IN_USE) };
-        if matches!(conn.mode, Mode::Http | Mode::Parked) && !conn.flags.has(Flags::DEADLINE) {
+        if !matches!(conn.mode, Mode::Http | Mode::Parked) {
+            return;
+        }
+        if !conn.flags.has(Flags::DEADLINE) {
             conn.flags.set(Flags::DEADLINE);
             let (generation, flags) = (conn.generation, conn.flags);
             self.timers.handshake.push(self.now_ns, timeout, slot, generation);
@@ -478,6 +490,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
                 self.handshake_started();
             }
         }
+        self.set_may_make_room(true);
     }
 
     /// Answers 504: [`Answer::Later`] was not followed by an answer in time.

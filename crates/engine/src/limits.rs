@@ -57,6 +57,9 @@ pub(crate) const EVICTIONS_PER_TURN: usize = 64;
 pub(crate) const SILENT_TIMEOUTS: u32 = 3;
 /// Deadlines examined to find the oldest handshake in flight.
 pub(crate) const EVICTION_LOOKS: usize = 256;
+/// At the connection limit a connection gives way to a new one once it has been idle, or its request
+/// head incomplete, for this long: a request may be under way to one that is idle for less.
+pub(crate) const GIVES_WAY_AFTER: Duration = Duration::from_secs(1);
 /// Memory of an idle connection and of its TLS session, in bytes: measured, see ARCHITECTURE.md.
 pub(crate) const IDLE_BYTES: usize = 128;
 pub(crate) const TLS_IDLE_BYTES: usize = 4_100;

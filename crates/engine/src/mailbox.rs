@@ -64,6 +64,8 @@ pub(crate) struct Mailbox<P> {
     pub(crate) accepting: AtomicBool,
     /// The worker's descriptor table is full, until one of its connections has ended.
     pub(crate) exhausted: AtomicBool,
+    /// Connections of the worker may be able to give way to new ones.
+    pub(crate) gives_way: AtomicBool,
     pub(crate) counters: Counters,
     pub(crate) holdings: Holdings,
 }
@@ -162,6 +164,7 @@ impl<P> Remote<P> {
                 capacity: AtomicU32::new(0),
                 accepting: AtomicBool::new(false),
                 exhausted: AtomicBool::new(false),
+                gives_way: AtomicBool::new(false),
                 counters: Counters::default(),
                 holdings: Holdings::default(),
             })
@@ -299,6 +302,15 @@ impl<P> Remote<P> {
             Some(mailbox) => mailbox.put(Envelope::Listen(listener), 0),
             None => broken("a listener is given to a worker of this process"),
         }
+    }
+
+    /// The next worker after `from` whose connections may give way to new ones.
+    pub(crate) fn worker_that_makes_room(&self, from: usize) -> Option<usize> {
+        let n = self.workers();
+        (1..n).map(|step| (from + step) % n).find(|w| {
+            let mailbox = self.shared.mailboxes.get(*w);
+            mailbox.is_some_and(|mailbox| mailbox.gives_way.load(Ordering::Relaxed))
+        })
     }
 
     /// The next worker after `from` that has room and does not accept yet; otherwise one with room.

@@ -1,6 +1,6 @@
 //! [`ParkedListeners`]: the listeners that no worker accepts from, because none has room.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Listeners of a process at most: every worker's table holds all of them. Enough for 128 workers
 /// that accept on eight addresses.
@@ -14,29 +14,38 @@ const WORD_BITS: usize = u64::BITS as usize;
 /// has room; one that gets room must look here behind such a fence. Then at least one of two that
 /// do so at the same time sees the other.
 #[derive(Debug)]
-pub(crate) struct ParkedListeners([AtomicU64; LISTENERS_MAX / WORD_BITS]);
+pub(crate) struct ParkedListeners {
+    words: [AtomicU64; LISTENERS_MAX / WORD_BITS],
+    /// How many bits are set, a moment late.
+    count: AtomicUsize,
+}
 
 impl Default for ParkedListeners {
     fn default() -> Self {
-        ParkedListeners([const { AtomicU64::new(0) }; LISTENERS_MAX / WORD_BITS])
+        ParkedListeners {
+            words: [const { AtomicU64::new(0) }; LISTENERS_MAX / WORD_BITS],
+            count: AtomicUsize::new(0),
+        }
     }
 }
 
 impl ParkedListeners {
     fn word(&self, index: usize) -> Option<(&AtomicU64, u64)> {
-        Some((self.0.get(index / WORD_BITS)?, 1 << (index % WORD_BITS)))
+        Some((self.words.get(index / WORD_BITS)?, 1 << (index % WORD_BITS)))
     }
 
     /// Whether one of the first `listeners` is parked. One load per 64 of them.
     pub(crate) fn any(&self, listeners: usize) -> bool {
-        let words = self.0.iter().take(listeners.div_ceil(WORD_BITS));
+        let words = self.words.iter().take(listeners.div_ceil(WORD_BITS));
         words.into_iter().any(|word| word.load(Ordering::Acquire) != 0)
     }
 
     /// Parks a listener.
     pub(crate) fn insert(&self, index: usize) {
-        if let Some((word, bit)) = self.word(index) {
-            word.fetch_or(bit, Ordering::AcqRel);
+        if let Some((word, bit)) = self.word(index)
+            && word.fetch_or(bit, Ordering::AcqRel) & bit == 0
+        {
+            self.count.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -44,16 +53,23 @@ impl ParkedListeners {
     pub(crate) fn take(&self, index: usize) -> bool {
         self.word(index).is_some_and(|(word, bit)| {
             // Reading first leaves the cache line shared in the usual case.
-            word.load(Ordering::Acquire) & bit != 0
-                && word.fetch_and(!bit, Ordering::AcqRel) & bit != 0
+            let taken = word.load(Ordering::Acquire) & bit != 0
+                && word.fetch_and(!bit, Ordering::AcqRel) & bit != 0;
+            if taken {
+                self.count.fetch_sub(1, Ordering::Relaxed);
+            }
+            taken
         })
+    }
+
+    /// Whether a listener was parked a moment ago: one load, for a hint only.
+    pub(crate) fn seems_any(&self) -> bool {
+        self.count.load(Ordering::Relaxed) != 0
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicUsize;
-
     use super::*;
 
     #[test]
@@ -66,10 +82,14 @@ mod tests {
             assert!(!parked.take((index + 1) % LISTENERS_MAX), "{index}");
             assert!(parked.take(index) && !parked.take(index), "{index}");
         }
+        assert!(!parked.seems_any());
         parked.insert(100);
+        parked.insert(100);
+        assert!(parked.seems_any());
         assert!(!parked.any(64) && parked.any(128), "only the words of this many listeners");
         parked.insert(LISTENERS_MAX);
         assert!(!parked.take(LISTENERS_MAX), "there is no such listener");
+        assert!(parked.take(100) && !parked.seems_any());
     }
 
     #[test]

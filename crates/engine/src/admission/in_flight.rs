@@ -118,7 +118,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         None
     }
 
-    fn drop_first_deadline(&mut self) {
+    pub(super) fn drop_first_deadline(&mut self) {
         let Some(deadline) = self.timers.handshake.pop(u64::MAX) else {
             return broken("a deadline that was looked at is still queued");
         };

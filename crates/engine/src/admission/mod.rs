@@ -6,6 +6,7 @@
 //! worker's table).
 
 mod addresses;
+mod full;
 mod gate;
 mod holdings;
 mod in_flight;
@@ -16,6 +17,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+pub(crate) use self::full::Room;
 pub(crate) use self::gate::Client;
 pub(crate) use self::holdings::{Holdings, ShedOrder};
 pub use self::proxies::{Network, Proxies};
@@ -94,16 +96,19 @@ pub enum Refusal {
     PerAddressRate,
     /// The process uses more memory than its limit.
     MemoryLimit,
+    /// The connection limit was reached, and this incomplete request was the oldest.
+    Connections,
 }
 
 impl Refusal {
     /// Every reason, in the order of its discriminant.
-    pub const ALL: [Refusal; 5] = [
+    pub const ALL: [Refusal; 6] = [
         Refusal::Handshakes,
         Refusal::ConnectRate,
         Refusal::PerAddress,
         Refusal::PerAddressRate,
         Refusal::MemoryLimit,
+        Refusal::Connections,
     ];
 
     /// The name in metrics, JSON and logs: that of the limit.
@@ -115,6 +120,7 @@ impl Refusal {
             Refusal::PerAddress => "max_per_address",
             Refusal::PerAddressRate => "per_address_rate",
             Refusal::MemoryLimit => "memory_limit",
+            Refusal::Connections => "max_connections",
         }
     }
 }

@@ -37,6 +37,10 @@ pub(crate) const FLUSH_BYTES_PER_TURN: usize = 1024 * 1024;
 pub(crate) const MESSAGE_GROWS_BYTES: usize = 1024;
 /// Posts taken from the mailbox per turn.
 pub(crate) const POSTS_PER_TURN: usize = 1024;
+/// Slots that the keep-alive sweep checks per turn: after a pause all of them are due.
+pub(crate) const SWEEP_SLOTS_PER_TURN: u32 = 4096;
+/// Handshake deadlines, and deadlines of closes, that are handled per turn.
+pub(crate) const DEADLINES_PER_TURN: usize = 1024;
 /// How long a listener pauses after the kernel had no descriptor or memory for a connection.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Buffers that a worker keeps for the next partial message, and the largest it keeps.

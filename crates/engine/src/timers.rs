@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::Limits;
+use crate::limits::SWEEP_SLOTS_PER_TURN;
 
 /// Slices of the sweep per idle period: the tick is a quarter of the idle timeout ÷ this, within
 /// [`TICK_MIN`] and [`TICK_MAX`].
@@ -85,6 +86,8 @@ pub(crate) struct Timers {
     /// The tick of the last sweep, and the slot it stopped at.
     swept_tick: u64,
     pub(crate) sweep_slot: u32,
+    /// Slots that are due for a check and have not been checked yet.
+    sweep_due: u32,
 }
 
 impl Timers {
@@ -103,6 +106,7 @@ impl Timers {
             period_ticks: quarter.map_or(1, in_ticks),
             swept_tick: 0,
             sweep_slot: 0,
+            sweep_due: 0,
         }
     }
 
@@ -124,21 +128,28 @@ impl Timers {
         (now_ns.wrapping_sub(self.began_ns) / self.tick_ns) as u16
     }
 
-    /// The slots to check now: their share for the ticks since the last call.
+    /// The slots to check now: their share for the ticks since the last call, or of that what one
+    /// turn may check. The rest is due at once.
     pub(crate) fn sweep(&mut self, now_ns: u64, slots: u32) -> std::ops::Range<u32> {
-        let tick = now_ns.wrapping_sub(self.began_ns) / self.tick_ns;
-        let ticks = (tick - self.swept_tick).min(self.period_ticks);
-        if self.idle_ticks.is_none() || ticks == 0 {
+        if self.idle_ticks.is_none() {
             return 0..0;
         }
+        let tick = now_ns.wrapping_sub(self.began_ns) / self.tick_ns;
+        let ticks = (tick - self.swept_tick).min(self.period_ticks);
         self.swept_tick = tick;
+        let share = (u64::from(slots) * ticks).div_ceil(self.period_ticks) as u32;
+        self.sweep_due = self.sweep_due.saturating_add(share).min(slots);
+        if self.sweep_due == 0 {
+            return 0..0;
+        }
         if self.sweep_slot >= slots {
             self.sweep_slot = 0;
         }
-        let share = (u64::from(slots) * ticks).div_ceil(self.period_ticks) as u32;
         let from = self.sweep_slot;
-        let to = from.saturating_add(share).min(slots);
+        let to = from.saturating_add(self.sweep_due.min(SWEEP_SLOTS_PER_TURN)).min(slots);
         self.sweep_slot = to;
+        // A pass ends at the last slot.
+        self.sweep_due = if to == slots { 0 } else { self.sweep_due - (to - from) };
         from..to
     }
 
@@ -157,8 +168,9 @@ impl Timers {
 
     /// When something is due next, if ever. The tick matters only while there are connections.
     pub(crate) fn next_ns(&self, connections: u32) -> Option<u64> {
+        let ticks = self.swept_tick + u64::from(self.sweep_due == 0);
         let tick = (connections > 0 && self.idle_ticks.is_some())
-            .then(|| self.began_ns + (self.swept_tick + 1) * self.tick_ns);
+            .then(|| self.began_ns + ticks * self.tick_ns);
         [self.handshake.next_ns(), self.closing.next_ns(), tick].into_iter().flatten().min()
     }
 
@@ -213,6 +225,25 @@ mod tests {
             }
         }
         assert!(checks.iter().all(|&n| n == 1), "each slot once per period");
+    }
+
+    #[test]
+    fn a_turn_checks_a_portion_of_the_slots_after_a_pause() {
+        let limits = Limits { idle_timeout: Some(Duration::from_secs(120)), ..Limits::default() };
+        let mut timers = Timers::new(&limits, 0);
+        let (slots, now_ns) = (100_000, 90_000_000_000);
+        let mut next = 0;
+        while next < slots {
+            let range = timers.sweep(now_ns, slots);
+            assert!(range.start == next && !range.is_empty() && range.len() <= 4096, "{range:?}");
+            next = range.end;
+            let due_ns = timers.next_ns(1).unwrap();
+            assert_eq!(due_ns <= now_ns, next < slots, "the rest is due at once");
+        }
+        assert!(timers.sweep(now_ns, slots).is_empty(), "each once");
+        // The slots may be gone before they are checked.
+        timers.sweep(2 * now_ns, slots);
+        assert!(timers.sweep(2 * now_ns, 0).is_empty() && timers.next_ns(1) > Some(2 * now_ns));
     }
 
     #[test]

@@ -18,7 +18,7 @@ use crate::admission::ShedPass;
 use crate::conn::{Conn, Flags, Mode};
 use crate::core::Core;
 use crate::invariant::{SLOT_IN_USE, broken};
-use crate::limits::{EVENTS_PER_TURN, POSTS_PER_TURN};
+use crate::limits::{DEADLINES_PER_TURN, EVENTS_PER_TURN, POSTS_PER_TURN};
 use crate::mailbox::Envelope;
 use crate::parked::LISTENERS_MAX;
 use crate::sys::{Event, Interest, Sys};
@@ -289,10 +289,12 @@ impl<S: Sys, H: Handler> Worker<S, H> {
 
     fn on_timers(&mut self) {
         let now_ns = self.core.now_ns;
-        while let Some(deadline) = self.core.timers.handshake.pop(now_ns) {
+        for _ in 0..DEADLINES_PER_TURN {
+            let Some(deadline) = self.core.timers.handshake.pop(now_ns) else { break };
             self.on_handshake_deadline(deadline.slot, deadline.generation);
         }
-        while let Some(deadline) = self.core.timers.closing.pop(now_ns) {
+        for _ in 0..DEADLINES_PER_TURN {
+            let Some(deadline) = self.core.timers.closing.pop(now_ns) else { break };
             let conn = self.core.slab.get(deadline.slot);
             let late = conn.is_some_and(|conn| {
                 conn.generation == deadline.generation

@@ -158,7 +158,7 @@ fn disconnect_ends_any_number_of_sessions() {
     let target = json!({"identifier": identifiers(1), "reconnect": true}).to_string();
     // Requests that overlap end each session once.
     for _ in 0..3 {
-        assert_eq!(post(&server, "/api/disconnect", "", &target).status, 200);
+        assert_eq!(post(&server, "/api/disconnect", API_KEY, &target).status, 200);
     }
     for client in &mut theirs {
         assert_eq!(client.disconnect_reason(), ("remote".to_owned(), true));

@@ -191,6 +191,8 @@ fn plan(
     let most = new(requested, cores);
     // A plan for few connections has one worker per core.
     let mut plan = config.workers.map_or(most, |workers| new(1, workers));
+    // There are more listeners than cores, so without this every worker would accept from one.
+    plan.accepting = accepting(config, cores);
     let Some(clients) = config.clients else { return Ok(plan) };
     if plan.connections() < requested {
         let needed = (most.connections() >= requested).then_some(most.workers);

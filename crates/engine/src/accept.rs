@@ -32,6 +32,10 @@ impl Listener {
     pub(crate) fn new(number: i32) -> Self {
         Listener { fd: Fd::new(number), owned: false, watched: false, paused_until_ns: None }
     }
+
+    fn accepts(&self) -> bool {
+        self.owned && self.paused_until_ns.is_none()
+    }
 }
 
 /// Whether the error means that the kernel may have room again later.
@@ -72,6 +76,9 @@ impl<S: Sys, H: Handler> Worker<S, H> {
     /// listeners: each of the others is stopped by the worker that owns it.
     pub(crate) fn stop_listening(&mut self) {
         for index in 0..self.listeners.len() {
+            if let Some(listener) = self.listeners.get_mut(index) {
+                listener.paused_until_ns = None;
+            }
             for _ in 0..DRAIN_ROUNDS {
                 if self.accept_from(index) == 0 {
                     break;
@@ -92,7 +99,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
     pub(crate) fn accept_from(&mut self, index: usize) -> usize {
         let budget = self.accepts_each();
         for taken in 0..budget {
-            let Some(listener) = self.listeners.get(index).filter(|l| l.owned) else {
+            let Some(listener) = self.listeners.get(index).filter(|l| l.accepts()) else {
                 return taken;
             };
             if self.must_wait_for_handshakes() {
@@ -177,8 +184,8 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         self.core.slots_used() >= mailbox.capacity.load(Ordering::Relaxed)
     }
 
-    /// The kernel has no descriptor or memory: pauses, or passes the listener to a worker with
-    /// room.
+    /// The kernel has no descriptor or memory: passes the listener to a worker with room, or pauses
+    /// all listeners of this worker.
     fn accept_failed(&mut self, index: usize, error: &io::Error) {
         self.core.counters().accept_paused.add(1);
         self.unwatch_listener(index);
@@ -195,8 +202,15 @@ impl<S: Sys, H: Handler> Worker<S, H> {
                 return self.core.remote.give_listener(next, index);
             }
         }
-        if let Some(listener) = listener_at(&mut self.listeners, index) {
-            listener.paused_until_ns = Some(self.core.now_ns + nanoseconds(ACCEPT_PAUSE));
+        // The others of this worker would fail for the same reason.
+        let until_ns = self.core.now_ns + nanoseconds(ACCEPT_PAUSE);
+        for index in 0..self.listeners.len() {
+            if self.listeners.get(index).is_some_and(|listener| listener.owned) {
+                self.unwatch_listener(index);
+                if let Some(listener) = self.listeners.get_mut(index) {
+                    listener.paused_until_ns = Some(until_ns);
+                }
+            }
         }
     }
 

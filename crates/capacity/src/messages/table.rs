@@ -48,9 +48,9 @@ messages! {
     "ss": "LAST-ACK" ["last-ack"] HalfWay;
     "netstat": "LAST_ACK" ["last_ack"] HalfWay;
     "Linux": "TCP: request_sock_TCP: Possible SYN flooding on port X:N. Sending cookies." ["possible syn flooding"] AcceptQueue;
-    "nstat, netstat -s": "TcpExtListenOverflows" ["listenoverflows"] AcceptQueue;
-    "nstat, netstat -s": "TcpExtListenDrops" ["listendrops"] AcceptQueue;
-    "nstat, netstat -s": "TcpExtSyncookiesFailed" ["syncookiesfailed"] AcceptQueue;
+    "nstat, netstat -s": "TcpExtListenOverflows" ["tcpextlistenoverflows"] AcceptQueue;
+    "nstat, netstat -s": "TcpExtListenDrops" ["tcpextlistendrops"] AcceptQueue;
+    "nstat, netstat -s": "TcpExtSyncookiesFailed" ["tcpextsyncookiesfailed"] AcceptQueue;
     "Linux": "neighbour: arp_cache: neighbor table overflow!" ["neighbor table overflow"] Neighbours;
     "Linux": "nf_conntrack: table full, dropping packet" ["conntrack", "table full"] Conntrack;
     "Linux": "TCP: out of memory -- consider tuning tcp_mem" ["out of memory", "tcp_mem"] TcpMemory;

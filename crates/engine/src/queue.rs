@@ -189,10 +189,13 @@ impl SendQueue {
     /// Queues a frame before everything that has not begun to be sent. It replaces one that waits
     /// like this already.
     pub(crate) fn push_urgent(&mut self, frame: &SharedFrame) {
-        let begun = match self.sent {
-            0 => self.pieces.iter().take_while(|piece| matches!(piece, Piece::Partial(..))).count(),
-            _ => 1,
-        };
+        // A header and its payload are two partial pieces of one frame: what follows the first piece
+        // may belong to it, however much of that is sent.
+        // Nothing may precede the answer to the request, even if none of it is sent.
+        let answer = |piece: &Piece| piece.bytes().starts_with(b"HTTP/");
+        let first = usize::from(self.sent > 0 || self.pieces.front().is_some_and(answer));
+        let partial = |piece: &&Piece| matches!(piece, Piece::Partial(..));
+        let begun = first + self.pieces.iter().skip(first).take_while(partial).count();
         self.bytes += frame.bytes().len();
         let urgent = Piece::Urgent(frame.clone());
         match self.pieces.get_mut(begun) {
@@ -323,6 +326,45 @@ mod tests {
         queue.push_rest(b"pong", 2, 0);
         queue.push_urgent(&urgent(b"<4>"));
         assert_eq!(drain(&mut queue, 1), b"ng<4>");
+    }
+
+    #[test]
+    fn an_urgent_frame_never_lands_within_another() {
+        let urgent = SharedFrame::new(b"<urgent>", 0);
+        // What a connection can have queued first, and whether nothing may precede it: a header and
+        // its payload, the rest of frames, the answer to its request, a whole frame, a shared one.
+        let fills: [(bool, fn(&mut SendQueue)); 6] = [
+            (true, |queue| {
+                queue.push_partial(b"header ", false);
+                queue.push_partial(b"payload.", true);
+            }),
+            (true, |queue| queue.push_partial(b"rest.", true)),
+            (true, |queue| queue.push_rest(b"\x81\x04one.\x81\x04two.", 3, 2)),
+            (true, |queue| queue.push_owned(b"HTTP/1.1 101 Switching Protocols.", 0)),
+            (false, |queue| queue.push_owned(b"whole.", 1)),
+            (false, |queue| queue.push_shared(&SharedFrame::new(b"shared.", 1), 0)),
+        ];
+        for (torn, fill) in fills {
+            let mut queue = SendQueue::default();
+            fill(&mut queue);
+            queue.push_owned(b"next.", 1);
+            let whole = drain(&mut queue, 1000);
+            for sent in 0..whole.len() {
+                let mut queue = SendQueue::default();
+                fill(&mut queue);
+                queue.push_owned(b"next.", 1);
+                queue.advance(sent);
+                queue.push_urgent(&urgent);
+                queue.push_urgent(&urgent);
+                let rest = drain(&mut queue, 3);
+                let at = rest.windows(8).position(|window| window == b"<urgent>").unwrap();
+                let before = [&whole[..sent], &rest[..at]].concat();
+                let text = String::from_utf8_lossy(&rest).into_owned();
+                let between = before.ends_with(b".") || before.is_empty() && !torn;
+                assert!(between, "after {sent}: {text}");
+                assert_eq!([&before[..], &rest[at + 8..]].concat(), whole, "after {sent}: {text}");
+            }
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use engine::{Answer, Closed, ConnId, Core, Handler, Incoming, Response, Sys};
+use engine::{Answer, Closed, ConnId, Core, Handler, Incoming, Response, SharedFrame, Sys};
 use topics::{Memberships, Publication, Subscriber, Topics};
 use wire::websocket::{OpCode, encode};
 
@@ -61,12 +61,17 @@ pub(crate) struct Server {
     paused: Vec<(u64, ConnId)>,
     /// Streams to be subscribed once their answer is out.
     streams: Vec<ConnId>,
+    /// A frame that is sent ahead of what waits.
+    urgent: SharedFrame,
 }
 
 impl Server {
     pub(crate) fn new(ledger: Ledger, worker: u16, topics: Topics) -> Self {
         let (waiting, paused, streams) = (Vec::new(), Vec::new(), Vec::new());
-        Server { ledger, worker, topics, waiting, paused, streams }
+        let mut pong = Vec::new();
+        encode(&mut pong, OpCode::Pong, b"urgent");
+        let urgent = SharedFrame::new(&pong, 0);
+        Server { ledger, worker, topics, waiting, paused, streams, urgent }
     }
 
     pub(crate) fn subscriptions(&self) -> u64 {
@@ -105,6 +110,14 @@ impl Server {
             Kind::Echo | Kind::Direct => {
                 self.ledger.book().fail(format!("{envelope:?} on a topic"));
             }
+        }
+    }
+
+    /// Sends at times what may overtake messages but never lands within one: an unsolicited pong
+    /// (RFC 6455 section 5.5.3), which peers read past.
+    fn send_urgent<S: Sys>(&self, core: &mut Core<S, Self>, id: ConnId) {
+        if core.random().is_multiple_of(3) {
+            core.send_urgent(id, &self.urgent);
         }
     }
 
@@ -214,6 +227,7 @@ impl Handler for Server {
             Some(topic) => self.on_topic(core, id, envelope, topic),
             None => {
                 core.send(id, opcode, data);
+                self.send_urgent(core, id);
             }
         }
         if core.random().is_multiple_of(64) && self.waiting.iter().all(|(of, ..)| *of != id) {
@@ -258,6 +272,7 @@ impl Handler for Server {
                 // Some are long enough for a vectored write.
                 let filler = if envelope.number.is_multiple_of(4) { 12_000 } else { 40 };
                 core.send(id, envelope.opcode(), &envelope.write(filler));
+                self.send_urgent(core, id);
                 self.ledger.book().taken += 1;
             }
             Post::Kick(id, how) => {

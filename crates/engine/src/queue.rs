@@ -333,7 +333,8 @@ mod tests {
         let urgent = SharedFrame::new(b"<urgent>", 0);
         // What a connection can have queued first, and whether nothing may precede it: a header and
         // its payload, the rest of frames, the answer to its request, a whole frame, a shared one.
-        let fills: [(bool, fn(&mut SendQueue)); 6] = [
+        type Fill = fn(&mut SendQueue);
+        let fills: [(bool, Fill); 6] = [
             (true, |queue| {
                 queue.push_partial(b"header ", false);
                 queue.push_partial(b"payload.", true);

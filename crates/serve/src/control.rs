@@ -146,6 +146,7 @@ impl Program for Control {
     fn metrics(&self, exposition: &mut Exposition) {
         self.shared.watchdog.metrics(&self.remote, exposition);
         engine_metrics(exposition, &Totals::sum(self.remote.counters()));
+        admin::network_metrics(exposition);
         let mut gauge = |name, help, value: u64| {
             exposition.single(name, Kind::Gauge, help, value as f64);
         };

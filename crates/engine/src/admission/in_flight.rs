@@ -36,9 +36,9 @@ impl Drained {
             let current = entry >> 32 == second;
             // Another thread's clock may be a moment ahead: then this one is not counted.
             let later = (second as u32).wrapping_sub((entry >> 32) as u32) > u32::MAX / 2;
-            let full = entry as u32 == u32::MAX;
-            let counted = if current { entry + 1 } else { second << 32 | 1 };
-            (!(later || current && full)).then_some(counted)
+            let full = current && entry as u32 == u32::MAX;
+            let next = if current { entry.saturating_add(1) } else { second << 32 | 1 };
+            (!later && !full).then_some(next)
         };
         let _ = bucket.fetch_update(Ordering::Relaxed, Ordering::Relaxed, step);
     }

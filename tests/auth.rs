@@ -9,7 +9,7 @@ use crate::harness::server::Server;
 use crate::harness::signing::{
     SECRET, Signer, hs256, identifiers, now_unix_s, signed, token, unsigned,
 };
-use crate::harness::socket::{Socket, upgrade};
+use crate::harness::socket::{Socket, TEXT, upgrade};
 use crate::harness::{Scratch, eventually, http};
 
 fn server(more: &[&str]) -> Server {
@@ -132,6 +132,31 @@ fn without_a_token_clients_subscribe_by_signed_names() {
     let mut client = Cable::join(open.listen, None).welcomed();
     let plain = pubsub("stream_name", "chat");
     assert_eq!(client.subscribe(&plain), "confirm_subscription");
+}
+
+#[test]
+fn a_reload_revokes_and_grants_whispers_of_open_subscriptions() {
+    let config = Scratch::new("whispers.toml", "[serve]\nstreams_whisper = true\n");
+    let server = server(&["--config", config.path()]);
+    let stream = json!({"channel": "$pubsub", "signed_stream_name": signed(SECRET, "chat")});
+    let mut client = Cable::join(server.listen, None).welcomed();
+    assert_eq!(client.subscribe(&stream), "confirm_subscription");
+    let whisper = json!({"command": "whisper", "identifier": stream.to_string(), "data": 1});
+    let ignored = || server.metrics()["standfast_commands_ignored_total"];
+    let mut whispers = || {
+        let before = ignored();
+        client.socket.send_frame(TEXT, whisper.to_string().as_bytes());
+        // Commands are handled in order, so this one has been.
+        let other = json!({"channel": "ChatChannel"});
+        assert_eq!(client.subscribe(&other), "reject_subscription");
+        ignored() == before
+    };
+    assert!(whispers());
+    for allowed in [false, true] {
+        config.write(&format!("[serve]\nstreams_whisper = {allowed}\n"));
+        server.signal(Signal::HUP);
+        eventually("the open subscription follows", || whispers() == allowed);
+    }
 }
 
 #[test]

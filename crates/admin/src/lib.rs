@@ -13,6 +13,7 @@ mod auth;
 mod body;
 mod bootstrap;
 mod connections;
+mod delivery;
 mod invariants;
 mod listener;
 mod local;

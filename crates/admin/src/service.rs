@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use engine::{Remote, Workers};
 
+use crate::delivery::Delivery;
 use crate::memory_trim::MemoryTrim;
 use crate::memory_watch::MemoryWatch;
 use crate::refusal_log::RefusalLog;
@@ -18,8 +19,6 @@ use crate::{Address, AdminListener, Watchdog, invariants};
 const TICK: Duration = Duration::from_secs(1);
 /// The interval where memory has a limit.
 const MEMORY_TICK: Duration = Duration::from_millis(100);
-/// Attempts, a millisecond apart, to post something that a worker must receive.
-const POST_TRIES: u32 = 1_000;
 
 /// A server's workers and listeners.
 pub struct Service<P> {
@@ -29,6 +28,7 @@ pub struct Service<P> {
     /// The admin listener, once there is one.
     pub admin: Option<AdminListener>,
     remote: Remote<P>,
+    delivery: Delivery<P>,
     stage: Stage<P>,
     watchdog: Arc<Watchdog>,
     refusal_log: RefusalLog,
@@ -55,6 +55,7 @@ impl<P: Send + 'static> Service<P> {
             files,
             admin: None,
             remote: workers.remote().clone(),
+            delivery: Delivery::default(),
             stage: Stage::Serving(workers),
             watchdog,
             refusal_log: RefusalLog::default(),
@@ -88,17 +89,14 @@ impl<P: Send + 'static> Service<P> {
         }
     }
 
-    /// Posts to each of these workers, and waits while a mailbox is full.
-    pub fn post_all(&self, workers: impl Iterator<Item = usize>, post: impl Fn() -> P) {
-        for worker in workers {
-            // A full mailbox is emptied soon, or its worker has failed.
-            for _ in 0..POST_TRIES {
-                if self.remote.post(worker, post(), 0).is_ok() {
-                    break;
-                }
-                std::thread::sleep(Duration::from_millis(1));
-            }
-        }
+    /// Posts a configuration to each of these workers. One whose mailbox stays full gets it later, by
+    /// [`Lifecycle::tick`], unless a newer one was posted meanwhile.
+    pub fn post_all(
+        &self,
+        workers: impl Iterator<Item = usize>,
+        post: impl Fn() -> P + Send + Sync + 'static,
+    ) {
+        self.delivery.post(&self.remote, workers, Arc::new(post));
     }
 }
 
@@ -135,6 +133,7 @@ impl<P: Send + 'static> Lifecycle for Service<P> {
 
     fn tick(&mut self, memory_limit: Option<u64>, held_bytes: u64) -> io::Result<()> {
         self.refusal_log.write(&self.remote);
+        self.delivery.retry(&self.remote);
         self.memory_watch.check(&self.remote, memory_limit);
         self.memory_trim.check(self.open(), held_bytes, &self.remote);
         self.watchdog.look(&self.remote);

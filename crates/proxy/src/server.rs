@@ -55,7 +55,7 @@ impl Running {
             log.reopen();
         }
         let live = self.shared.set_live(live);
-        self.service.post_all(self.shared.running(), || Post::Reload(Arc::clone(&live)));
+        self.service.post_all(self.shared.running(), move || Post::Reload(Arc::clone(&live)));
         Ok(())
     }
 }

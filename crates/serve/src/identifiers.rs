@@ -7,6 +7,8 @@ use std::sync::Arc;
 use engine::invariant;
 use topics::Slots;
 
+use crate::auth::Whispers;
+
 /// The properties that subscribers of a topic must share to get the same bytes: a group of
 /// [`topics::Topics`], which knows it by a number.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -57,8 +59,8 @@ pub(crate) struct Identifier {
     text: Arc<str>,
     /// The topic that it names.
     pub(crate) topic: Arc<str>,
-    /// Whether its subscribers may whisper to each other.
-    pub(crate) whispers: bool,
+    /// When its subscribers may whisper to each other.
+    pub(crate) whispers: Whispers,
     /// The prefix of each message in frames for it.
     pub(crate) prefix: Box<[u8]>,
     subscriptions: u32,
@@ -109,7 +111,7 @@ impl Identifiers {
     }
 
     /// Counts a subscription and returns the identifier's index. [`Identifiers::end`] must follow once.
-    pub(crate) fn begin(&mut self, text: &str, topic: &str, whispers: bool) -> Index {
+    pub(crate) fn begin(&mut self, text: &str, topic: &str, whispers: Whispers) -> Index {
         let index = match self.by_text.get(text) {
             Some(index) => *index,
             None => self.insert(text, topic, whispers),
@@ -138,7 +140,7 @@ impl Identifiers {
         }
     }
 
-    fn insert(&mut self, text: &str, topic: &str, whispers: bool) -> Index {
+    fn insert(&mut self, text: &str, topic: &str, whispers: Whispers) -> Index {
         let shared: Arc<str> = text.into();
         let mut prefix = Vec::new();
         action_cable::data_prefix(text, &mut prefix);
@@ -172,17 +174,17 @@ mod tests {
     #[test]
     fn an_identifier_is_removed_with_its_last_subscription() {
         let mut identifiers = Identifiers::default();
-        let a = identifiers.begin("a", "news", false);
-        assert_eq!(identifiers.begin("a", "news", false), a);
-        let b = identifiers.begin("b", "news", true);
+        let a = identifiers.begin("a", "news", Whispers::Never);
+        assert_eq!(identifiers.begin("a", "news", Whispers::Never), a);
+        let b = identifiers.begin("b", "news", Whispers::Signed);
         assert_ne!(a, b);
         identifiers.end(a);
         let (found, identifier) = identifiers.find("a").unwrap();
-        assert_eq!((found, &*identifier.topic, identifier.whispers), (a, "news", false));
+        assert_eq!((found, &*identifier.topic, identifier.whispers), (a, "news", Whispers::Never));
         assert_eq!(&*identifier.prefix, br#"{"identifier":"a","message":"#);
         identifiers.end(a);
         assert!(identifiers.find("a").is_none() && identifiers.find("b").is_some());
-        assert_eq!(identifiers.begin("c", "x", false), a, "its index is reused");
+        assert_eq!(identifiers.begin("c", "x", Whispers::Never), a, "its index is reused");
     }
 
     #[test]
@@ -190,7 +192,7 @@ mod tests {
     #[should_panic(expected = "an identifier ends as often as it begins")]
     fn ending_a_subscription_twice_is_a_broken_invariant() {
         let mut identifiers = Identifiers::default();
-        let index = identifiers.begin("a", "news", false);
+        let index = identifiers.begin("a", "news", Whispers::Never);
         identifiers.end(index);
         identifiers.end(index);
     }

@@ -33,7 +33,7 @@ impl Running {
         }
         self.service.set_admin_key(live.admin_key.as_deref())?;
         let policy = self.shared.set_policy(live);
-        self.service.post_all(self.shared.running(), || Post::Policy(Arc::clone(&policy)));
+        self.service.post_all(self.shared.running(), move || Post::Policy(Arc::clone(&policy)));
         Ok(())
     }
 }

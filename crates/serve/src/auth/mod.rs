@@ -152,8 +152,19 @@ pub(crate) enum Connect {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct StreamGrant {
     pub(crate) stream: Box<str>,
-    /// Whether its subscribers may whisper to each other.
-    pub(crate) whispers: bool,
+    /// When its subscribers may whisper to each other.
+    pub(crate) whispers: Whispers,
+}
+
+/// When the subscribers of a stream may whisper to each other: a property of its identifier. Whether
+/// they may now is decided by [`Access::allows`], so that a reload takes effect at once.
+#[derive(Debug, Copy, Clone, PartialEq, Eq)]
+pub(crate) enum Whispers {
+    Never,
+    /// An unsigned stream: as long as there are such.
+    Unsigned,
+    /// A signed stream: if that is configured.
+    Signed,
 }
 
 /// The settings in force, ready to verify with; shared by all workers until a reload.
@@ -235,13 +246,26 @@ impl Access {
             Channel::CableReady(name) => (&self.cable_ready, name),
             Channel::PubSubPublic(_) if !self.public_streams => return Err(Cause::StreamPublic),
             Channel::PubSubPublic(name) => {
-                return Ok(StreamGrant { stream: signed::stream(name)?, whispers: true });
+                let whispers = Whispers::Unsigned;
+                return Ok(StreamGrant { stream: signed::stream(name)?, whispers });
             }
             Channel::App { .. } => return Err(Cause::Channel),
         };
         let verifier = verifier.as_ref().ok_or(Cause::StreamOff)?;
-        let whispers = self.whispers && matches!(channel, Channel::PubSubSigned(_));
+        let whispers = match channel {
+            Channel::PubSubSigned(_) => Whispers::Signed,
+            _ => Whispers::Never,
+        };
         Ok(StreamGrant { stream: verifier.stream(signed, now_unix_s)?, whispers })
+    }
+
+    /// Whether subscribers may whisper to each other now.
+    pub(crate) fn allows(&self, whispers: Whispers) -> bool {
+        match whispers {
+            Whispers::Never => false,
+            Whispers::Unsigned => self.public_streams,
+            Whispers::Signed => self.whispers,
+        }
     }
 
     /// Whether `/_broadcast` has its own key.
@@ -364,7 +388,7 @@ mod tests {
     fn unsigned_names_need_a_public_server_or_public_streams() {
         let stream =
             |access: Access, name: &str| access.stream(&Channel::PubSubPublic(name.into()), NOW);
-        let granted = Ok(StreamGrant { stream: "news".into(), whispers: true });
+        let granted = Ok(StreamGrant { stream: "news".into(), whispers: Whispers::Unsigned });
         assert_eq!(stream(Access::new(&Auth::default(), true), "news"), granted);
         let on = Auth { public_streams: true, ..auth("a") };
         assert_eq!(stream(Access::new(&on, false), "news"), granted);
@@ -375,7 +399,8 @@ mod tests {
     #[test]
     fn signed_streams_allow_whispers_only_when_configured() {
         let whispers = |auth: &Auth, channel: &Channel<'_>| {
-            Access::new(auth, false).stream(channel, NOW).map(|granted| granted.whispers)
+            let access = Access::new(auth, false);
+            access.stream(channel, NOW).map(|granted| access.allows(granted.whispers))
         };
         let quiet = auth("s3Krit");
         let loud = Auth { streams_whisper: true, ..quiet.clone() };

@@ -124,7 +124,8 @@ impl ServeHandler {
         data: &str,
     ) {
         let may = self.is_subscribed(core, id, identifier);
-        let found = self.identifiers.find(identifier).filter(|(_, found)| may && found.whispers);
+        let allows = |whispers| may && self.policy.access.allows(whispers);
+        let found = self.identifiers.find(identifier).filter(|(_, found)| allows(found.whispers));
         let Some((_, found)) = found else {
             return self.counters(core.worker()).commands_ignored.add(1);
         };

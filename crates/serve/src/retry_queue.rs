@@ -8,8 +8,10 @@ use std::time::Duration;
 use engine::ConnId;
 use topics::Publication;
 
-/// Time between a failure and the next attempt.
+/// Time between a failure and the next attempt. It doubles with each attempt that delivers nothing, up
+/// to [`DOUBLINGS_MAX`] times: 64 ms.
 const RETRY_AFTER: Duration = Duration::from_millis(1);
+const DOUBLINGS_MAX: u32 = 6;
 /// Bytes that may be queued in one worker; beyond that a publisher is disconnected.
 const QUEUED_BYTES_MAX: usize = 8 * 1024 * 1024;
 
@@ -19,6 +21,8 @@ pub(crate) struct RetryQueue {
     waiting: VecDeque<(ConnId, Arc<Publication>)>,
     bytes: usize,
     retry_at_ns: u64,
+    /// Attempts in a row that delivered nothing.
+    in_vain: u32,
 }
 
 impl RetryQueue {
@@ -28,11 +32,22 @@ impl RetryQueue {
             return false;
         }
         if self.waiting.is_empty() {
-            self.retry_at_ns = now_ns + RETRY_AFTER.as_nanos() as u64;
+            self.retry_at_ns = now_ns + self.delay_ns();
         }
         self.bytes += publication.bytes();
         self.waiting.push_back((id, publication));
         true
+    }
+
+    fn delay_ns(&self) -> u64 {
+        (RETRY_AFTER.as_nanos() as u64) << self.in_vain.min(DOUBLINGS_MAX)
+    }
+
+    /// Ends an attempt, after what failed again was pushed: `delivered` says whether anything was
+    /// delivered.
+    pub(crate) fn attempted(&mut self, now_ns: u64, delivered: bool) {
+        self.in_vain = if delivered { 0 } else { self.in_vain.saturating_add(1) };
+        self.retry_at_ns = now_ns + self.delay_ns();
     }
 
     /// All publications if a retry is due, in their order. The caller pushes those that fail again.
@@ -71,6 +86,24 @@ mod tests {
         assert!(at > 20 && queue.take_due(at - 1).is_empty());
         let sizes: Vec<usize> = queue.take_due(at).iter().map(|(_, p)| p.data.len()).collect();
         assert_eq!((sizes, queue.next_ns()), (vec![1, 2], None));
+    }
+
+    #[test]
+    fn attempts_in_vain_are_further_and_further_apart() {
+        let mut queue = RetryQueue::default();
+        assert!(queue.push(0, id(), publication(1)));
+        let (mut now_ns, mut attempts) = (0, 0);
+        while now_ns < 10_000_000_000 {
+            now_ns = queue.next_ns().unwrap();
+            for (id, publication) in queue.take_due(now_ns) {
+                assert!(queue.push(now_ns, id, publication));
+            }
+            queue.attempted(now_ns, false);
+            attempts += 1;
+        }
+        assert!((150..170).contains(&attempts), "{attempts} attempts in 10 s");
+        queue.attempted(now_ns, true);
+        assert_eq!(queue.next_ns(), Some(now_ns + 1_000_000), "at once after a success");
     }
 
     #[test]

@@ -200,8 +200,14 @@ impl ServeHandler {
 
     /// Retries publications that found a mailbox full.
     fn retry_publications<S: Sys>(&mut self, core: &mut Core<S, Self>) {
-        for (id, publication) in self.retry_queue.take_due(core.now_ns()) {
+        let due = self.retry_queue.take_due(core.now_ns());
+        if due.is_empty() {
+            return;
+        }
+        let mut delivered = false;
+        for (id, publication) in due {
             if self.try_publish(core, &publication) {
+                delivered = true;
                 self.counters(core.worker()).published.add(1);
                 core.resume(id);
             } else {
@@ -209,6 +215,7 @@ impl ServeHandler {
                 self.retry_queue.push(core.now_ns(), id, publication);
             }
         }
+        self.retry_queue.attempted(core.now_ns(), delivered);
     }
 
     fn list<S: Sys>(&self, core: &Core<S, Self>, list: &ListRequest) {

@@ -61,6 +61,7 @@ mod proxy_names;
 mod proxy_pools;
 mod proxy_restarts;
 mod proxy_timeouts;
+mod proxy_turns;
 mod proxy_upstreams;
 mod report;
 mod room;

@@ -328,6 +328,20 @@ fn an_access_log_goes_on_when_its_fifo_is_read() {
 }
 
 #[test]
+fn the_reader_of_a_fifo_sees_its_end_only_with_the_proxy() {
+    let fifo = Fifo::new("read");
+    let (path, (command, _config)) = (fifo.0.clone(), proxy_with_access_log(fifo.path()));
+    let reading = thread::spawn(move || fs::read_to_string(path).unwrap());
+    let server = Server::run(command);
+    ask(&server, 100);
+    server.signal(Signal::HUP);
+    eventually("it is reopened", || server.log().contains("configuration reloaded"));
+    ask(&server, 100);
+    assert_ends(server);
+    assert_eq!(reading.join().unwrap().lines().count(), 200);
+}
+
+#[test]
 fn an_access_log_to_a_blocked_standard_output_does_not_delay_the_end() {
     let (command, _config) = proxy_with_access_log("-");
     let (reader, writer) = io::pipe().unwrap();

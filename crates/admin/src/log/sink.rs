@@ -60,6 +60,14 @@ impl LogSink {
         LogSink::new(None, Some(Out::Stdout(io::stdout())))
     }
 
+    /// Checks that a file can be opened. A FIFO is not opened: its reader would see the end.
+    ///
+    /// # Errors
+    /// The file cannot be opened.
+    pub fn check_file(path: &Path) -> io::Result<()> {
+        if is_fifo(path) { Ok(()) } else { open(path).map(drop) }
+    }
+
     /// A file that is appended to. A FIFO that nobody reads is opened by a later write.
     ///
     /// # Errors
@@ -163,9 +171,12 @@ fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().create(true).append(true).custom_flags(flags).open(path)
 }
 
+fn is_fifo(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_fifo())
+}
+
 fn is_unread_fifo(path: &Path, error: &io::Error) -> bool {
-    let is_fifo = || fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_fifo());
-    error.raw_os_error() == Some(Errno::NXIO.raw_os_error()) && is_fifo()
+    error.raw_os_error() == Some(Errno::NXIO.raw_os_error()) && is_fifo(path)
 }
 
 fn explained(path: &Path, error: io::Error) -> io::Error {

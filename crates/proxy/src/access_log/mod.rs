@@ -194,7 +194,9 @@ impl AccessLog {
     /// # Errors
     /// The file cannot be opened.
     pub fn new(path: &Path, format: LogFormat) -> Result<Self, LogError> {
-        drop(open(path).map_err(|error| LogError(path.to_owned(), error))?);
+        if !is_stdout(path) {
+            LogSink::check_file(path).map_err(|error| LogError(path.to_owned(), error))?;
+        }
         let (queue, entries) = sync_channel(ENTRIES_MAX);
         Ok(AccessLog {
             path: path.to_owned(),
@@ -353,7 +355,11 @@ impl Writer {
 }
 
 fn open(path: &Path) -> io::Result<LogSink> {
-    if path == Path::new("-") { Ok(LogSink::stdout()) } else { LogSink::file(path) }
+    if is_stdout(path) { Ok(LogSink::stdout()) } else { LogSink::file(path) }
+}
+
+fn is_stdout(path: &Path) -> bool {
+    path == Path::new("-")
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ use crate::units;
 
 const ROUTE_KEYS: [&str; 3] = ["host", "path", "pool"];
 const MEMBER_KEYS: [&str; 3] = ["address", "weight", "max"];
-const POOL_KEYS: [&str; 25] = [
+const POOL_KEYS: [&str; 29] = [
     "upstreams",
     "balance",
     "hash",
@@ -32,10 +32,14 @@ const POOL_KEYS: [&str; 25] = [
     "queue",
     "queue_timeout",
     "check",
+    "check_host",
+    "check_headers",
+    "check_expect",
     "check_interval",
     "check_timeout",
     "rise",
     "fall",
+    "panic_threshold",
     "eject_after",
     "eject_for",
     "resolve",
@@ -47,6 +51,9 @@ const POOL_KEYS: [&str; 25] = [
     "tls_insecure",
     "proxy_protocol",
 ];
+
+/// Maximum number of headers of a health check.
+const CHECK_HEADERS_MAX: usize = 32;
 
 /// The TLS and PROXY settings of one pool in a file. What is not set there comes from the flags.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -201,16 +208,37 @@ impl Source<'_> {
         set(&mut limits.queue_timeout, self.value(table, "queue_timeout", positive)?);
         let check = &mut pool.check;
         set(&mut check.kind, self.value(table, "check", str::parse::<CheckKind>)?);
+        check.host = self.value(table, "check_host", check_host)?;
+        check.headers = self.check_headers(table)?;
+        check.expect = self.value(table, "check_expect", str::parse)?;
         set(&mut check.every, self.value(table, "check_interval", at_least_100_ms)?);
         set(&mut check.timeout, self.value(table, "check_timeout", positive)?);
         set(&mut check.rise, self.value(table, "rise", number)?);
         set(&mut check.fall, self.value(table, "fall", number)?);
+        set(&mut pool.limits.panic_threshold, self.value(table, "panic_threshold", percent)?);
         set(&mut pool.eject_after, self.value(table, "eject_after", number_or_none)?);
         set(&mut pool.eject_for, self.value(table, "eject_for", positive)?);
         set(&mut pool.resolve_every, self.value(table, "resolve", at_least_1_s)?);
         let proxy_protocol = self.value(table, "proxy_protocol", proxy_version)?;
         let transport = PoolTransport { tls: self.tls(table, value)?, proxy_protocol };
         Ok((pool, transport))
+    }
+
+    fn check_headers(&self, table: &DeTable<'_>) -> Result<Vec<(Box<str>, Box<str>)>> {
+        let Some(value) = table.get("check_headers") else { return Ok(Vec::new()) };
+        let Some(array) = value.get_ref().as_array() else {
+            return Err(self.at(value, "check_headers must be an array of \"Name: value\""));
+        };
+        if array.len() > CHECK_HEADERS_MAX {
+            let given = array.len();
+            let why = format!("check_headers has {given} entries: at most {CHECK_HEADERS_MAX}");
+            return Err(self.at(value, why));
+        }
+        let header = |item: &Value<'_>| {
+            let text = item.get_ref().as_str().unwrap_or_default();
+            check_header(text).map_err(|why| self.at(item, format!("check_headers: {why}")))
+        };
+        array.iter().map(header).collect()
     }
 
     fn tls(&self, table: &DeTable<'_>, pool: &Value<'_>) -> Result<Option<Option<TlsFiles>>> {
@@ -355,6 +383,40 @@ fn cookie_name(text: &str) -> Result<Box<str>, String> {
 fn is_token(text: &str) -> bool {
     let right = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     !text.is_empty() && text.bytes().all(right)
+}
+
+/// A Host header: a name or an address, with or without a port.
+fn check_host(text: &str) -> Result<Box<str>, String> {
+    let right = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:[]".contains(&byte);
+    if !text.is_empty() && text.len() <= 260 && text.bytes().all(right) {
+        return Ok(text.into());
+    }
+    Err(format!("invalid host \"{text}\": expected example.com or example.com:8080"))
+}
+
+/// One header as `Name: value`. Headers of the protocol belong to the check.
+fn check_header(text: &str) -> Result<(Box<str>, Box<str>), String> {
+    let wrong = || format!("invalid header \"{text}\": expected \"Name: value\"");
+    let (name, value) = text.split_once(':').ok_or_else(wrong)?;
+    let value = value.trim();
+    let visible = value.bytes().all(|byte| byte == b'\t' || (b' '..=b'~').contains(&byte));
+    if !is_token(name) || !visible || text.len() > 4096 {
+        return Err(wrong());
+    }
+    let lower = name.to_ascii_lowercase();
+    if lower == "host" {
+        return Err("Host is set by check_host".to_owned());
+    }
+    let fixed = ["connection", "content-length", "transfer-encoding", "upgrade"];
+    if fixed.contains(&lower.as_str()) || lower.starts_with("sec-websocket-") {
+        return Err(format!("{name} is set by the check itself"));
+    }
+    Ok((name.into(), value.into()))
+}
+
+fn percent(text: &str) -> Result<u8, String> {
+    let percent = text.parse().ok().filter(|percent| *percent <= 100);
+    percent.ok_or_else(|| format!("invalid percentage \"{text}\": expected 0 to 100"))
 }
 
 fn number(text: &str) -> Result<u32, String> {
@@ -507,6 +569,14 @@ proxy_protocol = "v2"
             ),
             ("[pool.a]\nupstreams = ['b:1']\ncheck = 'ping'", "f:3: check: invalid check \"ping\""),
             ("[pool.a]\nupstreams = ['b:1']\ncheck_interval = '1ms'", "at least 100ms"),
+            ("[pool.a]\nupstreams = ['b:1']\ncheck_host = 'a b'", "f:3: check_host: invalid host"),
+            ("[pool.a]\nupstreams = ['b:1']\ncheck_host = 'a'", "need a check that sends"),
+            ("[pool.a]\nupstreams = ['b:1']\ncheck_headers = ['a']", "f:3: check_headers: invalid"),
+            ("[pool.a]\nupstreams = ['b:1']\ncheck_headers = ['Host: a']", "check_host"),
+            ("[pool.a]\nupstreams = ['b:1']\ncheck_headers = [\"A: b\\u0000\"]", "invalid header"),
+            ("[pool.a]\nupstreams = ['b:1']\ncheck_headers = 'A: b'", "must be an array"),
+            ("[pool.a]\nupstreams = ['b:1']\ncheck_expect = '2xx'", "f:3: check_expect: invalid"),
+            ("[pool.a]\nupstreams = ['b:1']\npanic_threshold = 101", "expected 0 to 100"),
             ("[pool.a]\nupstreams = ['b:1']\nsticky_secure = true", "need sticky"),
             ("[pool.a]\nupstreams = ['b:1']\nmax = 1.5", "f:3: max must be a string"),
             ("[pool.a]\nupstreams = ['b:1']\ntls_name = 'x'", "f:1: tls_ca, tls_cert"),

@@ -50,6 +50,7 @@ mod prove_proxies;
 mod proxy;
 mod proxy_admin;
 mod proxy_bodies;
+mod proxy_checks;
 mod proxy_close;
 mod proxy_connection_auth;
 mod proxy_faults;

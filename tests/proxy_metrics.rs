@@ -1,7 +1,7 @@
 //! Metrics of `standfast proxy`: each is documented and changes with its event; and the memory limit.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 
 use rustix::process::Signal;
 
@@ -49,6 +49,8 @@ struct Setup {
     silent: Upstream,
     other: Upstream,
     dying: Option<TcpListener>,
+    /// An address that refuses connections.
+    gone: SocketAddr,
     /// All scrapes so far.
     read: Vec<HashMap<String, f64>>,
     _config: Scratch,
@@ -70,6 +72,7 @@ impl Setup {
             pool("one", &upstream.address(), "max = 1\nqueue = 1\nqueue_timeout = '60s'"),
             pool("gone", &gone, "eject_after = 1\neject_for = '1ms'"),
             pool("dying", &dying.local_addr().unwrap(), "check = 'tcp'\ncheck_interval = '100ms'"),
+            pool("hopeless", &gone, "check = 'tcp'\ncheck_interval = '100ms'\npanic_threshold = 0"),
             pool("both", &format_args!("{gone}', '{}", other.address()), "balance = 'round_robin'"),
             pool("silent", &silent.address(), "tls = true\ntls_insecure = true"),
         ];
@@ -77,7 +80,7 @@ impl Setup {
         let config = Scratch::new("metrics.toml", &config.concat());
         let proxy = Server::start_proxy(&["--config", config.path()]);
         let read = vec![proxy.metrics()];
-        Setup { proxy, upstream, silent, other, dying: Some(dying), read, _config: config }
+        Setup { proxy, upstream, silent, other, dying: Some(dying), gone, read, _config: config }
     }
 
     /// Waits until a sample has that value, and keeps that scrape.
@@ -203,6 +206,7 @@ fn plain_requests(setup: &mut Setup) {
 }
 
 fn what_fails(setup: &mut Setup) {
+    let gone = setup.gone;
     assert_eq!(setup.handshake("gone").response().status, 502);
     setup.until("requests_refused_total{reason=\"unreachable\"}", 1.0);
     // Round robin meets the dead upstream first.
@@ -218,8 +222,11 @@ fn what_fails(setup: &mut Setup) {
     assert!(retries >= 1.0, "{retries}");
     let address = setup.dying.take().unwrap().local_addr().unwrap();
     setup.until(&format!("upstream_up{{pool=\"dying\",upstream=\"{address}\"}}"), 0.0);
-    assert_eq!(setup.handshake("dying").response().status, 503);
-    setup.until("pool_down_total{pool=\"dying\"}", 1.0);
+    assert_eq!(setup.handshake("dying").response().status, 502);
+    setup.until("pool_panicked_total{pool=\"dying\"}", 1.0);
+    setup.until(&format!("upstream_up{{pool=\"hopeless\",upstream=\"{gone}\"}}"), 0.0);
+    assert_eq!(setup.handshake("hopeless").response().status, 503);
+    setup.until("pool_down_total{pool=\"hopeless\"}", 1.0);
     let hanging = setup.handshake("silent");
     let leg = setup.silent.accept();
     setup.until("worker_requests{worker=\"0\",state=\"connecting\"}", 1.0);

@@ -33,8 +33,8 @@ fn upstreams(proxy: &Server) -> Vec<(String, String)> {
     upstreams.iter().map(|one| (text(&one["upstream"]), text(&one["state"]))).collect()
 }
 
-fn up(name: &str) -> Vec<(String, String)> {
-    vec![(name.to_owned(), "up".to_owned())]
+fn unchecked(name: &str) -> Vec<(String, String)> {
+    vec![(name.to_owned(), "unchecked".to_owned())]
 }
 
 /// `proxy check` inside a namespace: its exit code and standard error.
@@ -66,12 +66,12 @@ fn a_reload_with_a_name_that_does_not_resolve_changes_nothing() {
             assert_eq!(status(&proxy), 200);
             proxy.log().contains(refused)
         });
-        assert_eq!(upstreams(&proxy), up(&address));
+        assert_eq!(upstreams(&proxy), unchecked(&address));
         names.set("nowhere.test", HERE);
         proxy.signal(Signal::HUP);
         eventually("it exists now", || {
             assert_eq!(status(&proxy), 200);
-            upstreams(&proxy) == up(&format!("nowhere.test:{port}"))
+            upstreams(&proxy) == unchecked(&format!("nowhere.test:{port}"))
         });
         // It stops resolving: lookups and reloads keep its last address.
         names.set("nowhere.test", None);
@@ -82,7 +82,7 @@ fn a_reload_with_a_name_that_does_not_resolve_changes_nothing() {
             proxy.log().matches("configuration reloaded").count() == 2
         });
         assert_eq!(status(&proxy), 200);
-        assert_eq!(upstreams(&proxy), up(&format!("nowhere.test:{port}")));
+        assert_eq!(upstreams(&proxy), unchecked(&format!("nowhere.test:{port}")));
     });
 }
 
@@ -103,11 +103,11 @@ fn a_slow_resolver_delays_the_reload_and_no_request() {
         for _ in 0..20 {
             assert_eq!(status(&proxy), 200);
         }
-        assert_eq!(upstreams(&proxy), up(&address));
+        assert_eq!(upstreams(&proxy), unchecked(&address));
         names.set("slow.test", HERE);
         eventually("the resolver has answered", || {
             assert_eq!(status(&proxy), 200);
-            upstreams(&proxy) == up(&format!("slow.test:{port}"))
+            upstreams(&proxy) == unchecked(&format!("slow.test:{port}"))
         });
         // A later reload replaces one that waits.
         names.set("held.test", Some(Lookup::Held));
@@ -116,7 +116,7 @@ fn a_slow_resolver_delays_the_reload_and_no_request() {
         eventually("the next one waits", || names.held() > 0);
         config.write(&pool(&format!("'{address}'")));
         proxy.signal(Signal::HUP);
-        eventually("the last file counts", || upstreams(&proxy) == up(&address));
+        eventually("the last file counts", || upstreams(&proxy) == unchecked(&address));
         // And one that waits delays no shutdown.
         config.write(&pool(&format!("'held.test:{port}'")));
         let before = names.asked();

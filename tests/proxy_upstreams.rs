@@ -46,7 +46,8 @@ fn each_pool_and_its_health_checks_use_the_pools_tls() {
     let route = |name: &str| format!("[[route]]\nhost = '{name}.localhost'\npool = '{name}'\n");
     let routes: String = ["strict", "named", "plain"].map(route).concat();
     let text = |name: &str| {
-        let check = "check_interval = '100ms'\nrise = 1\nfall = 1\neject_after = 0";
+        let check = "check_interval = '100ms'\nrise = 1\nfall = 1\neject_after = 0\n\
+                     panic_threshold = 0";
         format!(
             "{routes}[pool.strict]\nupstreams = ['{}']\ntls = true\ntls_ca = '{}'\ntls_cert = '{}'\n\
              tls_key = '{}'\ntls_name = 'strict.test'\ncheck = 'websocket:/echo'\n{check}\n\

@@ -112,7 +112,7 @@ mod tests {
             match post {
                 Post::Block(taken, until) => {
                     taken.send(()).unwrap();
-                    drop(until.recv());
+                    let _ = until.recv();
                 }
                 Post::Configuration(number) => drop(self.0.send(number)),
                 Post::Fill => {}

@@ -120,7 +120,7 @@ impl Api {
         };
         let pools = routes.pools().iter().map(|pool| {
             let members = pool.members().iter().map(|member| {
-                upstream_json(&member.upstream, Some(member), member.upstream.state(now_ns).name())
+                upstream_json(&member.upstream, Some(member), state_name(pool, member, now_ns))
             });
             json!({
                 "pool": pool.name(),
@@ -371,6 +371,7 @@ impl Api {
         each("upstream_flips", counter, "Times health checks changed the state.", &|up| {
             up.flips() as f64
         });
+        each("upstream_checks", counter, "Finished health checks.", &|up| up.checks() as f64);
         let ports = members.iter().flat_map(|(pool, upstream)| {
             let labels = labels(pool, upstream);
             upstream.ports().into_iter().map(move |(source, count)| {
@@ -398,9 +399,21 @@ impl Api {
         of_pool("pool_busy", counter, "Choices that found every upstream at its max.", &|pool| {
             pool.state().busy.load(Ordering::Relaxed)
         });
+        let help = "Choices that ignored health, because too few upstreams were up.";
+        of_pool("pool_panicked", counter, help, &|pool| {
+            pool.state().panicked.load(Ordering::Relaxed)
+        });
         of_pool("pool_down", counter, "Choices that found no upstream up.", &|pool| {
             pool.state().down.load(Ordering::Relaxed)
         });
+    }
+}
+
+/// The state of an upstream. One without health checks cannot be known to be up.
+fn state_name(pool: &Pool, member: &Member, now_ns: u64) -> &'static str {
+    match member.upstream.state(now_ns) {
+        UpstreamState::Up if !pool.is_checked() => "unchecked",
+        state => state.name(),
     }
 }
 
@@ -416,6 +429,7 @@ fn upstream_json(upstream: &Upstream, member: Option<&Member>, state: &str) -> V
         "failed": upstream.failed_times(),
         "ejections": upstream.ejections(),
         "flips": upstream.flips(),
+        "checks": upstream.checks(),
     })
 }
 
@@ -432,6 +446,7 @@ fn unresolved_json(member: &MemberConfig) -> Value {
         "failed": 0,
         "ejections": 0,
         "flips": 0,
+        "checks": 0,
     })
 }
 

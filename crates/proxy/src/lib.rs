@@ -40,7 +40,7 @@ pub use crate::balance::{
 pub use crate::config::{BodyLimits, Config, Live, MinRate, Timeouts, Transport, UpstreamTls};
 pub use crate::counters::{EndReason, Phase, Refusal, Stage};
 pub use crate::drain::{DrainAmount, DrainOrder, DrainTarget};
-pub use crate::health::{CheckKind, WatchError, Watcher};
+pub use crate::health::{CheckKind, Statuses, WatchError, Watcher};
 pub use crate::relay::Relay;
 #[cfg(feature = "simulation")]
 pub use crate::relays::{Relays, Tally};

@@ -53,11 +53,11 @@ fn upstreams_are_set_drained_and_removed() {
     assert_eq!((&third["weight"], &third["max"]), (&json!(5), &json!(9)));
     let drain = r#"{"action":"drain","upstream":"10.0.0.2:80","over_seconds":2}"#;
     assert_eq!(post(drain).0, 200);
-    assert_eq!(states(), ["up", "draining", "up"]);
+    assert_eq!(states(), ["unchecked", "draining", "unchecked"]);
     assert_eq!(workers.0.lock().unwrap().len(), 1, "its tunnels are drained");
     assert_eq!(post(r#"{"action":"resume","upstream":"10.0.0.2:80"}"#).0, 200);
     assert_eq!(post(r#"{"action":"remove","upstream":"10.0.0.1:80"}"#).1["removed"], 1);
-    assert_eq!(states(), ["up", "up"]);
+    assert_eq!(states(), ["unchecked", "unchecked"]);
     assert_eq!(
         workers.1.load(Ordering::Relaxed),
         4,
@@ -79,7 +79,7 @@ fn an_excess_drain_is_refused_and_changes_nothing() {
     let (status, answer) = ask(&api, &workers, "POST", "/api/upstreams", drain);
     assert_eq!(status, 503, "{answer}");
     assert!(answer["message"].as_str().unwrap().contains("wait until one ends"), "{answer}");
-    assert_eq!(api.upstreams()["pools"][0]["upstreams"][1]["state"], "up");
+    assert_eq!(api.upstreams()["pools"][0]["upstreams"][1]["state"], "unchecked");
     // The workers have finished one.
     workers.0.lock().unwrap().pop();
     assert_eq!(ask(&api, &workers, "POST", "/api/upstreams", drain).0, 200);

@@ -8,17 +8,17 @@ mod address;
 mod cookie;
 mod hash;
 mod pool;
+mod queue;
 #[cfg(test)]
 mod tests;
 mod upstream;
 
 pub use self::address::{Endpoint, UpstreamAddress};
 pub use self::cookie::{CookieKey, Sticky};
-pub use self::pool::{
-    Balance, HashBy, Member, PickContext, PickError, Pool, PoolLimits, QueueTicket,
-};
+pub use self::pool::{Balance, HashBy, Member, PickContext, PickError, Pool, PoolLimits};
+pub use self::queue::QueueTicket;
 pub use self::upstream::{Ejection, Fault, Permit, Upstream, UpstreamState};
 
 pub(crate) use self::upstream::Port;
 
-pub(crate) use self::pool::PoolState;
+pub(crate) use self::queue::PoolState;

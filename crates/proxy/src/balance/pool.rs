@@ -5,16 +5,16 @@
 //! balancing", 2001): the less loaded of two upstreams drawn by weight, so that workers that choose at
 //! the same moment do not all choose the same one.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use engine::invariant;
 
 use super::cookie::{Sticky, cookie};
 use super::hash::{hash_bytes, score};
+use super::queue::{PoolState, QueueTicket};
 use super::upstream::{Permit, Upstream, UpstreamState, WARM};
 use crate::config::Transport;
 
@@ -55,12 +55,15 @@ pub struct PoolLimits {
     pub queue: u32,
     /// Maximum time in the queue.
     pub queue_timeout: Duration,
+    /// If fewer upstreams than this percentage pass their health checks, requests go to all of them;
+    /// 0 disables that.
+    pub panic_threshold: u8,
 }
 
 impl Default for PoolLimits {
     fn default() -> Self {
         let queue_timeout = Duration::from_secs(5);
-        PoolLimits { slow_start: Duration::ZERO, queue: 0, queue_timeout }
+        PoolLimits { slow_start: Duration::ZERO, queue: 0, queue_timeout, panic_threshold: 1 }
     }
 }
 
@@ -99,20 +102,6 @@ pub enum PickError {
     Down,
 }
 
-/// State that pools of one name share across tables.
-#[derive(Debug, Default)]
-pub(crate) struct PoolState {
-    turn: AtomicU64,
-    /// Queued requests: the worker of each, by a growing ticket number.
-    queue: Mutex<BTreeMap<u64, usize>>,
-    tickets: AtomicU64,
-    waiting: AtomicU32,
-    pub(crate) busy: AtomicU64,
-    pub(crate) down: AtomicU64,
-    pub(crate) queued: AtomicU64,
-    pub(crate) overflowed: AtomicU64,
-}
-
 /// The upstreams of a route.
 #[derive(Debug)]
 pub struct Pool {
@@ -126,6 +115,8 @@ pub struct Pool {
     /// One round of turns, as member indices; empty except for round robin.
     round: Vec<u16>,
     transport: Transport,
+    /// Its upstreams have health checks.
+    checked: bool,
     state: Arc<PoolState>,
 }
 
@@ -152,8 +143,13 @@ impl Pool {
             members.iter().map(move |member| sticky.value(name, member.upstream.hash()))
         });
         let cookies = cookies.collect();
-        let (name, transport) = (name.into(), Transport::default());
-        Pool { name, balance, sticky, limits, members, cookies, round, transport, state }
+        let (name, transport, checked) = (name.into(), Transport::default(), false);
+        Pool { name, balance, sticky, limits, members, cookies, round, transport, checked, state }
+    }
+
+    /// Returns the pool with this information whether its upstreams have health checks.
+    pub(crate) fn with_checks(self, checked: bool) -> Self {
+        Pool { checked, ..self }
     }
 
     /// Returns the pool with this transport.
@@ -197,6 +193,26 @@ impl Pool {
     #[must_use]
     pub fn transport(&self) -> &Transport {
         &self.transport
+    }
+
+    /// Whether its upstreams have health checks.
+    pub(crate) fn is_checked(&self) -> bool {
+        self.checked
+    }
+
+    /// How many of its upstreams pass their health checks, and their number, without draining ones.
+    pub(crate) fn healthy(&self, now_ns: u64) -> (usize, usize) {
+        let states = self.members.iter().map(|member| member.upstream.state(now_ns));
+        states.fold((0, 0), |(up, total), state| match state {
+            UpstreamState::Up | UpstreamState::Ejected => (up + 1, total + 1),
+            UpstreamState::Down => (up, total + 1),
+            UpstreamState::Draining => (up, total),
+        })
+    }
+
+    /// Whether too few of its upstreams are healthy.
+    pub(crate) fn lacks_upstreams(&self, (up, total): (usize, usize)) -> bool {
+        up * 100 < usize::from(self.limits.panic_threshold.max(1)) * total
     }
 
     pub(crate) fn state(&self) -> &Arc<PoolState> {
@@ -255,17 +271,28 @@ impl Pool {
     /// # Errors
     /// No upstream is available.
     pub fn pick(&self, key: &PickContext<'_>) -> Result<Permit, PickError> {
-        let sticky = key.sticky.and_then(|value| self.sticky_member(key, value));
+        // With the default only the absence of any healthy upstream matters, which is noticed below.
+        if self.limits.panic_threshold > 1 && self.lacks_upstreams(self.healthy(key.now_ns)) {
+            return self.pick_any(key);
+        }
+        let sticky =
+            key.sticky.and_then(|value| self.sticky_member(key, value, &[UpstreamState::Up]));
         if let Some(permit) = sticky.and_then(|member| self.acquire(member, key)) {
             return Ok(permit);
         }
-        match self.choose(key, UpstreamState::Up) {
+        match self.choose(key, &[UpstreamState::Up]) {
             // No upstream is up: an ejected one is better than none.
             Err(PickError::Down) => {
-                self.choose(key, UpstreamState::Ejected).inspect_err(|why| match why {
-                    PickError::Busy => count(&self.state.busy),
-                    PickError::Down => count(&self.state.down),
-                })
+                match self.choose(key, &[UpstreamState::Ejected]) {
+                    // A request whose upstreams were all tried is no reason to panic.
+                    Err(PickError::Down)
+                        if self.limits.panic_threshold > 0
+                            && self.lacks_upstreams(self.healthy(key.now_ns)) =>
+                    {
+                        self.pick_any(key)
+                    }
+                    picked => picked.inspect_err(|why| self.count_error(*why)),
+                }
             }
             Err(PickError::Busy) => {
                 count(&self.state.busy);
@@ -273,6 +300,26 @@ impl Pool {
             }
             permit => permit,
         }
+    }
+
+    /// Chooses among all upstreams that an operator has not taken out, whatever their health checks say:
+    /// if most fail, the checks are more likely at fault than the upstreams, and the rest would not
+    /// survive the load alone.
+    fn pick_any(&self, key: &PickContext<'_>) -> Result<Permit, PickError> {
+        let states = [UpstreamState::Up, UpstreamState::Ejected, UpstreamState::Down];
+        let sticky = key.sticky.and_then(|hash| self.sticky_member(key, hash, &states));
+        let picked = match sticky.and_then(|member| self.acquire(member, key)) {
+            Some(permit) => Ok(permit),
+            None => self.choose(key, &states),
+        };
+        picked.inspect(|_| count(&self.state.panicked)).inspect_err(|why| self.count_error(*why))
+    }
+
+    fn count_error(&self, why: PickError) {
+        count(match why {
+            PickError::Busy => &self.state.busy,
+            PickError::Down => &self.state.down,
+        });
     }
 
     /// Acquires a permit at the upstream with this number. `None` if it is not in this pool, was tried
@@ -284,7 +331,7 @@ impl Pool {
     ) -> Option<Result<Permit, PickError>> {
         let member = self.members.iter().find(|member| member.upstream.number() == number)?;
         let states = [UpstreamState::Up, UpstreamState::Ejected];
-        if !states.into_iter().any(|state| self.is_candidate(member, key, state)) {
+        if !self.is_candidate(member, key, &states) {
             return None;
         }
         Some(self.acquire(member, key).ok_or_else(|| {
@@ -323,23 +370,28 @@ impl Pool {
         if self.waiting() > 0 { first() } else { None }
     }
 
-    fn sticky_member(&self, key: &PickContext<'_>, value: u64) -> Option<&Member> {
+    fn sticky_member(
+        &self,
+        key: &PickContext<'_>,
+        value: u64,
+        states: &[UpstreamState],
+    ) -> Option<&Member> {
         let at = self.cookies.iter().position(|cookie| *cookie == value)?;
         let member = self.members.get(at)?;
-        self.is_candidate(member, key, UpstreamState::Up).then_some(member)
+        self.is_candidate(member, key, states).then_some(member)
     }
 
-    fn choose(&self, key: &PickContext<'_>, state: UpstreamState) -> Result<Permit, PickError> {
+    fn choose(&self, key: &PickContext<'_>, states: &[UpstreamState]) -> Result<Permit, PickError> {
         let mut busy = false;
         let alive = self.members.iter().any(|member| {
-            let candidate = self.is_candidate(member, key, state);
+            let candidate = self.is_candidate(member, key, states);
             let room = candidate && self.has_room(member, key);
             busy |= candidate && !room;
             room
         });
         // Another worker may take the last permit between the check and the acquisition.
         for _ in 0..ACQUIRE_TRIES {
-            let member = if alive { self.best(key, state) } else { None };
+            let member = if alive { self.best(key, states) } else { None };
             let Some(member) = member else { break };
             if let Some(permit) = self.acquire(member, key) {
                 return Ok(permit);
@@ -349,9 +401,9 @@ impl Pool {
         Err(if busy || alive { PickError::Busy } else { PickError::Down })
     }
 
-    fn best(&self, key: &PickContext<'_>, state: UpstreamState) -> Option<&Member> {
+    fn best(&self, key: &PickContext<'_>, states: &[UpstreamState]) -> Option<&Member> {
         let open =
-            |member: &&Member| self.is_candidate(member, key, state) && self.has_room(member, key);
+            |member: &&Member| self.is_candidate(member, key, states) && self.has_room(member, key);
         match &self.balance {
             Balance::LeastConnections => {
                 let first = self.draw(key, key.random >> 32, open)?;
@@ -420,8 +472,14 @@ impl Pool {
         self.members.iter().find(open)
     }
 
-    fn is_candidate(&self, member: &Member, key: &PickContext<'_>, state: UpstreamState) -> bool {
-        !key.tried.contains(&member.upstream.number()) && member.upstream.state(key.now_ns) == state
+    fn is_candidate(
+        &self,
+        member: &Member,
+        key: &PickContext<'_>,
+        states: &[UpstreamState],
+    ) -> bool {
+        !key.tried.contains(&member.upstream.number())
+            && states.contains(&member.upstream.state(key.now_ns))
     }
 
     fn has_room(&self, member: &Member, key: &PickContext<'_>) -> bool {
@@ -484,74 +542,4 @@ fn round(members: &[Member]) -> Vec<u16> {
 /// The greatest common divisor.
 fn common(a: u16, b: u16) -> u16 {
     if b == 0 { a } else { common(b, a % b) }
-}
-
-impl PoolState {
-    fn queue(&self) -> MutexGuard<'_, BTreeMap<u64, usize>> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Appends a request of this worker to the queue, if the queue is shorter than `most`; returns
-    /// its ticket.
-    fn push(&self, worker: usize, most: usize) -> Option<u64> {
-        let mut queue = self.queue();
-        if queue.len() >= most {
-            return None;
-        }
-        let ticket = self.tickets.fetch_add(1, Ordering::Relaxed);
-        queue.insert(ticket, worker);
-        self.update_waiting(&queue);
-        Some(ticket)
-    }
-
-    /// Removes a request from the queue; returns its worker.
-    fn remove(&self, ticket: u64) -> Option<usize> {
-        let mut queue = self.queue();
-        let worker = queue.remove(&ticket);
-        self.update_waiting(&queue);
-        if worker.is_none() {
-            invariant::broken("a request that waits is in its pool's queue");
-        }
-        worker
-    }
-
-    fn update_waiting(&self, queue: &BTreeMap<u64, usize>) {
-        self.waiting.store(u32::try_from(queue.len()).unwrap_or(u32::MAX), Ordering::Relaxed);
-    }
-}
-
-/// A queued request; dropping it leaves the queue.
-#[derive(Debug)]
-pub struct QueueTicket {
-    pool: Arc<Pool>,
-    ticket: u64,
-}
-
-impl QueueTicket {
-    /// Whether this request has waited longest.
-    #[must_use]
-    pub fn is_first(&self) -> bool {
-        let queue = self.pool.state.queue();
-        queue.first_key_value().is_none_or(|(first, _)| *first >= self.ticket)
-    }
-
-    /// Follows a change of the pool: waits for the new upstreams, at the same position in the queue.
-    pub(crate) fn move_to(&mut self, pool: &Arc<Pool>) {
-        if !self.pool.shares_queue_with(pool) {
-            // The pool was removed and added again: the request goes to the end of the new queue.
-            let worker = self.pool.state.remove(self.ticket);
-            let ticket = pool.state.push(worker.unwrap_or_default(), usize::MAX);
-            self.ticket = ticket.unwrap_or(self.ticket);
-        }
-        pool.members.iter().for_each(|member| member.upstream.count_waiter(true));
-        self.pool.members.iter().for_each(|member| member.upstream.count_waiter(false));
-        self.pool = Arc::clone(pool);
-    }
-}
-
-impl Drop for QueueTicket {
-    fn drop(&mut self) {
-        self.pool.state.remove(self.ticket);
-        self.pool.members.iter().for_each(|member| member.upstream.count_waiter(false));
-    }
 }

@@ -251,7 +251,7 @@ fn no_upstream_exceeds_its_max_and_the_next_request_may_queue() {
     for member in &mut members {
         member.max_tunnels = 2;
     }
-    let limits = PoolLimits { queue: 2, ..PoolLimits::default() };
+    let limits = PoolLimits { queue: 2, panic_threshold: 0, ..PoolLimits::default() };
     let pool = Pool::new("p", Balance::default(), None, limits, members, Arc::default());
     let pool = Arc::new(pool);
     let mut held = picks(&pool, 6, 1);
@@ -273,6 +273,34 @@ fn no_upstream_exceeds_its_max_and_the_next_request_may_queue() {
     pool.members()[1].upstream.set_draining(true, 0);
     pool.members()[2].upstream.set_down(true, 0);
     assert_eq!(pool.pick(&key).unwrap_err(), PickError::Down);
+}
+
+#[test]
+fn with_too_few_healthy_upstreams_requests_go_to_all_that_are_not_drained() {
+    let pick_all = |threshold: u8, down: &[usize]| {
+        let members = (0..4).map(|number| member(number, 1)).collect();
+        let limits = PoolLimits { panic_threshold: threshold, ..PoolLimits::default() };
+        let pool = Pool::new("p", Balance::default(), None, limits, members, Arc::default());
+        pool.members()[3].upstream.set_draining(true, 0);
+        for at in down {
+            pool.members()[*at].upstream.set_down(true, 0);
+        }
+        let key = |n: u64| PickContext {
+            now_ns: 1,
+            random: n.wrapping_mul(0x9e37_79b9_7f4a_7c15),
+            ..PickContext::default()
+        };
+        let picked = (1..200).filter_map(|n| Some(pool.pick(&key(n)).ok()?.upstream().number()));
+        let picked: std::collections::BTreeSet<u32> = picked.collect();
+        // A request whose only healthy upstream has failed goes to no other.
+        let tried = PickContext { tried: &[2], ..key(1) };
+        (picked.into_iter().collect::<Vec<_>>(), pool.pick(&tried).is_ok())
+    };
+    assert_eq!(pick_all(1, &[0, 1]), (vec![2], false));
+    assert_eq!(pick_all(1, &[0, 1, 2]), (vec![0, 1, 2], true));
+    assert_eq!(pick_all(0, &[0, 1, 2]), (vec![], false));
+    assert_eq!(pick_all(34, &[0, 1]), (vec![0, 1, 2], true));
+    assert_eq!(pick_all(33, &[0, 1]), (vec![2], false));
 }
 
 #[test]

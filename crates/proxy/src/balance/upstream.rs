@@ -122,6 +122,7 @@ pub struct Upstream {
     failed: AtomicU64,
     ejections: AtomicU64,
     flips: AtomicU64,
+    checks: AtomicU64,
     failures: AtomicU32,
     /// It has not answered since its last failure.
     failing: AtomicBool,
@@ -153,6 +154,7 @@ impl Upstream {
             failed: AtomicU64::new(0),
             ejections: AtomicU64::new(0),
             flips: AtomicU64::new(0),
+            checks: AtomicU64::new(0),
             failures: AtomicU32::new(0),
             failing: AtomicBool::new(false),
             fault: Mutex::default(),
@@ -239,6 +241,16 @@ impl Upstream {
     #[must_use]
     pub fn flips(&self) -> u64 {
         self.flips.load(Ordering::Relaxed)
+    }
+
+    /// Finished health checks.
+    #[must_use]
+    pub fn checks(&self) -> u64 {
+        self.checks.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn count_check(&self) {
+        self.checks.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Its state now.

@@ -27,6 +27,36 @@ pub enum CheckKind {
     WebSocket(Box<str>),
 }
 
+/// Status codes, as ranges.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Statuses(Box<[(u16, u16)]>);
+
+impl Statuses {
+    /// Maximum number of ranges.
+    const RANGES_MAX: usize = 16;
+
+    pub(crate) fn contains(&self, status: u16) -> bool {
+        self.0.iter().any(|(from, to)| (*from..=*to).contains(&status))
+    }
+}
+
+impl FromStr for Statuses {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let range = |part: &str| {
+            let (from, to) = part.trim().split_once('-').unwrap_or((part.trim(), part.trim()));
+            let code = |text: &str| text.parse().ok().filter(|code| (100..=599).contains(code));
+            code(from).zip(code(to)).filter(|(from, to)| from <= to)
+        };
+        let ranges: Option<Box<[(u16, u16)]>> = text.split(',').map(range).collect();
+        let ranges = ranges.filter(|ranges| ranges.len() <= Self::RANGES_MAX);
+        ranges.map(Statuses).ok_or_else(|| {
+            format!("invalid statuses \"{text}\": expected 200 or 200-204,401, at most 16 ranges")
+        })
+    }
+}
+
 impl FromStr for CheckKind {
     type Err = String;
 
@@ -62,6 +92,17 @@ impl fmt::Display for CheckKind {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn statuses_are_lists_of_ranges() {
+        let statuses: Statuses = "101, 400-403".parse().unwrap();
+        let found: Vec<u16> = (0..=999).filter(|status| statuses.contains(*status)).collect();
+        assert_eq!(found, [101, 400, 401, 402, 403]);
+        let many = ["200"; 17].join(",");
+        for text in ["", "99", "600", "204-200", "2xx", "200,", "200-", &many] {
+            assert!(text.parse::<Statuses>().unwrap_err().contains("invalid statuses"), "{text}");
+        }
+    }
 
     #[test]
     fn checks_are_shown_as_written() {

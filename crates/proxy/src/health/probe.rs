@@ -15,6 +15,7 @@ use wire::{Limits, Status, Violation};
 use super::CheckKind;
 use crate::balance::{Upstream, UpstreamAddress};
 use crate::config::Transport;
+use crate::routes::HealthCheck;
 
 /// Why a probe failed.
 #[derive(Debug)]
@@ -40,23 +41,68 @@ impl std::fmt::Display for ProbeError {
 
 /// One probe: what to send to which upstream.
 pub(crate) struct Probe<'q> {
-    pub(crate) kind: &'q CheckKind,
+    pub(crate) check: &'q HealthCheck,
     pub(crate) upstream: &'q Upstream,
     pub(crate) transport: &'q Transport,
     /// The bytes of the handshake's key.
     pub(crate) nonce: [u8; 16],
+    /// Whether a handshake names an origin, as browsers do.
+    pub(crate) origin: bool,
 }
 
 impl Probe<'_> {
     /// The value of the Host header.
     fn host(&self) -> &str {
         let name = self.upstream.name();
-        if name.starts_with("unix:") { "localhost" } else { name }
+        let own = if name.starts_with("unix:") { "localhost" } else { name };
+        self.check.host.as_deref().unwrap_or(own)
+    }
+
+    /// The headers besides those of the protocol. Servers behind a proxy redirect requests that did not
+    /// come over HTTPS, and Action Cable accepts a handshake from the page of its own host only.
+    fn headers(&self) -> Vec<(&str, String)> {
+        let mut headers =
+            vec![("User-Agent", AGENT.to_owned()), ("X-Forwarded-Proto", "https".to_owned())];
+        if self.origin {
+            headers.push(("Origin", format!("https://{}", self.host())));
+        }
+        let own = &self.check.headers;
+        headers.retain(|(name, _)| !own.iter().any(|(other, _)| other.eq_ignore_ascii_case(name)));
+        let own = own.iter().filter(|(_, value)| !value.is_empty());
+        headers.extend(own.map(|(name, value)| (&**name, value.to_string())));
+        headers
+    }
+
+    /// Whether a response with this status passes.
+    fn expects(&self, status: u16) -> bool {
+        match (&self.check.expect, &self.check.kind) {
+            (Some(expected), _) => expected.contains(status),
+            (None, CheckKind::WebSocket(_)) => status == 101,
+            (None, _) => (200..=399).contains(&status),
+        }
+    }
+}
+
+/// Runs a check. A WebSocket check whose handshake is declined is repeated with an Origin header, or
+/// without it if it had one; returns whether the last handshake had one. Some servers accept only
+/// pages of their own host, others only those of a list, to which a check does not belong.
+pub(crate) async fn run_check(mut request: Probe<'_>) -> (Result<(), ProbeError>, bool) {
+    let answer = probe(&request, request.check.timeout).await;
+    let is_handshake = matches!(request.check.kind, CheckKind::WebSocket(_));
+    let configured = |(name, _): &(Box<str>, Box<str>)| name.eq_ignore_ascii_case("origin");
+    let declined = matches!(answer, Err(ProbeError::Status(_)));
+    if !is_handshake || !declined || request.check.headers.iter().any(configured) {
+        return (answer, request.origin);
+    }
+    request.origin = !request.origin;
+    match probe(&request, request.check.timeout).await {
+        Ok(()) => (Ok(()), request.origin),
+        Err(_) => (answer, !request.origin),
     }
 }
 
 /// Runs a probe.
-pub(crate) async fn probe(probe: &Probe<'_>, timeout: Duration) -> Result<(), ProbeError> {
+async fn probe(probe: &Probe<'_>, timeout: Duration) -> Result<(), ProbeError> {
     let run = async {
         match probe.upstream.address() {
             UpstreamAddress::Tcp(address) => {
@@ -77,7 +123,7 @@ async fn begin(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     probe: &Probe<'_>,
 ) -> Result<(), ProbeError> {
-    if matches!(probe.kind, CheckKind::Off | CheckKind::Tcp) {
+    if matches!(probe.check.kind, CheckKind::Off | CheckKind::Tcp) {
         return Ok(());
     }
     if let Some(version) = probe.transport.proxy_header {
@@ -99,17 +145,19 @@ async fn converse(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     probe: &Probe<'_>,
 ) -> Result<(), ProbeError> {
-    let (kind, host) = (probe.kind, probe.host());
+    let (kind, host) = (&probe.check.kind, probe.host());
+    let headers = probe.headers();
+    let headers = headers.iter().map(|(name, value)| (*name, value.as_str()));
     let key = encode_key(probe.nonce);
     let mut request = Vec::new();
     match kind {
         CheckKind::Off | CheckKind::Tcp => return Ok(()),
         CheckKind::Http(path) => {
-            let headers = [("Host", host), ("User-Agent", AGENT), ("Connection", "close")];
+            let headers = [("Host", host)].into_iter().chain(headers);
+            let headers = headers.chain([("Connection", "close")]);
             encode_request_head(&mut request, "GET", path, headers);
         }
         CheckKind::WebSocket(path) => {
-            let headers = [("User-Agent", AGENT)];
             encode_upgrade_request(&mut request, host, path, &key, &[], false, headers);
         }
     }
@@ -119,14 +167,13 @@ async fn converse(
     let head = read_head(&mut stream).await?;
     let mut headers = [EMPTY_HEADER; MAX_HEADERS];
     let response = parse_response(&head, &mut headers).map_err(ProbeError::NotHttp)?;
-    match (kind, response.status) {
-        (CheckKind::WebSocket(_), 101) => {
-            check_upgrade_response(&response, &key, &[], false).map_err(ProbeError::NotHttp)?;
-            Ok(())
-        }
-        (CheckKind::Http(_), 200..=399) => Ok(()),
-        (_, status) => Err(ProbeError::Status(status)),
+    if !probe.expects(response.status) {
+        return Err(ProbeError::Status(response.status));
     }
+    if response.status == 101 {
+        check_upgrade_response(&response, &key, &[], false).map_err(ProbeError::NotHttp)?;
+    }
+    Ok(())
 }
 
 /// The User-Agent of probes.
@@ -167,8 +214,9 @@ mod tests {
         let address = UpstreamAddress::Tcp(listener.local_addr().unwrap());
         let upstream = Upstream::new(1, "a.de:80", address, 0);
         // The accept key of these bytes is that of RFC 6455 section 1.3.
-        let (kind, nonce) = (kind.parse().unwrap(), *b"the sample nonce");
-        let request = Probe { kind: &kind, upstream: &upstream, transport, nonce };
+        let check = HealthCheck { kind: kind.parse().unwrap(), timeout, ..HealthCheck::default() };
+        let nonce = *b"the sample nonce";
+        let request = Probe { check: &check, upstream: &upstream, transport, nonce, origin: false };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(probe(&request, timeout))
     }
@@ -217,8 +265,9 @@ mod tests {
         let address = UpstreamAddress::Tcp(listener.local_addr().unwrap());
         drop(listener);
         let absent = Upstream::new(1, "a.de:80", address, 0);
-        let request =
-            Probe { kind: &CheckKind::Tcp, upstream: &absent, transport: &plain, nonce: [0; 16] };
+        let check = HealthCheck { kind: CheckKind::Tcp, ..HealthCheck::default() };
+        let (upstream, transport) = (&absent, &plain);
+        let request = Probe { check: &check, upstream, transport, nonce: [0; 16], origin: false };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let answer = runtime.block_on(probe(&request, Duration::from_secs(20)));
         assert!(matches!(answer, Err(ProbeError::Broken(_))));

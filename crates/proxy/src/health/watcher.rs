@@ -4,7 +4,7 @@
 //! Start it after the workers, so that its sockets are in no worker's descriptor table. No worker
 //! wakes it; it polls every [`POLL_EVERY`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ use engine::sys::process::now_ns;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tracing::{debug, info, warn};
 
-use super::probe::{Probe, ProbeError, probe};
+use super::probe::{Probe, ProbeError, run_check};
 use super::threshold::Threshold;
 use crate::balance::Upstream;
 use crate::config::Transport;
@@ -93,7 +93,8 @@ impl Drop for Watcher {
 
 /// The result of a check or a lookup.
 enum Event {
-    Probed(u32, Result<(), ProbeError>),
+    /// With whether the handshake had an Origin header.
+    Probed(u32, Result<(), ProbeError>, bool),
     Resolved(Name, io::Result<Vec<SocketAddr>>),
 }
 
@@ -106,6 +107,8 @@ struct CheckedUpstream {
     threshold: Threshold,
     due_ns: u64,
     in_flight: bool,
+    /// Whether handshakes with an Origin header passed last.
+    origin: bool,
 }
 
 struct Lookup {
@@ -121,6 +124,8 @@ struct WatchLoop {
     generation: Option<u64>,
     checked: BTreeMap<u32, CheckedUpstream>,
     lookups: BTreeMap<Name, Lookup>,
+    /// Pools with too few upstreams that are up.
+    panicking: BTreeSet<Box<str>>,
     /// Checks and lookups in flight, counted apart: slow lookups must not stop the checks.
     probing: usize,
     resolving: usize,
@@ -136,6 +141,7 @@ impl WatchLoop {
             generation: None,
             checked: BTreeMap::new(),
             lookups: BTreeMap::new(),
+            panicking: BTreeSet::new(),
             probing: 0,
             resolving: 0,
             probes_started: 0,
@@ -151,9 +157,9 @@ impl WatchLoop {
             let mut next = event.ok().flatten();
             while let Some(event) = next {
                 match event {
-                    Event::Probed(number, answer) => {
+                    Event::Probed(number, answer, origin) => {
                         self.probing -= 1;
-                        self.on_probed(number, answer);
+                        self.on_probed(number, answer, origin);
                     }
                     Event::Resolved(name, addresses) => {
                         self.resolving -= 1;
@@ -194,6 +200,7 @@ impl WatchLoop {
                 threshold: Threshold::new(down),
                 due_ns: now_ns,
                 in_flight: false,
+                origin: false,
             });
             self.checked.insert(number, checked);
         }
@@ -221,12 +228,12 @@ impl WatchLoop {
             let (number, sender) = (*number, self.events.0.clone());
             let upstream = Arc::clone(&checked.upstream);
             let (check, transport) = (checked.check.clone(), checked.transport.clone());
-            let nonce = nonce(self.probes_started, now_ns);
+            let (nonce, origin) = (nonce(self.probes_started, now_ns), checked.origin);
             tokio::spawn(async move {
-                let HealthCheck { kind, timeout, .. } = &check;
-                let request = Probe { kind, upstream: &upstream, transport: &transport, nonce };
-                let answer = probe(&request, *timeout).await;
-                let _ = sender.send(Event::Probed(number, answer)).await;
+                let (upstream, transport) = (&upstream, &transport);
+                let request = Probe { check: &check, upstream, transport, nonce, origin };
+                let (answer, origin) = run_check(request).await;
+                let _ = sender.send(Event::Probed(number, answer, origin)).await;
             });
         }
         for (name, lookup) in &mut self.lookups {
@@ -244,11 +251,13 @@ impl WatchLoop {
         }
     }
 
-    fn on_probed(&mut self, number: u32, answer: Result<(), ProbeError>) {
+    fn on_probed(&mut self, number: u32, answer: Result<(), ProbeError>, origin: bool) {
         // None: the upstream was removed meanwhile.
         let Some(checked) = self.checked.get_mut(&number) else { return };
         let now_ns = now_ns();
         checked.in_flight = false;
+        checked.origin = origin;
+        checked.upstream.count_check();
         checked.due_ns = now_ns + spread(checked.check.every, u64::from(number) ^ now_ns);
         let (rise, fall) = (checked.check.rise, checked.check.fall);
         let verdict = checked.threshold.record(answer.is_ok(), rise, fall);
@@ -264,6 +273,30 @@ impl WatchLoop {
                  failed; open tunnels are kept"
             ),
             Ok(()) => info!("upstream up: {shown}"),
+        }
+        self.log_panic();
+    }
+
+    /// Logs pools that begin or cease to ignore the health of their upstreams.
+    fn log_panic(&mut self) {
+        let (now_ns, routes) = (now_ns(), self.table.routes());
+        self.panicking.retain(|name| routes.pool(name).is_some());
+        for pool in routes.pools() {
+            let (name, (up, total)) = (pool.name(), pool.healthy(now_ns));
+            if !pool.lacks_upstreams((up, total)) {
+                if self.panicking.remove(name) {
+                    info!("pool {name}: {up} of {total} upstreams are up");
+                }
+            } else if self.panicking.insert(name.into()) {
+                match (up, pool.limits().panic_threshold) {
+                    (0, 0) => warn!("pool {name}: no upstream is up: requests are answered 503"),
+                    (0, _) => warn!("pool {name}: no upstream is up: requests go to all of them"),
+                    _ => warn!(
+                        "pool {name}: only {up} of {total} upstreams are up: requests go to all of \
+                         them"
+                    ),
+                }
+            }
         }
     }
 

@@ -364,7 +364,8 @@ fn build_pool(config: &PoolConfig, members: Vec<Member>, before: &Routes) -> Poo
     let state: Arc<PoolState> = same.map(|pool| Arc::clone(pool.state())).unwrap_or_default();
     let (balance, sticky) = (config.balance.clone(), config.sticky.clone());
     let pool = Pool::new(&config.name, balance, sticky, config.limits, members, state);
-    pool.with_transport(config.transport.clone())
+    let checked = config.check.kind != CheckKind::Off;
+    pool.with_transport(config.transport.clone()).with_checks(checked)
 }
 
 fn apply_change(config: &mut RoutesConfig, change: &Change) -> Result<(), String> {

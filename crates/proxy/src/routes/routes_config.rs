@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::balance::{Balance, Endpoint, Pool, PoolLimits, Sticky};
 use crate::config::Transport;
-use crate::health::CheckKind;
+use crate::health::{CheckKind, Statuses};
 
 /// Maximum number of routes.
 pub(crate) const ROUTES_MAX: usize = 1_000;
@@ -90,6 +90,12 @@ pub struct MemberConfig {
 pub struct HealthCheck {
     /// The kind of check.
     pub kind: CheckKind,
+    /// The Host header; by default the name or address of each upstream.
+    pub host: Option<Box<str>>,
+    /// Further headers. They replace those that a check sends by itself; an empty value removes one.
+    pub headers: Vec<(Box<str>, Box<str>)>,
+    /// The statuses that pass; by default 200 to 399, and 101 for a WebSocket check.
+    pub expect: Option<Statuses>,
     /// Interval between checks.
     pub every: Duration,
     /// Timeout of one check.
@@ -104,6 +110,9 @@ impl Default for HealthCheck {
     fn default() -> Self {
         HealthCheck {
             kind: CheckKind::Off,
+            host: None,
+            headers: Vec::new(),
+            expect: None,
             every: Duration::from_secs(5),
             timeout: Duration::from_secs(2),
             rise: 2,
@@ -237,6 +246,14 @@ impl PoolConfig {
                 ));
             }
         }
+        let check = &self.check;
+        let detailed = check.host.is_some() || !check.headers.is_empty() || check.expect.is_some();
+        if detailed && matches!(check.kind, CheckKind::Off | CheckKind::Tcp) {
+            return Err(format!(
+                "[pool.{name}]: check_host, check_headers and check_expect need a check that sends a \
+                 request: http:/path or websocket:/path"
+            ));
+        }
         let limited = self.max.is_some() || self.members.iter().any(|m| m.max.is_some());
         if self.limits.queue > 0 && !limited {
             return Err(format!(
@@ -333,6 +350,11 @@ mod tests {
         config.pools[0].max = Some(5);
         config.pools[0].members[0].weight = 300;
         assert!(config.check().unwrap_err().contains("1 to 256"));
+        config.pools[0].members[0].weight = 1;
+        config.pools[0].check.host = Some("a.test".into());
+        assert!(config.check().unwrap_err().contains("http:/path"));
+        config.pools[0].check.kind = CheckKind::Http("/".into());
+        assert_eq!(config.check(), Ok(()));
     }
 
     #[test]

@@ -240,7 +240,7 @@ impl ServeHandler {
             return invariant::broken("a closing connection has a session");
         };
         let ended = session.subscriptions().len() as u64;
-        self.count_bytes(core, id, |_| 0);
+        let bytes = session.subscriptions().bytes();
         self.counters(core.worker()).subscriptions.sub(ended);
         let identifiers = &mut self.identifiers;
         self.topics.unsubscribe_all(core, id, |group| {
@@ -248,6 +248,8 @@ impl ServeHandler {
                 identifiers.end(index);
             }
         });
+        // Not before they are freed: the control plane returns free memory when this falls.
+        self.counters(core.worker()).subscription_bytes.sub(bytes.into());
     }
 
     /// Memory that a connection's subscriptions hold, in bytes: of identifiers that others use as

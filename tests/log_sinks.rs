@@ -16,7 +16,7 @@ use crate::harness::executable::{self, Running, standfast};
 use crate::harness::server::Server;
 use crate::harness::skip;
 use crate::harness::socket::{Socket, TEXT, upgrade};
-use crate::harness::{Scratch, eventually, http};
+use crate::harness::{Scratch, eventually};
 
 const LISTENERS: [&str; 5] = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--ready-json"];
 /// The pool of these proxies has a long name, so that few lines fill the log.
@@ -205,12 +205,12 @@ fn proxy_of_long_lines() -> (Command, Scratch) {
     let pool = "p".repeat(POOL_CHARS);
     let config = format!("[pool.{pool}]\nupstreams = ['127.0.0.1:9']\n");
     let config = Scratch::new("long-lines.toml", &config);
-    (proxy(&["--config", config.path()]), config)
+    (proxy(&["--config", config.path(), "--admin-key", "operators"]), config)
 }
 
 fn log_a_long_line(server: &Server) {
     let resume = json!({ "action": "resume", "upstream": "127.0.0.1:9" });
-    assert_eq!(http::post(server.admin, "/api/upstreams", &resume.to_string()).status, 200);
+    assert_eq!(server.admin_post("/api/upstreams", &resume.to_string()).status, 200);
 }
 
 #[test]

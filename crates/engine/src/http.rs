@@ -452,8 +452,8 @@ impl<S: Sys, H: Handler> Core<S, H> {
     }
 
     /// Begins a target's WebSocket handshake on an outgoing raw connection, as after a proxy has
-    /// answered CONNECT. The handler's `open` or `closed` reports the result. Its deadline is that
-    /// of [`Core::connect_raw`].
+    /// answered CONNECT. The handler's `open` or `closed` reports the result, at the latest after the
+    /// handshake timeout.
     ///
     /// # Errors
     /// `NotConnected` if there is no such connection, or bytes written to it are not sent yet;
@@ -469,13 +469,14 @@ impl<S: Sys, H: Handler> Core<S, H> {
         };
         conn.mode = Mode::Http;
         conn.target = target;
+        self.arm_handshake(id.slot());
         self.send_request(id.slot());
         Ok(())
     }
 
     // ---- deadlines ----
 
-    /// Sets the handshake deadline of an accepted connection, unless the handshake is complete.
+    /// Sets the handshake deadline of a connection, unless the handshake is complete.
     pub(crate) fn arm_handshake(&mut self, slot: u32) {
         let timeout = self.limits.handshake_timeout;
         let Some(conn) = self.slab.get_mut(slot) else { return broken(SLOT_IN_USE) };

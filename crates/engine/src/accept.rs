@@ -76,9 +76,8 @@ impl<S: Sys, H: Handler> Worker<S, H> {
     /// listeners: each of the others is stopped by the worker that owns it.
     pub(crate) fn stop_listening(&mut self) {
         for index in 0..self.listeners.len() {
-            if let Some(listener) = self.listeners.get_mut(index) {
-                listener.paused_until_ns = None;
-            }
+            // What a paused one has queued is accepted, too.
+            let _ = self.listeners.get_mut(index).and_then(|one| one.paused_until_ns.take());
             for _ in 0..DRAIN_ROUNDS {
                 if self.accept_from(index) == 0 {
                     break;

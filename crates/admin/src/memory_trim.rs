@@ -19,11 +19,22 @@ const HELD_BYTES_MIN: u64 = 512 * 1024;
 /// and empty theirs all the time.
 const RARELY_EVERY: Duration = Duration::from_secs(5);
 
+/// Memory that a program holds for its clients, in bytes.
+#[derive(Copy, Clone, Default, Debug)]
+pub struct Held {
+    /// Now.
+    pub now: u64,
+    /// All that it held and has freed: what comes and goes between two checks is in no other figure.
+    pub freed_total: u64,
+}
+
 /// Peaks since memory was last returned.
 #[derive(Default)]
 pub(crate) struct MemoryTrim {
     open: Peak,
     held: Peak,
+    /// [`Held::freed_total`] at the last check.
+    freed_total: u64,
     /// No return before this, except after many connections.
     rarely_not_before_ns: u64,
 }
@@ -31,11 +42,18 @@ pub(crate) struct MemoryTrim {
 impl MemoryTrim {
     /// Returns memory when connections, or bytes in queues and held otherwise, have fallen below
     /// half of their peak.
-    pub(crate) fn check<P>(&mut self, open: u64, held: u64, remote: &Remote<P>) {
+    pub(crate) fn check<P>(&mut self, open: u64, held: Held, remote: &Remote<P>) {
         let queued: u64 = remote.counters().map(|worker| worker.queued_bytes.get()).sum();
-        if self.is_due(open, queued + held, now_ns()) {
+        self.note_freed(held);
+        if self.is_due(open, queued + held.now, now_ns()) {
             trim_allocator();
         }
+    }
+
+    /// Counts what was freed since the last check as if it had been held at one time.
+    fn note_freed(&mut self, held: Held) {
+        let freed = held.freed_total - std::mem::replace(&mut self.freed_total, held.freed_total);
+        self.held.0 = self.held.0.max(held.now + freed);
     }
 
     fn is_due(&mut self, open: u64, held: u64, now_ns: u64) -> bool {
@@ -108,5 +126,17 @@ mod tests {
             1,
             "once after the last peak"
         );
+    }
+
+    #[test]
+    fn memory_that_came_and_went_between_two_checks_is_returned() {
+        let mut memory_trim = MemoryTrim::default();
+        assert!(!memory_trim.is_due(20, 0, 100 * SECOND));
+        memory_trim.note_freed(Held { now: 10, freed_total: HELD_BYTES_MIN - 20 });
+        assert!(!memory_trim.is_due(20, 10, 101 * SECOND), "too few bytes");
+        memory_trim.note_freed(Held { now: 10, freed_total: 2 * HELD_BYTES_MIN });
+        assert!(memory_trim.is_due(20, 10, 102 * SECOND));
+        memory_trim.note_freed(Held { now: 10, freed_total: 2 * HELD_BYTES_MIN });
+        assert!(!memory_trim.is_due(20, 10, 110 * SECOND), "it is returned already");
     }
 }

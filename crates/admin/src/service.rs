@@ -10,7 +10,7 @@ use std::time::Duration;
 use engine::{Remote, Workers};
 
 use crate::delivery::Delivery;
-use crate::memory_trim::MemoryTrim;
+use crate::memory_trim::{Held, MemoryTrim};
 use crate::memory_watch::MemoryWatch;
 use crate::refusal_log::RefusalLog;
 use crate::{Address, AdminListener, Watchdog, invariants};
@@ -109,11 +109,11 @@ pub trait Lifecycle {
     fn admin(&self) -> Option<&Address>;
 
     /// Runs the periodic tasks: detects a failed worker, enforces the memory limit, logs refused
-    /// clients. `held_bytes` is what the program itself holds for clients.
+    /// clients. `held` is what the program itself holds for clients.
     ///
     /// # Errors
     /// A worker has ended without being told to.
-    fn tick(&mut self, memory_limit: Option<u64>, held_bytes: u64) -> io::Result<()>;
+    fn tick(&mut self, memory_limit: Option<u64>, held: Held) -> io::Result<()>;
 
     /// Starts draining: closes connections, spread over `over`.
     fn drain(&mut self, over: Duration);
@@ -131,11 +131,11 @@ impl<P: Send + 'static> Lifecycle for Service<P> {
         self.admin.as_ref().map(AdminListener::address)
     }
 
-    fn tick(&mut self, memory_limit: Option<u64>, held_bytes: u64) -> io::Result<()> {
+    fn tick(&mut self, memory_limit: Option<u64>, held: Held) -> io::Result<()> {
         self.refusal_log.write(&self.remote);
         self.delivery.retry(&self.remote);
         self.memory_watch.check(&self.remote, memory_limit);
-        self.memory_trim.check(self.open(), held_bytes, &self.remote);
+        self.memory_trim.check(self.open(), held, &self.remote);
         self.watchdog.look(&self.remote);
         invariants::log_unreported();
         match std::mem::replace(&mut self.stage, Stage::Ended) {
@@ -195,9 +195,9 @@ pub trait Server {
     /// Resident memory in bytes beyond which clients are refused and shed.
     fn memory_limit(&self) -> Option<u64>;
 
-    /// Memory that the program itself holds for clients now, in bytes.
-    fn held_bytes(&self) -> u64 {
-        0
+    /// Memory that the program itself holds for clients.
+    fn held(&self) -> Held {
+        Held::default()
     }
 
     /// The program's own part of [`Server::tick`].
@@ -223,8 +223,8 @@ pub trait Server {
     fn tick(&mut self) -> io::Result<()> {
         self.on_tick();
         let memory_limit = self.memory_limit();
-        let held_bytes = self.held_bytes();
-        self.lifecycle_mut().tick(memory_limit, held_bytes)
+        let held = self.held();
+        self.lifecycle_mut().tick(memory_limit, held)
     }
 
     /// Starts draining: stops accepting, answers `draining` at `/health`, and closes every connection,

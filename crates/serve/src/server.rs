@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use admin::{Lifecycle, Server, Service};
+use admin::{Held, Lifecycle, Server, Service};
 use tracing::info;
 
 use crate::config::Live;
@@ -51,8 +51,13 @@ impl Server for Running {
         self.shared.memory_limit()
     }
 
-    fn held_bytes(&self) -> u64 {
-        self.shared.counters.iter().map(|worker| worker.subscription_bytes.get()).sum()
+    fn held(&self) -> Held {
+        let mut held = Held::default();
+        for worker in &self.shared.counters {
+            held.now += worker.subscription_bytes.get();
+            held.freed_total += worker.subscription_bytes_freed.get();
+        }
+        held
     }
 
     /// Writes the log events of the workers.

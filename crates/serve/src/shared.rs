@@ -36,6 +36,8 @@ pub(crate) struct WorkerCounters {
     pub(crate) subscriptions: Counter,
     /// Memory counted for them now, in bytes (gauge).
     pub(crate) subscription_bytes: Counter,
+    /// What was counted so and is freed.
+    pub(crate) subscription_bytes_freed: Counter,
     /// Messages published by sockets.
     pub(crate) published: Counter,
     /// Times a publishing socket was paused because a mailbox was full.

@@ -229,9 +229,11 @@ impl ServeHandler {
         let before = session.subscriptions().bytes();
         session.memberships().set_bytes(change(before));
         let now = session.subscriptions().bytes();
-        let counter = &self.counters(core.worker()).subscription_bytes;
-        counter.add(now.saturating_sub(before).into());
-        counter.sub(before.saturating_sub(now).into());
+        let (added, freed) = (now.saturating_sub(before), before.saturating_sub(now));
+        let counters = self.counters(core.worker());
+        counters.subscription_bytes.add(added.into());
+        counters.subscription_bytes.sub(freed.into());
+        counters.subscription_bytes_freed.add(freed.into());
     }
 
     /// Ends all subscriptions of a connection.
@@ -249,7 +251,9 @@ impl ServeHandler {
             }
         });
         // Not before they are freed: the control plane returns free memory when this falls.
-        self.counters(core.worker()).subscription_bytes.sub(bytes.into());
+        let counters = self.counters(core.worker());
+        counters.subscription_bytes.sub(bytes.into());
+        counters.subscription_bytes_freed.add(bytes.into());
     }
 
     /// Memory that a connection's subscriptions hold, in bytes: of identifiers that others use as

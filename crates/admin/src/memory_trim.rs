@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use engine::Remote;
-use engine::sys::process::{now_ns, trim_allocator};
+use engine::sys::process::now_ns;
 
 /// After a peak of more connections memory is returned at once, otherwise as rarely as because of
 /// emptied queues.
@@ -46,7 +46,7 @@ impl MemoryTrim {
         let queued: u64 = remote.counters().map(|worker| worker.queued_bytes.get()).sum();
         self.note_freed(held);
         if self.is_due(open, queued + held.now, now_ns()) {
-            trim_allocator();
+            remote.trim_memory();
         }
     }
 

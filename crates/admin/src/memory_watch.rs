@@ -2,7 +2,6 @@
 //! shed clients while it is exceeded.
 
 use engine::Remote;
-use engine::sys::process::trim_allocator;
 use tracing::{info, warn};
 
 use crate::rss_bytes;
@@ -21,7 +20,7 @@ impl MemoryWatch {
         let over = |limit: u64| rss_bytes()?.checked_sub(limit).filter(|over| *over > 0);
         if limit.and_then(over).is_some() {
             // Free memory that the allocator keeps counts as resident, too.
-            trim_allocator();
+            remote.trim_memory();
         }
         let over = limit.and_then(|limit| Some((over(limit)?, limit)));
         let exceeded = over.is_some();

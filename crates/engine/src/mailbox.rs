@@ -10,6 +10,7 @@ use std::time::Duration;
 use crate::admission::{Admission, Holdings, ShedOrder};
 use crate::invariant::broken;
 use crate::parked::ParkedListeners;
+use crate::sys::process::trim_allocator;
 use crate::{Answer, ConnId, Counters};
 
 /// Wakes one worker from any thread.
@@ -42,6 +43,8 @@ pub(crate) enum Envelope<P> {
     Drain(Duration),
     /// One round of shedding.
     Shed(ShedOrder),
+    /// Return free memory to the system.
+    Trim,
 }
 
 /// The engine's own envelopes do not wait behind posts that the handler does not accept yet.
@@ -89,6 +92,10 @@ impl<P> Mailbox<P> {
             Envelope::Shed(_) => {
                 // A worker that is late follows only the last order.
                 queues.control.retain(|earlier| !matches!(earlier, Envelope::Shed(_)));
+                queues.control.push_back(envelope);
+            }
+            Envelope::Trim => {
+                queues.control.retain(|earlier| !matches!(earlier, Envelope::Trim));
                 queues.control.push_back(envelope);
             }
             _ => queues.control.push_back(envelope),
@@ -275,6 +282,16 @@ impl<P> Remote<P> {
         self.shared.admission.set_shed_bytes(over_bytes);
         workers().for_each(|mailbox| mailbox.put(Envelope::Shed(order), 0));
         order != ShedOrder::Futile
+    }
+
+    /// Returns freed memory to the system: the caller what the allocator's lists hold, each worker what
+    /// lies free at the end of its arena.
+    pub fn trim_memory(&self) {
+        trim_allocator();
+        // One that was never needed has no arena, and would start for this.
+        let begun = |mailbox: &&Mailbox<P>| mailbox.counters.turns.get() > 0;
+        let begun = self.shared.mailboxes.iter().filter(begun);
+        begun.for_each(|mailbox| mailbox.put(Envelope::Trim, 0));
     }
 
     /// Handshakes in flight now.

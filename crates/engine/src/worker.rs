@@ -21,6 +21,7 @@ use crate::invariant::{SLOT_IN_USE, broken};
 use crate::limits::{DEADLINES_PER_TURN, EVENTS_PER_TURN, POSTS_PER_TURN};
 use crate::mailbox::Envelope;
 use crate::parked::LISTENERS_MAX;
+use crate::sys::process::trim_own_arena;
 use crate::sys::{Event, Interest, Sys};
 use crate::timers::nanoseconds;
 use crate::{Closed, ConnId, Handler, Limits, Remote};
@@ -267,6 +268,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
                 Envelope::Listen(index) => self.start_listening(index),
                 Envelope::Drain(over) => self.start_draining(over),
                 Envelope::Shed(order) => self.begin_shedding(order),
+                Envelope::Trim => trim_own_arena(),
             }
         }
         self.envelopes = envelopes;

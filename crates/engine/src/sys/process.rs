@@ -350,13 +350,20 @@ pub fn tune_allocator() {
     }
 }
 
-/// Returns freed memory to the system now (malloc_trim(3)).
-pub fn trim_allocator() {
+/// Returns freed memory to the system now (malloc_trim(3)), except what lies free at the end of another thread's
+/// arena: see [`trim_own_arena`].
+pub(crate) fn trim_allocator() {
     #[cfg(target_env = "gnu")]
     // SAFETY: no pointers are passed.
     unsafe {
         libc::malloc_trim(0);
     }
+}
+
+/// Returns what lies free at the end of this thread's arena to the system. malloc_trim(3) leaves that to the
+/// next `free` of a block of at least 64 KiB in the arena, which may never come.
+pub(crate) fn trim_own_arena() {
+    std::hint::black_box(Vec::<u8>::with_capacity(96 * 1024));
 }
 
 #[cfg(test)]

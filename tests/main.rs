@@ -55,6 +55,7 @@ mod proxy_close;
 mod proxy_connection_auth;
 mod proxy_faults;
 mod proxy_hostile;
+mod proxy_identity;
 mod proxy_logging;
 mod proxy_masses;
 mod proxy_metrics;

@@ -1,6 +1,7 @@
 //! Metrics of `standfast proxy`: each is documented and changes with its event; and the memory limit.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt::Display;
 use std::net::{SocketAddr, TcpListener};
 
 use rustix::process::Signal;
@@ -13,6 +14,11 @@ use crate::harness::{Scratch, eventually, http};
 /// Metrics that do not change here: a limit of the machine, and failures of the access log
 /// (`log_sinks`).
 const STILL: [&str; 3] = ["access_log_dropped", "access_log_errors", "descriptors_max"];
+
+/// The labels of an upstream that is configured by its address.
+fn labels(pool: &str, address: &impl Display) -> String {
+    format!("pool=\"{pool}\",upstream=\"{address}\",address=\"{address}\"")
+}
 
 /// The names of all metrics, without prefix and ending.
 fn families(server: &Server) -> BTreeSet<String> {
@@ -128,7 +134,7 @@ impl Setup {
 fn every_metric_changes_with_its_event() {
     let mut setup = Setup::new();
     let address = setup.upstream.address();
-    let port = format!("source_ports{{pool=\"one\",upstream=\"{address}\",source=\"127.0.0.9\"}}");
+    let port = format!("source_ports{{{},source=\"127.0.0.9\"}}", labels("one", &address));
     // A tunnel, and two requests that find its upstream at its max.
     let mut client = setup.handshake("one");
     let mut leg = setup.upstream.tunnel();
@@ -221,10 +227,10 @@ fn what_fails(setup: &mut Setup) {
     setup.until("retries_total", retries);
     assert!(retries >= 1.0, "{retries}");
     let address = setup.dying.take().unwrap().local_addr().unwrap();
-    setup.until(&format!("upstream_up{{pool=\"dying\",upstream=\"{address}\"}}"), 0.0);
+    setup.until(&format!("upstream_up{{{}}}", labels("dying", &address)), 0.0);
     assert_eq!(setup.handshake("dying").response().status, 502);
     setup.until("pool_panicked_total{pool=\"dying\"}", 1.0);
-    setup.until(&format!("upstream_up{{pool=\"hopeless\",upstream=\"{gone}\"}}"), 0.0);
+    setup.until(&format!("upstream_up{{{}}}", labels("hopeless", &gone)), 0.0);
     assert_eq!(setup.handshake("hopeless").response().status, 503);
     setup.until("pool_down_total{pool=\"hopeless\"}", 1.0);
     let hanging = setup.handshake("silent");

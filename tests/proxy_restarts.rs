@@ -47,7 +47,8 @@ impl Cluster {
     /// Tunnels of a pool to a node.
     fn tunnels(&self, pool: &str, node: usize) -> u64 {
         let upstream = self.addresses[node];
-        let name = format!("standfast_upstream_tunnels{{pool=\"{pool}\",upstream=\"{upstream}\"}}");
+        let labels = format!("pool=\"{pool}\",upstream=\"{upstream}\",address=\"{upstream}\"");
+        let name = format!("standfast_upstream_tunnels{{{labels}}}");
         self.proxy.metrics().get(&name).copied().unwrap_or_default() as u64
     }
 

@@ -19,7 +19,7 @@ use tracing::info;
 
 use crate::balance::{Balance, Endpoint, Member, Pool, Upstream, UpstreamAddress, UpstreamState};
 use crate::drain::{ActiveDrains, DrainAmount, DrainOrder, DrainTarget, ORDERS_MAX};
-use crate::routes::{Change, MemberConfig, Registry, Retired, RouteConfig, Table};
+use crate::routes::{Change, MemberConfig, Registry, Retired, RouteConfig, Table, UpstreamFilter};
 
 /// The answer to a change by a client that has not proved that it may make one.
 const READ_ONLY: &str = "without a key this listener is read-only over TCP, because every local user \
@@ -50,6 +50,7 @@ struct UpstreamRequest {
     action: String,
     pool: Option<String>,
     upstream: String,
+    address: Option<String>,
     weight: Option<u16>,
     /// `null` removes the limit.
     #[serde(default, deserialize_with = "given")]
@@ -73,6 +74,7 @@ struct CloseRequest {
     percent: Option<f64>,
     pool: Option<String>,
     upstream: Option<String>,
+    address: Option<String>,
     over_seconds: Option<f64>,
 }
 
@@ -159,12 +161,20 @@ impl Api {
             .filter(|_| matches!(request.action.as_str(), "remove" | "drain"));
         // Checked first: a request whose drain cannot start must change nothing.
         let order = over.map(|over| Ok((over, self.reserve_drain()?))).transpose()?;
-        let affected = self.registry().upstreams(Some(&pool), Some(&endpoint));
+        let address = request.address.as_deref().map(address).transpose()?;
+        if address.is_some() && matches!(request.action.as_str(), "set" | "remove") {
+            return Err(bad_request(
+                "address is for drain and resume; set and remove change a name with all its addresses",
+            ));
+        }
+        let filter =
+            UpstreamFilter { pool: Some(pool.clone()), upstream: Some(endpoint.clone()), address };
+        let affected = self.registry().upstreams(&filter);
         let change = match request.action.as_str() {
             "set" => Change::Set(pool.clone(), self.member(&pool, endpoint.clone(), request)),
             "remove" => Change::Remove(pool.clone(), endpoint.clone()),
-            "drain" => Change::Draining(pool.clone(), endpoint.clone(), true),
-            "resume" => Change::Draining(pool.clone(), endpoint.clone(), false),
+            "drain" => Change::Draining(filter, true),
+            "resume" => Change::Draining(filter, false),
             other => {
                 let why =
                     format!("invalid action \"{other}\": expected set, remove, drain or resume");
@@ -260,8 +270,8 @@ impl Api {
             limit: usize::try_from(limit).unwrap_or(Page::LIMIT),
             after: number("after", 0, u64::MAX)?,
         };
-        let (pool, upstream) = (asked.parameter("pool"), asked.parameter("upstream"));
-        let wanted = self.find_upstreams(pool, upstream)?;
+        let named = ["pool", "upstream", "address"].map(|name| asked.parameter(name));
+        let wanted = self.find_upstreams(named)?;
         let numbers = wanted.map(|upstreams| numbers(&upstreams));
         Ok(workers.tunnels(&page, numbers.as_deref()))
     }
@@ -276,24 +286,28 @@ impl Api {
             _ => return Err(bad_request("expected either count or percent")),
         };
         let over = over(request.over_seconds)?.unwrap_or_default();
-        let wanted = self.find_upstreams(request.pool.as_deref(), request.upstream.as_deref())?;
+        let named = [&request.pool, &request.upstream, &request.address].map(Option::as_deref);
+        let wanted = self.find_upstreams(named)?;
         drain(workers, &mut *self.reserve_drain()?, wanted.as_deref(), (amount, over))?;
         let seconds = over.as_secs_f64();
         Ok(Reply::json_with(202, &json!({ "over_seconds": seconds })))
     }
 
-    /// Finds upstreams by pool and address; `None` if neither is given.
+    /// Finds upstreams by pool, name and address; `None` if none of them is given.
     fn find_upstreams(
         &self,
-        pool: Option<&str>,
-        upstream: Option<&str>,
+        [pool, upstream, at]: [Option<&str>; 3],
     ) -> Result<Option<Vec<Arc<Upstream>>>, Refusal> {
-        if pool.is_none() && upstream.is_none() {
+        let upstream = upstream.map(str::parse).transpose();
+        let filter = UpstreamFilter {
+            pool: pool.map(Into::into),
+            upstream: upstream.map_err(|why: String| bad_request(&why))?,
+            address: at.map(address).transpose()?,
+        };
+        if filter == UpstreamFilter::default() {
             return Ok(None);
         }
-        let endpoint =
-            upstream.map(str::parse::<Endpoint>).transpose().map_err(|why| bad_request(&why))?;
-        let found = self.registry().upstreams(pool, endpoint.as_ref());
+        let found = self.registry().upstreams(&filter);
         if found.is_empty() {
             return Err(bad_request("no such upstream: GET /api/upstreams lists them"));
         }
@@ -347,7 +361,8 @@ impl Api {
             upstream.state(now_ns) == UpstreamState::Up && !left.iter().any(removed)
         };
         let labels = |pool: &str, upstream: &Upstream| {
-            vec![("pool", pool.to_owned()), ("upstream", upstream.address().to_string())]
+            let (name, address) = (upstream.name().to_string(), upstream.address().to_string());
+            vec![("pool", pool.to_owned()), ("upstream", name), ("address", address)]
         };
         let mut each = |name, kind, help, value: &dyn Fn(&Upstream) -> f64| {
             let samples =
@@ -419,7 +434,7 @@ fn state_name(pool: &Pool, member: &Member, now_ns: u64) -> &'static str {
 
 fn upstream_json(upstream: &Upstream, member: Option<&Member>, state: &str) -> Value {
     json!({
-        "upstream": upstream.name(),
+        "upstream": &*upstream.name(),
         "address": upstream.address().to_string(),
         "state": state,
         "weight": member.map(|member| member.weight),
@@ -481,7 +496,7 @@ fn balance_name(balance: &Balance) -> &'static str {
 }
 
 fn names(upstreams: &[Arc<Upstream>]) -> String {
-    let names: Vec<&str> = upstreams.iter().map(|upstream| upstream.name()).collect();
+    let names: Vec<String> = upstreams.iter().map(|upstream| upstream.label()).collect();
     names.join(", ")
 }
 
@@ -491,6 +506,16 @@ fn numbers(upstreams: &[Arc<Upstream>]) -> Vec<u32> {
 
 fn read<A: DeserializeOwned>(body: &[u8]) -> Result<A, Refusal> {
     serde_json::from_slice(body).map_err(|error| bad_request(&error.to_string()))
+}
+
+/// The address of an upstream.
+fn address(text: &str) -> Result<UpstreamAddress, Refusal> {
+    match text.parse() {
+        Ok(Endpoint::Address(address)) => Ok(address),
+        _ => Err(bad_request(&format!(
+            "invalid address \"{text}\": expected 10.0.0.1:8080 or unix:/run/app.sock"
+        ))),
+    }
 }
 
 /// Distinguishes `null` from a field that is left out.

@@ -338,7 +338,8 @@ fn id_text(id: ConnId) -> String {
 fn tunnel_json(tunnel: &TunnelInfo) -> Value {
     json!({
         "id": id_text(tunnel.id),
-        "upstream": tunnel.upstream,
+        "upstream": &*tunnel.upstream,
+        "address": tunnel.address,
         "client": tunnel.client.map(|client| client.to_string()),
         "seconds": tunnel.seconds,
         "idle_seconds": tunnel.idle_seconds,
@@ -358,7 +359,8 @@ mod tests {
         assert_eq!((id.worker(), id.slot(), id.generation()), (1, 3, 5));
         let tunnel = TunnelInfo {
             id,
-            upstream: "10.0.0.1:80".to_owned(),
+            upstream: "app:80".into(),
+            address: "10.0.0.1:80".to_owned(),
             client: None,
             seconds: 1,
             idle_seconds: 0.5,

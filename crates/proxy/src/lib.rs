@@ -47,7 +47,7 @@ pub use crate::relays::{Relays, Tally};
 pub use crate::resolve::{Lookups, Resolving};
 pub use crate::routes::{
     Cached, Change, Changed, HealthCheck, HostPattern, MemberConfig, PoolConfig, Registry, Retired,
-    Route, RouteConfig, Routes, RoutesConfig, Table,
+    Route, RouteConfig, Routes, RoutesConfig, Table, UpstreamFilter,
 };
 pub use crate::server::Running;
 pub use crate::start::{StartError, check_sources, start};

@@ -13,7 +13,7 @@ use crate::failure_log::FailureLog;
 use crate::health::Watcher;
 use crate::relay::Post;
 use crate::resolve::{Lookups, Resolving};
-use crate::routes::{Registry, RoutesConfig};
+use crate::routes::{Changed, Registry, RoutesConfig};
 use crate::shared::Shared;
 
 /// A running proxy.
@@ -50,7 +50,8 @@ impl Running {
         let mut registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
         let changed = registry.apply_resolved(routes, lookups.found, now_ns())?;
         drop(registry);
-        info!("upstreams changed: {} added, {} removed", changed.added, changed.removed);
+        let Changed { added, removed, renamed } = changed;
+        info!("upstreams changed: {added} added, {removed} removed, {renamed} renamed");
         if let Some(log) = &self.log {
             log.reopen();
         }

@@ -121,10 +121,9 @@ impl Proxy {
     /// Everything that must be zero when only that many tunnels are open.
     fn left(&self, tunnels: u64) -> Result<u64> {
         let open = self.count("tunnels")?.saturating_sub(tunnels);
-        let name = format!(
-            "upstream_tunnels{{pool=\"default\",upstream=\"127.0.0.1:{}\"}}",
-            self.upstream.port
-        );
+        let address = format!("127.0.0.1:{}", self.upstream.port);
+        let labels = format!("pool=\"default\",upstream=\"{address}\",address=\"{address}\"");
+        let name = format!("upstream_tunnels{{{labels}}}");
         let places = self.count(&name)?.saturating_sub(tunnels);
         Ok(open + places + self.count("exchanges")? + self.count("queued_bytes")?)
     }

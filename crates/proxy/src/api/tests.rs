@@ -167,10 +167,10 @@ fn metrics_name_pool_and_upstream() {
     api().metrics(&mut exposition);
     let text = exposition.text();
     for line in [
-        "standfast_upstream_tunnels{pool=\"default\",upstream=\"10.0.0.1:80\"} 0",
-        "standfast_upstream_up{pool=\"default\",upstream=\"10.0.0.2:80\"} 1",
+        "standfast_upstream_tunnels{pool=\"default\",upstream=\"10.0.0.1:80\",address=\"10.0.0.1:80\"} 0",
+        "standfast_upstream_up{pool=\"default\",upstream=\"10.0.0.2:80\",address=\"10.0.0.2:80\"} 1",
         "standfast_pool_waiting{pool=\"default\"} 0",
-        "standfast_upstream_picked_total{pool=\"default\",upstream=\"10.0.0.1:80\"} 0",
+        "standfast_upstream_picked_total{pool=\"default\",upstream=\"10.0.0.1:80\",address=\"10.0.0.1:80\"} 0",
     ] {
         assert!(text.lines().any(|written| written == line), "{line} in {text}");
     }

@@ -66,7 +66,8 @@ impl FromStr for Endpoint {
         let named = text.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)));
         match named {
             Some((host, port)) if is_name(host) && port > 0 => {
-                Ok(Endpoint::Name(host.into(), port))
+                // Names are compared without regard to case (RFC 4343).
+                Ok(Endpoint::Name(host.to_ascii_lowercase().into(), port))
             }
             _ => Err(format!(
                 "invalid upstream \"{text}\": expected 10.0.0.1:8080, app.internal:8080 or \
@@ -106,6 +107,7 @@ mod tests {
         {
             assert_eq!(text.parse::<Endpoint>().unwrap().to_string(), text);
         }
+        assert_eq!("App.Internal:1".parse::<Endpoint>().unwrap().to_string(), "app.internal:1");
         for text in
             ["", "app", "app:", "app:0", "app:70000", "unix:", "1.2.3:80", "a b:80", "a..b:1"]
         {

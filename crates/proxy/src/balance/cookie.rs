@@ -30,7 +30,7 @@ impl CookieKey {
         self.drawn
     }
 
-    /// The value for an upstream in a pool, by the hash of its address.
+    /// The value for an upstream in a pool, by its hash.
     fn value(&self, pool: &str, upstream: u64) -> u64 {
         let mut context = hmac::Context::with_key(&hmac::Key::new(hmac::HMAC_SHA256, &self.bytes));
         context.update(b"standfast sticky cookie\0");
@@ -76,7 +76,7 @@ pub struct Sticky {
 }
 
 impl Sticky {
-    /// The cookie's value for an upstream in a pool, by the hash of its address.
+    /// The cookie's value for an upstream in a pool, by its hash.
     pub(crate) fn value(&self, pool: &str, upstream: u64) -> u64 {
         self.key.value(pool, upstream)
     }

@@ -5,6 +5,7 @@
 //! balancing", 2001): the less loaded of two upstreams drawn by weight, so that workers that choose at
 //! the same moment do not all choose the same one.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -110,6 +111,8 @@ pub struct Pool {
     sticky: Option<Sticky>,
     limits: PoolLimits,
     members: Vec<Member>,
+    /// The hash of each member, for consistent hashing.
+    hashes: Vec<u64>,
     /// The value of the sticky cookie for each member; empty without one.
     cookies: Vec<u64>,
     /// One round of turns, as member indices; empty except for round robin.
@@ -139,12 +142,25 @@ impl Pool {
             member.weight = member.weight.clamp(1, Self::WEIGHT_MAX);
         }
         let round = if balance == Balance::RoundRobin { round(&members) } else { Vec::new() };
-        let cookies = sticky.iter().flat_map(|sticky| {
-            members.iter().map(move |member| sticky.value(name, member.upstream.hash()))
-        });
+        let hashes = hashes(&members);
+        let cookies = sticky
+            .iter()
+            .flat_map(|sticky| hashes.iter().map(move |upstream| sticky.value(name, *upstream)));
         let cookies = cookies.collect();
         let (name, transport, checked) = (name.into(), Transport::default(), false);
-        Pool { name, balance, sticky, limits, members, cookies, round, transport, checked, state }
+        Pool {
+            name,
+            balance,
+            sticky,
+            limits,
+            members,
+            hashes,
+            cookies,
+            round,
+            transport,
+            checked,
+            state,
+        }
     }
 
     /// Returns the pool with this information whether its upstreams have health checks.
@@ -322,14 +338,15 @@ impl Pool {
         });
     }
 
-    /// Acquires a permit at the upstream with this number. `None` if it is not in this pool, was tried
-    /// already, or takes no requests.
+    /// Acquires a permit at the upstream of connections with this key. `None` if it is not in this pool,
+    /// was renamed, was tried already, or takes no requests.
     pub(crate) fn pick_member(
         &self,
-        number: u32,
+        connection_key: u32,
         key: &PickContext<'_>,
     ) -> Option<Result<Permit, PickError>> {
-        let member = self.members.iter().find(|member| member.upstream.number() == number)?;
+        let is_its = |member: &&Member| member.upstream.connection_key() == connection_key;
+        let member = self.members.iter().find(is_its)?;
         let states = [UpstreamState::Up, UpstreamState::Ejected];
         if !self.is_candidate(member, key, &states) {
             return None;
@@ -416,10 +433,11 @@ impl Pool {
             Balance::RoundRobin => self.in_turn(key, open),
             Balance::Random => self.draw(key, key.random >> 32, open),
             Balance::Hash(_) => {
-                let by_score = |member: &&Member| {
-                    score(key.hash, member.upstream.hash(), member.weight.into())
-                };
-                let scored = self.members.iter().filter(open).map(|m| (by_score(&m), m));
+                let hashed =
+                    self.members.iter().zip(&self.hashes).filter(|(member, _)| open(member));
+                let scored = hashed.map(|(member, upstream)| {
+                    (score(key.hash, *upstream, member.weight.into()), member)
+                });
                 scored.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, member)| member)
             }
         }
@@ -515,6 +533,22 @@ const ACQUIRE_TRIES: usize = 4;
 
 fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
+}
+
+/// The hash of each member: of its address, so that a renamed upstream keeps its keys and cookies, and
+/// of its name too if it shares the address with other names.
+fn hashes(members: &[Member]) -> Vec<u64> {
+    let mut names = BTreeMap::new();
+    for member in members {
+        *names.entry(member.upstream.address()).or_insert(0) += 1;
+    }
+    let shared =
+        |upstream: &Upstream| names.get(upstream.address()).is_some_and(|names| *names > 1);
+    let hash = |member: &Member| match &*member.upstream {
+        upstream if shared(upstream) => upstream.named_hash(),
+        upstream => upstream.hash(),
+    };
+    members.iter().map(hash).collect()
 }
 
 /// One round of smooth weighted round robin, as nginx does it: in each turn every member gains its

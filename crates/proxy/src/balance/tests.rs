@@ -355,3 +355,30 @@ fn concurrent_workers_exceed_no_limit() {
     assert_eq!(all.into_values().collect::<Vec<_>>(), [100, 100, 100]);
     assert_eq!(tunnels(&pool), [0, 0, 0]);
 }
+
+#[test]
+fn names_of_one_address_share_the_keys_and_have_their_own_cookies() {
+    let of = |number, name: &str| {
+        let address = UpstreamAddress::Tcp(([10, 0, 0, 1], 80).into());
+        let upstream = Arc::new(Upstream::new(number, name, address, 0));
+        Member { upstream, weight: 1, max_tunnels: u32::MAX }
+    };
+    let sticky = |members| {
+        let key = CookieKey::new(b"secret");
+        let sticky = Sticky { cookie: "lb".into(), max_age: None, secure: false, key };
+        let (limits, hash) = (PoolLimits::default(), Balance::Hash(HashBy::Path));
+        Pool::new("p", hash, Some(sticky), limits, members, Arc::default())
+    };
+    let both = sticky(vec![of(1, "a.test:80"), of(2, "b.test:80")]);
+    let held = picks(&both, 2_000, 9);
+    for tunnels in tunnels(&both) {
+        assert!((850..=1_150).contains(&tunnels), "{tunnels}");
+    }
+    let cookie = |pool: &Pool, permit: &Permit| pool.set_cookie(permit, None).unwrap();
+    let cookies: std::collections::BTreeSet<_> = held.iter().map(|p| cookie(&both, p)).collect();
+    assert_eq!(cookies.len(), 2);
+    // A single name can change: keys and cookies stay.
+    let (before, after) = (sticky(vec![of(1, "a.test:80")]), sticky(vec![of(1, "c.test:80")]));
+    let [first, second] = [&before, &after].map(|pool| cookie(pool, &picks(pool, 1, 1)[0]));
+    assert_eq!(first, second);
+}

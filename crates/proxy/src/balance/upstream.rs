@@ -5,7 +5,7 @@ use std::fmt;
 use std::io;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use engine::Closed;
 
@@ -112,7 +112,8 @@ impl fmt::Display for Fault {
 #[derive(Debug)]
 pub struct Upstream {
     number: u32,
-    name: Box<str>,
+    name: RwLock<Arc<str>>,
+    connection_key: AtomicU32,
     address: UpstreamAddress,
     hash: u64,
     tunnels: AtomicU32,
@@ -145,7 +146,8 @@ impl Upstream {
     pub fn new(number: u32, name: &str, address: UpstreamAddress, up_since_ns: u64) -> Self {
         Upstream {
             number,
-            name: name.into(),
+            name: RwLock::new(name.into()),
+            connection_key: AtomicU32::new(number),
             hash: hash_bytes(address.to_string().as_bytes()),
             address,
             tunnels: AtomicU32::new(0),
@@ -177,14 +179,27 @@ impl Upstream {
     /// Its name for logs: as configured, with its address if that differs, as a name can resolve to
     /// several addresses.
     pub(crate) fn label(&self) -> String {
-        let address = self.address.to_string();
-        if *self.name == *address { address } else { format!("{} ({address})", self.name) }
+        let (name, address) = (self.name(), self.address.to_string());
+        if *name == *address { address } else { format!("{name} ({address})") }
     }
 
-    /// Its address as configured.
+    /// Its name: its address as configured.
     #[must_use]
-    pub fn name(&self) -> &str {
-        &self.name
+    pub fn name(&self) -> Arc<str> {
+        Arc::clone(&self.name.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Gives it another name. `key` is not used by any other upstream.
+    pub(crate) fn rename(&self, name: &str, key: u32) {
+        *self.name.write().unwrap_or_else(PoisonError::into_inner) = name.into();
+        // Last: a connection that is made meanwhile has the key of the old name and is not reused.
+        self.connection_key.store(key, Ordering::Release);
+    }
+
+    /// Identifies its name and address: with TLS a connection belongs to the name that was verified, so
+    /// it is reused only under the key with which it was made. Read before the name.
+    pub(crate) fn connection_key(&self) -> u32 {
+        self.connection_key.load(Ordering::Acquire)
     }
 
     /// Where to connect.
@@ -197,6 +212,11 @@ impl Upstream {
     #[must_use]
     pub fn hash(&self) -> u64 {
         self.hash
+    }
+
+    /// The hash of its address and name: the same in every process.
+    pub(crate) fn named_hash(&self) -> u64 {
+        hash_bytes(format!("{}\0{}", self.address, self.name()).as_bytes())
     }
 
     /// Tunnels and requests that use it now, including those being connected.

@@ -43,6 +43,8 @@ impl std::fmt::Display for ProbeError {
 pub(crate) struct Probe<'q> {
     pub(crate) check: &'q HealthCheck,
     pub(crate) upstream: &'q Upstream,
+    /// The name of the upstream.
+    pub(crate) name: &'q str,
     pub(crate) transport: &'q Transport,
     /// The bytes of the handshake's key.
     pub(crate) nonce: [u8; 16],
@@ -53,7 +55,7 @@ pub(crate) struct Probe<'q> {
 impl Probe<'_> {
     /// The value of the Host header.
     fn host(&self) -> &str {
-        let name = self.upstream.name();
+        let name = self.name;
         let own = if name.starts_with("unix:") { "localhost" } else { name };
         self.check.host.as_deref().unwrap_or(own)
     }
@@ -133,7 +135,7 @@ async fn begin(
         stream.write_all(&header).await.map_err(ProbeError::Broken)?;
     }
     let Some(tls) = &probe.transport.tls else { return converse(stream, probe).await };
-    let client = tls.of(probe.upstream.name());
+    let client = tls.of(probe.name);
     let (config, name) =
         client.map_err(|error| ProbeError::Broken(io::Error::other(error)))?.parts();
     let stream =
@@ -216,7 +218,14 @@ mod tests {
         // The accept key of these bytes is that of RFC 6455 section 1.3.
         let check = HealthCheck { kind: kind.parse().unwrap(), timeout, ..HealthCheck::default() };
         let nonce = *b"the sample nonce";
-        let request = Probe { check: &check, upstream: &upstream, transport, nonce, origin: false };
+        let request = Probe {
+            check: &check,
+            upstream: &upstream,
+            name: "a.de:80",
+            transport,
+            nonce,
+            origin: false,
+        };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(probe(&request, timeout))
     }
@@ -267,7 +276,8 @@ mod tests {
         let absent = Upstream::new(1, "a.de:80", address, 0);
         let check = HealthCheck { kind: CheckKind::Tcp, ..HealthCheck::default() };
         let (upstream, transport) = (&absent, &plain);
-        let request = Probe { check: &check, upstream, transport, nonce: [0; 16], origin: false };
+        let (name, nonce) = ("a.de:80", [0; 16]);
+        let request = Probe { check: &check, upstream, name, transport, nonce, origin: false };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let answer = runtime.block_on(probe(&request, Duration::from_secs(20)));
         assert!(matches!(answer, Err(ProbeError::Broken(_))));

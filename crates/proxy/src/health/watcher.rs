@@ -102,6 +102,8 @@ type Name = (Box<str>, u16);
 
 struct CheckedUpstream {
     upstream: Arc<Upstream>,
+    /// The name that is checked.
+    name: Arc<str>,
     check: HealthCheck,
     transport: Transport,
     threshold: Threshold,
@@ -188,13 +190,18 @@ impl WatchLoop {
             let number = upstream.number();
             let known = before.remove(&number);
             let down = upstream.state(now_ns) == crate::balance::UpstreamState::Down;
-            let again = |known| CheckedUpstream {
+            let name = upstream.name();
+            let again = |known: CheckedUpstream| CheckedUpstream {
                 check: check.clone(),
                 transport: transport.clone(),
+                // A new name is checked at once.
+                due_ns: if known.name == name { known.due_ns } else { now_ns },
+                name: Arc::clone(&name),
                 ..known
             };
             let checked = known.map(again).unwrap_or_else(|| CheckedUpstream {
                 upstream,
+                name: Arc::clone(&name),
                 check: check.clone(),
                 transport: transport.clone(),
                 threshold: Threshold::new(down),
@@ -226,12 +233,12 @@ impl WatchLoop {
             checked.in_flight = true;
             self.probing += 1;
             let (number, sender) = (*number, self.events.0.clone());
-            let upstream = Arc::clone(&checked.upstream);
+            let (upstream, name) = (Arc::clone(&checked.upstream), Arc::clone(&checked.name));
             let (check, transport) = (checked.check.clone(), checked.transport.clone());
             let (nonce, origin) = (nonce(self.probes_started, now_ns), checked.origin);
             tokio::spawn(async move {
-                let (upstream, transport) = (&upstream, &transport);
-                let request = Probe { check: &check, upstream, transport, nonce, origin };
+                let (upstream, name, transport) = (&upstream, &*name, &transport);
+                let request = Probe { check: &check, upstream, name, transport, nonce, origin };
                 let (answer, origin) = run_check(request).await;
                 let _ = sender.send(Event::Probed(number, answer, origin)).await;
             });

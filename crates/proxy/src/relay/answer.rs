@@ -236,16 +236,14 @@ impl Relay {
             }
         };
         if let Some(upstream) = exchange.upstream {
-            let number = exchange.permit.as_ref().map(|permit| permit.upstream().number());
+            let key = exchange.permit.as_ref().map(|_| exchange.connection_key);
             let of_now = exchange.config_generation == self.config_generation && !self.draining;
-            match number.filter(|_| reusable && whole_request && !and_more && of_now) {
-                Some(number) if exchange.bound && !last => {
-                    let to = (Arc::clone(&exchange.pool), number);
+            match key.filter(|_| reusable && whole_request && !and_more && of_now) {
+                Some(key) if exchange.bound && !last => {
+                    let to = (Arc::clone(&exchange.pool), key);
                     self.bind(core, exchange.client, upstream, to);
                 }
-                Some(number) if !exchange.bound => {
-                    self.keep_idle_connection(core, upstream, number)
-                }
+                Some(key) if !exchange.bound => self.keep_idle_connection(core, upstream, key),
                 _ => {
                     Self::set(core, upstream, ConnectionKind::Unused);
                     core.abort(upstream);

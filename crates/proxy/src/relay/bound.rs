@@ -21,8 +21,8 @@ pub(super) struct BoundConnections(HashMap<ConnId, BoundConnection>);
 /// An idle upstream connection that serves one client only.
 struct BoundConnection {
     upstream: ConnId,
-    /// The upstream's number.
-    number: u32,
+    /// The upstream's connection key when it was made.
+    key: u32,
     pool: Arc<Pool>,
 }
 
@@ -68,30 +68,25 @@ impl BoundConnections {
             return None;
         }
         let bound = self.0.get(&client).filter(|bound| bound.pool.shares_queue_with(pool))?;
-        pool.pick_member(bound.number, key)
+        pool.pick_member(bound.key, key)
     }
 }
 
 impl Relay {
     /// Sends a request on its client's bound connection. Resets that connection instead if the request
     /// has to go elsewhere within its pool.
-    pub(super) fn take_bound<S: Sys>(
-        &mut self,
-        core: &mut Core<S, Self>,
-        index: u32,
-        number: u32,
-    ) -> bool {
+    pub(super) fn take_bound<S: Sys>(&mut self, core: &mut Core<S, Self>, index: u32) -> bool {
         if self.bound.0.is_empty() {
             return false;
         }
         let Some(exchange) = self.exchanges.get(index) else { return false };
-        let client = exchange.client;
+        let (client, key) = (exchange.client, exchange.connection_key);
         let Some(bound) = self.bound.0.get(&client) else { return false };
         if !bound.pool.shares_queue_with(&exchange.pool) {
             return false;
         }
         let upstream = bound.upstream;
-        let usable = bound.number == number && core.mode(upstream) == Some(Mode::Raw);
+        let usable = bound.key == key && core.mode(upstream) == Some(Mode::Raw);
         if !usable || exchange.new_connection_only {
             self.unbind(core, client);
             return false;
@@ -108,7 +103,7 @@ impl Relay {
         core: &mut Core<S, Self>,
         client: ConnId,
         upstream: ConnId,
-        (pool, number): (Arc<Pool>, u32),
+        (pool, key): (Arc<Pool>, u32),
     ) {
         self.unbind(core, client);
         let port = port_of(core, upstream);
@@ -116,7 +111,7 @@ impl Relay {
             return core.abort(upstream);
         }
         Self::set(core, upstream, ConnectionKind::BoundConnection(client, port));
-        self.bound.0.insert(client, BoundConnection { upstream, number, pool });
+        self.bound.0.insert(client, BoundConnection { upstream, key, pool });
         self.counters().bound.add(1);
     }
 

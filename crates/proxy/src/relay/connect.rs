@@ -24,8 +24,8 @@ const RECENT_NS: u64 = 2_000_000_000;
 
 /// An idle connection to an upstream.
 pub(super) struct IdleConnection {
-    /// The upstream's number.
-    upstream: u32,
+    /// The upstream's connection key when it was made.
+    key: u32,
     pub(super) id: ConnId,
     /// When its last response was complete. The engine's idle times are too coarse if tunnels may be
     /// idle for days.
@@ -40,9 +40,9 @@ impl Relay {
         &mut self,
         core: &mut Core<S, Self>,
         index: u32,
-        upstream: u32,
     ) -> bool {
         let Some(exchange) = self.exchanges.get(index) else { return false };
+        let key = exchange.connection_key;
         if exchange.new_connection_only || exchange.info.accept.is_some() {
             return false;
         }
@@ -53,10 +53,7 @@ impl Relay {
             core.mode(idle.id) == Some(Mode::Raw) && (again || recent)
         };
         // The most recently used one is the least likely to be closed.
-        let found = self
-            .idle_connections
-            .iter()
-            .rposition(|idle| idle.upstream == upstream && serves(idle));
+        let found = self.idle_connections.iter().rposition(|idle| idle.key == key && serves(idle));
         let Some(at) = found else { return false };
         let idle_connection = self.idle_connections.remove(at).id;
         self.send_on(core, index, idle_connection);
@@ -85,7 +82,7 @@ impl Relay {
         transport: &Transport,
         identity: ConnId,
     ) -> io::Result<(ConnId, Option<Port>)> {
-        let client = transport.tls.as_ref().map(|tls| tls.of(to.name())).transpose();
+        let client = transport.tls.as_ref().map(|tls| tls.of(&to.name())).transpose();
         let client = client.map_err(io::Error::other)?;
         let header = transport.proxy_header.map(|version| proxy_header(core, identity, version));
         let behind = header.as_deref().unwrap_or_default();
@@ -204,11 +201,11 @@ impl Relay {
         &mut self,
         core: &mut Core<S, Self>,
         id: ConnId,
-        upstream: u32,
+        key: u32,
     ) {
         let port = port_of(core, id);
         Self::set(core, id, ConnectionKind::IdleConnection(port));
-        self.idle_connections.push(IdleConnection { upstream, id, since_ns: core.now_ns() });
+        self.idle_connections.push(IdleConnection { key, id, since_ns: core.now_ns() });
         while self.idle_connections.len() > self.live.idle_connections {
             // By RST: a FIN would hold the local port for a minute (TIME_WAIT).
             let oldest = self.idle_connections.remove(0);

@@ -153,6 +153,7 @@ impl Relay {
             answered: false,
             interim: 0,
             reused: false,
+            connection_key: 0,
             config_generation: self.config_generation,
             bound: bound::has_credentials(request.headers),
             new_connection_only: false,
@@ -213,13 +214,12 @@ impl Relay {
                 self.waiters.retain(|waiter| *waiter != index);
             }
             let upstream = Arc::clone(permit.upstream());
+            exchange.connection_key = upstream.connection_key();
             let (pool, client) = (Arc::clone(&exchange.pool), exchange.client);
             exchange.permit = Some(permit);
             let again = !exchange.tried.is_empty();
             self.counters().retries.add(u64::from(again));
-            if self.take_bound(core, index, upstream.number())
-                || self.take_idle_connection(core, index, upstream.number())
-            {
+            if self.take_bound(core, index) || self.take_idle_connection(core, index) {
                 return Ok(());
             }
             match self.connect(core, &upstream, pool.transport(), client) {

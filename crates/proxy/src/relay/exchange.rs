@@ -55,6 +55,8 @@ pub(super) struct Exchange {
     pub(super) interim: u8,
     /// It uses a reused connection.
     pub(super) reused: bool,
+    /// The key of connections to its upstream when it was chosen.
+    pub(super) connection_key: u32,
     /// The config generation of that connection.
     pub(super) config_generation: u32,
     /// Its connection is authenticated for the client, or will be, and must serve no other.

@@ -96,7 +96,10 @@ pub(crate) struct TunnelPage {
 /// One tunnel in the admin API.
 pub(crate) struct TunnelInfo {
     pub(crate) id: ConnId,
-    pub(crate) upstream: String,
+    /// The name of the upstream.
+    pub(crate) upstream: Arc<str>,
+    /// The address of the upstream.
+    pub(crate) address: String,
     pub(crate) client: Option<IpAddr>,
     pub(crate) seconds: u64,
     pub(crate) idle_seconds: f64,

@@ -249,7 +249,8 @@ fn describe<S: Sys>(
     let (peer, client) = core.addresses(id);
     Some(TunnelInfo {
         id,
-        upstream: client_leg.permit.address().to_string(),
+        upstream: client_leg.permit.upstream().name(),
+        address: client_leg.permit.address().to_string(),
         client: client.or(peer),
         seconds: client_leg.age_ns(core.now_ns()) / 1_000_000_000,
         idle_seconds: idle_ns(core, id, client_leg.peer) as f64 / 1e9,

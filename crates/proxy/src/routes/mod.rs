@@ -5,11 +5,14 @@
 //! Routes are no access control: a path is compared as it was sent, and an upstream may decode it
 //! differently.
 
+mod filter;
 mod find;
+mod known;
 mod registry;
 mod routes_config;
 mod table;
 
+pub use self::filter::UpstreamFilter;
 pub use self::find::{Route, Routes};
 pub use self::registry::{Change, Changed, Registry, Retired};
 pub use self::routes_config::{

@@ -7,9 +7,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use engine::invariant;
+use tracing::info;
 
+use super::known::KnownUpstreams;
 use super::routes_config::{HealthCheck, MemberConfig, PoolConfig, RouteConfig, RoutesConfig};
-use super::{HostPattern, Route, Routes, Table};
+use super::{HostPattern, Route, Routes, Table, UpstreamFilter};
 use crate::balance::{Ejection, Endpoint, Member, Pool, PoolState, Upstream, UpstreamAddress};
 use crate::config::Transport;
 use crate::health::CheckKind;
@@ -34,21 +36,23 @@ pub enum Change {
     Set(Box<str>, MemberConfig),
     /// Removes an upstream from a pool; its tunnels stay open.
     Remove(Box<str>, Endpoint),
-    /// Starts or stops draining an upstream.
-    Draining(Box<str>, Endpoint, bool),
+    /// Starts or stops draining upstreams.
+    Draining(UpstreamFilter, bool),
     /// Adds a route, or changes the pool of one.
     Route(RouteConfig),
     /// Removes a route.
     Unroute(HostPattern, Box<str>),
 }
 
-/// How many upstreams a change added and removed.
+/// How many upstreams a change added, removed and renamed.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changed {
     /// Upstreams added.
     pub added: usize,
     /// Upstreams removed.
     pub removed: usize,
+    /// Upstreams that have another name.
+    pub renamed: usize,
 }
 
 /// The registry of all upstreams.
@@ -124,8 +128,8 @@ impl Registry {
     /// # Errors
     /// What is wrong with it; nothing was changed then.
     pub fn change(&mut self, change: &Change, now_ns: u64) -> Result<Changed, String> {
-        if let Change::Draining(pool, endpoint, draining) = change {
-            self.drain(pool, endpoint, *draining, now_ns)?;
+        if let Change::Draining(filter, draining) = change {
+            self.drain(filter, *draining, now_ns)?;
             return Ok(Changed::default());
         }
         let mut config = self.config.clone();
@@ -199,26 +203,14 @@ impl Registry {
         &self.retired
     }
 
-    /// The upstreams with this name or address, current and removed, in one pool or in all.
-    pub fn upstreams(
-        &mut self,
-        pool: Option<&str>,
-        endpoint: Option<&Endpoint>,
-    ) -> Vec<Arc<Upstream>> {
-        let name = endpoint.map(ToString::to_string);
-        let wanted = |of: &str, upstream: &Arc<Upstream>| {
-            let by_name = name.as_deref().is_none_or(|name| {
-                upstream.name() == name || upstream.address().to_string() == name
-            });
-            pool.is_none_or(|pool| pool == of) && by_name
-        };
+    /// The upstreams that match, current and removed.
+    pub fn upstreams(&mut self, filter: &UpstreamFilter) -> Vec<Arc<Upstream>> {
         let routes = self.table.routes();
         let members = routes.pools().iter().flat_map(|pool| {
             pool.members().iter().map(move |member| (pool.name(), &member.upstream))
         });
         let retired = self.retired().iter().map(|left| (&*left.pool, &left.upstream));
-        let found = members.chain(retired).filter(|(of, upstream)| wanted(of, upstream));
-        found.map(|(_, upstream)| Arc::clone(upstream)).collect()
+        filter.select(members.chain(retired).collect())
     }
 
     /// Checks that a pool still has an upstream with an address.
@@ -236,59 +228,58 @@ impl Registry {
         }
     }
 
-    fn drain(
-        &mut self,
-        pool: &str,
-        endpoint: &Endpoint,
-        draining: bool,
-        now: u64,
-    ) -> Result<(), String> {
-        let found = self.upstreams(Some(pool), Some(endpoint));
+    fn drain(&mut self, filter: &UpstreamFilter, draining: bool, now: u64) -> Result<(), String> {
+        let found = self.upstreams(filter);
         if found.is_empty() {
-            return Err(unknown_upstream(&self.config, pool, endpoint));
+            return Err(self.not_found(filter));
         }
         found.iter().for_each(|upstream| upstream.set_draining(draining, now));
         Ok(())
     }
 
+    /// Why no upstream matches.
+    fn not_found(&self, filter: &UpstreamFilter) -> String {
+        let (Some(pool), Some(endpoint)) = (&filter.pool, &filter.upstream) else {
+            return "no such upstream".to_owned();
+        };
+        let of = self.config.pools.iter().find(|known| known.name == *pool);
+        let configured =
+            of.is_some_and(|pool| pool.members.iter().any(|known| known.endpoint == *endpoint));
+        let resolved = match endpoint {
+            Endpoint::Name(host, port) => self.resolved.contains_key(&(host.clone(), *port)),
+            Endpoint::Address(_) => true,
+        };
+        match &filter.address {
+            _ if configured && !resolved => {
+                format!("upstream {endpoint} of pool {pool} has no address yet")
+            }
+            Some(address) if configured => {
+                format!("upstream {endpoint} of pool {pool} has no address {address}")
+            }
+            _ => unknown_upstream(&self.config, pool, endpoint),
+        }
+    }
+
     fn build(&mut self, now_ns: u64) -> Changed {
         let before = self.table.routes();
-        let known = upstreams_by_address(&before);
+        let mut known = KnownUpstreams::of(&before);
         // Upstreams of the first table have no slow start.
-        let up_since_ns = if known.is_empty() { 0 } else { now_ns };
+        let times = (now_ns, if known.is_empty() { 0 } else { now_ns });
         let mut changed = Changed::default();
-        let mut named = BTreeSet::new();
         let mut pools = Vec::new();
         let config = std::mem::take(&mut self.config);
         for pool in &config.pools {
-            let mut members = Vec::new();
-            for (member, address) in self.addresses_of(pool) {
-                let key = (&*pool.name, &address);
-                let upstream = known.get(&key).cloned().or_else(|| self.take_retired(key, now_ns));
-                let upstream = upstream.unwrap_or_else(|| {
-                    changed.added += 1;
-                    self.numbers += 1;
-                    let name = member.endpoint.to_string();
-                    Arc::new(Upstream::new(self.numbers, &name, address, up_since_ns))
-                });
-                upstream.set_ejection(Ejection {
-                    after: pool.eject_after,
-                    for_ns: u64::try_from(pool.eject_for.as_nanos()).unwrap_or(u64::MAX),
-                });
-                if pool.check.kind == CheckKind::Off {
-                    upstream.set_down(false, now_ns);
-                }
-                named.insert(upstream.number());
+            let upstreams = self.upstreams_of(pool, &mut known, &mut changed, times);
+            let members = upstreams.into_iter().map(|(member, upstream)| {
                 let max_tunnels = member.max.or(pool.max).unwrap_or(u32::MAX);
-                members.push(Member { upstream, weight: member.weight, max_tunnels });
-            }
+                Member { upstream, weight: member.weight, max_tunnels }
+            });
+            let members = members.collect();
             pools.push(Arc::new(build_pool(pool, members, &before)));
         }
-        for ((pool, _), upstream) in known {
-            if !named.contains(&upstream.number()) {
-                changed.removed += 1;
-                self.retired.push(Retired { pool: pool.into(), upstream });
-            }
+        for removed in known.into_retired() {
+            changed.removed += 1;
+            self.retired.push(removed);
         }
         self.retired.retain(|left| left.upstream.tunnels() > 0);
         let routes = config.routes.iter().filter_map(|route| {
@@ -305,34 +296,82 @@ impl Registry {
         changed
     }
 
-    /// The addresses of a pool, each once, with their configuration.
-    fn addresses_of<'p>(&self, pool: &'p PoolConfig) -> Vec<(&'p MemberConfig, UpstreamAddress)> {
-        let mut endpoints: Vec<(&MemberConfig, UpstreamAddress)> = Vec::new();
-        for member in &pool.members {
-            let addresses = match &member.endpoint {
-                Endpoint::Address(address) => vec![address.clone()],
-                Endpoint::Name(host, port) => {
-                    let resolved = self.resolved.get(&(host.clone(), *port));
-                    let addresses = resolved.into_iter().flatten().copied();
-                    addresses.map(UpstreamAddress::Tcp).collect()
-                }
-            };
-            for address in addresses {
-                if !endpoints.iter().any(|(_, other)| *other == address) {
-                    endpoints.push((member, address));
-                }
+    /// The upstreams of a pool for the next table, each with its configuration: those of the previous
+    /// table as far as possible.
+    fn upstreams_of<'p>(
+        &mut self,
+        pool: &'p PoolConfig,
+        known: &mut KnownUpstreams,
+        changed: &mut Changed,
+        (now_ns, up_since_ns): (u64, u64),
+    ) -> Vec<(&'p MemberConfig, Arc<Upstream>)> {
+        let members = pool.members.iter().map(|member| (member, member.endpoint.to_string()));
+        let names: Vec<(&MemberConfig, String)> = members.collect();
+        let has = |name: &str| names.iter().any(|(_, own)| own == name);
+        let mut wanted = Vec::new();
+        for (member, name) in &names {
+            for address in self.addresses_of(member) {
+                let same = known.take(&pool.name, name, &address);
+                let same = same.or_else(|| self.take_retired(&pool.name, name, &address, now_ns));
+                wanted.push((*member, name, address, same));
             }
         }
-        endpoints
+        // After all that kept their names.
+        let each = wanted.into_iter().map(|(member, name, address, same)| {
+            if let Some(upstream) = same {
+                return (member, upstream);
+            }
+            self.numbers += 1;
+            let upstream = match known.take_renamed(&pool.name, &address, has) {
+                Some(upstream) => {
+                    changed.renamed += 1;
+                    info!("upstream renamed: {} is now {name}", upstream.label());
+                    upstream.rename(name, self.numbers);
+                    upstream
+                }
+                None => {
+                    changed.added += 1;
+                    Arc::new(Upstream::new(self.numbers, name, address, up_since_ns))
+                }
+            };
+            (member, upstream)
+        });
+        let upstreams: Vec<_> = each.collect();
+        for (_, upstream) in &upstreams {
+            upstream.set_ejection(Ejection {
+                after: pool.eject_after,
+                for_ns: u64::try_from(pool.eject_for.as_nanos()).unwrap_or(u64::MAX),
+            });
+            if pool.check.kind == CheckKind::Off {
+                upstream.set_down(false, now_ns);
+            }
+        }
+        upstreams
+    }
+
+    /// The addresses of an upstream as configured; none if its name is not resolved yet.
+    fn addresses_of(&self, member: &MemberConfig) -> Vec<UpstreamAddress> {
+        match &member.endpoint {
+            Endpoint::Address(address) => vec![address.clone()],
+            Endpoint::Name(host, port) => {
+                let resolved = self.resolved.get(&(host.clone(), *port));
+                resolved.into_iter().flatten().copied().map(UpstreamAddress::Tcp).collect()
+            }
+        }
     }
 
     /// Returns a removed upstream that is added again while it has tunnels; a drain of it is over.
     fn take_retired(
         &mut self,
-        (pool, address): (&str, &UpstreamAddress),
+        pool: &str,
+        name: &str,
+        address: &UpstreamAddress,
         now_ns: u64,
     ) -> Option<Arc<Upstream>> {
-        let back = |left: &Retired| *left.pool == *pool && left.upstream.address() == address;
+        let back = |left: &Retired| {
+            let upstream = &left.upstream;
+            *left.pool == *pool && upstream.address() == address && *upstream.name() == *name
+        };
         let at = self.retired.iter().position(back)?;
         let upstream = self.retired.swap_remove(at).upstream;
         upstream.set_draining(false, now_ns);
@@ -346,16 +385,6 @@ fn used(mut addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
     addresses.dedup();
     addresses.truncate(ADDRESSES_MAX);
     addresses
-}
-
-/// The upstreams of a table, by pool and address.
-fn upstreams_by_address(routes: &Routes) -> BTreeMap<(&str, &UpstreamAddress), Arc<Upstream>> {
-    let each = routes.pools().iter().flat_map(|pool| {
-        pool.members().iter().map(move |member| {
-            ((pool.name(), member.upstream.address()), Arc::clone(&member.upstream))
-        })
-    });
-    each.collect()
 }
 
 /// Builds a pool with the counts of the previous pool of that name.
@@ -407,181 +436,22 @@ fn apply_change(config: &mut RoutesConfig, change: &Change) -> Result<(), String
 }
 
 fn pool_mut<'s>(config: &'s mut RoutesConfig, name: &str) -> Result<&'s mut PoolConfig, String> {
-    let known: Vec<&str> = config.pools.iter().map(|pool| &*pool.name).collect();
-    let error = format!("no pool {name}; known pools: {}", known.join(", "));
+    let error = unknown_pool(config, name);
     config.pools.iter_mut().find(|pool| *pool.name == *name).ok_or(error)
+}
+
+fn unknown_pool(config: &RoutesConfig, name: &str) -> String {
+    let known: Vec<&str> = config.pools.iter().map(|pool| &*pool.name).collect();
+    format!("no pool {name}; known pools: {}", known.join(", "))
 }
 
 fn unknown_upstream(config: &RoutesConfig, pool: &str, endpoint: &Endpoint) -> String {
     let of = config.pools.iter().find(|known| *known.name == *pool);
-    let known = of.into_iter().flat_map(|pool| &pool.members);
+    let Some(of) = of else { return unknown_pool(config, pool) };
+    let known = of.members.iter();
     let known: Vec<String> = known.map(|member| member.endpoint.to_string()).collect();
     format!("pool {pool} has no upstream {endpoint}; known upstreams: {}", known.join(", "))
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::balance::{Permit, PickContext, UpstreamState};
-
-    fn endpoint(text: &str) -> Endpoint {
-        text.parse().unwrap()
-    }
-
-    fn registry(endpoints: &[&str]) -> (Registry, Arc<Table>) {
-        let table = Arc::new(Table::default());
-        let mut registry = Registry::new(Arc::clone(&table));
-        let config = RoutesConfig::to(endpoints.iter().map(|text| endpoint(text)));
-        registry.apply(config, 1_000).unwrap();
-        (registry, table)
-    }
-
-    fn pick(table: &Table, random: u64) -> Permit {
-        let routes = table.routes();
-        let pool = &routes.find("x", "/").unwrap().pool;
-        pool.pick(&PickContext { now_ns: 5_000, random, ..PickContext::default() }).unwrap()
-    }
-
-    fn names(table: &Table) -> Vec<String> {
-        let routes = table.routes();
-        let members = routes.pools()[0].members().iter();
-        members.map(|member| member.upstream.address().to_string()).collect()
-    }
-
-    #[test]
-    fn counts_survive_every_change() {
-        let (mut registry, table) = registry(&["10.0.0.1:80", "10.0.0.2:80"]);
-        let held: Vec<Permit> = (0..10).map(|n| pick(&table, n << 33)).collect();
-        let add = Change::Set("default".into(), MemberConfig::new(endpoint("10.0.0.3:80")));
-        let changed = registry.change(&add, 2_000).unwrap();
-        assert_eq!(changed, Changed { added: 1, removed: 0 });
-        let routes = table.routes();
-        let members = routes.pools()[0].members();
-        let tunnels: u32 = members.iter().map(|member| member.upstream.tunnels()).sum();
-        assert_eq!((members.len(), tunnels), (3, 10));
-        drop(held);
-        assert!(members.iter().all(|member| member.upstream.tunnels() == 0));
-    }
-
-    #[test]
-    fn a_removed_upstream_is_known_while_it_has_tunnels_and_can_return() {
-        let (mut registry, table) = registry(&["10.0.0.1:80", "10.0.0.2:80"]);
-        let held: Vec<Permit> = (0..8).map(|n| pick(&table, n << 33)).collect();
-        let gone = endpoint("10.0.0.2:80");
-        let remove = Change::Remove("default".into(), gone.clone());
-        assert_eq!(registry.change(&remove, 2_000).unwrap(), Changed { added: 0, removed: 1 });
-        assert_eq!(names(&table), ["10.0.0.1:80"]);
-        let left = registry.retired().first().unwrap().upstream.clone();
-        assert!(left.tunnels() > 0);
-        assert_eq!(registry.upstreams(None, Some(&gone)).len(), 1, "it can still be drained");
-        let back = Change::Set("default".into(), MemberConfig::new(gone.clone()));
-        assert_eq!(registry.change(&back, 3_000).unwrap(), Changed::default());
-        let again = registry.upstreams(Some("default"), Some(&gone));
-        assert!(Arc::ptr_eq(&again[0], &left));
-        registry.change(&remove, 4_000).unwrap();
-        drop(held);
-        assert!(registry.retired().is_empty());
-    }
-
-    #[test]
-    fn a_refused_change_changes_nothing() {
-        let (mut registry, table) = registry(&["10.0.0.1:80"]);
-        let before = table.routes();
-        let last = Change::Remove("default".into(), endpoint("10.0.0.1:80"));
-        assert!(registry.change(&last, 2_000).unwrap_err().contains("0 upstreams"));
-        let nowhere = Change::Remove("default".into(), endpoint("10.0.0.9:80"));
-        assert!(registry.change(&nowhere, 2_000).unwrap_err().contains("10.0.0.1:80"));
-        let none = Change::Set("chat".into(), MemberConfig::new(endpoint("10.0.0.9:80")));
-        assert!(registry.change(&none, 2_000).unwrap_err().contains("known pools: default"));
-        let drain = Change::Draining("default".into(), endpoint("10.0.0.9:80"), true);
-        assert!(registry.change(&drain, 2_000).is_err());
-        assert!(registry.apply(RoutesConfig::default(), 2_000).is_err());
-        assert!(Arc::ptr_eq(&before, &table.routes()));
-    }
-
-    #[test]
-    fn draining_survives_changes() {
-        let (mut registry, table) = registry(&["10.0.0.1:80", "10.0.0.2:80"]);
-        let drain =
-            |draining| Change::Draining("default".into(), endpoint("10.0.0.1:80"), draining);
-        registry.change(&drain(true), 2_000).unwrap();
-        let add = Change::Set("default".into(), MemberConfig::new(endpoint("10.0.0.3:80")));
-        registry.change(&add, 3_000).unwrap();
-        for n in 0..50u64 {
-            assert_ne!(pick(&table, n << 40).upstream().name(), "10.0.0.1:80");
-        }
-        registry.apply(registry.config().clone(), 3_500).unwrap();
-        let of_one = registry.upstreams(None, Some(&endpoint("10.0.0.1:80")));
-        assert_eq!(of_one[0].state(5_000), UpstreamState::Draining, "a reload keeps a drain");
-        registry.change(&drain(false), 4_000).unwrap();
-        let back = registry.upstreams(None, Some(&endpoint("10.0.0.1:80")));
-        assert_eq!(back[0].state(5_000), UpstreamState::Up);
-    }
-
-    #[test]
-    fn each_address_of_a_name_is_an_upstream() {
-        let (mut registry, table) = registry(&["app.internal:80", "10.0.0.1:80"]);
-        assert_eq!(names(&table), ["10.0.0.1:80"], "not resolved yet");
-        assert_eq!(registry.names().len(), 1);
-        let of = |hosts: &[u8]| hosts.iter().map(|n| ([10, 0, 0, *n], 80).into()).collect();
-        let name = ("app.internal", 80);
-        assert_eq!(registry.resolved(name, of(&[3, 2, 1, 2]), 2_000).added, 2);
-        assert_eq!(names(&table).len(), 3, "a duplicate address counts once");
-        assert_eq!(registry.resolved(name, of(&[1, 2, 3]), 3_000), Changed::default());
-        assert_eq!(registry.resolved(name, of(&[]), 3_000), Changed::default());
-        assert_eq!(names(&table).len(), 3, "a failed lookup removes no upstream");
-        let changed = registry.resolved(name, of(&[2, 4]), 4_000);
-        assert_eq!(changed, Changed { added: 1, removed: 1 });
-    }
-
-    #[test]
-    fn names_that_a_pool_adds_are_resolved_before_it_changes() {
-        let (mut registry, table) = registry(&["app.internal:80", "10.0.0.1:80"]);
-        let config = |texts: &[&str]| RoutesConfig::to(texts.iter().map(|text| endpoint(text)));
-        let new = |registry: &Registry, texts| registry.new_names(&config(texts));
-        assert!(new(&registry, &["app.internal:80"]).is_empty(), "unresolved before, too");
-        let next = ["new.internal:80", "10.0.0.2:80"];
-        let name: Name = ("new.internal".into(), 80);
-        assert_eq!(new(&registry, &next), std::slice::from_ref(&name));
-        let address = SocketAddr::from(([10, 0, 0, 7], 80));
-        let found = BTreeMap::from([(name, vec![address, address])]);
-        registry.apply_resolved(config(&next), found, 2_000).unwrap();
-        assert_eq!(names(&table), ["10.0.0.7:80", "10.0.0.2:80"]);
-        assert!(new(&registry, &["new.internal:80"]).is_empty());
-        // The addresses of names that are gone are forgotten.
-        registry.apply(config(&["10.0.0.2:80"]), 3_000).unwrap();
-        assert_eq!(new(&registry, &next).len(), 1);
-    }
-
-    #[test]
-    fn the_last_upstream_with_an_address_cannot_be_removed() {
-        let (mut registry, table) = registry(&["app.internal:80", "10.0.0.1:80"]);
-        let remove = Change::Remove("default".into(), endpoint("10.0.0.1:80"));
-        let error = registry.change(&remove, 2_000).unwrap_err();
-        assert!(error.contains("no other upstream of pool default is resolved"), "{error}");
-        assert_eq!(names(&table), ["10.0.0.1:80"]);
-        let found = vec![([10, 0, 0, 7], 80).into()];
-        registry.resolved(("app.internal", 80), found, 3_000);
-        registry.change(&remove, 4_000).unwrap();
-        assert_eq!(names(&table), ["10.0.0.7:80"]);
-    }
-
-    #[test]
-    fn routes_are_added_and_removed() {
-        let (mut registry, table) = registry(&["10.0.0.1:80"]);
-        let route = |pool: &str| RouteConfig {
-            host: "a.de".parse().unwrap(),
-            path: "/x".into(),
-            pool: pool.into(),
-        };
-        assert!(
-            registry.change(&Change::Route(route("none")), 1).unwrap_err().contains("[pool.none]")
-        );
-        registry.change(&Change::Route(route("default")), 1).unwrap();
-        assert_eq!(&*table.routes().find("a.de", "/x").unwrap().path, "/x");
-        let unroute = Change::Unroute("a.de".parse().unwrap(), "/x".into());
-        registry.change(&unroute, 1).unwrap();
-        assert_eq!(&*table.routes().find("a.de", "/x").unwrap().path, "/");
-        assert!(registry.change(&unroute, 1).is_err());
-    }
-}
+mod tests;

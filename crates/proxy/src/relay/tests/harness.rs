@@ -122,10 +122,22 @@ impl Proxy {
         }
     }
 
-    /// A request that reached the next upstream.
-    pub(super) fn request(&mut self, head: &[u8]) -> Tunnel {
+    /// A request that has been sent.
+    pub(super) fn connect(&mut self, head: &[u8]) -> Fd {
         let client = self.outside.connect(front(), None).unwrap();
         self.send(client, head);
+        client
+    }
+
+    /// Gives an upstream another name.
+    pub(super) fn rename(&mut self, upstream: usize, name: &str) {
+        let routes = self.shared.table.routes();
+        routes.pools()[0].members()[upstream].upstream.rename(name, 1_000);
+    }
+
+    /// A request that reached the next upstream.
+    pub(super) fn request(&mut self, head: &[u8]) -> Tunnel {
+        let client = self.connect(head);
         let listener = self.listeners[self.opened % usize::from(UPSTREAMS)];
         self.opened += 1;
         let upstream = self.outside.accept(listener).unwrap();

@@ -278,6 +278,27 @@ fn idle_connection_that_is_not_recent_serves_no_post_whatever_the_idle_timeout()
 }
 
 #[test]
+fn idle_connection_to_an_upstream_serves_no_other_name() {
+    let mut proxy = with_long_idle_timeout();
+    let serve = |proxy: &mut Proxy| {
+        let pair = proxy.request(GET);
+        proxy.receive(pair.upstream);
+        proxy.send(pair.upstream, OK);
+        pair.upstream
+    };
+    let (first, second) = (serve(&mut proxy), serve(&mut proxy));
+    proxy.rename(0, "other.test:9001");
+    // The first upstream was renamed: it gets a new connection, although no reload was posted yet.
+    serve(&mut proxy);
+    assert_eq!(proxy.counters().reused.get(), 0);
+    assert_eq!(proxy.receive(first), (Vec::new(), End::Open));
+    let client = proxy.connect(GET);
+    assert_eq!(proxy.counters().reused.get(), 1, "the second one was not");
+    assert!(proxy.receive(second).0.starts_with(b"GET "));
+    proxy.reset(client);
+}
+
+#[test]
 fn idle_connection_is_closed_in_time_whatever_the_idle_timeout() {
     let mut proxy = with_long_idle_timeout();
     let tunnel = proxy.request(GET);

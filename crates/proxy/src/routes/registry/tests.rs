@@ -1,0 +1,272 @@
+//! Tests of the registry: what survives a change, and what a refused one leaves alone.
+
+use super::*;
+use crate::balance::{Permit, PickContext, UpstreamState};
+
+fn endpoint(text: &str) -> Endpoint {
+    text.parse().unwrap()
+}
+
+/// An upstream in the default pool, by name or address.
+fn of(upstream: &Endpoint) -> UpstreamFilter {
+    let (pool, upstream) = (Some("default".into()), Some(upstream.clone()));
+    UpstreamFilter { pool, upstream, address: None }
+}
+
+fn registry(endpoints: &[&str]) -> (Registry, Arc<Table>) {
+    let table = Arc::new(Table::default());
+    let mut registry = Registry::new(Arc::clone(&table));
+    let config = RoutesConfig::to(endpoints.iter().map(|text| endpoint(text)));
+    registry.apply(config, 1_000).unwrap();
+    (registry, table)
+}
+
+fn pick(table: &Table, random: u64) -> Permit {
+    let routes = table.routes();
+    let pool = &routes.find("x", "/").unwrap().pool;
+    pool.pick(&PickContext { now_ns: 5_000, random, ..PickContext::default() }).unwrap()
+}
+
+fn names(table: &Table) -> Vec<String> {
+    let routes = table.routes();
+    let members = routes.pools()[0].members().iter();
+    members.map(|member| member.upstream.address().to_string()).collect()
+}
+
+#[test]
+fn counts_survive_every_change() {
+    let (mut registry, table) = registry(&["10.0.0.1:80", "10.0.0.2:80"]);
+    let held: Vec<Permit> = (0..10).map(|n| pick(&table, n << 33)).collect();
+    let add = Change::Set("default".into(), MemberConfig::new(endpoint("10.0.0.3:80")));
+    let changed = registry.change(&add, 2_000).unwrap();
+    assert_eq!(changed, Changed { added: 1, ..Changed::default() });
+    let routes = table.routes();
+    let members = routes.pools()[0].members();
+    let tunnels: u32 = members.iter().map(|member| member.upstream.tunnels()).sum();
+    assert_eq!((members.len(), tunnels), (3, 10));
+    drop(held);
+    assert!(members.iter().all(|member| member.upstream.tunnels() == 0));
+}
+
+#[test]
+fn a_removed_upstream_is_known_while_it_has_tunnels_and_can_return() {
+    let (mut registry, table) = registry(&["10.0.0.1:80", "10.0.0.2:80"]);
+    let held: Vec<Permit> = (0..8).map(|n| pick(&table, n << 33)).collect();
+    let gone = endpoint("10.0.0.2:80");
+    let remove = Change::Remove("default".into(), gone.clone());
+    assert_eq!(
+        registry.change(&remove, 2_000).unwrap(),
+        Changed { removed: 1, ..Changed::default() }
+    );
+    assert_eq!(names(&table), ["10.0.0.1:80"]);
+    let left = registry.retired().first().unwrap().upstream.clone();
+    assert!(left.tunnels() > 0);
+    assert_eq!(registry.upstreams(&of(&gone)).len(), 1, "it can still be drained");
+    let back = Change::Set("default".into(), MemberConfig::new(gone.clone()));
+    assert_eq!(registry.change(&back, 3_000).unwrap(), Changed::default());
+    let again = registry.upstreams(&of(&gone));
+    assert!(Arc::ptr_eq(&again[0], &left));
+    registry.change(&remove, 4_000).unwrap();
+    drop(held);
+    assert!(registry.retired().is_empty());
+}
+
+#[test]
+fn a_refused_change_changes_nothing() {
+    let (mut registry, table) = registry(&["10.0.0.1:80"]);
+    let before = table.routes();
+    let last = Change::Remove("default".into(), endpoint("10.0.0.1:80"));
+    assert!(registry.change(&last, 2_000).unwrap_err().contains("0 upstreams"));
+    let nowhere = Change::Remove("default".into(), endpoint("10.0.0.9:80"));
+    assert!(registry.change(&nowhere, 2_000).unwrap_err().contains("10.0.0.1:80"));
+    let none = Change::Set("chat".into(), MemberConfig::new(endpoint("10.0.0.9:80")));
+    assert!(registry.change(&none, 2_000).unwrap_err().contains("known pools: default"));
+    let drain = Change::Draining(of(&endpoint("10.0.0.9:80")), true);
+    assert!(registry.change(&drain, 2_000).is_err());
+    assert!(registry.apply(RoutesConfig::default(), 2_000).is_err());
+    assert!(Arc::ptr_eq(&before, &table.routes()));
+}
+
+#[test]
+fn draining_survives_changes() {
+    let (mut registry, table) = registry(&["10.0.0.1:80", "10.0.0.2:80"]);
+    let drain = |draining| Change::Draining(of(&endpoint("10.0.0.1:80")), draining);
+    registry.change(&drain(true), 2_000).unwrap();
+    let add = Change::Set("default".into(), MemberConfig::new(endpoint("10.0.0.3:80")));
+    registry.change(&add, 3_000).unwrap();
+    for n in 0..50u64 {
+        assert_ne!(pick(&table, n << 40).upstream().name().as_ref(), "10.0.0.1:80");
+    }
+    registry.apply(registry.config().clone(), 3_500).unwrap();
+    let of_one = registry.upstreams(&of(&endpoint("10.0.0.1:80")));
+    assert_eq!(of_one[0].state(5_000), UpstreamState::Draining, "a reload keeps a drain");
+    registry.change(&drain(false), 4_000).unwrap();
+    let back = registry.upstreams(&of(&endpoint("10.0.0.1:80")));
+    assert_eq!(back[0].state(5_000), UpstreamState::Up);
+}
+
+#[test]
+fn each_address_of_a_name_is_an_upstream() {
+    let (mut registry, table) = registry(&["app.internal:80", "10.0.0.1:80"]);
+    assert_eq!(names(&table), ["10.0.0.1:80"], "not resolved yet");
+    assert_eq!(registry.names().len(), 1);
+    let of = |hosts: &[u8]| hosts.iter().map(|n| ([10, 0, 0, *n], 80).into()).collect();
+    let name = ("app.internal", 80);
+    assert_eq!(registry.resolved(name, of(&[3, 2, 1, 2]), 2_000).added, 3);
+    assert_eq!(names(&table).len(), 4, "an address that is also configured is another upstream");
+    assert_eq!(registry.resolved(name, of(&[1, 2, 3]), 3_000), Changed::default());
+    assert_eq!(registry.resolved(name, of(&[]), 3_000), Changed::default());
+    assert_eq!(names(&table).len(), 4, "a failed lookup removes no upstream");
+    let changed = registry.resolved(name, of(&[2, 4]), 4_000);
+    assert_eq!(changed, Changed { added: 1, removed: 2, renamed: 0 });
+}
+
+#[test]
+fn names_that_a_pool_adds_are_resolved_before_it_changes() {
+    let (mut registry, table) = registry(&["app.internal:80", "10.0.0.1:80"]);
+    let config = |texts: &[&str]| RoutesConfig::to(texts.iter().map(|text| endpoint(text)));
+    let new = |registry: &Registry, texts| registry.new_names(&config(texts));
+    assert!(new(&registry, &["app.internal:80"]).is_empty(), "unresolved before, too");
+    let next = ["new.internal:80", "10.0.0.2:80"];
+    let name: Name = ("new.internal".into(), 80);
+    assert_eq!(new(&registry, &next), std::slice::from_ref(&name));
+    let address = SocketAddr::from(([10, 0, 0, 7], 80));
+    let found = BTreeMap::from([(name, vec![address, address])]);
+    registry.apply_resolved(config(&next), found, 2_000).unwrap();
+    assert_eq!(names(&table), ["10.0.0.7:80", "10.0.0.2:80"]);
+    assert!(new(&registry, &["new.internal:80"]).is_empty());
+    // The addresses of names that are gone are forgotten.
+    registry.apply(config(&["10.0.0.2:80"]), 3_000).unwrap();
+    assert_eq!(new(&registry, &next).len(), 1);
+}
+
+#[test]
+fn the_last_upstream_with_an_address_cannot_be_removed() {
+    let (mut registry, table) = registry(&["app.internal:80", "10.0.0.1:80"]);
+    let remove = Change::Remove("default".into(), endpoint("10.0.0.1:80"));
+    let error = registry.change(&remove, 2_000).unwrap_err();
+    assert!(error.contains("no other upstream of pool default is resolved"), "{error}");
+    assert_eq!(names(&table), ["10.0.0.1:80"]);
+    let found = vec![([10, 0, 0, 7], 80).into()];
+    registry.resolved(("app.internal", 80), found, 3_000);
+    registry.change(&remove, 4_000).unwrap();
+    assert_eq!(names(&table), ["10.0.0.7:80"]);
+}
+
+#[test]
+fn routes_are_added_and_removed() {
+    let (mut registry, table) = registry(&["10.0.0.1:80"]);
+    let route = |pool: &str| RouteConfig {
+        host: "a.de".parse().unwrap(),
+        path: "/x".into(),
+        pool: pool.into(),
+    };
+    assert!(registry.change(&Change::Route(route("none")), 1).unwrap_err().contains("[pool.none]"));
+    registry.change(&Change::Route(route("default")), 1).unwrap();
+    assert_eq!(&*table.routes().find("a.de", "/x").unwrap().path, "/x");
+    let unroute = Change::Unroute("a.de".parse().unwrap(), "/x".into());
+    registry.change(&unroute, 1).unwrap();
+    assert_eq!(&*table.routes().find("a.de", "/x").unwrap().path, "/");
+    assert!(registry.change(&unroute, 1).is_err());
+}
+
+/// A registry of names that all resolve to one address.
+fn named(names: &[&str]) -> (Registry, Arc<Table>) {
+    let (mut registry, table) = registry(names);
+    for name in names {
+        registry.resolved((host(name), 80), vec![([10, 0, 0, 1], 80).into()], 1_500);
+    }
+    (registry, table)
+}
+
+fn host(name: &str) -> &str {
+    name.strip_suffix(":80").unwrap()
+}
+
+/// Reloads with these names, which all resolve to one address.
+fn reload(registry: &mut Registry, names: &[&str]) -> Changed {
+    let config = RoutesConfig::to(names.iter().map(|name| endpoint(name)));
+    let address = vec![([10, 0, 0, 1], 80).into()];
+    let found = names.iter().map(|name| ((host(name).into(), 80), address.clone()));
+    registry.apply_resolved(config, found.collect(), 2_000).unwrap()
+}
+
+#[test]
+fn two_names_of_one_address_are_two_upstreams() {
+    let (mut registry, table) = named(&["a.test:80", "b.test:80"]);
+    let mut upstreams = |name: &str| registry.upstreams(&of(&endpoint(name)));
+    let (a, b) = (upstreams("a.test:80"), upstreams("b.test:80"));
+    assert_eq!((a.len(), b.len()), (1, 1));
+    assert_ne!(a[0].number(), b[0].number());
+    assert_ne!(a[0].connection_key(), b[0].connection_key());
+    let both = upstreams("10.0.0.1:80");
+    assert_eq!(both.len(), 2, "an address means all its names");
+    registry.change(&Change::Draining(of(&endpoint("b.test:80")), true), 2_000).unwrap();
+    let states = [&a[0], &b[0]].map(|upstream| upstream.state(5_000));
+    assert_eq!(states, [UpstreamState::Up, UpstreamState::Draining]);
+    for n in 0..20 {
+        assert_eq!(pick(&table, n << 58).upstream().number(), a[0].number());
+    }
+    // An address that is itself a name of the pool means that upstream only.
+    let add = Change::Set("default".into(), MemberConfig::new(endpoint("10.0.0.1:80")));
+    registry.change(&add, 3_000).unwrap();
+    let own = registry.upstreams(&of(&endpoint("10.0.0.1:80")));
+    assert_eq!((own.len(), &*own[0].name()), (1, "10.0.0.1:80"));
+}
+
+#[test]
+fn a_reload_that_renames_an_upstream_keeps_its_tunnels_and_its_drain() {
+    let (mut registry, table) = named(&["a.test:80", "b.test:80"]);
+    let held: Vec<Permit> = (0..6).map(|n| pick(&table, n << 61)).collect();
+    let a = registry.upstreams(&of(&endpoint("a.test:80"))).remove(0);
+    let (tunnels, number, key) = (a.tunnels(), a.number(), a.connection_key());
+    assert!(tunnels > 0);
+    registry.change(&Change::Draining(of(&endpoint("a.test:80")), true), 2_000).unwrap();
+    // The order of the file does not matter.
+    let changed = reload(&mut registry, &["b.test:80", "c.test:80"]);
+    assert_eq!(changed, Changed { renamed: 1, ..Changed::default() });
+    let c = registry.upstreams(&of(&endpoint("c.test:80"))).remove(0);
+    assert!(Arc::ptr_eq(&a, &c));
+    assert_eq!((c.tunnels(), c.number()), (tunnels, number));
+    assert_eq!(c.state(5_000), UpstreamState::Draining);
+    assert_ne!(c.connection_key(), key, "no connection to the old name is used for the new one");
+    assert!(registry.upstreams(&of(&endpoint("a.test:80"))).is_empty());
+    assert!(registry.retired().is_empty());
+    // Both names at once, and one becomes the address itself.
+    let changed = reload(&mut registry, &["d.test:80", "e.test:80"]);
+    assert_eq!(changed, Changed { renamed: 2, ..Changed::default() });
+    let changed = registry.apply(RoutesConfig::to([endpoint("10.0.0.1:80")]), 3_000).unwrap();
+    assert_eq!(changed, Changed { removed: 1, renamed: 1, ..Changed::default() });
+    drop(held);
+    assert!(registry.retired().is_empty());
+}
+
+#[test]
+fn a_removed_name_is_not_taken_for_another_one_of_its_address() {
+    let (mut registry, table) = named(&["a.test:80", "b.test:80"]);
+    let held: Vec<Permit> = (0..6).map(|n| pick(&table, n << 61)).collect();
+    let a = registry.upstreams(&of(&endpoint("a.test:80"))).remove(0);
+    let changed = reload(&mut registry, &["b.test:80"]);
+    assert_eq!(changed, Changed { removed: 1, ..Changed::default() });
+    // A new name while the removed one still has tunnels is a new upstream.
+    let changed = reload(&mut registry, &["b.test:80", "c.test:80"]);
+    assert_eq!(changed, Changed { added: 1, ..Changed::default() });
+    let changed = reload(&mut registry, &["a.test:80", "b.test:80", "c.test:80"]);
+    assert_eq!(changed, Changed::default(), "the removed one returns");
+    let again = registry.upstreams(&of(&endpoint("a.test:80"))).remove(0);
+    assert!(Arc::ptr_eq(&a, &again));
+    drop(held);
+}
+
+#[test]
+fn an_upstream_that_cannot_be_drained_is_reported_with_the_reason() {
+    let (mut registry, _table) = registry(&["app.internal:80", "10.0.0.1:80"]);
+    let mut error = |filter| registry.change(&Change::Draining(filter, true), 2_000).unwrap_err();
+    let unresolved = error(of(&endpoint("app.internal:80")));
+    assert!(unresolved.ends_with("app.internal:80 of pool default has no address yet"));
+    let address = Some(UpstreamAddress::Tcp(([10, 0, 0, 9], 80).into()));
+    let other = error(UpstreamFilter { address, ..of(&endpoint("10.0.0.1:80")) });
+    assert!(other.ends_with("has no address 10.0.0.9:80"), "{other}");
+    let unknown = error(UpstreamFilter { pool: Some("x".into()), ..of(&endpoint("10.0.0.1:80")) });
+    assert!(unknown.contains("no pool x; known pools: default"), "{unknown}");
+}

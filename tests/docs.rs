@@ -12,6 +12,8 @@ use std::process::{Command, Stdio};
 use crate::harness::executable;
 use crate::harness::server::Server;
 
+mod security;
+
 /// Folders with pages, beside the root.
 const FOLDERS: [&str; 11] = [
     ".github",

@@ -194,6 +194,22 @@ fn no_client_can_eject_an_upstream() {
 }
 
 #[test]
+fn endless_interim_responses_are_refused() {
+    let upstream = Upstream::new();
+    let proxy = before(&upstream, &[]);
+    let refused = "requests_refused_total{reason=\"bad_answer\"}";
+    for (interim, status) in [(8, 200), (9, 502)] {
+        // To a client of HTTP/1.0 interim responses are not passed on.
+        let (mut socket, mut leg) = asked(&proxy, &upstream, "GET / HTTP/1.0\r\nHost: h\r\n\r\n");
+        leg.head();
+        leg.say("HTTP/1.1 102 Processing\r\n\r\n".repeat(interim));
+        let _ = leg.stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+        assert_eq!(socket.response().status, status, "{interim} interim responses");
+    }
+    assert_eq!(metric(&proxy, refused), 1.0);
+}
+
+#[test]
 fn a_drain_ends_although_a_response_does_not() {
     let upstream = Upstream::new();
     let mut proxy = before(&upstream, &["--drain", "200ms", "--drain-grace", "500ms"]);

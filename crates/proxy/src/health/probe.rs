@@ -266,6 +266,28 @@ mod tests {
         }
     }
 
+    /// A head that never ends is not read to the timeout.
+    #[test]
+    fn an_endless_response_fails_the_check() {
+        for line in [&b"X-Long: "[..], b"X: y\r\n"] {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let accepting = listener.try_clone().unwrap();
+            let server = thread::spawn(move || {
+                let (mut stream, _) = accepting.accept().unwrap();
+                let mut sent = stream.write(b"HTTP/1.1 200 OK\r\n").unwrap();
+                // It ends with the connection.
+                while let Ok(more) = stream.write(line) {
+                    sent += more;
+                }
+                sent
+            });
+            let plain = Transport::default();
+            let failed = probe_at(&listener, "http:/", &plain, Duration::from_secs(20));
+            assert!(matches!(failed, Err(ProbeError::NotHttp(_))), "{failed:?}");
+            server.join().unwrap();
+        }
+    }
+
     #[test]
     fn a_silent_or_absent_upstream_fails() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

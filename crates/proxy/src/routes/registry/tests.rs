@@ -270,3 +270,13 @@ fn an_upstream_that_cannot_be_drained_is_reported_with_the_reason() {
     let unknown = error(UpstreamFilter { pool: Some("x".into()), ..of(&endpoint("10.0.0.1:80")) });
     assert!(unknown.contains("no pool x; known pools: default"), "{unknown}");
 }
+
+#[test]
+fn a_name_has_at_most_64_addresses() {
+    let (mut registry, table) = registry(&["app.internal:80"]);
+    let many = |from: u8| (from..=200).map(|n| ([10, 0, 0, n], 80).into()).collect();
+    assert_eq!(registry.resolved(("app.internal", 80), many(1), 2_000).added, ADDRESSES_MAX);
+    assert_eq!(names(&table).len(), ADDRESSES_MAX);
+    registry.resolved(("app.internal", 80), many(101), 3_000);
+    assert_eq!(names(&table).len(), ADDRESSES_MAX);
+}

@@ -18,6 +18,8 @@ pub struct Config {
     pub stages: Vec<Stage>,
     /// How they are opened.
     pub connect: Connect,
+    /// Most connects in flight at a time, over all workers; `None`: the default of `connect`.
+    pub in_flight: Option<u64>,
     /// Time for a connection to become a WebSocket before it counts as failed.
     pub connect_timeout: Duration,
     /// Retries of failed connects.
@@ -57,6 +59,7 @@ impl Config {
             connections,
             stages: Vec::new(),
             connect: Connect::Windowed,
+            in_flight: None,
             connect_timeout: Duration::from_secs(30),
             retry: Retry::NONE,
             sources: Vec::new(),
@@ -104,9 +107,10 @@ impl Cable {
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Connect {
     /// As fast as the server accepts them: each busy worker has at most [`Connect::WINDOW`]
-    /// handshakes in progress.
+    /// connects in flight.
     Windowed,
-    /// All at once, without waiting.
+    /// All at once: as many as may be in flight, by default [`Connect::STORM`], are begun before any
+    /// is served, and others as soon as there are fewer.
     Storm,
     /// This many begun per second, however many are in progress.
     Paced(u64),
@@ -115,16 +119,30 @@ pub enum Connect {
 }
 
 impl Connect {
-    /// Handshakes in progress per worker in [`Connect::Windowed`]. One worker per core
+    /// Connects in flight per worker in [`Connect::Windowed`]. One worker per core
     /// connects at a time, so a server's backlog of 4,096 has room for eight cores.
     pub const WINDOW: u32 = 512;
+    /// Connects in flight in [`Connect::Storm`], over all workers: as many as event-driven clients
+    /// on a few machines have.
+    pub const STORM: u64 = 16_000;
+    /// Connects begun per turn, so that those in flight are served in between.
+    const PER_TURN: u32 = 64;
 
-    /// The most handshakes in progress per worker.
-    pub(crate) fn window(self) -> u32 {
+    /// The most connects in flight over all workers, where a number is named.
+    pub(crate) fn in_flight(self) -> Option<u64> {
         match self {
-            Connect::Windowed => Self::WINDOW,
-            Connect::Storm | Connect::Paced(_) => u32::MAX,
-            Connect::OneByOne => 1,
+            Connect::Storm => Some(Self::STORM),
+            Connect::OneByOne => Some(1),
+            Connect::Windowed | Connect::Paced(_) => None,
+        }
+    }
+
+    /// Connects that a worker begins in a turn.
+    pub(crate) fn per_turn(self) -> u32 {
+        match self {
+            // Serving others in between would keep few in flight: they end as fast as they begin.
+            Connect::Storm => u32::MAX,
+            Connect::Windowed | Connect::Paced(_) | Connect::OneByOne => Self::PER_TURN,
         }
     }
 }

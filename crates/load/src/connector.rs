@@ -8,6 +8,7 @@ use engine::invariant;
 use engine::{Closed, ConnId, Core, Sys};
 
 use crate::client::{Client, Order};
+use crate::in_flight::Lane;
 use crate::ledger::Metrics;
 use crate::pacer::Pacer;
 use crate::requests::Requests;
@@ -16,10 +17,10 @@ use crate::sources::Sources;
 use crate::tunnels::{ConnectRoutes, Tunnels};
 use crate::{Cause, Config, Connect};
 
-/// Connects begun per turn, so that those in progress are served in between.
-const CONNECTS_PER_TURN: usize = 64;
+/// Retries per turn.
+const RETRIES_PER_TURN: usize = 64;
 /// Poll interval while connecting: a connection that ends is reported after the handler's turn and
-/// frees a place in the window without waking the worker.
+/// makes room for another without waking the worker.
 const LOOK_AGAIN_NS: u64 = 5_000_000;
 
 /// One worker's connecting.
@@ -28,12 +29,12 @@ pub(crate) struct Connector {
     sources: Sources,
     /// The number in the run of this worker's first connection.
     first: u64,
-    lanes: usize,
+    lane: Lane,
     /// The connections to begin, by worker.
     shares: Arc<[u32]>,
     share: u32,
     begun: u32,
-    /// Begun, and neither open nor failed.
+    /// This worker's connects in flight.
     under_way: u32,
     /// Connections begun when the current order was received, and the rate since.
     pace: Option<(u32, Pacer)>,
@@ -57,7 +58,7 @@ impl Connector {
         config: &Config,
         sources: Sources,
         first: u64,
-        lanes: usize,
+        lane: Lane,
         routes: ConnectRoutes,
     ) -> Connector {
         let timeout_ns = u64::try_from(config.connect_timeout.as_nanos()).unwrap_or(u64::MAX);
@@ -65,7 +66,7 @@ impl Connector {
             connect: config.connect,
             sources,
             first,
-            lanes,
+            lane,
             shares: Arc::new([]),
             share: 0,
             begun: 0,
@@ -88,9 +89,10 @@ impl Connector {
         self.share = shares.get(me).copied().unwrap_or(0).max(self.begun);
         self.handed_over = false;
         if let Connect::Paced(rate) = self.connect {
-            let group = shares.chunks(self.lanes).nth(me / self.lanes).unwrap_or_default();
+            let lanes = self.lane.lanes();
+            let group = shares.chunks(lanes).nth(me / lanes).unwrap_or_default();
             let busy = |group: &[u32]| group.iter().filter(|&&share| share > 0).count() as u64;
-            let (nth, of) = (busy(group.get(..me % self.lanes).unwrap_or_default()), busy(group));
+            let (nth, of) = (busy(group.get(..me % lanes).unwrap_or_default()), busy(group));
             let pacer = Pacer::new(core.now_ns(), rate, 1, of).shifted(nth, of);
             self.pace = Some((self.begun, pacer));
         }
@@ -130,9 +132,12 @@ impl Connector {
         before
     }
 
-    /// Ends the progress of a connect, as it succeeded completely or never will.
+    /// A connect is in flight no longer, as it succeeded completely or never will.
     pub(crate) fn settled(&mut self) {
-        self.under_way = self.under_way.saturating_sub(1);
+        if let Some(left) = self.under_way.checked_sub(1) {
+            self.under_way = left;
+            self.lane.ended();
+        }
     }
 
     /// Handles a failed attempt.
@@ -143,7 +148,7 @@ impl Connector {
         why: Closed,
         metrics: &Metrics,
     ) {
-        self.under_way = self.under_way.saturating_sub(1);
+        self.settled();
         let on_its_way = self.tunnels.as_mut().and_then(|tunnels| tunnels.failed(id));
         let cause = on_its_way.unwrap_or_else(|| Cause::of(core, id, why));
         // While a socket opens, `sent` holds the number of earlier attempts.
@@ -212,7 +217,7 @@ impl Connector {
 
     /// Makes the retries that are due.
     fn retry_due<S: Sys>(&mut self, core: &mut Core<S, Client>, metrics: &Metrics) -> Option<u64> {
-        for _ in 0..CONNECTS_PER_TURN {
+        for _ in 0..RETRIES_PER_TURN {
             let now_ns = core.clock_ns();
             let due = if now_ns < self.rest_ns { None } else { self.retries.next_due(now_ns) };
             let Some(attempts) = due else { break };
@@ -225,11 +230,11 @@ impl Connector {
 
     fn begin_due<S: Sys>(&mut self, core: &mut Core<S, Client>, metrics: &Metrics) -> Option<u64> {
         let again_ns = core.now_ns() + LOOK_AGAIN_NS;
-        for _ in 0..CONNECTS_PER_TURN {
+        for _ in 0..self.connect.per_turn() {
             if self.begun >= self.share {
                 return self.finish_share(core).then_some(again_ns);
             }
-            if self.under_way >= self.connect.window() {
+            if self.lane.is_full() {
                 return Some(again_ns);
             }
             if self.rest_ns > core.now_ns() {
@@ -246,13 +251,14 @@ impl Connector {
         Some(core.now_ns())
     }
 
-    /// Starts the next worker once nothing is in progress. Returns whether that is still to be done.
+    /// Starts the next worker of the lane once nothing is in flight, in a storm at once. Returns
+    /// whether that is still to be done.
     fn finish_share<S: Sys>(&mut self, core: &Core<S, Client>) -> bool {
         if self.handed_over {
             return false;
         }
-        if self.under_way == 0 {
-            let next = usize::from(core.worker()) + self.lanes;
+        if self.under_way == 0 || self.connect == Connect::Storm {
+            let next = usize::from(core.worker()) + self.lane.lanes();
             let wanted = self.shares.get(next).is_some_and(|&share| share > 0);
             let order = Order::Open(Arc::clone(&self.shares));
             self.handed_over = !wanted || core.remote().post(next, order, 0).is_ok();
@@ -291,6 +297,7 @@ impl Connector {
             match begun.map_err(|error| Closed::from_connect_error(&error)) {
                 Ok(id) => {
                     self.under_way += 1;
+                    self.lane.begun();
                     self.full_since_ns = None;
                     if let Some(socket) = core.user_mut(id) {
                         socket.sent = before;

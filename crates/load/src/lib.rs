@@ -23,6 +23,7 @@ mod echo;
 mod endpoint;
 mod fanout;
 mod heartbeat;
+mod in_flight;
 mod ledger;
 mod message;
 mod pacer;

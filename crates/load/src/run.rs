@@ -22,6 +22,7 @@ use crate::echo::EchoOrder;
 use crate::fanout::reception::Expect;
 use crate::fanout::spread::{Spread, Times};
 use crate::fanout::{FanoutRun, sockets};
+use crate::in_flight::InFlight;
 use crate::ledger::{Metrics, Snapshot};
 use crate::shares::shares;
 use crate::sources::{Sources, distinct_destinations, host_sources};
@@ -29,8 +30,8 @@ use crate::subscriber::{CableChannel, CableClients, CableSummary};
 use crate::summary::Expected;
 use crate::tunnels::connect_routes;
 use crate::{
-    Churn, ChurnSummary, Close, Config, Connect, Echo, Endpoint, Fanout, FanoutSummary, Publish,
-    Published, Recorder, Summary,
+    Churn, ChurnSummary, Close, Config, Echo, Endpoint, Fanout, FanoutSummary, Publish, Published,
+    Recorder, Summary,
 };
 
 /// The most destinations of one run, which is what an engine worker supports.
@@ -73,7 +74,7 @@ pub struct Run {
     all_metrics: Vec<Arc<Metrics>>,
     plan: Plan,
     fit: capacity::Report,
-    lanes: usize,
+    in_flight: Arc<InFlight>,
     shares: Arc<[u32]>,
     /// Connections to begin, capped by what the workers hold; and the number requested.
     target: u64,
@@ -114,8 +115,9 @@ impl Run {
         let ports = machine.ports.usable();
         let (endpoints, listed) = (&config.endpoints, &config.sources);
         let sources = Sources::plan(config.connections, endpoints, listed, ports, seed);
-        let one_by_one = config.connect == Connect::OneByOne;
-        let lanes = if one_by_one { 1 } else { machine.cores.clamp(1, plan.workers) };
+        let in_flight = InFlight::new(config, machine.cores, plan.workers, plan.capacity);
+        let lanes = in_flight.lanes();
+        let in_flight = Arc::new(in_flight);
         let at_most = shares(config.connections, plan.workers, lanes, plan.capacity);
         let firsts: Vec<u64> = at_most
             .iter()
@@ -129,6 +131,7 @@ impl Run {
         let (books, config) = (all_metrics.clone(), config.clone());
         let cable = config.cable.is_some();
         let channels = config.cable.as_ref().map(CableChannel::all);
+        let counted = Arc::clone(&in_flight);
         let workers = Workers::start(plan, &limits(&config), &[], move |worker, _| {
             let at = usize::from(worker);
             let metrics = books.get(at).cloned().unwrap_or_else(|| {
@@ -136,7 +139,8 @@ impl Run {
                 Arc::new(Metrics::new())
             });
             let first = firsts.get(at).copied().unwrap_or(0);
-            let connector = Connector::new(&config, sources.clone(), first, lanes, routes.clone());
+            let (sources, lane) = (sources.clone(), counted.lane(at));
+            let connector = Connector::new(&config, sources, first, lane, routes.clone());
             let cable = config.cable.as_ref().zip(channels.clone());
             let subscribers = cable.map(|(cable, channels)| CableClients::new(cable, channels));
             Client::new(Arc::clone(&targets), metrics, connector, subscribers)
@@ -148,7 +152,7 @@ impl Run {
             all_metrics,
             plan,
             fit,
-            lanes,
+            in_flight,
             shares,
             target: 0,
             requested: 0,
@@ -185,11 +189,11 @@ impl Run {
         self.requested = self.requested.max(connections);
         self.target = self.requested.min(self.plan.connections());
         let (workers, capacity) = (self.plan.workers, self.plan.capacity);
-        self.shares = shares(self.target, workers, self.lanes, capacity).into();
+        self.shares = shares(self.target, workers, self.in_flight.lanes(), capacity).into();
         self.began_ns = process::now_ns();
         self.connected.set(None);
         // Each worker of the first group starts the next in its lane when it is done.
-        for worker in self.busy().filter(|worker| *worker < self.lanes) {
+        for worker in self.busy().filter(|worker| *worker < self.in_flight.lanes()) {
             self.post_order(worker, Order::Open(Arc::clone(&self.shares)));
         }
         if self.heartbeat.is_some() {
@@ -470,6 +474,7 @@ impl Run {
         let (asked, expected) = (self.requested_messages, self.expected);
         let mut summary =
             Summary::new(requested, self.connecting(), &now, &recorder, asked, expected, fanout);
+        summary.connections.in_flight_max = self.in_flight.max();
         if self.cable {
             let all_metrics = self.all_metrics.iter().map(|metrics| &**metrics);
             summary.add_cable(CableSummary::new(&now, &recorder, all_metrics));

@@ -63,6 +63,8 @@ pub struct Connections {
     pub seconds: f64,
     /// Opened ÷ seconds, without replacements.
     pub per_second: f64,
+    /// The most connects in flight at once.
+    pub in_flight_max: u64,
     /// Times a source address had no port left and the next was used.
     pub sources_changed: u64,
 }
@@ -214,6 +216,7 @@ impl Summary {
             reconnects: counts.reconnects,
             seconds,
             per_second: if seconds > 0.0 { at_first as f64 / seconds } else { 0.0 },
+            in_flight_max: 0,
             sources_changed: counts.sources_changed,
         };
         let heartbeats = HeartbeatSummary {
@@ -550,7 +553,7 @@ mod tests {
     fn json_has_the_names_of_the_schema() {
         let expected = Expected { publisher: 0, receivers: 1, messages: 1 };
         let json = serde_json::to_value(of(&Snapshot::default(), Some(expected))).unwrap();
-        for name in ["requested", "open", "failed", "seconds", "per_second"] {
+        for name in ["requested", "open", "failed", "seconds", "per_second", "in_flight_max"] {
             assert!(json["connections"].get(name).is_some(), "{name}");
         }
         for name in ["sent", "unsent", "received", "lost", "duplicated", "reordered", "late"] {

@@ -187,6 +187,29 @@ fn every_connect_mode_opens_all() {
     }
 }
 
+/// However fast the server is: each worker of a storm begins all that may be in flight before it serves
+/// the first, though workers may do so one after another.
+#[test]
+fn a_storm_is_as_deep_as_may_be_in_flight() {
+    let server = Server::start();
+    let wanted = 1_600;
+    // As many workers connect at a time.
+    let cores = std::thread::available_parallelism().unwrap().get() as u64;
+    for (connect, in_flight, expected) in [
+        (Connect::Storm, None, wanted / cores..=wanted),
+        (Connect::Storm, Some(300), 300 / cores..=300),
+        (Connect::Windowed, Some(7), 1..=7),
+        (Connect::OneByOne, None, 1..=1),
+    ] {
+        let config =
+            Config { connections: wanted, connect, in_flight, ..config(server.port, "/echo") };
+        let summary = drive(&config);
+        assert!(summary.held, "{connect:?}: {:?}", summary.reasons);
+        let most = summary.connections.in_flight_max;
+        assert!(expected.contains(&most), "{connect:?}, {in_flight:?}: {most} in flight");
+    }
+}
+
 /// The server answers no ping on one socket.
 #[test]
 fn heartbeats_find_unanswered_sockets() {

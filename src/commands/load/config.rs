@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use load::{
-    Cable, Config, Content, Echo, Endpoint, Fanout, Growth, HttpPublish, Publish, Retry, stages,
+    Cable, Config, Connect, Content, Echo, Endpoint, Fanout, Growth, HttpPublish, Publish, Retry,
+    stages,
 };
 
 use super::cable::{self, Clients};
@@ -36,6 +37,7 @@ pub(super) fn config(args: &Args) -> Result<Config> {
         },
         stages: args.stages.clone(),
         connect: args.connect,
+        in_flight: in_flight(args)?,
         connect_timeout: args.connect_timeout.unwrap_or(match clients {
             Some(_) => stale_after,
             None => Duration::from_secs(30),
@@ -61,6 +63,13 @@ pub(super) fn config(args: &Args) -> Result<Config> {
         churn: clients.map(|clients| clients.churn(args)).transpose()?.flatten(),
         force: args.force,
     })
+}
+
+fn in_flight(args: &Args) -> Result<Option<u64>> {
+    if args.in_flight.is_some_and(|most| most > 1) && args.connect == Connect::OneByOne {
+        bail!("--in-flight cannot be combined with --connect one-by-one");
+    }
+    Ok(args.in_flight)
 }
 
 /// Action Cable clients reconnect with the waits of the Rails client. Retries are limited, so a run
@@ -261,6 +270,15 @@ mod tests {
         assert_eq!((echo.messages, echo.duration), (Some(50), Some(Duration::from_secs(10))));
         let echo = read("ws://127.0.0.1:1/ --rate 10k").unwrap().echo.unwrap();
         assert_eq!((echo.rate, echo.duration), (Some(10_000), Some(Duration::from_secs(10))));
+    }
+
+    #[test]
+    fn connects_in_flight_are_limited_unless_one_by_one() {
+        let storm = read("ws://127.0.0.1:1/ --connect storm --in-flight 100k").unwrap();
+        assert_eq!((storm.connect, storm.in_flight), (Connect::Storm, Some(100_000)));
+        assert_eq!(read("ws://127.0.0.1:1/ --connect storm").unwrap().in_flight, None);
+        assert!(read("ws://127.0.0.1:1/ --in-flight 0").is_err());
+        assert!(read("ws://127.0.0.1:1/ --connect one-by-one --in-flight 2").is_err());
     }
 
     #[test]

@@ -61,6 +61,10 @@ pub(crate) struct Args {
         help_heading = CONNECTIONS)]
     pub(super) connect: Connect,
 
+    /// Maximum connects in flight [default: with storm 16k, with windowed 512 per core]
+    #[arg(long, value_name = "N", value_parser = units::positive_count, help_heading = CONNECTIONS)]
+    pub(super) in_flight: Option<u64>,
+
     /// Time limit for opening a connection [default: 30s, with cable:// 6s; for requests --timeout
     /// applies]
     #[arg(long, value_name = "TIME", value_parser = units::positive_duration,

@@ -70,6 +70,9 @@ fn configuration(config: &Config) -> Rows {
         add("stages", staged(&config.stages, ""));
     }
     add("opened", connect_flag(config.connect));
+    if let Some(most) = config.in_flight {
+        add("connects in flight", format!("at most {}", Count(most)));
+    }
     add("connect timeout", format_duration(config.connect_timeout));
     if !config.hold.is_zero() {
         add("held for", format_duration(config.hold));

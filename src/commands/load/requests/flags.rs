@@ -77,8 +77,9 @@ pub(crate) struct Flags {
 }
 
 /// Flags that do not apply to requests, by their names in [`crate::commands::load::Args`].
-const OF_SOCKETS: [&str; 30] = [
+const OF_SOCKETS: [&str; 31] = [
     "connect",
+    "in_flight",
     "retry",
     "backoff",
     "reconnect",

@@ -143,6 +143,16 @@ pub fn network_metrics(exposition: &mut Exposition) {
             "Connects dropped by listeners for any reason, in this network namespace.",
         ),
         (
+            "syncookies_sent",
+            losses.syncookies_sent,
+            "SYN cookies sent because a queue was full, in this network namespace.",
+        ),
+        (
+            "syncookies_received",
+            losses.syncookies_received,
+            "Valid answers to SYN cookies, each a connection, in this network namespace.",
+        ),
+        (
             "syncookies_failed",
             losses.syncookies_failed,
             "Answers to SYN cookies that were invalid or too late, in this network namespace.",

@@ -120,6 +120,11 @@ pub struct AcceptLosses {
     pub listen_overflows: u64,
     /// `ListenDrops`: for that or any other reason, such as memory.
     pub listen_drops: u64,
+    /// `SyncookiesSent`: SYN cookies sent, as a queue of handshakes in progress or of accepted ones was
+    /// full.
+    pub syncookies_sent: u64,
+    /// `SyncookiesRecv`: valid answers to them, each a connection.
+    pub syncookies_received: u64,
     /// `SyncookiesFailed`: the answer to a SYN cookie was invalid, mostly because it came too late.
     pub syncookies_failed: u64,
 }
@@ -141,6 +146,8 @@ impl AcceptLosses {
         Some(AcceptLosses {
             listen_overflows: find("ListenOverflows")?,
             listen_drops: find("ListenDrops")?,
+            syncookies_sent: find("SyncookiesSent").unwrap_or(0),
+            syncookies_received: find("SyncookiesRecv").unwrap_or(0),
             syncookies_failed: find("SyncookiesFailed").unwrap_or(0),
         })
     }
@@ -479,10 +486,16 @@ mod tests {
 
     #[test]
     fn lost_connects_are_those_of_the_network_namespace() {
-        let netstat = "TcpExt: SyncookiesSent SyncookiesFailed ListenOverflows ListenDrops\n\
-            TcpExt: 5 7 11 13\nIpExt: ListenOverflows\nIpExt: 17\n";
+        let netstat = "TcpExt: SyncookiesSent SyncookiesRecv SyncookiesFailed ListenOverflows ListenDrops\n\
+            TcpExt: 5 3 7 11 13\nIpExt: ListenOverflows\nIpExt: 17\n";
         let root = FakeRoot::new(&[("/proc/self/net/netstat", netstat)]);
-        let losses = AcceptLosses { listen_overflows: 11, listen_drops: 13, syncookies_failed: 7 };
+        let losses = AcceptLosses {
+            listen_overflows: 11,
+            listen_drops: 13,
+            syncookies_sent: 5,
+            syncookies_received: 3,
+            syncookies_failed: 7,
+        };
         assert_eq!(AcceptLosses::read_from(&Root(root.path())), Some(losses));
         root.write("/proc/self/net/netstat", "TcpExt: ListenDrops\nTcpExt: 1\n");
         assert_eq!(AcceptLosses::read_from(&Root(root.path())), None);

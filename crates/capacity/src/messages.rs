@@ -147,6 +147,8 @@ mod tests {
             ("bash: fork: retry: Resource temporarily unavailable", Trouble::Threads),
             ("dial tcp 10.0.0.1:80: connect: cannot assign requested address", Trouble::Ports),
             ("connect: can’t assign requested address", Trouble::Ports),
+            ("ListenOverflows", Trouble::AcceptQueue),
+            ("standfast_syncookies_sent_total 12", Trouble::AcceptQueue),
             ("TOO MANY OPEN FILES IN SYSTEM", Trouble::SystemFiles),
             ("FD limit (1024) too low for maxconn=5000/maxsock=10030.", Trouble::Descriptors),
         ] {

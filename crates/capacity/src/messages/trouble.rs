@@ -151,7 +151,8 @@ impl Trouble {
                  on macOS, 128). When it is full Linux drops the handshake and the client retries \
                  after 1, 3 and 7 s; macOS refuses the connection. In a storm Linux answers with SYN \
                  cookies instead: a client whose connection is then dropped believes that it is \
-                 connected, and is reset when its request comes too late (SyncookiesFailed). `standfast \
+                 connected, and is reset when its request comes too late (SyncookiesFailed). Cookies that \
+                 are sent and answered (SyncookiesSent, SyncookiesRecv) are no loss. `standfast \
                  serve` and `proxy` open up to 32 listeners per address, whose queues add up."
             }
             Self::Conntrack => {
@@ -299,7 +300,7 @@ impl Trouble {
                 ("FIN_WAIT_1, LAST_ACK, as root", "sysctl -w net.ipv4.tcp_orphan_retries=3"),
             ],
             Self::AcceptQueue => &[
-                ("see it", "nstat -az TcpExtListenOverflows TcpExtListenDrops; ss -ltn"),
+                ("see it", "nstat -az 'TcpExtListen*' 'TcpExtSyncookies*'; ss -ltn"),
                 ("as root", "sysctl -w net.core.somaxconn=4096 net.ipv4.tcp_max_syn_backlog=4096"),
                 ("standfast serve", "--backlog 4096"),
                 ("nginx", "listen 80 backlog=4096;"),

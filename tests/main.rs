@@ -42,6 +42,7 @@ mod load_network_sockets;
 mod load_responses;
 mod log_sinks;
 mod many_clients;
+mod operators;
 mod oracle;
 mod peers;
 mod planning;

@@ -154,6 +154,11 @@ impl Server {
         self.admin_request("POST", path, body)
     }
 
+    /// `DELETE path` on the admin listener, with its key.
+    pub(crate) fn admin_delete(&self, path: &str) -> Response {
+        self.admin_request("DELETE", path, "")
+    }
+
     fn admin_request(&self, method: &str, path: &str, body: &str) -> Response {
         let (host, length) = (self.admin, body.len());
         let key = self.admin_key.as_ref();

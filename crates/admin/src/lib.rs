@@ -60,9 +60,10 @@ pub trait Program: Send + Sync + 'static {
     /// The same figures as one JSON object, with a part per worker.
     fn stats(&self) -> Value;
 
-    /// One page of connections. It may block for a second: it is called on a thread for blocking
-    /// calls.
-    fn connections(&self, _page: &Page) -> Reply {
+    /// One page of connections. `filter` has the other parameters of the query, decoded; the program
+    /// refuses those that it does not know. It may block for a second: it is called on a thread for
+    /// blocking calls.
+    fn connections(&self, _page: &Page, _filter: &[(String, String)]) -> Reply {
         Reply::not_found(self.paths())
     }
 
@@ -99,8 +100,8 @@ pub trait Program: Send + Sync + 'static {
 
     /// The paths that exist, for 404 responses.
     fn paths(&self) -> &'static str {
-        "/metrics, /health, /ready, /_broadcast, /api/publish, /api/disconnect, /api/stats and \
-         /api/connections"
+        "/metrics, /health, /ready, /_broadcast, /api/publish, /api/disconnect, /api/stats, \
+         /api/topics and /api/connections"
     }
 }
 

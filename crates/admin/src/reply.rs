@@ -40,6 +40,14 @@ impl Reply {
         Reply::json_with(status, &json!({ "error": error, "message": message }))
     }
 
+    /// The response to a change by a client that has not proved that it may make one.
+    #[must_use]
+    pub fn read_only() -> Self {
+        let why = "without a key this listener is read-only over TCP, because every local user can \
+                   reach it: set --admin-key, or use --admin unix:/path";
+        Reply::error(403, "forbidden", why)
+    }
+
     /// A 404 that lists the paths that exist.
     #[must_use]
     pub fn not_found(paths: &str) -> Self {

@@ -12,7 +12,6 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use engine::invariant;
-use serde::Deserialize;
 use serde_json::Value;
 
 use crate::accept::Caller;
@@ -165,31 +164,40 @@ async fn stats(State(shared): State<Shared>) -> Reply {
     Reply::json(&stats)
 }
 
-#[derive(Deserialize)]
-struct PageQuery {
-    limit: Option<String>,
-    after: Option<String>,
-}
-
-async fn connections(State(shared): State<Shared>, Query(query): Query<PageQuery>) -> Reply {
-    let page = match page(&query) {
-        Ok(page) => page,
+async fn connections(
+    State(shared): State<Shared>,
+    Query(query): Query<Vec<(String, String)>>,
+) -> Reply {
+    let (page, filter) = match page(query) {
+        Ok(parts) => parts,
         Err(message) => return Reply::error(400, "bad_request", &message),
     };
-    let reply = tokio::task::spawn_blocking(move || shared.program.connections(&page)).await;
+    let list = move || shared.program.connections(&page, &filter);
+    let reply = tokio::task::spawn_blocking(list).await;
     reply.unwrap_or_else(|_| Reply::error(500, "internal", "listing connections failed"))
 }
 
-fn page(query: &PageQuery) -> Result<Page, String> {
-    let number = |name: &str, value: &Option<String>, default: u64, max: u64| {
-        let Some(text) = value else { return Ok(default) };
-        let number = text.parse().ok().filter(|number| *number <= max);
+/// The page that a query requests, and its other parameters.
+fn page(query: Vec<(String, String)>) -> Result<(Page, Vec<(String, String)>), String> {
+    let number = |name: &str, text: &str, max: u64| {
+        let number = text.parse().ok().filter(|number: &u64| *number <= max);
         number.ok_or_else(|| format!("invalid {name} \"{text}\": expected a number up to {max}"))
     };
-    let most = Page::LIMIT_MAX as u64;
-    let limit = number("limit", &query.limit, Page::LIMIT as u64, most)?.max(1) as usize;
-    let after = number("after", &query.after, 0, u64::MAX)?;
-    Ok(Page { limit, after })
+    let mut page = Page { limit: Page::LIMIT, after: 0 };
+    let mut filter: Vec<(String, String)> = Vec::new();
+    for (name, value) in query {
+        match name.as_str() {
+            "limit" => {
+                page.limit = number("limit", &value, Page::LIMIT_MAX as u64)?.max(1) as usize;
+            }
+            "after" => page.after = number("after", &value, u64::MAX)?,
+            _ if filter.iter().any(|(other, _)| *other == name) => {
+                return Err(format!("{name} is given twice"));
+            }
+            _ => filter.push((name, value)),
+        }
+    }
+    Ok((page, filter))
 }
 
 async fn publish(State(shared): State<Shared>, body: Posted) -> Reply {
@@ -231,6 +239,7 @@ async fn wrong_method() -> Reply {
     Reply::error(
         405,
         "method_not_allowed",
-        "POST to /_broadcast, /api/publish and /api/disconnect, GET everything else",
+        "POST to /_broadcast, /api/publish and /api/disconnect, DELETE /api/connections/ID, GET \
+         everything else",
     )
 }

@@ -19,6 +19,12 @@ impl ConnId {
         ConnId(u64::from(worker) << 54 | u64::from(slot) << 32 | u64::from(generation))
     }
 
+    /// The smallest id of a connection in a slot.
+    #[must_use]
+    pub fn first_at(worker: u16, slot: u32) -> Self {
+        ConnId::new(worker, slot, 0)
+    }
+
     /// The worker that owns the connection.
     #[must_use]
     pub fn worker(self) -> u16 {

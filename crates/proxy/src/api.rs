@@ -21,9 +21,6 @@ use crate::balance::{Balance, Endpoint, Member, Pool, Upstream, UpstreamAddress,
 use crate::drain::{ActiveDrains, DrainAmount, DrainOrder, DrainTarget, ORDERS_MAX};
 use crate::routes::{Change, MemberConfig, Registry, Retired, RouteConfig, Table, UpstreamFilter};
 
-/// The answer to a change by a client that has not proved that it may make one.
-const READ_ONLY: &str = "without a key this listener is read-only over TCP, because every local user \
-                         can reach it: set --admin-key, or use --admin unix:/path";
 /// The longest time over which tunnels can be closed: a day.
 const OVER_SECONDS_MAX: f64 = 86_400.0;
 
@@ -90,7 +87,7 @@ impl Api {
     pub(crate) fn answer(&self, workers: &dyn Workers, asked: &ApiRequest<'_>) -> Option<Reply> {
         let answer = match (asked.method, asked.path) {
             ("POST", "/api/upstreams" | "/api/routes" | "/api/close") if !asked.may_change => {
-                Err(Reply::error(403, "forbidden", READ_ONLY))
+                Err(Reply::read_only())
             }
             ("GET", "/api/upstreams") => Ok(Reply::json(&self.upstreams())),
             ("POST", "/api/upstreams") => read(asked.body).and_then(|a| self.upstream(workers, &a)),

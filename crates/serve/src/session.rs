@@ -31,6 +31,28 @@ impl SessionProtocol {
         SessionProtocol::CableExt,
     ];
 
+    /// Its name in the list of connections.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            SessionProtocol::Http => "http",
+            SessionProtocol::Echo => "echo",
+            SessionProtocol::Topic => "topic",
+            SessionProtocol::Events => "events",
+            SessionProtocol::Cable => "cable",
+            SessionProtocol::CableExt => "cable_ext",
+        }
+    }
+
+    /// The protocol with this name.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        SessionProtocol::ALL.into_iter().find(|protocol| protocol.name() == name)
+    }
+
+    /// All names.
+    pub(crate) fn names() -> String {
+        SessionProtocol::ALL.map(SessionProtocol::name).join(", ")
+    }
+
     /// Whether its clients expect periodic heartbeats.
     pub(crate) fn has_heartbeat(self) -> bool {
         matches!(self, SessionProtocol::Events | SessionProtocol::Cable | SessionProtocol::CableExt)
@@ -77,6 +99,7 @@ mod tests {
         assert_eq!(Session::default().protocol(), SessionProtocol::Http);
         for (at, protocol) in SessionProtocol::ALL.into_iter().enumerate() {
             assert_eq!((protocol as usize, Session::new(protocol).protocol()), (at, protocol));
+            assert_eq!(SessionProtocol::named(protocol.name()), Some(protocol));
         }
     }
 }

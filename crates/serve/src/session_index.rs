@@ -63,6 +63,11 @@ impl SessionIndex {
         }
     }
 
+    /// The identifiers of a connection's token.
+    pub(crate) fn identifiers(&self, id: ConnId) -> Option<&Arc<str>> {
+        self.by_slot.get(&id.slot()).map(|entry| &entry.identifiers)
+    }
+
     /// All connections with these identifiers, byte for byte.
     pub(crate) fn find(&self, identifiers: &str) -> Vec<ConnId> {
         self.by_identifiers.get(identifiers).into_iter().flatten().copied().collect()
@@ -120,6 +125,8 @@ mod tests {
         index.remove(id(9));
         assert_eq!(index.find(r#"{"user":1}"#), [id(0), id(2)]);
         assert_eq!(index.find(r#"{"user":2}"#), [id(3)]);
+        assert_eq!(index.identifiers(id(3)).map(|text| &**text), Some(r#"{"user":2}"#));
+        assert_eq!(index.identifiers(id(1)), None);
         (0..4).for_each(|slot| index.remove(id(slot)));
         assert!(index.by_slot.is_empty() && index.by_identifiers.is_empty());
     }

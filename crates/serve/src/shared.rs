@@ -56,7 +56,7 @@ pub(crate) struct WorkerCounters {
     pub(crate) commands_malformed: Counter,
     /// Sessions ended because pings were not answered.
     pub(crate) no_pong: Counter,
-    /// Sessions ended by the application.
+    /// Sessions ended by the application, and connections closed by an operator.
     pub(crate) disconnected: Counter,
 }
 

@@ -76,6 +76,15 @@ impl Group {
         Arc::clone(&self.topic)
     }
 
+    pub(crate) fn topic_name(&self) -> &Arc<str> {
+        &self.topic
+    }
+
+    /// Number of members.
+    pub(crate) fn members(&self) -> usize {
+        self.members.len()
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.members.is_empty()
     }

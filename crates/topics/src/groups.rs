@@ -66,6 +66,11 @@ impl Groups {
         self.all.get_mut(index).map(|node| &mut node.group)
     }
 
+    /// One more than the highest index in use.
+    pub(crate) fn end(&self) -> u32 {
+        self.all.end()
+    }
+
     /// The group of a topic in an encoding.
     pub(crate) fn find(&self, topic: &str, kind: u32) -> Option<u32> {
         let hash = self.hasher.hash_one((topic, kind));

@@ -19,20 +19,25 @@
 mod directory;
 mod group;
 mod groups;
+mod inspect;
 mod memberships;
+mod meter;
 mod slots;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 pub use crate::directory::{Directory, Publication};
+pub use crate::inspect::TopTopics;
 pub use crate::memberships::{Memberships, Subscriber};
+pub use crate::meter::{TopicCount, TopicCounts, Traffic};
 pub use crate::slots::Slots;
 use engine::invariant::broken;
 use engine::{ConnId, Core, Handler, MailboxFull, SharedFrame, Sys};
 
 use crate::group::Group;
 use crate::groups::{GroupWalk, Groups};
+use crate::meter::Meter;
 
 /// Groups for which a publication is encoded in one turn.
 const ENCODES_PER_TURN: usize = 512;
@@ -61,6 +66,7 @@ pub struct Topics {
     waiting_bytes: usize,
     subscriptions: u64,
     scratch: Vec<u8>,
+    meter: Meter,
 }
 
 struct PendingPublication {
@@ -83,6 +89,7 @@ impl Topics {
             waiting_bytes: 0,
             subscriptions: 0,
             scratch: Vec::new(),
+            meter: Meter::default(),
         }
     }
 
@@ -297,6 +304,8 @@ impl Topics {
             if self.scratch.is_empty() {
                 continue;
             }
+            let (topic, members) = (group.topic_name(), group.members());
+            self.meter.count(core.now_ns(), topic, members, publication.data.len());
             let before = group.waiting_bytes();
             if group.publish(SharedFrame::new(&self.scratch, 1), publication.except) {
                 self.active.push_back(now.next);

@@ -27,6 +27,12 @@ impl<T> Slots<T> {
         self.all.get_mut(index as usize)?.as_mut()
     }
 
+    /// One more than the highest index in use.
+    #[must_use]
+    pub fn end(&self) -> u32 {
+        self.all.len() as u32
+    }
+
     /// Adds a value and returns its index.
     pub fn insert(&mut self, value: T) -> u32 {
         while let Some(index) = self.free.pop() {

@@ -5,18 +5,22 @@ mod channels;
 mod disconnects;
 mod expiry;
 mod heartbeat;
+mod inspect;
 mod routing;
 
 use std::sync::Arc;
-use std::sync::mpsc::SyncSender;
 
 use action_cable::Message;
-use engine::{Answer, Closed, ConnId, ConnInfo, Core, Handler, Incoming, Sys, invariant};
+use engine::{Answer, Closed, ConnId, Core, Handler, Incoming, Sys, invariant};
 use topics::{Publication, Topics};
 use wire::websocket::OpCode;
 
 use self::disconnects::Disconnects;
 use self::heartbeat::Heartbeat;
+pub(crate) use self::inspect::{
+    CloseRequest, ConnectionEntry, ConnectionFilter, ListReply, ListRequest, TopicsQuery,
+    TopicsReply, TopicsRequest,
+};
 use self::routing::not_found;
 use crate::auth::TokenIdentity;
 use crate::broadcast;
@@ -30,9 +34,6 @@ use crate::session::{Session, SessionProtocol};
 use crate::session_index::SessionIndex;
 use crate::shared::{Policy, Shared, WorkerCounters};
 
-/// Slots read for one list request, so that none delays a worker's turn.
-const LIST_SLOTS_MAX: u32 = 16 * 1024;
-
 /// What other threads post to a worker.
 pub(crate) enum Post {
     /// A publication for the subscribers of its topic.
@@ -40,7 +41,11 @@ pub(crate) enum Post {
     /// Settings that apply from now on.
     Policy(Arc<Policy>),
     /// A request for a list of connections.
-    List(ListRequest),
+    List(Box<ListRequest>),
+    /// A request to close one connection.
+    Close(Box<CloseRequest>),
+    /// A request for figures of topics.
+    Topics(Box<TopicsRequest>),
     /// End the sessions with these identifiers.
     Disconnect(Arc<broadcast::Disconnect>),
 }
@@ -49,20 +54,6 @@ impl From<Arc<Publication>> for Post {
     fn from(publication: Arc<Publication>) -> Self {
         Post::Publication(publication)
     }
-}
-
-/// A request for up to `limit` connections in slots from `slot` on.
-pub(crate) struct ListRequest {
-    pub(crate) slot: u32,
-    pub(crate) limit: usize,
-    /// Where the reply goes. The channel needs room for it: a worker never waits.
-    pub(crate) reply: SyncSender<ListReply>,
-}
-
-/// The reply: connections in the order of their slots, and the next slot unless these were the last.
-pub(crate) struct ListReply {
-    pub(crate) connections: Vec<(ConnInfo, Option<Arc<str>>)>,
-    pub(crate) next_slot: Option<u32>,
 }
 
 /// The session that an accepted upgrade request opens.
@@ -218,23 +209,6 @@ impl ServeHandler {
         self.retry_queue.attempted(core.now_ns(), delivered);
     }
 
-    fn list<S: Sys>(&self, core: &Core<S, Self>, list: &ListRequest) {
-        let end = core.slots().min(list.slot.saturating_add(LIST_SLOTS_MAX));
-        let mut connections = Vec::new();
-        let mut slot = list.slot;
-        while slot < end && connections.len() < list.limit {
-            if let Some(info) = core.id_at(slot).and_then(|id| core.info(id)) {
-                let session = core.user(info.id);
-                let topic = session.and_then(|s| self.topics.only_topic(s.subscriptions()));
-                connections.push((info, topic));
-            }
-            slot += 1;
-        }
-        let next_slot = (slot < core.slots()).then_some(slot);
-        // The requester may have given up.
-        let _ = list.reply.try_send(ListReply { connections, next_slot });
-    }
-
     fn set_limits<S: Sys>(&mut self, core: &mut Core<S, Self>) {
         core.set_limits(self.policy.limits.clone());
         self.limits_set = true;
@@ -346,6 +320,8 @@ impl Handler for ServeHandler {
                 core.set_tls(self.policy.tls.clone());
             }
             Post::List(list) => self.list(core, &list),
+            Post::Close(request) => self.close_one(core, &request),
+            Post::Topics(request) => self.report_topics(core, &request),
             Post::Disconnect(request) => {
                 self.disconnect_all(core, &request.identifiers, request.reconnect);
             }

@@ -2,27 +2,29 @@
 //! It runs in the control plane's threads and reaches workers only through their mailboxes and
 //! counters.
 
+mod connections;
+mod top_topics;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
-use admin::{AppEndpoint, Exposition, Kind, Page, Program, Reply, engine_metrics, engine_stats};
+use admin::{
+    ApiRequest, AppEndpoint, Exposition, Kind, Page, Program, Reply, engine_metrics, engine_stats,
+};
 use engine::sys::process::now_ns;
-use engine::{ConnId, Mode, Remote, Totals};
+use engine::{Remote, Totals};
 use serde_json::{Value, json};
 use topics::Publication;
 
 use crate::auth::Cause;
 use crate::broadcast::{self, Broadcast, BroadcastRequest, Disconnect};
-use crate::handler::{ListReply, ListRequest, Post};
+use crate::handler::Post;
 use crate::publish::{self, BodyError};
 use crate::shared::Shared;
 
-/// Time for a page of connections. A worker that does not answer in time is left out.
-const LIST_WAIT: Duration = Duration::from_secs(1);
-/// Bytes that a list request counts in a mailbox.
-const LIST_BYTES: usize = 256;
+/// Time for an answer of the workers. One that does not answer in time is left out.
+const WAIT: Duration = Duration::from_secs(1);
 
 /// A server's part of the admin listener.
 pub(crate) struct Control {
@@ -52,15 +54,6 @@ impl Control {
 
     fn sum(&self, of: impl Fn(&crate::shared::WorkerCounters) -> u64) -> u64 {
         self.shared.counters.iter().map(of).sum()
-    }
-
-    /// Requests connections of one worker from a slot on; `None` if it does not answer in time.
-    fn list(&self, worker: usize, slot: u32, limit: usize, until_ns: u64) -> Option<ListReply> {
-        let (reply, answer) = sync_channel(1);
-        let list = ListRequest { slot, limit, reply };
-        self.remote.post(worker, Post::List(list), LIST_BYTES).ok()?;
-        let left = until_ns.saturating_sub(now_ns());
-        answer.recv_timeout(Duration::from_nanos(left)).ok()
     }
 
     fn message_bytes_max(&self) -> usize {
@@ -199,7 +192,7 @@ impl Program for Control {
         let no_pong = self.sum(|worker| worker.no_pong.get());
         counter("no_pong", "Sessions ended because pings were not answered.", no_pong);
         let disconnected = self.sum(|worker| worker.disconnected.get());
-        counter("disconnected", "Sessions ended by the application.", disconnected);
+        counter("disconnected", "Sessions ended by the application or an operator.", disconnected);
         let refused = Cause::ALL.map(|cause| {
             (cause.name().to_owned(), self.sum(|worker| worker.auth_refused.get(cause)) as f64)
         });
@@ -257,53 +250,16 @@ impl Program for Control {
         stats.into()
     }
 
-    fn connections(&self, page: &Page) -> Reply {
-        let until_ns = now_ns() + LIST_WAIT.as_nanos() as u64;
-        let (from, mut slot) = match page.after {
-            0 => (0, 0),
-            after => {
-                let after = ConnId::from_u64(after);
-                (usize::from(after.worker()), after.slot() + 1)
-            }
-        };
-        let mut listed = Vec::new();
-        let mut silent = Vec::new();
-        for worker in self.shared.running().filter(|worker| *worker >= from) {
-            if worker > from {
-                slot = 0;
-            }
-            while listed.len() < page.limit {
-                let Some(answer) = self.list(worker, slot, page.limit - listed.len(), until_ns)
-                else {
-                    silent.push(worker);
-                    break;
-                };
-                listed.extend(answer.connections);
-                match answer.next_slot {
-                    Some(next) => slot = next,
-                    None => break,
-                }
-            }
+    fn connections(&self, page: &Page, filter: &[(String, String)]) -> Reply {
+        self.list_connections(page, filter)
+    }
+
+    fn api(&self, request: &ApiRequest<'_>) -> Option<Reply> {
+        if request.path == "/api/topics" {
+            return Some(self.top_topics(request));
         }
-        let full = listed.len() >= page.limit;
-        let next = listed.last().filter(|_| full).map(|(info, _)| info.id.as_u64().to_string());
-        let connections: Vec<Value> = listed
-            .into_iter()
-            .map(|(info, topic)| {
-                json!({
-                    "id": info.id.as_u64().to_string(),
-                    "worker": info.id.worker(),
-                    "peer": info.peer.map(|peer| peer.to_string()),
-                    "client": info.client.map(|client| client.to_string()),
-                    "state": state(info.mode),
-                    "topic": topic.as_deref(),
-                    "queued_bytes": info.queued_bytes,
-                    "idle_seconds": info.idle_seconds,
-                })
-            })
-            .collect();
-        let reply = json!({ "connections": connections, "next": next, "silent_workers": silent });
-        Reply::json(&reply)
+        let id = request.path.strip_prefix("/api/connections/")?;
+        Some(self.connection(id, request))
     }
 
     fn publish(&self, body: &[u8]) -> Reply {
@@ -348,19 +304,5 @@ impl Program for Control {
             AppEndpoint::Broadcast => policy.access.opens_broadcast(key),
             AppEndpoint::Api => policy.access.opens_api(key),
         }
-    }
-}
-
-fn state(mode: Mode) -> &'static str {
-    match mode {
-        Mode::Connecting => "connecting",
-        Mode::Http => "http",
-        Mode::Parked => "parked",
-        Mode::WebSocket => "websocket",
-        Mode::Raw => "raw",
-        Mode::HalfClosed => "half_closed",
-        Mode::Closing => "closing",
-        Mode::Lingering => "lingering",
-        Mode::Dead => "dead",
     }
 }

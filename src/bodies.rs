@@ -65,6 +65,22 @@ impl Flags {
     }
 }
 
+/// Parses `max_body` of a route.
+pub(crate) fn max_body(text: &str) -> Result<Option<u64>, String> {
+    size_or_off(text).map(|size| size.0)
+}
+
+/// Parses `body_min_rate` of a route.
+pub(crate) fn body_min_rate(text: &str) -> Result<Option<MinRate>, String> {
+    min_rate(text).map(|rate| rate.0)
+}
+
+/// Parses `body_buffer` of a route.
+pub(crate) fn body_buffer(text: &str) -> Result<Option<usize>, String> {
+    let bytes = buffer(text)?.0;
+    bytes.map(|bytes| usize::try_from(bytes).map_err(|_| "too large".to_owned())).transpose()
+}
+
 fn size_or_off(text: &str) -> Result<Size, String> {
     match text {
         "off" => Ok(Size(None)),

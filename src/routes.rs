@@ -4,6 +4,8 @@
 //!
 //! Values have the same syntax as on the command line and use the same parsers for units.
 
+mod route;
+
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -18,7 +20,6 @@ use toml::de::{DeTable, DeValue};
 use crate::settings::{line_of, nearest};
 use crate::units;
 
-const ROUTE_KEYS: [&str; 3] = ["host", "path", "pool"];
 const MEMBER_KEYS: [&str; 3] = ["address", "weight", "max"];
 const POOL_KEYS: [&str; 29] = [
     "upstreams",
@@ -115,8 +116,8 @@ pub(crate) fn parse(text: &str, shown: &str) -> Result<Option<FileRoutes>> {
     }
     if let (true, [only]) = (routes.routes.is_empty(), routes.pools.as_slice()) {
         // One pool and no route: all requests go to that pool.
-        let (host, path, pool) = (proxy::HostPattern::Any, "/".into(), only.name.clone());
-        routes.routes.push(RouteConfig { host, path, pool });
+        let route = RouteConfig::new(proxy::HostPattern::Any, "/", only.name.clone());
+        routes.routes.push(route);
     }
     routes.check().map_err(|why| anyhow!("{shown}: {why}"))?;
     Ok(Some((routes, transports)))
@@ -161,23 +162,6 @@ impl Source<'_> {
         let wrong =
             |why: String| self.at(value, format!("{key}: {}", units::with_value(&text, &why)));
         parse(&text).map(Some).map_err(wrong)
-    }
-
-    fn routes(&self, value: &Value<'_>) -> Result<Vec<RouteConfig>> {
-        let Some(array) = value.get_ref().as_array() else {
-            return Err(self.at(value, "write each route as a [[route]] table"));
-        };
-        array.iter().map(|route| self.route(route)).collect()
-    }
-
-    fn route(&self, value: &Value<'_>) -> Result<RouteConfig> {
-        let table = self.table(value, "a route")?;
-        self.check_keys(table, "[[route]]", &ROUTE_KEYS)?;
-        let host = self.value(table, "host", str::parse)?.unwrap_or(proxy::HostPattern::Any);
-        let path = self.value(table, "path", path)?.unwrap_or_else(|| "/".into());
-        let pool = self.value(table, "pool", |text| Ok(text.into()))?;
-        let pool = pool.ok_or_else(|| self.at(value, "a route needs a pool"))?;
-        Ok(RouteConfig { host, path, pool })
     }
 
     fn pools(&self, value: &Value<'_>) -> Result<Vec<(PoolConfig, PoolTransport)>> {
@@ -340,15 +324,6 @@ fn scalar_text(value: &DeValue<'_>) -> Option<String> {
         DeValue::Integer(number) if number.radix() == 10 => Some(number.as_str().to_owned()),
         DeValue::Boolean(boolean) => Some(boolean.to_string()),
         _ => None,
-    }
-}
-
-fn path(text: &str) -> Result<Box<str>, String> {
-    let right = text.starts_with('/') && text.bytes().all(|b| b.is_ascii_graphic() && b != b'?');
-    if right {
-        Ok(text.into())
-    } else {
-        Err(format!("invalid path \"{text}\": expected a path such as /cable"))
     }
 }
 

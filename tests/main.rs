@@ -63,6 +63,7 @@ mod proxy_metrics;
 mod proxy_names;
 mod proxy_pools;
 mod proxy_restarts;
+mod proxy_routes;
 mod proxy_timeouts;
 mod proxy_turns;
 mod proxy_upstreams;

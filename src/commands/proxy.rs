@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use ::proxy::access_log::LogFormat;
 use ::proxy::{
-    Config, CookieKey, Endpoint, Limits, Live, Lookups, ProxyVersion, Resolving, RoutesConfig,
-    Running, Timeouts, Transport,
+    Config, CookieKey, Endpoint, Limits, Live, Lookups, ProxyVersion, RequestIds, Resolving,
+    RoutesConfig, Running, Timeouts, Transport,
 };
 use anyhow::{Context, Result, anyhow};
 use clap::{ArgMatches, Subcommand, ValueEnum};
@@ -42,6 +42,7 @@ const RELOADABLE: &[&[&str]] = &[
         "idle_timeout",
         "max_head",
         "max_lifetime",
+        "request_id",
         "spare_connections",
         "sticky_secret",
         "upstream",
@@ -53,6 +54,7 @@ const RELOADABLE: &[&[&str]] = &[
         "upstream_proxy_protocol",
         "upstream_timeout",
         "upstream_tls",
+        "x_real_ip",
     ],
 ];
 
@@ -126,6 +128,15 @@ pub(crate) struct Args {
         default_value = "false", default_missing_value = "true", hide_default_value = true,
         help_heading = UPSTREAMS)]
     forwarded: bool,
+    /// Send X-Real-IP, the client's address, to upstreams
+    #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL",
+        default_value = "false", default_missing_value = "true", hide_default_value = true,
+        help_heading = UPSTREAMS)]
+    x_real_ip: bool,
+    /// Send an id of each request as X-Request-Id: off, upstream, or all (clients, too). It is logged; a
+    /// trusted proxy's is kept
+    #[arg(long, value_name = "WHERE", default_value = "off", help_heading = UPSTREAMS)]
+    request_id: RequestIds,
     /// Send a PROXY header to upstreams, before TLS if there is any; a pool can override it
     #[arg(long, value_name = "VERSION", default_value = "off", help_heading = UPSTREAMS)]
     upstream_proxy_protocol: ProxyHeader,
@@ -322,6 +333,8 @@ fn live(args: &Args) -> Result<Live> {
         bodies: args.bodies.limits(),
         tls: args.tls.server()?,
         forwarded: args.forwarded,
+        real_ip: args.x_real_ip,
+        request_ids: args.request_id,
         idle_connections: usize::from(args.spare_connections),
         admin_key: args.server.admin_key.clone(),
     })

@@ -10,6 +10,7 @@ pub(crate) mod forward;
 pub(crate) mod http;
 pub(crate) mod lowered;
 pub(crate) mod names;
+pub(crate) mod nginx;
 pub(crate) mod peer;
 pub(crate) mod rails;
 pub(crate) mod recorder;

@@ -241,7 +241,7 @@ impl Api {
         let change = match request.action.as_str() {
             "set" => {
                 let pool = self.pool_named(request.pool.as_deref())?;
-                Change::Route(RouteConfig { host, path, pool })
+                Change::Route(RouteConfig::new(host, path, pool))
             }
             "remove" => Change::Unroute(host, path),
             other => {

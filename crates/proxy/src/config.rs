@@ -9,6 +9,7 @@ use engine::{Limits, TlsClient, TlsError, TlsServer};
 use wire::ProxyVersion;
 
 use crate::access_log::LogFormat;
+use crate::request_id::RequestIds;
 use crate::routes::RoutesConfig;
 
 /// Number of tunnels to plan for if none is configured.
@@ -57,6 +58,10 @@ pub struct Live {
     pub tls: Option<TlsServer>,
     /// Sends `Forwarded` (RFC 7239) to upstreams, in addition to `X-Forwarded-*`.
     pub forwarded: bool,
+    /// Sends `X-Real-IP`, the client's address, to upstreams.
+    pub real_ip: bool,
+    /// Where request ids are sent.
+    pub request_ids: RequestIds,
     /// Maximum number of idle connections to upstreams that each worker keeps for later requests.
     /// Default 64.
     pub idle_connections: usize,
@@ -190,6 +195,8 @@ impl Default for Live {
             bodies: BodyLimits::default(),
             tls: None,
             forwarded: false,
+            real_ip: false,
+            request_ids: RequestIds::Off,
             idle_connections: 64,
             admin_key: None,
         }

@@ -36,6 +36,8 @@ reasons! {
         NoRoute = "no_route",
         /// The method was CONNECT (405).
         Connect = "connect",
+        /// The route does not allow this client (403).
+        Denied = "denied",
         /// Every upstream is at its maximum and the queue is full (503).
         Busy = "busy",
         /// No upstream is up (503).
@@ -153,6 +155,7 @@ impl Refusal {
         match self {
             Refusal::NoRoute => 404,
             Refusal::Connect => 405,
+            Refusal::Denied => 403,
             Refusal::Busy | Refusal::Down | Refusal::Exhausted | Refusal::NoSource => 503,
             Refusal::Unreachable | Refusal::BadAnswer => 502,
             Refusal::NoAnswer => 504,
@@ -167,6 +170,7 @@ impl Refusal {
         match self {
             Refusal::NoRoute => "Nothing is served here.\n",
             Refusal::Connect => "This proxy makes no tunnels to anywhere.\n",
+            Refusal::Denied => "This address has no access.\n",
             Refusal::Busy => "Every server is full now: try again later.\n",
             Refusal::Down => "No server is there to answer.\n",
             Refusal::Exhausted => "This proxy takes no more connections now.\n",

@@ -8,6 +8,9 @@ use std::net::IpAddr;
 
 use wire::http::{ForwardedBy, Header, Request, Response};
 
+use crate::request_id;
+use crate::routes::{HeaderRule, Variables};
+
 /// Hop-by-hop headers, whatever `Connection` lists (RFC 9110 section 7.6.1, RFC 7540 section 3.2.1).
 const HOP_BY_HOP: [&str; 10] = [
     "connection",
@@ -43,6 +46,76 @@ pub(crate) struct ClientIdentity {
     pub(crate) secure: bool,
     /// Whether to add `Forwarded` (RFC 7239).
     pub(crate) forwarded: bool,
+    /// Whether to add `X-Real-IP`.
+    pub(crate) real_ip: bool,
+}
+
+impl ClientIdentity {
+    /// The client's address: the one that a trusted proxy gave, or the peer's.
+    pub(crate) fn address(&self) -> Option<IpAddr> {
+        self.client.or(self.peer)
+    }
+}
+
+/// The headers of a request that the configuration changes.
+#[derive(Copy, Clone, Default)]
+pub(crate) struct RequestChanges<'c> {
+    /// The rules of its route; they take precedence over everything else.
+    pub(crate) rules: &'c [HeaderRule],
+    pub(crate) variables: Variables<'c>,
+    /// Whether to send the request id.
+    pub(crate) sends_id: bool,
+}
+
+impl RequestChanges<'_> {
+    fn has_rule(&self, name: &str) -> bool {
+        self.rules.iter().any(|rule| rule.is_for(name))
+    }
+
+    /// Whether a received header is dropped.
+    fn replaces(&self, name: &str) -> bool {
+        self.sends_id && is_same(name, request_id::HEADER) || self.has_rule(name)
+    }
+
+    /// Appends the headers that are set.
+    fn push(&self, out: &mut Vec<u8>) {
+        let id = self.variables.request_id.filter(|_| self.sends_id);
+        if let Some(id) = id.filter(|_| !self.has_rule(request_id::HEADER)) {
+            push_header(out, request_id::HEADER, id.as_bytes());
+        }
+        for rule in self.rules {
+            rule.push(out, &self.variables);
+        }
+    }
+}
+
+/// The headers of a response that the configuration changes. Those that are set are encoded when the
+/// request arrives.
+#[derive(Copy, Clone, Default)]
+pub(crate) struct AnswerChanges<'c> {
+    pub(crate) rules: &'c [HeaderRule],
+    /// Whether the request id is sent.
+    pub(crate) sends_id: bool,
+    /// The lines that are added.
+    pub(crate) lines: &'c [u8],
+}
+
+impl AnswerChanges<'_> {
+    fn replaces(&self, name: &str) -> bool {
+        let by_rule = self.rules.iter().any(|rule| rule.is_for(name));
+        by_rule || self.sends_id && is_same(name, request_id::HEADER)
+    }
+}
+
+/// Encodes the headers that responses to a request get.
+pub(crate) fn answer_lines(
+    rules: &[HeaderRule],
+    sends_id: bool,
+    variables: &Variables<'_>,
+) -> Vec<u8> {
+    let mut lines = Vec::new();
+    RequestChanges { rules, variables: *variables, sends_id }.push(&mut lines);
+    lines
 }
 
 /// The framing of a message body as passed on.
@@ -63,6 +136,7 @@ pub(crate) fn encode_request(
     upgrade: bool,
     framing: Framing,
     identity: &ClientIdentity,
+    changes: &RequestChanges<'_>,
 ) {
     out.extend_from_slice(request.method.as_bytes());
     out.push(b' ');
@@ -74,7 +148,7 @@ pub(crate) fn encode_request(
         let again = header.name.eq_ignore_ascii_case("content-length")
             && std::mem::replace(&mut counted, true);
         let host = header.name.eq_ignore_ascii_case("host");
-        let ours = is_identity(header.name, identity);
+        let ours = is_identity(header.name, identity) || changes.replaces(header.name);
         if !host && !again && !ours && is_passed_on(request.headers, header.name) {
             push_header(out, header.name, header.value);
         }
@@ -85,12 +159,18 @@ pub(crate) fn encode_request(
     if framing == Framing::Chunked {
         out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
     }
-    push_identity(out, request, identity);
+    push_identity(out, request, identity, changes);
+    changes.push(out);
     out.extend_from_slice(b"\r\n");
 }
 
 /// Appends the response head for a client, without the final blank line, so that headers can follow.
-pub(crate) fn encode_answer(out: &mut Vec<u8>, answer: &Response<'_, '_>, framing: Framing) {
+pub(crate) fn encode_answer(
+    out: &mut Vec<u8>,
+    answer: &Response<'_, '_>,
+    framing: Framing,
+    changes: &AnswerChanges<'_>,
+) {
     out.extend_from_slice(b"HTTP/1.1 ");
     out.extend_from_slice(answer.status.to_string().as_bytes());
     out.push(b' ');
@@ -103,13 +183,15 @@ pub(crate) fn encode_answer(out: &mut Vec<u8>, answer: &Response<'_, '_>, framin
             && std::mem::replace(&mut counted, true);
         // A 426 needs its Upgrade header, which names the required protocol.
         let wanted = answer.status == 426 && header.name.eq_ignore_ascii_case("upgrade");
-        if !again && (wanted || is_passed_on(answer.headers, header.name)) {
+        let passes = wanted || is_passed_on(answer.headers, header.name);
+        if !again && passes && !changes.replaces(header.name) {
             push_header(out, header.name, header.value);
         }
     }
     if framing == Framing::Chunked {
         out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
     }
+    out.extend_from_slice(changes.lines);
 }
 
 /// Appends the path and query, or a target that is no path (`*`) unchanged. `OPTIONS` with a URL
@@ -173,8 +255,13 @@ fn is_named(headers: &[Header<'_>], name: &str) -> bool {
 /// Whether a header names the client or the outer request and does not come from a trusted proxy.
 fn is_identity(name: &str, identity: &ClientIdentity) -> bool {
     let trusted = identity.trusted == Some(ForwardedBy::XForwardedFor);
-    let is = |known: &&str| name.len() == known.len() && has_prefix(name, known);
+    let is = |known: &&str| is_same(name, known);
     IDENTITY.iter().any(is) || !trusted && has_prefix(name, FORWARDED)
+}
+
+/// Whether a name is this one; `_` counts as `-`.
+fn is_same(name: &str, known: &str) -> bool {
+    name.len() == known.len() && has_prefix(name, known)
 }
 
 /// Whether a name has this prefix; `_` counts as `-`, as some servers read it.
@@ -183,23 +270,39 @@ fn has_prefix(name: &str, front: &str) -> bool {
     name.len() >= front.len() && name.bytes().zip(front.bytes()).all(same)
 }
 
-fn push_identity(out: &mut Vec<u8>, request: &Request<'_, '_>, identity: &ClientIdentity) {
+fn push_identity(
+    out: &mut Vec<u8>,
+    request: &Request<'_, '_>,
+    identity: &ClientIdentity,
+    changes: &RequestChanges<'_>,
+) {
     let values_of =
         |name, by| values(request.headers, name).filter(move |_| identity.trusted == Some(by));
     let x = |name| values_of(name, ForwardedBy::XForwardedFor);
     let elements = || values_of("forwarded", ForwardedBy::Forwarded);
     // A list that is continued gets the peer appended; a new one begins with the client.
-    let next_of =
-        |goes_on: bool| if goes_on { identity.peer } else { identity.client.or(identity.peer) };
+    let next_of = |goes_on: bool| if goes_on { identity.peer } else { identity.address() };
     let from = next_of(x("x-forwarded-for").next().is_some()).map(|from| from.to_string());
-    push_list(out, "X-Forwarded-For", x("x-forwarded-for"), from.as_deref());
+    if !changes.has_rule("X-Forwarded-For") {
+        push_list(out, "X-Forwarded-For", x("x-forwarded-for"), from.as_deref());
+    }
     let scheme = if identity.secure { "https" } else { "http" };
     let host = request.authority().unwrap_or_default();
     let proto = x("x-forwarded-proto").next().or_else(|| elements().last().and_then(proto_of));
-    push_header(out, "X-Forwarded-Proto", proto.unwrap_or(scheme.as_bytes()));
+    if !changes.has_rule("X-Forwarded-Proto") {
+        push_header(out, "X-Forwarded-Proto", proto.unwrap_or(scheme.as_bytes()));
+    }
     let forwarded_host = x("x-forwarded-host").next().unwrap_or(host);
-    if !forwarded_host.is_empty() {
+    if !forwarded_host.is_empty() && !changes.has_rule("X-Forwarded-Host") {
         push_header(out, "X-Forwarded-Host", forwarded_host);
+    }
+    if let Some(address) = identity.address().filter(|_| identity.real_ip)
+        && !changes.has_rule("X-Real-IP")
+    {
+        push_header(out, "X-Real-IP", address.to_string().as_bytes());
+    }
+    if changes.has_rule("Forwarded") {
+        return;
     }
     let from = next_of(elements().next().is_some());
     let element = identity.forwarded.then(|| forwarded_element(from, scheme, host));
@@ -263,204 +366,4 @@ fn values<'h>(headers: &'h [Header<'_>], name: &str) -> impl Iterator<Item = &'h
 }
 
 #[cfg(test)]
-mod tests {
-    use wire::http::{EMPTY_HEADER, parse_request, parse_response};
-
-    use super::*;
-
-    fn passed(head: &str, identity: &ClientIdentity) -> String {
-        let head = head.replace('\n', "\r\n");
-        let mut headers = [EMPTY_HEADER; 40];
-        let request = parse_request(head.as_bytes(), &mut headers).unwrap();
-        let mut out = Vec::new();
-        encode_request(&mut out, &request, false, Framing::Counted, identity);
-        String::from_utf8(out).unwrap().replace("\r\n", "\n")
-    }
-
-    fn stranger() -> ClientIdentity {
-        ClientIdentity { peer: Some([192, 0, 2, 1].into()), ..ClientIdentity::default() }
-    }
-
-    #[test]
-    fn hop_by_hop_headers_are_removed_and_the_rest_keeps_its_order() {
-        let head = "GET /a?b=c HTTP/1.1\nHost: h\nA: 1\nconnection: close, B\nb: 2\nTE: trailers\n\
-                    Keep-Alive: 5\nUpgrade: h2c\nHTTP2-Settings: x\nC: 3\n\n";
-        assert_eq!(
-            passed(head, &stranger()),
-            "GET /a?b=c HTTP/1.1\nHost: h\nA: 1\nC: 3\nX-Forwarded-For: 192.0.2.1\n\
-             X-Forwarded-Proto: http\nX-Forwarded-Host: h\n\n"
-        );
-    }
-
-    #[test]
-    fn a_header_is_removed_by_its_full_name() {
-        let mut head = b"POST /Expect:1 HTTP/1.1\r\nExpect-CT: 1\r\nEXPECT: 100-continue\r\nA: Expect: 2\r\n\r\n".to_vec();
-        remove_header(&mut head, "Expect");
-        assert_eq!(head, b"POST /Expect:1 HTTP/1.1\r\nExpect-CT: 1\r\nA: Expect: 2\r\n\r\n");
-        let before = head.clone();
-        remove_header(&mut head, "Expect");
-        assert_eq!(head, before);
-    }
-
-    #[test]
-    fn a_client_can_neither_remove_nor_forge_identity_headers() {
-        let head = "GET / HTTP/1.1\nHost: h\nConnection: x-forwarded-for, X-Forwarded-Proto, host\n\
-                    X-Forwarded-For: 1.1.1.1\nx-forwarded-for: 2.2.2.2\nX_Forwarded_For: 3.3.3.3\n\
-                    X-Forwarded-Proto: https\nForwarded: for=4.4.4.4\nX-Real-Ip: 5.5.5.5\n\n";
-        let identity = ClientIdentity { forwarded: true, ..stranger() };
-        assert_eq!(
-            passed(head, &identity),
-            "GET / HTTP/1.1\nHost: h\nX-Forwarded-For: 192.0.2.1\nX-Forwarded-Proto: http\n\
-             X-Forwarded-Host: h\nForwarded: for=192.0.2.1;proto=http;host=\"h\"\n\n"
-        );
-    }
-
-    #[test]
-    fn headers_of_a_trusted_proxy_are_kept_and_extended() {
-        let head = "GET / HTTP/1.1\nHost: h\nX-Forwarded-For: 1.1.1.1\nX-Forwarded-Proto: https\n\
-                    X-Forwarded-Host: outer\n\n";
-        let client = Some([1, 1, 1, 1].into());
-        let trusted = Some(ForwardedBy::XForwardedFor);
-        let identity = ClientIdentity { trusted, client, ..stranger() };
-        assert_eq!(
-            passed(head, &identity),
-            "GET / HTTP/1.1\nHost: h\nX-Forwarded-For: 1.1.1.1, 192.0.2.1\n\
-             X-Forwarded-Proto: https\nX-Forwarded-Host: outer\n\n"
-        );
-        // With a PROXY header only the client's address is known.
-        let by_header = passed("GET / HTTP/1.1\nHost: h\n\n", &identity);
-        assert!(by_header.contains("X-Forwarded-For: 1.1.1.1\n"), "{by_header}");
-    }
-
-    #[test]
-    fn other_forwarding_headers_pass_only_from_a_trusted_proxy() {
-        let head = "GET / HTTP/1.1\nHost: h\nX-Forwarded-Ssl: on\nx-forwarded-scheme: https\n\
-                    X_Forwarded_Port: 443\nX-Forwarded-Prefix: /a\nX-Forwarded: 1\n\n";
-        let by = |trusted| passed(head, &ClientIdentity { trusted, ..stranger() });
-        let ours = "X-Forwarded-For: 192.0.2.1\nX-Forwarded-Proto: http\nX-Forwarded-Host: h\n\n";
-        for strange in [by(None), by(Some(ForwardedBy::Forwarded))] {
-            assert_eq!(strange, format!("GET / HTTP/1.1\nHost: h\nX-Forwarded: 1\n{ours}"));
-        }
-        let trusted = by(Some(ForwardedBy::XForwardedFor));
-        for kept in ["Ssl: on", "scheme: https", "Port: 443", "Prefix: /a"] {
-            assert!(trusted.contains(kept), "{kept} in {trusted}");
-        }
-    }
-
-    #[test]
-    fn only_the_configured_header_of_a_trusted_proxy_is_trusted() {
-        let head = "GET / HTTP/1.1\nHost: h\nX-Forwarded-For: 6.6.6.6\nX-Real-IP: 6.6.6.6\n\
-                    X-Forwarded-Proto: ftp\nX-Forwarded-Host: evil\n\
-                    Forwarded: for=1.1.1.1;proto=https\n\n";
-        let client = Some([1, 1, 1, 1].into());
-        let trusted = Some(ForwardedBy::Forwarded);
-        let identity = ClientIdentity { trusted, client, forwarded: true, ..stranger() };
-        assert_eq!(
-            passed(head, &identity),
-            "GET / HTTP/1.1\nHost: h\nX-Forwarded-For: 1.1.1.1\nX-Forwarded-Proto: https\n\
-             X-Forwarded-Host: h\n\
-             Forwarded: for=1.1.1.1;proto=https, for=192.0.2.1;proto=http;host=\"h\"\n\n"
-        );
-        let trusted = Some(ForwardedBy::XForwardedFor);
-        let by_x = passed(head, &ClientIdentity { trusted, client: None, ..identity });
-        assert!(by_x.contains("X-Forwarded-For: 6.6.6.6, 192.0.2.1\n"), "{by_x}");
-        assert!(by_x.contains("\nForwarded: for=192.0.2.1;proto=http;host=\"h\"\n"), "{by_x}");
-        assert!(!by_x.contains("1.1.1.1") && !by_x.contains("X-Real-IP"), "{by_x}");
-    }
-
-    #[test]
-    fn an_absolute_url_becomes_a_path_and_a_host() {
-        let request =
-            passed("GET http://real/x?y HTTP/1.1\nHost: other\n\n", &ClientIdentity::default());
-        assert!(request.starts_with("GET /x?y HTTP/1.1\nHost: real\n"), "{request}");
-        assert!(request.contains("X-Forwarded-Host: real\n") && !request.contains("other"));
-    }
-
-    #[test]
-    fn options_for_a_server_stays_options_star() {
-        for (received, passed_on) in [
-            ("OPTIONS *", "OPTIONS *"),
-            ("OPTIONS http://real", "OPTIONS *"),
-            ("OPTIONS http://real:8080", "OPTIONS *"),
-            ("OPTIONS http://real/", "OPTIONS /"),
-            ("OPTIONS http://real?a", "OPTIONS /?a"),
-            ("GET http://real", "GET /"),
-        ] {
-            let request = passed(&format!("{received} HTTP/1.1\nHost: real\n\n"), &stranger());
-            assert!(
-                request.starts_with(&format!("{passed_on} HTTP/1.1\n")),
-                "{received}: {request}"
-            );
-        }
-    }
-
-    #[test]
-    fn only_websocket_of_several_protocols_is_offered_to_an_upstream() {
-        let head = "GET /ws HTTP/1.1\r\nHost: h\r\nUpgrade: h2c, WebSocket\r\nUpgrade: TLS/1.0\r\n\
-                    Connection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAMAAABk\r\n\r\n";
-        let mut headers = [EMPTY_HEADER; 10];
-        let request = parse_request(head.as_bytes(), &mut headers).unwrap();
-        let mut out = Vec::new();
-        encode_request(&mut out, &request, true, Framing::Counted, &stranger());
-        let out = String::from_utf8(out).unwrap();
-        let lines = out.lines().filter(|line| line.to_ascii_lowercase().contains("upgrade"));
-        assert_eq!(lines.collect::<Vec<_>>(), ["Upgrade: websocket", "Connection: Upgrade"]);
-        assert!(!out.contains("h2c") && !out.contains("HTTP2") && !out.contains("TLS/"), "{out}");
-    }
-
-    #[test]
-    fn a_response_keeps_its_end_to_end_headers() {
-        let head = "HTTP/1.1 426 Nope\nConnection: upgrade, set-x\nUpgrade: websocket\nSet-X: 1\n\
-                    Content-Length: 0\nContent-Length: 0\nSet-Cookie: a\nSet-Cookie: b\n\n";
-        let head = head.replace('\n', "\r\n");
-        let mut headers = [EMPTY_HEADER; 10];
-        let answer = parse_response(head.as_bytes(), &mut headers).unwrap();
-        let mut out = Vec::new();
-        encode_answer(&mut out, &answer, Framing::Counted);
-        assert_eq!(
-            String::from_utf8(out).unwrap().replace("\r\n", "\n"),
-            "HTTP/1.1 426 Nope\nUpgrade: websocket\nContent-Length: 0\nSet-Cookie: a\nSet-Cookie: b\n"
-        );
-    }
-
-    #[test]
-    fn the_reason_phrase_is_passed_on_unchanged() {
-        for (received, passed) in [
-            ("HTTP/1.1 404 Nope", "HTTP/1.1 404 Nope"),
-            ("HTTP/1.0 200 All is\twell, really", "HTTP/1.1 200 All is\twell, really"),
-            ("HTTP/1.1 299 ", "HTTP/1.1 299 "),
-            // The space is part of the status line even without a reason (RFC 9112 section 4).
-            ("HTTP/1.1 404", "HTTP/1.1 404 "),
-        ] {
-            let head = format!("{received}\r\n\r\n");
-            let mut headers = [EMPTY_HEADER; 4];
-            let answer = parse_response(head.as_bytes(), &mut headers).unwrap();
-            let mut out = Vec::new();
-            encode_answer(&mut out, &answer, Framing::Counted);
-            assert_eq!(String::from_utf8(out).unwrap(), format!("{passed}\r\n"));
-        }
-        let mut headers = [EMPTY_HEADER; 4];
-        let foreign = b"HTTP/1.1 404 Unauff\xc3\xadndbar\r\n\r\n";
-        let answer = parse_response(foreign, &mut headers).unwrap();
-        let mut out = Vec::new();
-        encode_answer(&mut out, &answer, Framing::Counted);
-        assert_eq!(out, b"HTTP/1.1 404 \r\n");
-        let mut headers = [EMPTY_HEADER; 4];
-        let broken = parse_response(b"HTTP/1.1 404 No\0pe\r\n\r\n", &mut headers);
-        assert!(broken.is_err(), "a reason with control characters is rejected");
-    }
-
-    #[test]
-    fn a_status_without_a_body_has_no_content_length() {
-        for (status, lengths) in [(101, 0), (103, 0), (204, 0), (200, 1), (304, 1)] {
-            let head = format!("HTTP/1.1 {status} X\r\nContent-Length: 7\r\nA: b\r\n\r\n");
-            let mut headers = [EMPTY_HEADER; 4];
-            let answer = parse_response(head.as_bytes(), &mut headers).unwrap();
-            let mut out = Vec::new();
-            encode_answer(&mut out, &answer, Framing::Counted);
-            let out = String::from_utf8(out).unwrap();
-            assert_eq!(out.matches("Content-Length").count(), lengths, "{out}");
-            assert!(out.contains("A: b\r\n"));
-        }
-    }
-}
+mod tests;

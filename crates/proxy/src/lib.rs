@@ -22,6 +22,7 @@ mod histogram;
 mod relay;
 #[cfg(feature = "simulation")]
 mod relays;
+mod request_id;
 mod resolve;
 mod routes;
 mod server;
@@ -44,10 +45,12 @@ pub use crate::health::{CheckKind, Statuses, WatchError, Watcher};
 pub use crate::relay::Relay;
 #[cfg(feature = "simulation")]
 pub use crate::relays::{Relays, Tally};
+pub use crate::request_id::RequestIds;
 pub use crate::resolve::{Lookups, Resolving};
 pub use crate::routes::{
-    Cached, Change, Changed, HealthCheck, HostPattern, MemberConfig, PoolConfig, Registry, Retired,
-    Route, RouteConfig, Routes, RoutesConfig, Table, UpstreamFilter,
+    AccessList, Cached, Change, Changed, HeaderRule, HealthCheck, HostPattern, MemberConfig,
+    PoolConfig, Registry, Retired, Route, RouteConfig, RouteSettings, Routes, RoutesConfig, Table,
+    UpstreamFilter,
 };
 pub use crate::server::Running;
 pub use crate::start::{StartError, check_sources, start};

@@ -148,6 +148,7 @@ impl Shared {
             target: log_entry.target,
             agent: log_entry.agent,
             referer: log_entry.referer,
+            request_id: log_entry.request_id,
             pool: log_entry.pool,
             version: log_entry.version,
             upstream: upstream.map(Into::into),

@@ -25,6 +25,12 @@ pub struct Network {
 }
 
 impl Network {
+    /// Length of its prefix in bits of an IPv6 address; an IPv4 network has 96 more than its own.
+    #[must_use]
+    pub fn prefix_bits(&self) -> u8 {
+        self.bits
+    }
+
     /// Whether an address is in the network.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {

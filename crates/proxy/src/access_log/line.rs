@@ -20,6 +20,7 @@ pub(super) fn json(out: &mut String, entry: &Entry) {
         "target": parsed(&entry.target),
         "user_agent": entry.agent.as_deref().map(cut),
         "referer": entry.referer.as_deref().map(cut),
+        "request_id": entry.request_id.as_deref().map(cut),
         "pool": entry.pool,
         "upstream": entry.upstream,
         "status": entry.status,
@@ -33,7 +34,8 @@ pub(super) fn json(out: &mut String, entry: &Entry) {
     let _ = writeln!(out, "{value}");
 }
 
-/// Writes the combined format, then upstream, bytes in, seconds, and by whom and why it was closed.
+/// Writes the combined format, then upstream, bytes in, seconds, by whom and why it was closed, and the
+/// request id if there is one.
 pub(super) fn combined(out: &mut String, entry: &Entry) {
     match entry.client {
         Some(client) => _ = write!(out, "{client}"),
@@ -54,13 +56,18 @@ pub(super) fn combined(out: &mut String, entry: &Entry) {
     quoted(out, entry.agent.as_deref().unwrap_or("-"));
     let upstream = entry.upstream.as_deref().unwrap_or("-");
     let seconds = entry.duration.as_secs_f64();
-    let _ = writeln!(
+    let _ = write!(
         out,
         "\" upstream={upstream} in={} seconds={seconds:.3} closed_by={} why={}",
         entry.bytes_in,
         entry.closed_by.name(),
         entry.why
     );
+    if let Some(id) = &entry.request_id {
+        out.push_str(" request_id=");
+        quoted(out, id);
+    }
+    out.push('\n');
 }
 
 /// Appends a text with quotes, backslashes and control characters escaped.
@@ -170,6 +177,10 @@ mod tests {
         let ends = "upstream=10.0.0.2:80 in=7 seconds=1.500 closed_by=client why=gone\n";
         assert!(out.ends_with(ends), "{out}");
         assert!(out.contains(" HTTP/1.1\" 101 11 \"-\""), "{out}");
+        out.clear();
+        entry.request_id = Some("01".into());
+        combined(&mut out, &entry);
+        assert!(out.ends_with(" why=gone request_id=01\n"), "{out}");
         out.clear();
         combined(&mut out, &Entry { version: 0, ..entry.clone() });
         assert!(out.contains(" HTTP/1.0\" 101 11 \"-\""), "{out}");

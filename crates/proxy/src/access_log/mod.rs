@@ -101,6 +101,8 @@ pub struct Entry {
     pub agent: Option<Box<str>>,
     /// The Referer header.
     pub referer: Option<Box<str>>,
+    /// The request id, if request ids are used.
+    pub request_id: Option<Box<str>>,
     /// The pool, if a route was found.
     pub pool: Option<Box<str>>,
     /// The upstream's address, if one was chosen.
@@ -377,6 +379,7 @@ pub(crate) mod tests {
             target: target.into(),
             agent: Some("say \"hi\"\n".into()),
             referer: None,
+            request_id: None,
             pool: Some("chat".into()),
             upstream: Some("10.0.0.2:80".into()),
             status: 101,

@@ -23,6 +23,8 @@ pub(crate) struct PendingEntry {
     pub(crate) target: Box<str>,
     pub(crate) agent: Option<Box<str>>,
     pub(crate) referer: Option<Box<str>>,
+    /// The request id, if it has one.
+    pub(crate) request_id: Option<Box<str>>,
     /// The pool, if a route was found.
     pub(crate) pool: Option<Box<str>>,
     /// The minor version of HTTP/1.
@@ -47,6 +49,7 @@ impl PendingEntry {
             target: cut(request.target.as_bytes()),
             agent: header("user-agent"),
             referer: header("referer"),
+            request_id: None,
             pool: pool.map(Into::into),
             version: request.version,
             status: 0,

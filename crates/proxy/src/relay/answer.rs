@@ -19,7 +19,7 @@ use super::{ConnectionKind, Relay, port_of};
 use crate::access_log::Side;
 use crate::balance::Fault;
 use crate::counters::{Phase, Refusal, Stage};
-use crate::headers::{Framing, encode_answer, push_header};
+use crate::headers::{AnswerChanges, Framing, encode_answer, push_header};
 
 /// Maximum number of interim responses (1xx) to one request.
 const INTERIM_MAX: u8 = 8;
@@ -43,8 +43,8 @@ impl Relay {
         id: ConnId,
         data: &mut [u8],
     ) {
-        let deadline_ns = after(core.now_ns(), self.live.timeouts.answer);
         let Some(exchange) = self.exchanges.get(index) else { return core.abort(id) };
+        let deadline_ns = after(core.now_ns(), exchange.answer_timeout(&self.live.timeouts));
         if exchange.stage == Stage::Answering {
             exchange.deadline_ns = deadline_ns;
             return self.pass_body(core, index, data);
@@ -132,7 +132,8 @@ impl Relay {
                 if !exchange.info.http10 && exchange.info.accept.is_none() {
                     let client = exchange.client;
                     let mut out = Vec::new();
-                    encode_answer(&mut out, &answer, Framing::Counted);
+                    let changes = AnswerChanges::default();
+                    encode_answer(&mut out, &answer, Framing::Counted, &changes);
                     out.extend_from_slice(b"\r\n");
                     core.write(client, &out);
                 }
@@ -169,7 +170,7 @@ impl Relay {
         // A PROXY header names the client, which stays the same on a bound connection.
         let may_reuse = exchange.bound || exchange.pool.transport().proxy_header.is_none();
         let reusable = may_reuse && !upgrade && !until_close && keep_alive(answer);
-        encode_answer(&mut out, answer, framing);
+        encode_answer(&mut out, answer, framing, &exchange.answer_changes());
         let permit = exchange.permit.as_ref();
         if let Some(permit) = permit {
             permit.upstream().succeeded();
@@ -343,7 +344,7 @@ impl Relay {
         // A tunnel makes no further request.
         self.unbind(core, client);
         let mut out = std::mem::take(&mut self.scratch);
-        encode_answer(&mut out, answer, Framing::Counted);
+        encode_answer(&mut out, answer, Framing::Counted, &exchange.answer_changes());
         out.extend_from_slice(b"Upgrade: websocket\r\nConnection: Upgrade\r\n");
         if let Some(cookie) = exchange.pool.set_cookie(&permit, exchange.sticky) {
             push_header(&mut out, "Set-Cookie", cookie.as_bytes());

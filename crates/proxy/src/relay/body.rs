@@ -79,9 +79,9 @@ impl Relay {
     /// Begins to receive a body before an upstream is chosen, if that is configured. Returns whether it
     /// does.
     pub(super) fn begin_buffering(&mut self, index: u32, now_ns: u64) -> bool {
-        let limits = &self.live.bodies;
-        let deadline_ns = after(now_ns, self.live.timeouts.answer);
         let Some(exchange) = self.exchanges.get(index) else { return false };
+        let limits = &exchange.body_limits(&self.live.bodies);
+        let deadline_ns = after(now_ns, exchange.answer_timeout(&self.live.timeouts));
         let whole = exchange.request.is_done() || exchange.info.accept.is_some();
         if limits.buffer_bytes.is_none() || whole {
             return false;
@@ -111,8 +111,8 @@ impl Relay {
 
     /// Starts the clock of a body that is passed on from here, or lets it go on with a new check.
     pub(super) fn start_body_clock(&mut self, index: u32, now_ns: u64) {
-        let limits = &self.live.bodies;
         let Some(exchange) = self.exchanges.get(index) else { return };
+        let limits = &exchange.body_limits(&self.live.bodies);
         match &mut exchange.clock {
             Some(clock) => {
                 clock.checked_bytes = exchange.bytes_in;
@@ -130,8 +130,8 @@ impl Relay {
         client: ConnId,
         data: &mut [u8],
     ) {
-        let deadline_ns = after(core.now_ns(), self.live.timeouts.answer);
         let Some(exchange) = self.exchanges.get(index) else { return };
+        let deadline_ns = after(core.now_ns(), exchange.answer_timeout(&self.live.timeouts));
         if exchange.info.accept.is_some() || exchange.request.is_done() {
             // They belong to the tunnel, once it is open, or to the next request.
             return core.leave_unread(data.len());
@@ -171,8 +171,8 @@ impl Relay {
 
     /// Adds bytes to a buffered body. Chooses an upstream when the body is complete or the buffer full.
     fn buffer_body<S: Sys>(&mut self, core: &mut Core<S, Self>, index: u32, data: &[u8]) {
-        let limits = &self.live.bodies;
         let Some(exchange) = self.exchanges.get(index) else { return };
+        let limits = &exchange.body_limits(&self.live.bodies);
         let before = exchange.buffer.len();
         let room = limits.buffer_bytes.unwrap_or_default().saturating_sub(before);
         let room = room.min(limits.buffers_bytes.saturating_sub(self.buffered_bytes));
@@ -200,8 +200,8 @@ impl Relay {
     /// Ends a request whose body is too slow or too late; returns whether it is.
     pub(super) fn check_body<S: Sys>(&mut self, core: &mut Core<S, Self>, index: u32) -> bool {
         let now_ns = core.now_ns();
-        let limits = &self.live.bodies;
         let Some(exchange) = self.exchanges.get(index) else { return true };
+        let limits = &exchange.body_limits(&self.live.bodies);
         if exchange.request.is_done() {
             exchange.clock = None;
             return false;

@@ -160,16 +160,15 @@ impl Relay {
 
     /// Sends the request head; the upstream is connected.
     pub(super) fn send_head<S: Sys>(&mut self, core: &mut Core<S, Self>, index: u32, id: ConnId) {
-        let timeouts = &self.live.timeouts;
-        let (handshake, answer) = (timeouts.handshake, timeouts.answer);
         let Some(exchange) = self.exchanges.get(index) else { return core.abort(id) };
+        let timeout = exchange.head_timeout(&self.live.timeouts);
         let head = std::mem::take(&mut exchange.head);
         let client = exchange.client;
         let transport = exchange.pool.transport();
         let version = transport.proxy_header.filter(|_| transport.tls.is_none());
         exchange.enter(Stage::Sent, &self.shared.counters[self.worker]);
         let upgrade = exchange.info.accept.is_some();
-        exchange.deadline_ns = after(core.now_ns(), if upgrade { handshake } else { answer });
+        exchange.deadline_ns = after(core.now_ns(), timeout);
         let waits = !upgrade && !exchange.request.is_done();
         let fresh = !exchange.reused;
         let time_ns = core.now_ns().saturating_sub(exchange.connect_ns);

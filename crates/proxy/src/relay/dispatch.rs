@@ -12,6 +12,7 @@ use wire::http::{
 use wire::websocket::accept_key;
 
 use super::body::{refusal_of_body, request_limits};
+use super::context::{RequestContext, for_own_response};
 use super::exchange::{Exchange, RequestInfo};
 use super::{ConnectionKind, Relay, bound};
 use crate::access_log::Side;
@@ -55,31 +56,39 @@ impl Relay {
         let request = incoming.head;
         self.counters().requests.add(1);
         self.shared.observe(self.worker, |timed| &timed.handshake, incoming.took_ns);
+        let identity = self.identity(core, client);
+        let ids = self.live.request_ids;
+        let mut context = RequestContext::new(request, identity, ids, || core.random());
         if request.method == "CONNECT" {
-            return self.refuse_unrouted(core, client, request, (Refusal::Connect, true));
+            return self.refuse_unrouted(core, request, &context, (Refusal::Connect, true));
         }
         let upgrade = incoming.upgrade.is_some();
         let host = request.authority().and_then(|host| std::str::from_utf8(host).ok());
+        let host = host.unwrap_or_default();
         let routes = self.routes.get(&self.shared.table);
-        let Some(route) = routes.find(host.unwrap_or_default(), path_of(request)) else {
-            return self.refuse_unrouted(core, client, request, (Refusal::NoRoute, upgrade));
+        let Some(route) = routes.find(host, path_of(request)) else {
+            return self.refuse_unrouted(core, request, &context, (Refusal::NoRoute, upgrade));
         };
+        context.routed(route.settings.as_ref(), || core.random());
+        let allowed = routes.allows(route, identity.address(), host, path_of(request));
         let pool = Arc::clone(&route.pool);
-        let body = BodyDecoder::for_request(request, &request_limits(&self.live.bodies));
+        if !allowed {
+            return self.refuse_unrouted(core, request, &context, (Refusal::Denied, upgrade));
+        }
+        let body = BodyDecoder::for_request(request, &request_limits(&context.bodies(&self.live)));
         let body = match body {
             Ok(body) => body,
             Err(violation) => {
                 let why = refusal_of_body(violation);
-                return self.refuse_unrouted(core, client, request, (why, true));
+                return self.refuse_unrouted(core, request, &context, (why, true));
             }
         };
-        let identity = self.identity(core, client);
         if identity.peer.is_none() && core.is_reset(client) {
             // The client is gone, and a request without its address must not reach an upstream.
             core.reset(client);
             return Answer::Raw;
         }
-        let exchange = self.exchange(core, client, incoming, (pool, &identity), body);
+        let exchange = self.exchange(core, client, incoming, (pool, context), body);
         let index = self.exchanges.insert(exchange);
         self.counters().exchanges.add(1);
         self.counters().move_stage(None, Some(Stage::Waiting));
@@ -91,11 +100,13 @@ impl Relay {
             Ok(()) => Answer::Raw,
             Err(why) => {
                 Self::set(core, client, ConnectionKind::Unused);
+                let mut lines = Vec::new();
                 if let Some(mut exchange) = self.take_exchange(index) {
                     let by = (Side::Proxy, why.name());
                     self.log_refused(&mut exchange, why, by, core.now_ns());
+                    lines = exchange.answer_lines;
                 }
-                self.refusal_answer(why, upgrade, core.random())
+                self.refusal_answer(why, upgrade, core.random(), &lines)
             }
         }
     }
@@ -105,7 +116,7 @@ impl Relay {
         core: &mut Core<S, Self>,
         client: ConnId,
         incoming: &Incoming<'_, '_>,
-        (pool, identity): (Arc<Pool>, &ClientIdentity),
+        (pool, context): (Arc<Pool>, RequestContext),
         body: BodyDecoder,
     ) -> Exchange {
         let request = incoming.head;
@@ -113,14 +124,20 @@ impl Relay {
         let framing = if chunked { Framing::Chunked } else { Framing::Counted };
         let upgrade = incoming.upgrade.is_some();
         let mut head = Vec::with_capacity(1024);
-        encode_request(&mut head, request, upgrade, framing, identity);
+        let changes = context.request_changes(request);
+        encode_request(&mut head, request, upgrade, framing, &context.identity, &changes);
         head.shrink_to_fit();
         let random = core.random();
-        let from = identity.client.or(identity.peer);
+        let from = context.identity.address();
         let hash = pool.hash(from, path_of(request), |name| request.header(name), random);
         let sticky = pool.sticky_value(request.header("cookie"));
         let now_ns = core.now_ns();
-        let log_entry = self.shared.begin_log_entry(request, from, Some(pool.name()), now_ns);
+        let answer_lines = context.answer_lines(request);
+        let answers_id = context.answers_id();
+        let mut log_entry = self.shared.begin_log_entry(request, from, Some(pool.name()), now_ns);
+        if let Some(log_entry) = &mut log_entry {
+            log_entry.request_id = context.id;
+        }
         Exchange {
             client,
             upstream: None,
@@ -158,6 +175,9 @@ impl Relay {
             bound: bound::has_credentials(request.headers),
             new_connection_only: false,
             answer: None,
+            settings: context.settings,
+            answer_lines,
+            answers_id,
             log_entry,
             bytes_in: 0,
             bytes_out: 0,
@@ -175,6 +195,7 @@ impl Relay {
             trusted: trusted.map(|_| proxies.forwarded),
             secure: self.live.tls.is_some(),
             forwarded: self.live.forwarded,
+            real_ip: self.live.real_ip,
         }
     }
 
@@ -379,6 +400,7 @@ impl Relay {
             let seconds = (why.status() == 503).then(|| retry_after(core.random()));
             let again = seconds.as_deref().map(|seconds| ("Retry-After", seconds));
             let headers = headers.into_iter().chain(again);
+            let headers = headers.chain(for_own_response(&exchange.answer_lines));
             let text = if exchange.info.head_only { "" } else { why.text() };
             encode_response(&mut out, why.status(), headers, text.as_bytes());
             core.write(client, &out);
@@ -394,26 +416,27 @@ impl Relay {
     fn refuse_unrouted<S: Sys>(
         &self,
         core: &mut Core<S, Self>,
-        client: ConnId,
         request: &Request<'_, '_>,
+        context: &RequestContext,
         (why, close): (Refusal, bool),
     ) -> Answer {
         if self.shared.has_log() {
-            let (peer, named) = core.addresses(client);
-            let log_entry =
-                self.shared.begin_log_entry(request, named.or(peer), None, core.now_ns());
+            let client = context.identity.address();
+            let log_entry = self.shared.begin_log_entry(request, client, None, core.now_ns());
             if let Some(mut log_entry) = log_entry {
                 log_entry.status = why.status();
+                log_entry.request_id = context.id.clone();
                 let by = (Side::Proxy, why.name());
                 self.shared.record(*log_entry, None, (0, 0), by, core.now_ns());
             }
         }
-        self.refusal_answer(why, close, core.random())
+        self.refusal_answer(why, close, core.random(), &context.answer_lines(request))
     }
 
     /// Builds the error response. A client that asked for a tunnel may have sent tunnel bytes already,
-    /// which must not be parsed as a request (RFC 9931): then `close` is set.
-    fn refusal_answer(&self, why: Refusal, close: bool, random: u64) -> Answer {
+    /// which must not be parsed as a request (RFC 9931): then `close` is set. `lines` are further
+    /// headers.
+    fn refusal_answer(&self, why: Refusal, close: bool, random: u64, lines: &[u8]) -> Answer {
         self.counters().count_refused(why);
         let mut response = Response { close, ..Response::text(why.status(), why.text()) };
         if why.status() == 503 {
@@ -422,6 +445,10 @@ impl Relay {
         if why == Refusal::Connect {
             response.headers.push(("Allow".into(), "GET, HEAD, POST, PUT, DELETE, OPTIONS".into()));
         }
+        let further = for_own_response(lines);
+        let further =
+            further.map(|(name, value)| (name.to_owned().into(), value.to_owned().into()));
+        response.headers.extend(further);
         Answer::Respond(response)
     }
 

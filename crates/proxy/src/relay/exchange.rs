@@ -2,6 +2,7 @@
 //! worker. An open tunnel has none.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use engine::{ConnId, invariant};
 use wire::http::{BodyDecoder, HeadScanner};
@@ -9,8 +10,10 @@ use wire::http::{BodyDecoder, HeadScanner};
 use super::body::BodyClock;
 use crate::access_log::PendingEntry;
 use crate::balance::{Permit, Pool, QueueTicket};
+use crate::config::{BodyLimits, Timeouts};
 use crate::counters::{Counters, Stage};
-use crate::headers::Framing;
+use crate::headers::{AnswerChanges, Framing};
+use crate::routes::RouteSettings;
 
 /// One request and its response.
 pub(super) struct Exchange {
@@ -64,6 +67,12 @@ pub(super) struct Exchange {
     /// Use no idle connection: one was found closed.
     pub(super) new_connection_only: bool,
     pub(super) answer: Option<AnswerBody>,
+    /// The settings of its route, if it has any.
+    pub(super) settings: Option<Arc<RouteSettings>>,
+    /// The encoded headers that the response gets.
+    pub(super) answer_lines: Vec<u8>,
+    /// The response gets the request id.
+    pub(super) answers_id: bool,
     /// For the access log, if there is one.
     pub(super) log_entry: Option<Box<PendingEntry>>,
     pub(super) bytes_in: u64,
@@ -98,6 +107,32 @@ impl Exchange {
     pub(super) fn enter(&mut self, stage: Stage, counters: &Counters) {
         counters.move_stage(Some(self.stage), Some(stage));
         self.stage = stage;
+    }
+
+    /// The limits of its body, which its route may change.
+    pub(super) fn body_limits(&self, all: &BodyLimits) -> BodyLimits {
+        self.settings.as_ref().map_or(*all, |settings| settings.bodies(all))
+    }
+
+    /// The time for its response, and for each pause in it and in the request's body.
+    pub(super) fn answer_timeout(&self, all: &Timeouts) -> Duration {
+        let of_route = self.settings.as_ref().and_then(|settings| settings.answer_timeout);
+        of_route.unwrap_or(all.answer)
+    }
+
+    /// The time for the head of its response.
+    pub(super) fn head_timeout(&self, all: &Timeouts) -> Duration {
+        if self.info.accept.is_none() {
+            return self.answer_timeout(all);
+        }
+        let of_route = self.settings.as_ref().and_then(|settings| settings.handshake_timeout);
+        of_route.unwrap_or(all.handshake)
+    }
+
+    /// What changes in the head of its response.
+    pub(super) fn answer_changes(&self) -> AnswerChanges<'_> {
+        let rules = self.settings.as_ref().map_or(&[][..], |settings| &settings.response_headers);
+        AnswerChanges { rules, sends_id: self.answers_id, lines: &self.answer_lines }
     }
 
     /// When it has to be looked at.

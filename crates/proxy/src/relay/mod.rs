@@ -3,13 +3,14 @@
 //! queued there, and the first leg is not read meanwhile (backpressure).
 //!
 //! `dispatch` starts a request and chooses an upstream, `body` receives its body, `connect` finds a
-//! connection to it, `bound` keeps connections that serve one client only, `answer` passes responses on,
+//! connection to it, `context` applies the settings of a route, `bound` keeps connections that serve one client only, `answer` passes responses on,
 //! `tunnel` relays bytes both ways, `timeouts` ends what takes too long.
 
 mod answer;
 mod body;
 mod bound;
 mod connect;
+mod context;
 mod dispatch;
 mod exchange;
 #[cfg(test)]

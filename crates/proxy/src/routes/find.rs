@@ -1,9 +1,12 @@
 //! [`Routes`]: route lookup by host and path, without allocation.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 
+use super::access::{AccessList, decoded_path};
 use super::routes_config::HostPattern;
+use super::settings::RouteSettings;
 use crate::balance::Pool;
 
 /// Maximum length of a host name (RFC 1035 section 2.3.4); a longer one matches only routes for all
@@ -19,6 +22,8 @@ pub struct Route {
     pub path: Box<str>,
     /// The upstreams to choose from.
     pub pool: Arc<Pool>,
+    /// Its settings, if it has any.
+    pub settings: Option<Arc<RouteSettings>>,
 }
 
 /// All routes; immutable. A change replaces the whole.
@@ -30,12 +35,22 @@ pub struct Routes {
     below: HashMap<Box<str>, Vec<Route>>,
     any: Vec<Route>,
     pools: Vec<Arc<Pool>>,
+    /// A route has an access list.
+    has_access_lists: bool,
+}
+
+impl Route {
+    fn access(&self) -> Option<&AccessList> {
+        let access = self.settings.as_ref().map(|settings| &settings.access);
+        access.filter(|access| !access.is_empty())
+    }
 }
 
 impl Routes {
     pub(crate) fn new(routes: impl IntoIterator<Item = Route>, pools: Vec<Arc<Pool>>) -> Self {
         let mut all = Routes { pools, ..Routes::default() };
         for route in routes {
+            all.has_access_lists |= route.access().is_some();
             let of_host = match &route.host {
                 HostPattern::Exact(name) => all.exact.entry(name.clone()).or_default(),
                 HostPattern::Below(name) => all.below.entry(name.clone()).or_default(),
@@ -53,7 +68,8 @@ impl Routes {
     /// Routes all requests to one pool.
     #[must_use]
     pub fn single(pool: Arc<Pool>) -> Self {
-        let route = Route { host: HostPattern::Any, path: "/".into(), pool: Arc::clone(&pool) };
+        let (host, path) = (HostPattern::Any, "/".into());
+        let route = Route { host, path, pool: Arc::clone(&pool), settings: None };
         Routes::new([route], vec![pool])
     }
 
@@ -80,6 +96,23 @@ impl Routes {
             }
         }
         self.any.get(of(&self.any)?)
+    }
+
+    /// Whether a client may use the route that was found for this host and path. A path that an upstream may
+    /// read as another one needs the permission of both routes.
+    pub(crate) fn allows(
+        &self,
+        found: &Route,
+        client: Option<IpAddr>,
+        host: &str,
+        path: &str,
+    ) -> bool {
+        if !self.has_access_lists {
+            return true;
+        }
+        let by = |route: &Route| route.access().is_none_or(|access| access.allows(client));
+        let other = decoded_path(path).and_then(|path| self.find(host, &path));
+        by(found) && other.is_none_or(by)
     }
 
     /// Every pool, including those without a route.
@@ -130,6 +163,7 @@ mod tests {
             host: host.parse().unwrap(),
             path: (*path).into(),
             pool: Arc::new(Pool::of(pool, Vec::new())),
+            settings: None,
         };
         Routes::new(list.iter().map(route).collect::<Vec<_>>(), Vec::new())
     }
@@ -163,6 +197,38 @@ mod tests {
             assert_eq!(found(host, path), Some(pool), "{host} {path}");
         }
         assert_eq!(found(&"a".repeat(300), "/"), Some("rest"));
+    }
+
+    #[test]
+    fn an_access_list_applies_however_the_path_is_written() {
+        let pool = Arc::new(Pool::of("a", Vec::new()));
+        let access = AccessList::new(&["10.0.0.0/8".parse().unwrap()], &[]).unwrap();
+        let settings = Arc::new(RouteSettings { access, ..RouteSettings::default() });
+        let route = |path: &str, settings: Option<&Arc<RouteSettings>>| Route {
+            host: HostPattern::Any,
+            path: path.into(),
+            pool: Arc::clone(&pool),
+            settings: settings.cloned(),
+        };
+        let routes = Routes::new([route("/", None), route("/admin", Some(&settings))], Vec::new());
+        let allows = |path, client: [u8; 4]| {
+            let found = routes.find("h", path).unwrap();
+            routes.allows(found, Some(client.into()), "h", path)
+        };
+        for path in [
+            "/admin",
+            "/admin/x",
+            "/%61dmin",
+            "/%61dmin/%ff",
+            "//admin",
+            "/x/../admin",
+            "/admin/../x",
+            "/admin%00",
+        ] {
+            assert!(allows(path, [10, 0, 0, 1]), "{path}");
+            assert!(!allows(path, [192, 0, 2, 1]), "{path}");
+        }
+        assert!(allows("/x", [192, 0, 2, 1]) && allows("/administrator", [192, 0, 2, 1]));
     }
 
     #[test]

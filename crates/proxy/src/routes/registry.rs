@@ -11,7 +11,7 @@ use tracing::info;
 
 use super::known::KnownUpstreams;
 use super::routes_config::{HealthCheck, MemberConfig, PoolConfig, RouteConfig, RoutesConfig};
-use super::{HostPattern, Route, Routes, Table, UpstreamFilter};
+use super::{HostPattern, Route, RouteSettings, Routes, Table, UpstreamFilter};
 use crate::balance::{Ejection, Endpoint, Member, Pool, PoolState, Upstream, UpstreamAddress};
 use crate::config::Transport;
 use crate::health::CheckKind;
@@ -288,7 +288,9 @@ impl Registry {
                 return None;
             };
             let (host, path) = (route.host.clone(), route.path.clone());
-            Some(Route { host, path, pool: Arc::clone(pool) })
+            let settings = (route.settings != RouteSettings::default())
+                .then(|| Arc::new(route.settings.clone()));
+            Some(Route { host, path, pool: Arc::clone(pool), settings })
         });
         let routes: Vec<Route> = routes.collect();
         self.table.set(Routes::new(routes, pools));

@@ -5,6 +5,7 @@ use std::net::Ipv6Addr;
 use std::str::FromStr;
 use std::time::Duration;
 
+use super::settings::RouteSettings;
 use crate::balance::{Balance, Endpoint, Pool, PoolLimits, Sticky};
 use crate::config::Transport;
 use crate::health::{CheckKind, Statuses};
@@ -34,6 +35,17 @@ pub struct RouteConfig {
     pub path: Box<str>,
     /// The pool that serves it.
     pub pool: Box<str>,
+    /// What it does differently.
+    pub settings: RouteSettings,
+}
+
+impl RouteConfig {
+    /// A route without settings of its own.
+    #[must_use]
+    pub fn new(host: HostPattern, path: impl Into<Box<str>>, pool: impl Into<Box<str>>) -> Self {
+        let settings = RouteSettings::default();
+        RouteConfig { host, path: path.into(), pool: pool.into(), settings }
+    }
 }
 
 /// The hosts of a route.
@@ -161,9 +173,8 @@ impl RoutesConfig {
     /// Routes all requests to these upstreams, in a pool named `default`.
     #[must_use]
     pub fn to(endpoints: impl IntoIterator<Item = Endpoint>) -> Self {
-        let pool = DEFAULT_POOL.into();
         RoutesConfig {
-            routes: vec![RouteConfig { host: HostPattern::Any, path: "/".into(), pool }],
+            routes: vec![RouteConfig::new(HostPattern::Any, "/", DEFAULT_POOL)],
             pools: vec![PoolConfig::new(DEFAULT_POOL, endpoints)],
         }
     }
@@ -196,6 +207,8 @@ impl RoutesConfig {
                 let pools = format!("{} and {}", other.pool, route.pool);
                 return Err(format!("two routes for host {host}, path {path}: pools {pools}"));
             }
+            let named = |why| format!("route for host {}, path {}: {why}", route.host, route.path);
+            route.settings.check().map_err(named)?;
             if !self.pools.iter().any(|pool| pool.name == route.pool) {
                 return Err(format!(
                     "a route uses pool {}, but there is no [pool.{}]",
@@ -320,10 +333,8 @@ mod tests {
         let pool = |(name, endpoints): &(&str, &[&str])| {
             PoolConfig::new(name, endpoints.iter().map(|endpoint| endpoint.parse().unwrap()))
         };
-        let route = |(host, path, pool): &(&str, &str, &str)| RouteConfig {
-            host: host.parse().unwrap(),
-            path: (*path).into(),
-            pool: (*pool).into(),
+        let route = |(host, path, pool): &(&str, &str, &str)| {
+            RouteConfig::new(host.parse().unwrap(), *path, *pool)
         };
         let pools = pools.iter().map(pool).collect();
         RoutesConfig { routes: routes.iter().map(route).collect(), pools }.check()

@@ -156,11 +156,7 @@ fn the_last_upstream_with_an_address_cannot_be_removed() {
 #[test]
 fn routes_are_added_and_removed() {
     let (mut registry, table) = registry(&["10.0.0.1:80"]);
-    let route = |pool: &str| RouteConfig {
-        host: "a.de".parse().unwrap(),
-        path: "/x".into(),
-        pool: pool.into(),
-    };
+    let route = |pool: &str| RouteConfig::new("a.de".parse().unwrap(), "/x", pool);
     assert!(registry.change(&Change::Route(route("none")), 1).unwrap_err().contains("[pool.none]"));
     registry.change(&Change::Route(route("default")), 1).unwrap();
     assert_eq!(&*table.routes().find("a.de", "/x").unwrap().path, "/x");

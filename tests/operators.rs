@@ -263,3 +263,45 @@ fn all_topics_of_many_are_counted() {
     assert_eq!(listed["by_subscribers"][0]["subscribers"], 12, "{listed}");
     assert_eq!(listed["by_subscribers"].as_array().unwrap().len(), 100, "{listed}");
 }
+
+#[test]
+fn workers_have_histograms_of_turns_mailboxes_queues_and_deliveries() {
+    let server = Server::start(&["--workers", "1", "--max-message", "64KiB"]);
+    let mut reader = Socket::open(server.listen, "/topics/news");
+    let _silent = Socket::open(server.listen, "/topics/flood");
+    let read = |name: &str| {
+        let metrics = server.metrics();
+        let sample = |part: &str| {
+            let sample = metrics.get(&format!("standfast_{name}_{part}")).copied();
+            sample.unwrap_or_default()
+        };
+        let count = sample("count{worker=\"0\"}");
+        assert_eq!(sample("bucket{worker=\"0\",le=\"+Inf\"}"), count, "{name}");
+        (count, sample("sum{worker=\"0\"}"), metrics)
+    };
+    let (none, ..) = read("delivery_seconds");
+    assert_eq!(none, 0.0);
+    for number in 0..10 {
+        // The next one is published after this one was received, so that both have a round.
+        server.publish(&json!({"topic": "news", "data": number.to_string()}));
+        reader.frame().unwrap();
+        eventually("its delivery is recorded", || read("delivery_seconds").0 > f64::from(number));
+    }
+    let (count, seconds, metrics) = read("delivery_seconds");
+    assert_eq!(count, 10.0, "one per publication");
+    assert!(seconds > 0.0 && seconds < 60.0, "{seconds}");
+    assert_eq!(metrics["standfast_delivery_seconds_bucket{worker=\"0\",le=\"10\"}"], 10.0);
+    let (turns, seconds, _) = read("turn_seconds");
+    assert!(turns >= 10.0 && seconds > 0.0, "{turns} {seconds}");
+    let (posts, sum, _) = read("mailbox_posts");
+    assert!(posts >= 1.0 && sum >= 10.0, "{posts} {sum}");
+    let (posts, sum, _) = read("mailbox_bytes");
+    assert!(posts >= 1.0 && sum >= 10.0 * 64.0, "{posts} {sum}");
+    let (_, queued, _) = read("worker_queued_bytes");
+    assert_eq!(queued, 0.0, "everybody has read");
+    let data = "x".repeat(60_000);
+    eventually("bytes wait for the client that does not read", || {
+        server.publish(&json!({"topic": "flood", "data": data}));
+        read("worker_queued_bytes").1 > 0.0
+    });
+}

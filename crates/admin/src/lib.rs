@@ -37,7 +37,9 @@ pub use crate::connections::ConnectionLimits;
 pub use crate::listener::{AdminListener, Config, StartError, listen_unix, start};
 pub use crate::local::means_this_machine;
 pub use crate::memory_trim::Held;
-pub use crate::metrics::{Exposition, Kind, engine_metrics, engine_stats, network_metrics};
+pub use crate::metrics::{
+    Exposition, Kind, engine_histograms, engine_metrics, engine_stats, network_metrics,
+};
 pub use crate::process::{cpu_seconds, descriptors, rss_bytes};
 pub use crate::reply::{Reply, retry_after};
 pub use crate::service::{Lifecycle, Server, Service};

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use engine::{Closed, Counters, Refusal, Totals};
+use engine::{Closed, Counters, Histogram, Refusal, Remote, Totals};
 use serde_json::{Map, Value};
 use wire::Violation;
 
@@ -76,6 +76,51 @@ impl Exposition {
         let _ = writeln!(self.text, "{name}_sum {sum}\n{name}_count {count}");
     }
 
+    /// A histogram of times for each worker that has recorded any.
+    pub fn times_by_worker<'h>(
+        &mut self,
+        name: &str,
+        help: &str,
+        workers: impl Iterator<Item = &'h Histogram>,
+    ) {
+        self.histograms(name, help, workers, 1e-9);
+    }
+
+    /// A histogram for each worker that has recorded anything, with its values in this unit.
+    fn histograms<'h>(
+        &mut self,
+        name: &str,
+        help: &str,
+        workers: impl Iterator<Item = &'h Histogram>,
+        unit: f64,
+    ) {
+        let name = format!("standfast_{name}");
+        let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} histogram");
+        for (worker, histogram) in workers.enumerate() {
+            // The buckets are read one after the other while the worker counts on.
+            let mut count = histogram.count();
+            if count == 0 {
+                continue;
+            }
+            for (bound, within) in histogram.within() {
+                // Rounded to the decimal that is meant: 1e-9 is none in binary.
+                let bound = (bound as f64 * unit * 1e9).round() / 1e9;
+                let _ = writeln!(
+                    self.text,
+                    "{name}_bucket{{worker=\"{worker}\",le=\"{bound}\"}} {within}"
+                );
+                count = count.max(within);
+            }
+            let sum = histogram.sum() as f64 * unit;
+            let _ = writeln!(
+                self.text,
+                "{name}_bucket{{worker=\"{worker}\",le=\"+Inf\"}} {count}\n\
+                 {name}_sum{{worker=\"{worker}\"}} {sum}\n\
+                 {name}_count{{worker=\"{worker}\"}} {count}"
+            );
+        }
+    }
+
     fn family(&mut self, name: &str, kind: Kind, help: &str) -> String {
         let (ending, kind) = match kind {
             Kind::Counter => ("_total", "counter"),
@@ -126,6 +171,20 @@ pub fn engine_metrics(exposition: &mut Exposition, totals: &Totals) {
     let broken = rules.zip(totals.violations.iter().map(|count| *count as f64));
     let help = "Protocol violations of peers, HTTP and WebSocket; /api/stats names the sections.";
     exposition.labelled("violations", Kind::Counter, help, "violation", broken);
+}
+
+/// Writes the histograms that the engine records, by worker.
+pub fn engine_histograms<P>(exposition: &mut Exposition, remote: &Remote<P>) {
+    let each = || remote.histograms();
+    let help = "Time of a turn of a worker's event loop.";
+    exposition.times_by_worker("turn_seconds", help, each().map(|worker| &worker.turn_ns));
+    let help = "Posts in a worker's mailbox when it takes some of them.";
+    exposition.histograms("mailbox_posts", help, each().map(|worker| &worker.mailbox_posts), 1.0);
+    let help = "Memory of the posts in a worker's mailbox when it takes some of them.";
+    exposition.histograms("mailbox_bytes", help, each().map(|worker| &worker.mailbox_bytes), 1.0);
+    let help = "Bytes in a worker's send queues at the end of a turn.";
+    let queued = each().map(|worker| &worker.queued_bytes);
+    exposition.histograms("worker_queued_bytes", help, queued, 1.0);
 }
 
 /// Writes what the kernel counts of connects that it dropped before they were accepted.
@@ -191,6 +250,8 @@ pub fn engine_stats<'a>(workers: impl IntoIterator<Item = &'a Counters>) -> Map<
 
 #[cfg(test)]
 mod tests {
+    use engine::Histograms;
+
     use super::*;
 
     #[test]
@@ -237,6 +298,30 @@ mod tests {
             "standfast_t_count 3",
         ] {
             assert!(text.lines().any(|written| written == line), "{line} in {text}");
+        }
+    }
+
+    #[test]
+    fn histograms_of_workers_are_in_the_text_format() {
+        let (busy, idle) = (Histograms::default(), Histograms::default());
+        for time_ns in [5_000, 2_000_000, 60_000_000_000] {
+            busy.turn_ns.record(time_ns);
+        }
+        let mut exposition = Exposition::default();
+        exposition.times_by_worker("t", "h", [&idle, &busy].into_iter().map(|all| &all.turn_ns));
+        let lines: Vec<&str> = exposition.text().lines().collect();
+        assert_eq!(lines[..2], ["# HELP standfast_t h", "# TYPE standfast_t histogram"]);
+        assert!(!exposition.text().contains("worker=\"0\""), "an idle worker has no samples");
+        for line in [
+            "standfast_t_bucket{worker=\"1\",le=\"0.00001\"} 1",
+            "standfast_t_bucket{worker=\"1\",le=\"0.001\"} 1",
+            "standfast_t_bucket{worker=\"1\",le=\"0.003\"} 2",
+            "standfast_t_bucket{worker=\"1\",le=\"10\"} 2",
+            "standfast_t_bucket{worker=\"1\",le=\"+Inf\"} 3",
+            "standfast_t_sum{worker=\"1\"} 60.002005",
+            "standfast_t_count{worker=\"1\"} 3",
+        ] {
+            assert!(lines.contains(&line), "{line} in {lines:?}");
         }
     }
 

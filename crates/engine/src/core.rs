@@ -13,7 +13,8 @@ use crate::slab::Slab;
 use crate::sys::{Fd, Interest, Sys};
 use crate::timers::Timers;
 use crate::{
-    Closed, ConnId, Counters, Handler, Limits, Remote, ServerFault, Target, TlsServer, tls,
+    Closed, ConnId, Counters, Handler, Histograms, Limits, Remote, ServerFault, Target, TlsServer,
+    tls,
 };
 
 /// A report on one connection.
@@ -188,6 +189,13 @@ impl<S: Sys, H: Handler> Core<S, H> {
     pub fn counters(&self) -> &Counters {
         let mailboxes = &self.remote.shared.mailboxes;
         &mailboxes[usize::from(self.index)].counters
+    }
+
+    /// This worker's histograms.
+    #[must_use]
+    pub fn histograms(&self) -> &Histograms {
+        let mailboxes = &self.remote.shared.mailboxes;
+        &mailboxes[usize::from(self.index)].histograms
     }
 
     /// Connections of this worker, whatever their state.

@@ -21,6 +21,7 @@ mod deflate;
 #[cfg(test)]
 mod generations;
 mod handler;
+mod histogram;
 mod http;
 mod id;
 pub mod invariant;
@@ -48,6 +49,7 @@ pub use crate::core::{ConnInfo, Core};
 pub use crate::counters::{Counter, Counters, Totals};
 pub use crate::deflate::Compression;
 pub use crate::handler::{Answer, Handler, Incoming, RejectedRequest, Response};
+pub use crate::histogram::{Histogram, Histograms};
 pub use crate::id::{ConnId, SLOTS_MAX, WORKERS_MAX};
 pub use crate::limits::{Limits, READ_BUFFER_BYTES, retry_after};
 pub use crate::mailbox::{MailboxFull, Remote, Wake};

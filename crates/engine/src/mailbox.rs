@@ -11,7 +11,7 @@ use crate::admission::{Admission, Holdings, ShedOrder};
 use crate::invariant::broken;
 use crate::parked::ParkedListeners;
 use crate::sys::process::trim_allocator;
-use crate::{Answer, ConnId, Counters};
+use crate::{Answer, ConnId, Counters, Histograms};
 
 /// Wakes one worker from any thread.
 pub trait Wake: Send + Sync {
@@ -70,6 +70,7 @@ pub(crate) struct Mailbox<P> {
     /// Connections of the worker may be able to give way to new ones.
     pub(crate) gives_way: AtomicBool,
     pub(crate) counters: Counters,
+    pub(crate) histograms: Histograms,
     pub(crate) holdings: Holdings,
 }
 
@@ -117,6 +118,7 @@ impl<P> Mailbox<P> {
     pub(crate) fn take(&self, posts_max: usize, into: &mut VecDeque<Envelope<P>>) -> bool {
         let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
         into.append(&mut queues.control);
+        let depth = queues.posts.len();
         let mut freed = 0;
         for _ in 0..posts_max {
             let Some((envelope, bytes)) = queues.posts.pop_front() else { break };
@@ -128,7 +130,11 @@ impl<P> Mailbox<P> {
         }
         let more = !queues.posts.is_empty();
         drop(queues);
-        self.bytes.fetch_sub(freed, Ordering::AcqRel);
+        let bytes = self.bytes.fetch_sub(freed, Ordering::AcqRel);
+        if depth > 0 {
+            self.histograms.mailbox_posts.record(depth as u64);
+            self.histograms.mailbox_bytes.record(bytes as u64);
+        }
         more
     }
 }
@@ -173,6 +179,7 @@ impl<P> Remote<P> {
                 exhausted: AtomicBool::new(false),
                 gives_way: AtomicBool::new(false),
                 counters: Counters::default(),
+                histograms: Histograms::default(),
                 holdings: Holdings::default(),
             })
             .collect();
@@ -194,6 +201,11 @@ impl<P> Remote<P> {
     /// The counters of each worker.
     pub fn counters(&self) -> impl Iterator<Item = &Counters> {
         self.shared.mailboxes.iter().map(|mailbox| &mailbox.counters)
+    }
+
+    /// The histograms of each worker.
+    pub fn histograms(&self) -> impl Iterator<Item = &Histograms> {
+        self.shared.mailboxes.iter().map(|mailbox| &mailbox.histograms)
     }
 
     /// Connections of each worker, with its maximum.

@@ -181,6 +181,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
 
     fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         let now_ns = self.core.sys.now_ns();
+        self.record_turn(now_ns);
         let until =
             self.deadline().map(|deadline| Duration::from_nanos(deadline.saturating_sub(now_ns)));
         let timeout = match (timeout, until) {
@@ -191,6 +192,16 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         match self.core.sys.wait(&mut self.events, EVENTS_PER_TURN, timeout) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
             other => other,
+        }
+    }
+
+    /// Records the turn that has ended, with the clock that is read for the wait anyway.
+    fn record_turn(&self, now_ns: u64) {
+        let (core, counters) = (&self.core, self.core.counters());
+        if counters.turns.get() > 0 {
+            let histograms = core.histograms();
+            histograms.turn_ns.record(now_ns.saturating_sub(core.now_ns));
+            histograms.queued_bytes.record(counters.queued_bytes.get());
         }
     }
 

@@ -206,6 +206,7 @@ impl Program for Control {
         self.watchdog.metrics(&self.remote, exposition);
         let totals = Totals::sum(self.remote.counters());
         engine_metrics(exposition, &totals);
+        admin::engine_histograms(exposition, &self.remote);
         admin::network_metrics(exposition);
         for (name, kind, help, value) in self.numbers() {
             exposition.single(name, kind, help, value as f64);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use engine::sys::process::now_ns;
 use serde_json::Value;
 use topics::Publication;
 
@@ -77,7 +78,7 @@ fn publication(item: Value, at: &str, max: usize) -> Result<Arc<Publication>, Bo
         let what = format!("{field} has {bytes} bytes; --max-message allows {max}");
         return Err(BodyError::TooLarge(what));
     }
-    Ok(Arc::new(Publication::new(topic.into(), data.into(), binary)))
+    Ok(Arc::new(Publication::new(topic.into(), data.into(), binary).accepted(now_ns())))
 }
 
 #[cfg(test)]

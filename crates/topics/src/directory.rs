@@ -20,6 +20,8 @@ pub struct Publication {
     pub binary: bool,
     /// The subscriber that does not get it: usually the sender of a whisper.
     pub except: Option<ConnId>,
+    /// When it was accepted, in nanoseconds of the monotonic clock; 0 if its delivery is not timed.
+    pub accepted_ns: u64,
     /// The kind of message reported to receivers, if their protocol has a field for it.
     pub kind: Option<Box<str>>,
 }
@@ -28,7 +30,13 @@ impl Publication {
     /// For all subscribers of a topic.
     #[must_use]
     pub fn new(topic: Arc<str>, data: Box<[u8]>, binary: bool) -> Self {
-        Publication { topic, data, binary, except: None, kind: None }
+        Publication { topic, data, binary, except: None, accepted_ns: 0, kind: None }
+    }
+
+    /// The same, with the time at which it was accepted.
+    #[must_use]
+    pub fn accepted(self, now_ns: u64) -> Self {
+        Publication { accepted_ns: now_ns, ..self }
     }
 
     /// Memory that it holds, in bytes, for the limits of mailboxes.

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use engine::invariant::broken;
 use engine::{ConnId, Core, Handler, SharedFrame, Sys};
 
+use crate::directory::Publication;
+
 /// Pending frames of a member are merged into one send up to this many bytes.
 const MERGED_BYTES_MAX: usize = 256 * 1024;
 
@@ -23,6 +25,8 @@ struct Member {
 struct LogEntry {
     frame: SharedFrame,
     except: Option<ConnId>,
+    /// When its publication was accepted; 0 if the delivery is not timed.
+    accepted_ns: u64,
 }
 
 /// One topic in one encoding on one worker.
@@ -72,10 +76,6 @@ impl Group {
         &self.topic
     }
 
-    pub(crate) fn shared_topic(&self) -> Arc<str> {
-        Arc::clone(&self.topic)
-    }
-
     pub(crate) fn topic_name(&self) -> &Arc<str> {
         &self.topic
     }
@@ -83,6 +83,10 @@ impl Group {
     /// Number of members.
     pub(crate) fn members(&self) -> usize {
         self.members.len()
+    }
+
+    pub(crate) fn shared_topic(&self) -> Arc<str> {
+        Arc::clone(&self.topic)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -132,12 +136,13 @@ impl Group {
         self.base.wrapping_add(self.log.len() as u32)
     }
 
-    /// Adds a frame for all members, or all but one; returns `true` if the group was idle and needs
-    /// a sweep now.
-    pub(crate) fn publish(&mut self, frame: SharedFrame, except: Option<ConnId>) -> bool {
+    /// Adds the frame of a publication for all members, or all but one; returns `true` if the group
+    /// was idle and needs a sweep now.
+    pub(crate) fn publish(&mut self, frame: SharedFrame, publication: &Publication) -> bool {
+        let (except, accepted_ns) = (publication.except, publication.accepted_ns);
         self.log_bytes += frame.bytes().len() + FRAME_BYTES;
         self.exceptions += usize::from(except.is_some());
-        self.log.push_back(LogEntry { frame, except });
+        self.log.push_back(LogEntry { frame, except, accepted_ns });
         if self.left > 0 {
             return false;
         }
@@ -164,7 +169,7 @@ impl Group {
             }
             self.left -= 1;
             if self.left == 0 {
-                self.trim();
+                self.trim(core);
                 if self.log.is_empty() {
                     self.merged = None;
                     return false;
@@ -234,11 +239,17 @@ impl Group {
     }
 
     /// Drops the frames that all members have got.
-    fn trim(&mut self) {
+    fn trim<S: Sys, H: Handler>(&mut self, core: &Core<S, H>) {
+        // A long turn would be missing in the time at its start.
+        let now_ns = core.clock_ns();
+        let delivery = &core.histograms().delivery_ns;
         let done = self.round_head.wrapping_sub(self.base) as usize;
         for entry in self.log.drain(..done.min(self.log.len())) {
             self.log_bytes -= entry.frame.bytes().len() + FRAME_BYTES;
             self.exceptions -= usize::from(entry.except.is_some());
+            if entry.accepted_ns > 0 {
+                delivery.record(now_ns.saturating_sub(entry.accepted_ns));
+            }
         }
         self.base = self.round_head;
         if self.log.is_empty() && self.log.capacity() > 1024 {

@@ -307,7 +307,7 @@ impl Topics {
             let (topic, members) = (group.topic_name(), group.members());
             self.meter.count(core.now_ns(), topic, members, publication.data.len());
             let before = group.waiting_bytes();
-            if group.publish(SharedFrame::new(&self.scratch, 1), publication.except) {
+            if group.publish(SharedFrame::new(&self.scratch, 1), publication) {
                 self.active.push_back(now.next);
             }
             self.waiting_bytes += group.waiting_bytes() - before;

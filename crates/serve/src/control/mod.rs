@@ -65,7 +65,7 @@ impl Control {
         let publication = |item: Broadcast| {
             let except = item.exclude.and_then(|sid| self.shared.sids.find(&sid));
             let data = item.data.into_bytes().into();
-            let publication = Publication::new(item.stream.into(), data, false);
+            let publication = Publication::new(item.stream.into(), data, false).accepted(now_ns());
             let kind = item.kind.map(String::into_boxed_str);
             Arc::new(Publication { except, kind, ..publication })
         };
@@ -139,6 +139,10 @@ impl Program for Control {
     fn metrics(&self, exposition: &mut Exposition) {
         self.shared.watchdog.metrics(&self.remote, exposition);
         engine_metrics(exposition, &Totals::sum(self.remote.counters()));
+        admin::engine_histograms(exposition, &self.remote);
+        let help = "Time from the acceptance of a publication to its last send in a worker.";
+        let deliveries = self.remote.histograms().map(|worker| &worker.delivery_ns);
+        exposition.times_by_worker("delivery_seconds", help, deliveries);
         admin::network_metrics(exposition);
         let mut gauge = |name, help, value: u64| {
             exposition.single(name, Kind::Gauge, help, value as f64);

@@ -130,7 +130,8 @@ impl ServeHandler {
             return self.counters(core.worker()).commands_ignored.add(1);
         };
         let topic = Arc::clone(&found.topic);
-        let publication = Publication::new(topic, data.as_bytes().into(), false);
+        let publication =
+            Publication::new(topic, data.as_bytes().into(), false).accepted(core.now_ns());
         self.publish(core, id, Arc::new(Publication { except: Some(id), ..publication }));
     }
 

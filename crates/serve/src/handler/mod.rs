@@ -130,7 +130,9 @@ impl ServeHandler {
                 let Some(topic) = topic else {
                     return invariant::broken("a session of /topics is subscribed to one topic");
                 };
-                self.publish(core, id, Arc::new(Publication::new(topic, data.into(), binary)));
+                let publication =
+                    Publication::new(topic, data.into(), binary).accepted(core.now_ns());
+                self.publish(core, id, Arc::new(publication));
             }
             Command::Subscribe { identifier, history, presence } => {
                 let named = identifier.clone();

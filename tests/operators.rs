@@ -305,3 +305,37 @@ fn workers_have_histograms_of_turns_mailboxes_queues_and_deliveries() {
         read("worker_queued_bytes").1 > 0.0
     });
 }
+
+#[test]
+fn a_publication_is_answered_with_its_receivers_where_they_are_known() {
+    let server = Server::start(&["--workers", "2"]);
+    let publish = |query: &str, body: &Value| {
+        let path = format!("/api/publish{query}");
+        let reply = server.admin_post(&path, &body.to_string());
+        assert_eq!(reply.status, 200, "{reply:?}");
+        reply.json()
+    };
+    let news = json!({"topic": "news", "data": "x"});
+    assert_eq!(publish("", &news), json!({"published": 1, "receivers": 0}), "known without asking");
+    let mut sockets: Vec<Socket> =
+        (0..7).map(|_| Socket::open(server.listen, "/topics/news")).collect();
+    let mut named = subscribed(&server, None, &["news", "sports"]);
+    assert_eq!(publish("", &news), json!({"published": 1}), "not known, and not asked for");
+    assert_eq!(publish("?receivers=false", &news), json!({"published": 1}));
+    let asked = "?receivers=true";
+    assert_eq!(publish(asked, &news), json!({"published": 1, "receivers": 8}));
+    let sports = json!({"topic": "sports", "data": "x"});
+    let nobody = json!({"topic": "nobody", "data": "x"});
+    let all = json!([news, sports, nobody, news]);
+    assert_eq!(publish(asked, &all), json!({"published": 4, "receivers": 17}));
+    assert_eq!(publish(asked, &nobody), json!({"published": 1, "receivers": 0}));
+    for socket in &mut sockets {
+        (0..5).for_each(|_| assert_eq!(socket.frame().unwrap().payload, b"x"));
+    }
+    (0..6).for_each(|_| drop(named.hear()));
+    drop(sockets);
+    eventually("who has left is not counted", || publish(asked, &news)["receivers"] == 1);
+    let wrong = server.admin_post("/api/publish?receivers=yes", &news.to_string());
+    assert_eq!(wrong.status, 400, "{wrong:?}");
+    assert_eq!(server.admin_post("/api/publish?receivers=true", "{").status, 400);
+}

@@ -45,8 +45,8 @@ pub use crate::reply::{Reply, retry_after};
 pub use crate::service::{Lifecycle, Server, Service};
 pub use crate::watchdog::Watchdog;
 
-/// The part of the admin listener that a program supplies. All calls but [`Program::connections`] and
-/// [`Program::api`] return at once. The defaults answer 404.
+/// The part of the admin listener that a program supplies. All calls but [`Program::connections`],
+/// [`Program::api`] and one form of [`Program::publish`] return at once. The defaults answer 404.
 pub trait Program: Send + Sync + 'static {
     /// False while the program drains: load balancers should stop sending clients.
     fn healthy(&self) -> bool;
@@ -69,8 +69,9 @@ pub trait Program: Send + Sync + 'static {
         Reply::not_found(self.paths())
     }
 
-    /// A body posted to `/api/publish`.
-    fn publish(&self, _body: &[u8]) -> Reply {
+    /// A body posted to `/api/publish`. To count the receivers it may block for a second: then it is
+    /// called on a thread for blocking calls.
+    fn publish(&self, _body: &[u8], _count_receivers: bool) -> Reply {
         Reply::not_found(self.paths())
     }
 

@@ -200,8 +200,28 @@ fn page(query: Vec<(String, String)>) -> Result<(Page, Vec<(String, String)>), S
     Ok((page, filter))
 }
 
-async fn publish(State(shared): State<Shared>, body: Posted) -> Reply {
-    body.answer(400, |body| shared.program.publish(body))
+async fn publish(
+    State(shared): State<Shared>,
+    Query(query): Query<Vec<(String, String)>>,
+    body: Posted,
+) -> Reply {
+    let receivers = query.iter().find(|(name, _)| name == "receivers");
+    match receivers.map(|(_, value)| value.as_str()) {
+        None | Some("false") => body.answer(400, |body| shared.program.publish(body, false)),
+        Some("true") => {
+            let body = match body.read(400) {
+                Ok(body) => body,
+                Err(reply) => return reply,
+            };
+            let publish = move || shared.program.publish(&body, true);
+            let reply = tokio::task::spawn_blocking(publish).await;
+            reply.unwrap_or_else(|_| Reply::error(500, "internal", "publishing failed"))
+        }
+        Some(other) => {
+            let message = format!("invalid receivers \"{other}\": expected true or false");
+            Reply::error(400, "bad_request", &message)
+        }
+    }
 }
 
 async fn disconnect(State(shared): State<Shared>, body: Posted) -> Reply {

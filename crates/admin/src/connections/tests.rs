@@ -37,7 +37,7 @@ impl Program for Fake {
         json!({})
     }
 
-    fn publish(&self, body: &[u8]) -> Reply {
+    fn publish(&self, body: &[u8], _: bool) -> Reply {
         Reply::json(&json!({ "bytes": body.len() }))
     }
 

@@ -72,24 +72,33 @@ impl Control {
         items.into_iter().map(publication).collect()
     }
 
-    /// Publishes in order. `status` is the answer if all are accepted; `taken` counts.
+    /// Publishes in order. `status` is the answer if all are accepted; `taken` counts. The answer has
+    /// the number of receivers if it is known: because there are none, or because they are counted.
     fn publish_all(
         &self,
         publications: &[Arc<Publication>],
         status: u16,
         taken: &AtomicU64,
+        count_receivers: bool,
     ) -> Reply {
-        let mut published = 0u64;
+        let (mut published, mut reached) = (0u64, 0);
         for publication in publications {
-            if self.shared.directory.publish(&self.remote, publication).is_err() {
+            let Ok(workers) = self.shared.directory.publish(&self.remote, publication) else {
                 self.overloaded.fetch_add(1, Ordering::Relaxed);
                 break;
-            }
+            };
             published += 1;
+            reached += workers;
         }
         taken.fetch_add(published, Ordering::Relaxed);
         if published as usize == publications.len() {
-            return Reply::json_with(status, &json!({ "published": published }));
+            let mut reply = json!({ "published": published });
+            if reached == 0 {
+                reply["receivers"] = 0.into();
+            } else if count_receivers {
+                reply["receivers"] = self.receivers(publications).into();
+            }
+            return Reply::json_with(status, &reply);
         }
         let message = "a worker's mailbox is full: publish again, without the first `published` \
                        publications";
@@ -266,9 +275,11 @@ impl Program for Control {
         Some(self.connection(id, request))
     }
 
-    fn publish(&self, body: &[u8]) -> Reply {
+    fn publish(&self, body: &[u8], count_receivers: bool) -> Reply {
         match publish::parse(body, self.message_bytes_max()) {
-            Ok(publications) => self.publish_all(&publications, 200, &self.published),
+            Ok(publications) => {
+                self.publish_all(&publications, 200, &self.published, count_receivers)
+            }
             Err(BodyError::Malformed(what)) => Reply::error(400, "bad_request", &what),
             Err(BodyError::TooLarge(what)) => Reply::error(413, "too_large", &what),
         }
@@ -277,7 +288,7 @@ impl Program for Control {
     fn broadcast(&self, body: &[u8]) -> Reply {
         match broadcast::parse(body, self.message_bytes_max()) {
             Ok(BroadcastRequest::Publications(items)) => {
-                self.publish_all(&self.publications(items), 201, &self.broadcast)
+                self.publish_all(&self.publications(items), 201, &self.broadcast, false)
             }
             Ok(BroadcastRequest::Disconnect(request)) => self.end_sessions(request, 201),
             Err(BodyError::Malformed(what)) => Reply::error(422, "unreadable", &what),

@@ -10,7 +10,7 @@ use std::time::Duration;
 use admin::{ApiRequest, Reply};
 use engine::sys::process::now_ns;
 use serde_json::{Value, json};
-use topics::{TopicCounts, Traffic};
+use topics::{Publication, TopicCounts, Traffic};
 
 use super::{Control, WAIT};
 use crate::handler::{Post, TopicsQuery, TopicsReply, TopicsRequest};
@@ -140,12 +140,21 @@ impl Control {
         (figures, silent)
     }
 
+    /// The receivers of publications that were just posted; `None` if a worker does not count them in
+    /// time. A worker takes its posts in order, so it counts right after it has the publications.
+    pub(super) fn receivers(&self, publications: &[Arc<Publication>]) -> Option<u64> {
+        let mut topics: Vec<Arc<str>> =
+            publications.iter().map(|publication| Arc::clone(&publication.topic)).collect();
+        topics.sort_unstable();
+        topics.dedup();
+        let until_ns = now_ns() + WAIT.as_nanos() as u64;
+        let (subscribers, silent) = self.subscribers(&topics.into(), until_ns);
+        let each = publications.iter().map(|publication| subscribers.get(&publication.topic));
+        silent.is_empty().then(|| each.flatten().sum())
+    }
+
     /// The subscribers of topics now, and which workers did not answer in time.
-    pub(super) fn subscribers(
-        &self,
-        topics: &Arc<[Arc<str>]>,
-        until_ns: u64,
-    ) -> (Subscribers, Vec<usize>) {
+    fn subscribers(&self, topics: &Arc<[Arc<str>]>, until_ns: u64) -> (Subscribers, Vec<usize>) {
         let mut sums = Subscribers::new();
         let query = |position| TopicsQuery::Count { topics: Arc::clone(topics), position };
         let silent = self.query(&query(0), until_ns, |reply| {

@@ -77,4 +77,5 @@ mod stress_reference;
 mod tls;
 mod tls_admission;
 mod tls_streams;
+mod topic_isolation;
 mod topics;

@@ -73,8 +73,8 @@ impl IntoResponse for Reply {
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let content_type = (header::CONTENT_TYPE, self.content_type);
         match status {
-            // RFC 9110 section 15.6.4: when to retry.
-            StatusCode::SERVICE_UNAVAILABLE => {
+            // When to retry: RFC 6585 section 4, RFC 9110 section 15.6.4.
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
                 let again = [(header::RETRY_AFTER, retry_after())];
                 (status, [content_type], again, self.body).into_response()
             }
@@ -98,6 +98,8 @@ mod tests {
         };
         let told: BTreeSet<u64> = (0..1_000).map(told).collect();
         assert_eq!(told, (1..=10).collect());
+        let busy = Reply::error(429, "topic_overloaded", "try again").into_response();
+        assert!(busy.headers().contains_key(header::RETRY_AFTER));
         let fine = Reply::text(200, "ok").into_response();
         assert!(!fine.headers().contains_key(header::RETRY_AFTER));
     }

@@ -65,7 +65,8 @@ pub(crate) fn start(
 /// Converts a response of the admin listener to one of the public listener.
 pub(crate) fn respond(reply: Reply) -> Answer {
     let Reply { status, content_type, body } = reply;
-    let retry = (status == 503).then(|| ("Retry-After".into(), admin::retry_after().into()));
+    let retry =
+        matches!(status, 429 | 503).then(|| ("Retry-After".into(), admin::retry_after().into()));
     let headers = retry.into_iter().collect();
     Answer::Respond(Response { status, headers, content_type, body: body.into(), close: false })
 }

@@ -1,5 +1,6 @@
-//! [`RetryQueue`]: publications of this worker's clients that found a mailbox full. Their publishers
-//! are paused until the publications are delivered, so nothing is reordered and nothing is dropped.
+//! [`RetryQueue`]: publications of this worker's clients that found a mailbox full or their topic
+//! overloaded. Their publishers are paused until the publications are accepted, so nothing is reordered
+//! and nothing is dropped.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -40,7 +40,7 @@ pub(crate) struct WorkerCounters {
     pub(crate) subscription_bytes_freed: Counter,
     /// Messages published by sockets.
     pub(crate) published: Counter,
-    /// Times a publishing socket was paused because a mailbox was full.
+    /// Times a publishing socket was paused because its publication was refused.
     pub(crate) publish_paused: Counter,
     /// Handshakes refused for their origin.
     pub(crate) origin_refused: Counter,

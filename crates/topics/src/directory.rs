@@ -2,12 +2,41 @@
 //! only when a worker gets its first subscriber of a topic or loses its last.
 
 use std::hash::BuildHasher;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use engine::invariant::broken;
 use engine::{ConnId, MailboxFull, Remote, WORKERS_MAX};
 use foldhash::fast::RandomState;
-use hashbrown::HashMap;
+use hashbrown::HashTable;
+
+use crate::topic::{Reservation, Topic};
+
+/// Why a publication was refused: nothing of it was published.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Refused {
+    /// A worker's mailbox was full, or a worker has too much pending.
+    MailboxFull,
+    /// Its topic has more pending than can be delivered soon; others are not affected.
+    TopicOverloaded,
+}
+
+impl std::fmt::Display for Refused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Refused::MailboxFull => MailboxFull.fmt(f),
+            Refused::TopicOverloaded => f.write_str("the topic is overloaded; try again later"),
+        }
+    }
+}
+
+impl std::error::Error for Refused {}
+
+impl From<MailboxFull> for Refused {
+    fn from(_: MailboxFull) -> Self {
+        Refused::MailboxFull
+    }
+}
 
 /// A message for all subscribers of a topic, whatever their protocol.
 #[derive(Debug)]
@@ -24,13 +53,16 @@ pub struct Publication {
     pub accepted_ns: u64,
     /// The kind of message reported to receivers, if their protocol has a field for it.
     pub kind: Option<Box<str>>,
+    /// Counts it for its topic, once it was posted or is pending, until it is encoded on all workers.
+    reserved: OnceLock<Reservation>,
 }
 
 impl Publication {
     /// For all subscribers of a topic.
     #[must_use]
     pub fn new(topic: Arc<str>, data: Box<[u8]>, binary: bool) -> Self {
-        Publication { topic, data, binary, except: None, accepted_ns: 0, kind: None }
+        let reserved = OnceLock::new();
+        Publication { topic, data, binary, except: None, accepted_ns: 0, kind: None, reserved }
     }
 
     /// The same, with the time at which it was accepted.
@@ -44,6 +76,11 @@ impl Publication {
     pub fn bytes(&self) -> usize {
         let kind = self.kind.as_ref().map_or(0, |kind| kind.len());
         size_of::<Self>() + self.data.len() + self.topic.len() + kind
+    }
+
+    /// Counts it for its topic, if it is not counted yet.
+    pub(crate) fn reserve(&self, topic: &Arc<Topic>) {
+        self.reserved.get_or_init(|| Reservation::new(topic, self.bytes()));
     }
 }
 
@@ -72,20 +109,22 @@ impl WorkerSet {
 }
 
 struct Entry {
-    name: Arc<str>,
+    topic: Arc<Topic>,
     workers: Box<WorkerSet>,
 }
 
 /// Number of locks; a publication takes one of them for reading.
 const SHARDS: usize = 64;
 
-type Shard = RwLock<HashMap<Arc<str>, Entry, RandomState>>;
+type Shard = RwLock<HashTable<Entry>>;
 
 /// Which workers have subscribers of which topic. Cheap to clone, shared by all.
 #[derive(Clone)]
 pub struct Directory {
     shards: Arc<[Shard; SHARDS]>,
     hasher: RandomState,
+    /// Bytes of publications that are pending in the process.
+    pending_bytes: Arc<AtomicUsize>,
 }
 
 impl Default for Directory {
@@ -98,8 +137,9 @@ impl Directory {
     /// An empty directory.
     #[must_use]
     pub fn new() -> Self {
-        let shards = std::array::from_fn(|_| RwLock::new(HashMap::default()));
-        Directory { shards: Arc::new(shards), hasher: RandomState::default() }
+        let shards = std::array::from_fn(|_| Shard::default());
+        let pending_bytes = Arc::default();
+        Directory { shards: Arc::new(shards), hasher: RandomState::default(), pending_bytes }
     }
 
     /// Number of topics that have a subscriber on any worker.
@@ -108,16 +148,22 @@ impl Directory {
         self.shards.iter().map(|s| s.read().unwrap_or_else(PoisonError::into_inner).len()).sum()
     }
 
+    /// Bytes of accepted publications that are not yet encoded for all their groups.
+    #[must_use]
+    pub fn pending_bytes(&self) -> usize {
+        self.pending_bytes.load(Ordering::Relaxed)
+    }
+
     /// Publishes from a thread that is not a worker: to all workers that have subscribers, or to
-    /// none if one of their mailboxes is full. Returns how many workers got it.
+    /// none. Returns how many workers got it.
     ///
     /// # Errors
-    /// [`MailboxFull`]: retry later, or report it to the publisher.
+    /// [`Refused`]: retry later, or report it to the publisher.
     pub fn publish<P: From<Arc<Publication>>>(
         &self,
         remote: &Remote<P>,
         publication: &Arc<Publication>,
-    ) -> Result<usize, MailboxFull> {
+    ) -> Result<usize, Refused> {
         self.post(remote, publication, None)
     }
 
@@ -126,50 +172,70 @@ impl Directory {
         remote: &Remote<P>,
         publication: &Arc<Publication>,
         except: Option<usize>,
-    ) -> Result<usize, MailboxFull> {
+    ) -> Result<usize, Refused> {
         let topic = &*publication.topic;
-        let shard = self.shard(topic).read().unwrap_or_else(PoisonError::into_inner);
-        let Some(entry) = shard.get(topic) else { return Ok(0) };
-        let workers = entry.workers.iter().filter(move |&worker| Some(worker) != except);
+        let hash = self.hasher.hash_one(topic);
+        let shard = self.shard(hash).read().unwrap_or_else(PoisonError::into_inner);
+        let Some(entry) = shard.find(hash, |entry| entry.is(topic)) else { return Ok(0) };
+        let all = entry.workers.iter();
+        if !entry.topic.accepts(publication.bytes(), all.clone().count()) {
+            return Err(Refused::TopicOverloaded);
+        }
+        let workers = all.filter(move |&worker| Some(worker) != except);
         let reached = workers.clone().count();
-        remote.post_all(workers, publication.bytes(), || Arc::clone(publication).into())?;
+        if reached > 0 {
+            remote.post_all(workers, publication.bytes(), || Arc::clone(publication).into())?;
+            publication.reserve(&entry.topic);
+        }
         Ok(reached)
     }
 
-    /// Adds a worker that got its first subscriber of a topic. Returns the shared name of the
-    /// topic.
-    pub(crate) fn add_worker(&self, topic: &str, worker: u16) -> Arc<str> {
-        let mut shard = self.shard(topic).write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(entry) = shard.get_mut(topic) {
+    /// Adds a worker that got its first subscriber of a topic. Returns the topic.
+    pub(crate) fn add_worker(&self, topic: &str, worker: u16) -> Arc<Topic> {
+        let hash = self.hasher.hash_one(topic);
+        let mut shard = self.shard(hash).write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(entry) = shard.find_mut(hash, |entry| entry.is(topic)) {
             entry.workers.set(worker, true);
-            return Arc::clone(&entry.name);
+            return Arc::clone(&entry.topic);
         }
-        let name: Arc<str> = topic.into();
+        let topic = Topic::new(topic, &self.pending_bytes);
         let mut workers = Box::<WorkerSet>::default();
         workers.set(worker, true);
-        shard.insert(Arc::clone(&name), Entry { name: Arc::clone(&name), workers });
-        name
+        let entry = Entry { topic: Arc::clone(&topic), workers };
+        shard.insert_unique(hash, entry, |entry| self.hash(entry));
+        topic
     }
 
     /// Removes a worker that lost its last subscriber of a topic.
     pub(crate) fn remove_worker(&self, topic: &str, worker: u16) {
-        let mut shard = self.shard(topic).write().unwrap_or_else(PoisonError::into_inner);
-        let Some(entry) = shard.get_mut(topic) else {
+        let hash = self.hasher.hash_one(topic);
+        let mut shard = self.shard(hash).write().unwrap_or_else(PoisonError::into_inner);
+        let Ok(mut found) = shard.find_entry(hash, |entry| entry.is(topic)) else {
             return broken("a topic with subscribers is in the directory");
         };
-        entry.workers.set(worker, false);
-        if entry.workers.is_empty() {
-            shard.remove(topic);
+        found.get_mut().workers.set(worker, false);
+        if found.get().workers.is_empty() {
+            found.remove();
             if shard.capacity() > 64 && shard.len() < shard.capacity() / 8 {
                 let topics = shard.len();
-                shard.shrink_to(2 * topics);
+                shard.shrink_to(2 * topics, |entry| self.hash(entry));
             }
         }
     }
 
-    fn shard(&self, topic: &str) -> &Shard {
-        let hash = self.hasher.hash_one(topic) as usize;
-        &self.shards[hash % SHARDS]
+    fn hash(&self, entry: &Entry) -> u64 {
+        self.hasher.hash_one(&**entry.topic.name())
+    }
+
+    fn shard(&self, hash: u64) -> &Shard {
+        // Not the bits that the table of a shard uses.
+        &self.shards[(hash >> 32) as usize % SHARDS]
+    }
+}
+
+impl Entry {
+    fn is(&self, topic: &str) -> bool {
+        **self.topic.name() == *topic
     }
 }
 
@@ -184,8 +250,10 @@ mod tests {
         directory.add_worker("a", 700);
         directory.add_worker("b", 3);
         assert_eq!(directory.topics(), 2);
-        let shard = directory.shard("a").read().unwrap();
-        assert_eq!(shard.get("a").unwrap().workers.iter().collect::<Vec<_>>(), [1, 700]);
+        let hash = directory.hasher.hash_one("a");
+        let shard = directory.shard(hash).read().unwrap();
+        let entry = shard.find(hash, |entry| entry.is("a")).unwrap();
+        assert_eq!(entry.workers.iter().collect::<Vec<_>>(), [1, 700]);
         drop(shard);
         directory.remove_worker("a", 1);
         directory.remove_worker("a", 700);

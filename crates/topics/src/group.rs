@@ -7,6 +7,8 @@ use engine::invariant::broken;
 use engine::{ConnId, Core, Handler, SharedFrame, Sys};
 
 use crate::directory::Publication;
+use crate::lane::Budget;
+use crate::topic::Topic;
 
 /// Pending frames of a member are merged into one send up to this many bytes.
 const MERGED_BYTES_MAX: usize = 256 * 1024;
@@ -32,7 +34,7 @@ struct LogEntry {
 /// One topic in one encoding on one worker.
 pub(crate) struct Group {
     kind: u32,
-    topic: Arc<str>,
+    topic: Arc<Topic>,
     members: Vec<Member>,
     /// Frames that some member has not got yet, oldest first.
     log: VecDeque<LogEntry>,
@@ -52,7 +54,7 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    pub(crate) fn new(kind: u32, topic: Arc<str>) -> Self {
+    pub(crate) fn new(kind: u32, topic: Arc<Topic>) -> Self {
         Group {
             kind,
             topic,
@@ -72,21 +74,17 @@ impl Group {
         self.kind
     }
 
-    pub(crate) fn topic(&self) -> &str {
+    pub(crate) fn topic(&self) -> &Arc<Topic> {
         &self.topic
     }
 
-    pub(crate) fn topic_name(&self) -> &Arc<str> {
-        &self.topic
+    pub(crate) fn name(&self) -> &str {
+        self.topic.name()
     }
 
     /// Number of members.
     pub(crate) fn members(&self) -> usize {
         self.members.len()
-    }
-
-    pub(crate) fn shared_topic(&self) -> Arc<str> {
-        Arc::clone(&self.topic)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -155,17 +153,17 @@ impl Group {
         self.round_head = self.head();
     }
 
-    /// Visits members while the budgets last; returns `true` if there is more to do.
+    /// Visits members while the budget lasts; returns `true` if there is more to do.
     pub(crate) fn sweep<S: Sys, H: Handler>(
         &mut self,
         core: &mut Core<S, H>,
-        sends: &mut usize,
-        visits: &mut usize,
+        budget: &mut Budget,
     ) -> bool {
-        while self.left > 0 && *sends > 0 && *visits > 0 {
-            *visits -= 1;
-            if self.visit(core) {
-                *sends -= 1;
+        while self.left > 0 && budget.may_send() {
+            budget.visits -= 1;
+            if let Some(bytes) = self.visit(core) {
+                budget.sends -= 1;
+                budget.bytes = budget.bytes.saturating_sub(bytes);
             }
             self.left -= 1;
             if self.left == 0 {
@@ -180,24 +178,25 @@ impl Group {
         self.left > 0
     }
 
-    /// Sends the next member all frames that it lacks; returns `false` if it lacked none.
-    fn visit<S: Sys, H: Handler>(&mut self, core: &mut Core<S, H>) -> bool {
+    /// Sends the next member all frames that it lacks; returns their bytes, `None` if it
+    /// lacked none.
+    fn visit<S: Sys, H: Handler>(&mut self, core: &mut Core<S, H>) -> Option<usize> {
         if self.position >= self.members.len() {
             self.position = 0;
         }
         let head = self.head();
         let Some(member) = self.members.get_mut(self.position) else {
             broken("a group that is swept has members");
-            return false;
+            return None;
         };
         self.position += 1;
         let (slot, cursor) = (member.slot, member.cursor);
         if cursor == head {
-            return false;
+            return None;
         }
         member.cursor = head;
         // Its connection has ended; the membership is removed when that is reaped.
-        let Some(id) = core.id_at(slot) else { return false };
+        let id = core.id_at(slot)?;
         let first = cursor.wrapping_sub(self.base) as usize;
         let single = self.log.len() - first == 1;
         let excepted =
@@ -209,12 +208,14 @@ impl Group {
         };
         if let Some(frame) = merged {
             core.send_shared(id, &frame);
-            return true;
+            return Some(frame.bytes().len());
         }
+        let mut bytes = 0;
         for entry in self.log.range(first..).filter(|entry| entry.except != Some(id)) {
             core.send_shared(id, &entry.frame);
+            bytes += entry.frame.bytes().len();
         }
-        true
+        Some(bytes)
     }
 
     /// The frames from `cursor` on merged into one, unless they are too long for that.

@@ -3,6 +3,7 @@
 //! differently.
 
 use std::hash::BuildHasher;
+use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
@@ -30,7 +31,12 @@ struct Node {
     newer: u32,
     /// The previous one; for the oldest, the newest.
     older: u32,
+    /// The last lane of the topic, set at its oldest group only.
+    lane: u32,
 }
+
+/// No lane has this index.
+pub(crate) const NO_LANE: u32 = u32::MAX;
 
 /// An iteration over the groups of one topic, in the order in which they were added.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -75,33 +81,46 @@ impl Groups {
     pub(crate) fn find(&self, topic: &str, kind: u32) -> Option<u32> {
         let hash = self.hasher.hash_one((topic, kind));
         let is = |&index: &u32| {
-            self.get(index).is_some_and(|group| group.kind() == kind && group.topic() == topic)
+            self.get(index).is_some_and(|group| group.kind() == kind && group.name() == topic)
         };
         self.by_kind.find(hash, is).copied()
     }
 
+    /// The last lane of a topic, by its oldest group. The lane may be gone, and be another topic's.
+    pub(crate) fn lane(&self, oldest: u32) -> u32 {
+        self.node(oldest).map_or(NO_LANE, |node| node.lane)
+    }
+
+    pub(crate) fn set_lane(&mut self, oldest: u32, lane: u32) {
+        match self.node_mut(oldest) {
+            Some(node) => node.lane = lane,
+            None => broken("a topic's oldest group exists"),
+        }
+    }
+
     /// All groups of a topic, from the oldest to the newest.
     pub(crate) fn walk(&self, topic: &str) -> Option<GroupWalk> {
-        let is = |&index: &u32| self.get(index).is_some_and(|group| group.topic() == topic);
+        let is = |&index: &u32| self.get(index).is_some_and(|group| group.name() == topic);
         let oldest = *self.oldest.find(self.hasher.hash_one(topic), is)?;
         self.node(oldest).map(|node| GroupWalk { next: oldest, until: node.older })
     }
 
     /// Adds a group as the newest of its topic; there must be none of its kind.
     pub(crate) fn insert(&mut self, group: Group) -> u32 {
-        let (topic, kind) = (group.shared_topic(), group.kind());
-        let siblings = self.walk(&topic);
-        let index = self.all.insert(Node { group, newer: 0, older: 0 });
+        let (topic, kind) = (Arc::clone(group.topic()), group.kind());
+        let topic = &**topic.name();
+        let siblings = self.walk(topic);
+        let index = self.all.insert(Node { group, newer: 0, older: 0, lane: NO_LANE });
         // The first one is its own neighbour.
         let GroupWalk { next: oldest, until: newest } =
             siblings.unwrap_or(GroupWalk { next: index, until: index });
         self.link(newest, index);
         self.link(index, oldest);
         let (all, hasher) = (&self.all, &self.hasher);
-        let hash = hasher.hash_one((&*topic, kind));
+        let hash = hasher.hash_one((topic, kind));
         self.by_kind.insert_unique(hash, index, |&index| hash_of(all, hasher, index).0);
         if siblings.is_none() {
-            let hash = hasher.hash_one(&*topic);
+            let hash = hasher.hash_one(topic);
             self.oldest.insert_unique(hash, index, |&index| hash_of(all, hasher, index).1);
         }
         index
@@ -110,17 +129,19 @@ impl Groups {
     /// Removes a group; returns it, and whether its topic has others.
     pub(crate) fn remove(&mut self, index: u32) -> Option<(Group, bool)> {
         let node = self.node(index)?;
-        let (topic, newer, older) = (node.group.shared_topic(), node.newer, node.older);
-        let hash = self.hasher.hash_one((&*topic, node.group.kind()));
+        let (topic, newer, older) = (Arc::clone(node.group.topic()), node.newer, node.older);
+        let (topic, lane) = (&**topic.name(), node.lane);
+        let hash = self.hasher.hash_one((topic, node.group.kind()));
         match self.by_kind.find_entry(hash, |&other| other == index) {
             Ok(entry) => drop(entry.remove()),
             Err(_) => broken("a group is found by its topic and kind"),
         }
         let others = newer != index;
-        let hash = self.hasher.hash_one(&*topic);
+        let hash = self.hasher.hash_one(topic);
         if let Ok(mut entry) = self.oldest.find_entry(hash, |&other| other == index) {
             if others {
                 *entry.get_mut() = newer;
+                self.set_lane(newer, lane);
             } else {
                 entry.remove();
             }
@@ -169,14 +190,17 @@ fn hash_of(all: &Slots<Node>, hasher: &RandomState, index: u32) -> (u64, u64) {
         broken("an index in a table names a group");
         return (0, 0);
     };
-    (hasher.hash_one((group.topic(), group.kind())), hasher.hash_one(group.topic()))
+    (hasher.hash_one((group.name(), group.kind())), hasher.hash_one(group.name()))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
+    use crate::topic::Topic;
+
+    fn topic(name: &str) -> Arc<Topic> {
+        Topic::new(name, &Arc::default())
+    }
 
     fn walk(groups: &Groups, left: Option<GroupWalk>) -> Vec<u32> {
         let kind = |left: GroupWalk| groups.get(left.next).unwrap().kind();
@@ -190,7 +214,7 @@ mod tests {
     #[test]
     fn groups_are_found_and_walked_after_additions_and_removals() {
         let mut groups = Groups::default();
-        let topics: [Arc<str>; 2] = ["a".into(), "b".into()];
+        let topics = ["a", "b"].map(topic);
         for kind in 0..10_000 {
             for topic in &topics {
                 groups.insert(Group::new(kind, Arc::clone(topic)));
@@ -201,7 +225,7 @@ mod tests {
         for kind in (0..10_000).filter(|kind| kind % 3 == 0) {
             let index = groups.find("a", kind).unwrap();
             let (group, others) = groups.remove(index).unwrap();
-            assert_eq!((group.kind(), group.topic(), others), (kind, "a", true));
+            assert_eq!((group.kind(), group.name(), others), (kind, "a", true));
             assert!(groups.find("a", kind).is_none() && groups.remove(index).is_none());
         }
         let left: Vec<u32> = (0..10_000).filter(|kind| kind % 3 != 0).collect();
@@ -221,7 +245,7 @@ mod tests {
 
     #[test]
     fn a_walk_skips_removed_groups_and_ignores_new_ones() {
-        let topic: Arc<str> = "a".into();
+        let topic = topic("a");
         // A group is removed at each point of a walk: the others follow in order, later groups
         // never.
         for (walked, goes) in (0..5).flat_map(|walked| (0..5).map(move |goes| (walked, goes))) {

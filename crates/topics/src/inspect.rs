@@ -22,7 +22,7 @@ pub struct TopTopics {
 impl Topics {
     /// The topic of each of a subscriber's subscriptions.
     pub fn topics_of(&self, memberships: &Memberships) -> impl Iterator<Item = &Arc<str>> {
-        memberships.groups().filter_map(|index| self.groups.get(index).map(Group::topic_name))
+        memberships.groups().filter_map(|index| Some(self.groups.get(index)?.topic().name()))
     }
 
     /// The largest topics of about `budget` groups from a position on; 0 is the first. A topic is
@@ -69,7 +69,7 @@ impl Topics {
 impl Groups {
     /// The topic of the group at an index, if it is the oldest of its topic.
     fn topic_of_oldest(&self, index: u32) -> Option<&Arc<str>> {
-        let name = self.get(index)?.topic_name();
+        let name = self.get(index)?.topic().name();
         self.walk(name).filter(|walk| walk.next == index).map(|_| name)
     }
 }

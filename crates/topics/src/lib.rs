@@ -11,8 +11,12 @@
 //! idle.
 //!
 //! A topic may have thousands of groups on one worker. They get a publication in portions, turn by
-//! turn, and none while too much waits for the sweep; later publications wait, too. The oldest
-//! group gets it first.
+//! turn, and none while too much waits for the sweep; later publications to that topic wait, too. The
+//! oldest group gets it first.
+//!
+//! Topics do not wait for each other: each one with something to deliver has a [`lane`], and they are
+//! served round the ring, each as much as a [`lane::Budget`] allows. A topic that has more pending than
+//! can be delivered soon is refused ([`Refused::TopicOverloaded`]), and no other with it.
 //!
 //! Order: what one publisher publishes to one topic arrives in that order everywhere.
 
@@ -20,58 +24,51 @@ mod directory;
 mod group;
 mod groups;
 mod inspect;
+mod lane;
 mod memberships;
 mod meter;
 mod slots;
+mod topic;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
-pub use crate::directory::{Directory, Publication};
+pub use crate::directory::{Directory, Publication, Refused};
 pub use crate::inspect::TopTopics;
 pub use crate::memberships::{Memberships, Subscriber};
 pub use crate::meter::{TopicCount, TopicCounts, Traffic};
 pub use crate::slots::Slots;
 use engine::invariant::broken;
-use engine::{ConnId, Core, Handler, MailboxFull, SharedFrame, Sys};
+use engine::{ConnId, Core, Handler, SharedFrame, Sys};
 
 use crate::group::Group;
-use crate::groups::{GroupWalk, Groups};
+use crate::groups::{GroupWalk, Groups, NO_LANE};
+use crate::lane::{Budget, Lanes};
 use crate::meter::Meter;
 
-/// Groups for which a publication is encoded in one turn.
-const ENCODES_PER_TURN: usize = 512;
-/// Publications that may be pending before a worker accepts no more.
-const PENDING_MAX: usize = 1024;
-/// Members per turn of the worker that are sent something.
-const SENDS_PER_TURN: usize = 64;
-/// Members per turn that are visited.
-const VISITS_PER_TURN: usize = 4096;
-/// Bytes of frames that may wait for the sweep before a worker accepts no more posts and refuses
-/// publications of its own sockets.
+/// Bytes of pending publications of a worker before it accepts no more posts. Publishers are refused
+/// before that, unless very many topics are behind.
+const PENDING_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Bytes of frames that wait for the sweep. The frames of one topic may be as many as all topics
+/// leave free, so that some are always left for others.
 const SWEEP_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Time for deliveries in one turn, after which no other topic has its turn.
+const TURN_NS: u64 = 500_000;
 
 /// The subscriptions of one worker's connections.
 pub struct Topics {
     worker: u16,
     directory: Directory,
     groups: Groups,
-    /// Publications that not all groups of their topic have got, in their order.
-    pending: VecDeque<PendingPublication>,
+    /// What is to be delivered, by topic.
+    lanes: Lanes,
+    /// Bytes of publications in the lanes, and of frames that some member lacks.
     pending_bytes: usize,
-    /// What is left of this turn's budget.
-    encodes: usize,
-    /// Groups with members that lack frames; or removed since.
-    active: VecDeque<u32>,
     waiting_bytes: usize,
+    /// What is left for publications that are encoded at once.
+    at_once: Budget,
     subscriptions: u64,
     scratch: Vec<u8>,
     meter: Meter,
-}
-
-struct PendingPublication {
-    publication: Arc<Publication>,
-    left: Option<GroupWalk>,
 }
 
 impl Topics {
@@ -82,11 +79,10 @@ impl Topics {
             worker,
             directory,
             groups: Groups::default(),
-            pending: VecDeque::new(),
+            lanes: Lanes::default(),
             pending_bytes: 0,
-            encodes: ENCODES_PER_TURN,
-            active: VecDeque::new(),
             waiting_bytes: 0,
+            at_once: Budget::AT_ONCE,
             subscriptions: 0,
             scratch: Vec::new(),
             meter: Meter::default(),
@@ -103,7 +99,7 @@ impl Topics {
     #[must_use]
     pub fn only_topic(&self, memberships: &Memberships) -> Option<Arc<str>> {
         let index = memberships.only()?;
-        self.groups.get(index).map(Group::shared_topic)
+        self.groups.get(index).map(|group| Arc::clone(group.topic().name()))
     }
 
     /// The encodings of a subscriber's subscriptions.
@@ -189,24 +185,23 @@ impl Topics {
     /// own. `encode` appends the publication as the subscribers of a group receive it.
     ///
     /// # Errors
-    /// [`MailboxFull`] if another worker's mailbox or this worker's sweep is at its limit; nothing
-    /// was published then, and the publisher should pause and retry.
+    /// [`Refused`]: nothing was published then, and the publisher should pause and retry.
     pub fn publish<S: Sys, H>(
         &mut self,
         core: &mut Core<S, H>,
         publication: &Arc<Publication>,
         encode: impl FnMut(&mut Core<S, H>, u32, &Publication, &mut Vec<u8>),
-    ) -> Result<(), MailboxFull>
+    ) -> Result<(), Refused>
     where
         H: Handler<User: Subscriber, Post: From<Arc<Publication>>>,
     {
         if !self.accepts_posts() {
-            return Err(MailboxFull);
+            return Err(Refused::MailboxFull);
         }
         let me = Some(usize::from(self.worker));
-        if let Err(full) = self.directory.post(core.remote(), publication, me) {
-            core.counters().mailbox_full.add(1);
-            return Err(full);
+        if let Err(refused) = self.directory.post(core.remote(), publication, me) {
+            core.counters().mailbox_full.add(u64::from(refused == Refused::MailboxFull));
+            return Err(refused);
         }
         self.deliver(core, publication, encode);
         Ok(())
@@ -220,97 +215,169 @@ impl Topics {
         publication: &Arc<Publication>,
         mut encode: impl FnMut(&mut Core<S, H>, u32, &Publication, &mut Vec<u8>),
     ) {
-        let mut left = self.groups.walk(&publication.topic);
-        if self.pending.is_empty() {
-            left = self.encode_for(core, publication, left, &mut encode);
+        let Some(walk) = self.groups.walk(&publication.topic) else { return };
+        let index = self.lane(walk.next);
+        let Some(lane) = self.lanes.get_mut(index) else {
+            return broken("a lane that was found or added exists");
+        };
+        let mut left = Some(walk);
+        if lane.pending.is_empty() {
+            let portion = self.at_once.portion();
+            let mut rest = portion;
+            left = self.encode_for(core, index, publication, left, &mut rest, &mut encode);
+            self.at_once.spend(portion, rest);
         }
-        if left.is_some() {
+        if left.is_some()
+            && let Some(lane) = self.lanes.get_mut(index)
+        {
             self.pending_bytes += publication.bytes();
-            self.pending
-                .push_back(PendingPublication { publication: Arc::clone(publication), left });
+            lane.defer(publication, left, core.now_ns());
         }
     }
 
     /// Whether there is room for further publications.
     #[must_use]
     pub fn accepts_posts(&self) -> bool {
-        self.waiting_bytes + self.pending_bytes < SWEEP_BYTES_MAX
-            && self.pending.len() < PENDING_MAX
+        self.pending_bytes < PENDING_BYTES_MAX
     }
 
-    /// Runs a portion of the sweep, with `encode` as in [`Topics::deliver`]. Returns when to
-    /// continue, as [`Handler::turn`] does.
+    /// Delivers a portion, with `encode` as in [`Topics::deliver`]. Returns when to continue, as
+    /// [`Handler::turn`] does.
     pub fn turn<S: Sys, H: Handler>(
         &mut self,
         core: &mut Core<S, H>,
         mut encode: impl FnMut(&mut Core<S, H>, u32, &Publication, &mut Vec<u8>),
     ) -> Option<u64> {
-        self.encodes = ENCODES_PER_TURN;
-        self.encode_pending(core, &mut encode);
-        let (mut sends, mut visits) = (SENDS_PER_TURN, VISITS_PER_TURN);
-        while sends > 0 && visits > 0 {
-            let Some(index) = self.active.pop_front() else { break };
-            let Some(group) = self.groups.get_mut(index) else { continue };
-            let before = group.waiting_bytes();
-            let more = group.sweep(core, &mut sends, &mut visits);
-            self.waiting_bytes -= before - group.waiting_bytes();
-            if more {
-                self.active.push_back(index);
+        self.at_once = Budget::AT_ONCE;
+        if self.lanes.len() == 0 {
+            return None;
+        }
+        let until_ns = core.clock_ns() + TURN_NS;
+        let mut budget = Budget::TURN;
+        // Lanes in a row for which nothing could be done.
+        let mut in_vain = 0;
+        while in_vain < self.lanes.len() {
+            let Some(index) = self.lanes.next() else { break };
+            let portion = budget.portion();
+            let mut rest = portion;
+            self.encode_pending(core, index, &mut rest, &mut encode);
+            self.sweep(core, index, &mut rest);
+            self.lanes.end_turn(index, core.now_ns());
+            budget.spend(portion, rest);
+            in_vain = if rest == portion { in_vain + 1 } else { 0 };
+            if !budget.may_send() || self.lanes.len() > 0 && core.clock_ns() >= until_ns {
+                break;
             }
         }
-        let rests = self.active.is_empty() && self.pending.is_empty();
-        (!rests).then(|| core.now_ns())
+        (self.lanes.len() > 0).then(|| core.now_ns())
     }
 
+    /// The lane of a topic, by the oldest of its groups.
+    fn lane(&mut self, oldest: u32) -> u32 {
+        let lane = self.groups.lane(oldest);
+        let Some(group) = self.groups.get(oldest) else {
+            broken("a walk names groups that exist");
+            return lane;
+        };
+        if self.lanes.of(lane, group.topic()).is_some() {
+            return lane;
+        }
+        let lane = self.lanes.add(group.topic());
+        self.groups.set_lane(oldest, lane);
+        lane
+    }
+
+    /// Sends what a lane's groups wait for.
+    fn sweep<S: Sys, H: Handler>(
+        &mut self,
+        core: &mut Core<S, H>,
+        index: u32,
+        budget: &mut Budget,
+    ) {
+        let Some(lane) = self.lanes.get_mut(index) else { return };
+        while budget.may_send() {
+            let Some(active) = lane.active.pop_front() else { break };
+            let group = self.groups.get_mut(active);
+            // It may have been removed, and the index be another one's now.
+            let Some(group) = group.filter(|group| lane.is_of(group.topic())) else { continue };
+            let before = group.waiting_bytes();
+            let more = group.sweep(core, budget);
+            let sent = before - group.waiting_bytes();
+            self.waiting_bytes -= sent;
+            lane.waiting_bytes -= sent;
+            if more {
+                lane.active.push_back(active);
+            }
+        }
+    }
+
+    /// Encodes what is pending in a lane.
     fn encode_pending<S: Sys, H: Handler>(
         &mut self,
         core: &mut Core<S, H>,
+        index: u32,
+        budget: &mut Budget,
         encode: &mut impl FnMut(&mut Core<S, H>, u32, &Publication, &mut Vec<u8>),
     ) {
-        while let Some(PendingPublication { publication, left }) = self.pending.front() {
-            let (publication, left) = (Arc::clone(publication), *left);
-            let left = self.encode_for(core, &publication, left, encode);
+        while let Some(first) = self.lanes.get_mut(index).and_then(|lane| lane.pending.front()) {
+            let (publication, left) = (Arc::clone(&first.publication), first.left);
+            let left = self.encode_for(core, index, &publication, left, budget, encode);
+            let Some(lane) = self.lanes.get_mut(index) else { break };
             if left.is_some() {
-                match self.pending.front_mut() {
+                match lane.pending.front_mut() {
                     Some(first) => first.left = left,
                     None => broken("the first pending publication stays while it is encoded"),
                 }
-                return;
+                break;
             }
             self.pending_bytes -= publication.bytes();
-            self.pending.pop_front();
+            lane.pending.pop_front();
         }
     }
 
-    /// Encodes for the groups that are left, within the limits of the turn and the sweep. Returns
-    /// the groups that remain.
+    /// Encodes for the groups that are left, within the budget and what may wait for the sweep.
+    /// Returns the groups that remain.
     fn encode_for<S: Sys, H: Handler>(
         &mut self,
         core: &mut Core<S, H>,
+        index: u32,
         publication: &Publication,
         mut left: Option<GroupWalk>,
+        budget: &mut Budget,
         encode: &mut impl FnMut(&mut Core<S, H>, u32, &Publication, &mut Vec<u8>),
     ) -> Option<GroupWalk> {
-        while self.encodes > 0 && self.waiting_bytes < SWEEP_BYTES_MAX {
-            let Some(now) = left else { break };
+        let Some(lane) = self.lanes.get_mut(index) else {
+            broken("a lane exists while its publications are encoded");
+            return None;
+        };
+        while let Some(now) = left {
+            let free = SWEEP_BYTES_MAX.saturating_sub(self.waiting_bytes);
+            if !budget.may_encode() || lane.waiting_bytes >= free {
+                break;
+            }
             left = now.advance(&self.groups);
-            self.encodes -= 1;
+            budget.encodes -= 1;
             let Some(group) = self.groups.get_mut(now.next) else {
                 broken("a walk names groups that exist");
                 continue;
             };
             self.scratch.clear();
             encode(core, group.kind(), publication, &mut self.scratch);
+            // Compressing costs by the bytes before it.
+            let bytes = self.scratch.len().max(publication.data.len());
+            budget.bytes = budget.bytes.saturating_sub(bytes);
             if self.scratch.is_empty() {
                 continue;
             }
-            let (topic, members) = (group.topic_name(), group.members());
+            let (topic, members) = (group.topic().name(), group.members());
             self.meter.count(core.now_ns(), topic, members, publication.data.len());
             let before = group.waiting_bytes();
             if group.publish(SharedFrame::new(&self.scratch, 1), publication) {
-                self.active.push_back(now.next);
+                lane.active.push_back(now.next);
             }
-            self.waiting_bytes += group.waiting_bytes() - before;
+            let added = group.waiting_bytes() - before;
+            self.waiting_bytes += added;
+            lane.waiting_bytes += added;
         }
         self.scratch.shrink_to(64 * 1024);
         left
@@ -319,9 +386,10 @@ impl Topics {
     fn add_group(&mut self, topic: &str, kind: u32) -> u32 {
         let sibling = self.groups.walk(topic).and_then(|all| self.groups.get(all.next));
         let topic = match sibling {
-            Some(sibling) => sibling.shared_topic(),
+            Some(sibling) => Arc::clone(sibling.topic()),
             None => self.directory.add_worker(topic, self.worker),
         };
+        topic.group_added();
         self.groups.insert(Group::new(kind, topic))
     }
 
@@ -346,15 +414,30 @@ impl Topics {
     }
 
     fn remove_group(&mut self, index: u32) {
-        for pending in &mut self.pending {
-            pending.left = pending.left.and_then(|left| left.without(index, &self.groups));
+        let Some(topic) = self.groups.get(index).map(|group| Arc::clone(group.topic())) else {
+            return broken("a group that lost its last member exists");
+        };
+        // Read before, as the link is at the oldest group.
+        let lane = match self.groups.walk(topic.name()) {
+            Some(walk) if self.lanes.len() > 0 => self.groups.lane(walk.next),
+            _ => NO_LANE,
+        };
+        if let Some(lane) = self.lanes.of(lane, &topic) {
+            lane.remove_group(index, &self.groups);
         }
         let Some((group, others)) = self.groups.remove(index) else {
             return broken("a group that lost its last member exists");
         };
+        topic.group_removed();
         self.waiting_bytes -= group.waiting_bytes();
+        if let Some(lane) = self.lanes.of(lane, &topic) {
+            lane.waiting_bytes -= group.waiting_bytes();
+            if !others {
+                self.pending_bytes -= lane.clear();
+            }
+        }
         if !others {
-            self.directory.remove_worker(group.topic(), self.worker);
+            self.directory.remove_worker(topic.name(), self.worker);
         }
     }
 }

@@ -15,7 +15,7 @@ use admin::{
 use engine::sys::process::now_ns;
 use engine::{Remote, Totals};
 use serde_json::{Value, json};
-use topics::Publication;
+use topics::{Publication, Refused};
 
 use crate::auth::Cause;
 use crate::broadcast::{self, Broadcast, BroadcastRequest, Disconnect};
@@ -34,6 +34,8 @@ pub(crate) struct Control {
     published: AtomicU64,
     broadcast: AtomicU64,
     overloaded: AtomicU64,
+    /// Publish requests refused because a topic has too much pending.
+    topic_overloaded: AtomicU64,
 }
 
 impl Control {
@@ -45,6 +47,7 @@ impl Control {
             published: AtomicU64::new(0),
             broadcast: AtomicU64::new(0),
             overloaded: AtomicU64::new(0),
+            topic_overloaded: AtomicU64::new(0),
         }
     }
 
@@ -65,9 +68,11 @@ impl Control {
         let publication = |item: Broadcast| {
             let except = item.exclude.and_then(|sid| self.shared.sids.find(&sid));
             let data = item.data.into_bytes().into();
-            let publication = Publication::new(item.stream.into(), data, false).accepted(now_ns());
-            let kind = item.kind.map(String::into_boxed_str);
-            Arc::new(Publication { except, kind, ..publication })
+            let mut publication =
+                Publication::new(item.stream.into(), data, false).accepted(now_ns());
+            publication.except = except;
+            publication.kind = item.kind.map(String::into_boxed_str);
+            Arc::new(publication)
         };
         items.into_iter().map(publication).collect()
     }
@@ -76,34 +81,54 @@ impl Control {
     /// the number of receivers if it is known: because there are none, or because they are counted.
     fn publish_all(
         &self,
-        publications: &[Arc<Publication>],
+        publications: Vec<Arc<Publication>>,
         status: u16,
         taken: &AtomicU64,
         count_receivers: bool,
     ) -> Reply {
         let (mut published, mut reached) = (0u64, 0);
+        let (mut topics, mut refused) = (Vec::new(), None);
+        // By value: a publication counts as pending while it is kept.
         for publication in publications {
-            let Ok(workers) = self.shared.directory.publish(&self.remote, publication) else {
-                self.overloaded.fetch_add(1, Ordering::Relaxed);
-                break;
+            let workers = match self.shared.directory.publish(&self.remote, &publication) {
+                Ok(workers) => workers,
+                Err(why) => {
+                    refused = Some((why, publication));
+                    break;
+                }
             };
             published += 1;
             reached += workers;
+            if count_receivers {
+                topics.push(Arc::clone(&publication.topic));
+            }
         }
         taken.fetch_add(published, Ordering::Relaxed);
-        if published as usize == publications.len() {
+        let Some((why, publication)) = refused else {
             let mut reply = json!({ "published": published });
             if reached == 0 {
                 reply["receivers"] = 0.into();
             } else if count_receivers {
-                reply["receivers"] = self.receivers(publications).into();
+                reply["receivers"] = self.receivers(&topics).into();
             }
             return Reply::json_with(status, &reply);
-        }
-        let message = "a worker's mailbox is full: publish again, without the first `published` \
-                       publications";
-        let reply = json!({ "error": "overloaded", "message": message, "published": published });
-        Reply::json_with(503, &reply)
+        };
+        let again = "publish again, without the first `published` publications";
+        let (status, error, count, message) = match why {
+            Refused::MailboxFull => {
+                let message = format!("a worker's mailbox is full: {again}");
+                (503, "overloaded", &self.overloaded, message)
+            }
+            Refused::TopicOverloaded => {
+                let topic = &publication.topic;
+                let message =
+                    format!("topic {topic} has more pending than can be delivered soon: {again}");
+                (429, "topic_overloaded", &self.topic_overloaded, message)
+            }
+        };
+        count.fetch_add(1, Ordering::Relaxed);
+        let reply = json!({ "error": error, "message": message, "published": published });
+        Reply::json_with(status, &reply)
     }
 
     /// Posts a disconnect to every running worker. They end the sessions when they read it.
@@ -166,6 +191,8 @@ impl Program for Control {
         gauge("subscription_bytes", "Memory counted for subscriptions.", bytes);
         let topics = self.shared.directory.topics() as u64;
         gauge("topics", "Topics that have a subscriber.", topics);
+        let bytes = self.shared.directory.pending_bytes() as u64;
+        gauge("publications_pending_bytes", "Publications that are not encoded yet.", bytes);
         let running = self.shared.running().count() as u64;
         gauge("workers", "Workers started so far.", running);
         gauge("workers_max", "Workers that can be started.", self.remote.workers() as u64);
@@ -192,6 +219,8 @@ impl Program for Control {
         counter("broadcast_refused", help, refused);
         let overloaded = self.overloaded.load(Ordering::Relaxed);
         counter("publish_overloaded", "Publish requests answered 503.", overloaded);
+        let overloaded = self.topic_overloaded.load(Ordering::Relaxed);
+        counter("topic_overloaded", "Publish requests answered 429.", overloaded);
         let paused = self.sum(|worker| worker.publish_paused.get());
         counter("publish_paused", "Times a publishing client was paused.", paused);
         let refused = self.sum(|worker| worker.origin_refused.get());
@@ -232,6 +261,8 @@ impl Program for Control {
                 "broadcast": self.broadcast.load(Ordering::Relaxed),
                 "socket": self.sum(|worker| worker.published.get()),
             },
+            "publications_pending_bytes": self.shared.directory.pending_bytes(),
+            "topic_overloaded": self.topic_overloaded.load(Ordering::Relaxed),
             "publish_overloaded": self.overloaded.load(Ordering::Relaxed),
             "broadcast_refused": self.sum(|worker| worker.broadcast_refused.get()),
             "publish_paused": self.sum(|worker| worker.publish_paused.get()),
@@ -278,7 +309,7 @@ impl Program for Control {
     fn publish(&self, body: &[u8], count_receivers: bool) -> Reply {
         match publish::parse(body, self.message_bytes_max()) {
             Ok(publications) => {
-                self.publish_all(&publications, 200, &self.published, count_receivers)
+                self.publish_all(publications, 200, &self.published, count_receivers)
             }
             Err(BodyError::Malformed(what)) => Reply::error(400, "bad_request", &what),
             Err(BodyError::TooLarge(what)) => Reply::error(413, "too_large", &what),
@@ -288,7 +319,7 @@ impl Program for Control {
     fn broadcast(&self, body: &[u8]) -> Reply {
         match broadcast::parse(body, self.message_bytes_max()) {
             Ok(BroadcastRequest::Publications(items)) => {
-                self.publish_all(&self.publications(items), 201, &self.broadcast, false)
+                self.publish_all(self.publications(items), 201, &self.broadcast, false)
             }
             Ok(BroadcastRequest::Disconnect(request)) => self.end_sessions(request, 201),
             Err(BodyError::Malformed(what)) => Reply::error(422, "unreadable", &what),

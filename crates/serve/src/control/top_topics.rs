@@ -10,7 +10,7 @@ use std::time::Duration;
 use admin::{ApiRequest, Reply};
 use engine::sys::process::now_ns;
 use serde_json::{Value, json};
-use topics::{Publication, TopicCounts, Traffic};
+use topics::{TopicCounts, Traffic};
 
 use super::{Control, WAIT};
 use crate::handler::{Post, TopicsQuery, TopicsReply, TopicsRequest};
@@ -140,16 +140,16 @@ impl Control {
         (figures, silent)
     }
 
-    /// The receivers of publications that were just posted; `None` if a worker does not count them in
-    /// time. A worker takes its posts in order, so it counts right after it has the publications.
-    pub(super) fn receivers(&self, publications: &[Arc<Publication>]) -> Option<u64> {
-        let mut topics: Vec<Arc<str>> =
-            publications.iter().map(|publication| Arc::clone(&publication.topic)).collect();
+    /// The receivers of publications that were just posted to these topics, one entry for each; `None`
+    /// if a worker does not count them in time. A worker takes its posts in order, so it counts right
+    /// after it has the publications.
+    pub(super) fn receivers(&self, published: &[Arc<str>]) -> Option<u64> {
+        let mut topics = published.to_vec();
         topics.sort_unstable();
         topics.dedup();
         let until_ns = now_ns() + WAIT.as_nanos() as u64;
         let (subscribers, silent) = self.subscribers(&topics.into(), until_ns);
-        let each = publications.iter().map(|publication| subscribers.get(&publication.topic));
+        let each = published.iter().map(|topic| subscribers.get(topic));
         silent.is_empty().then(|| each.flatten().sum())
     }
 

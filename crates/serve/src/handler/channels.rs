@@ -130,9 +130,10 @@ impl ServeHandler {
             return self.counters(core.worker()).commands_ignored.add(1);
         };
         let topic = Arc::clone(&found.topic);
-        let publication =
+        let mut publication =
             Publication::new(topic, data.as_bytes().into(), false).accepted(core.now_ns());
-        self.publish(core, id, Arc::new(Publication { except: Some(id), ..publication }));
+        publication.except = Some(id);
+        self.publish(core, id, Arc::new(publication));
     }
 
     /// Rejects: there is no history yet.

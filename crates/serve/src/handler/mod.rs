@@ -158,7 +158,7 @@ impl ServeHandler {
         }
     }
 
-    /// Publishes for a client. While a mailbox is full its publisher is not read.
+    /// Publishes for a client. While a mailbox is full or the topic overloaded it is not read.
     fn publish<S: Sys>(
         &mut self,
         core: &mut Core<S, Self>,
@@ -178,7 +178,8 @@ impl ServeHandler {
         }
     }
 
-    /// Publishes to all workers that have subscribers, or to none if one of them has no room.
+    /// Publishes to all workers that have subscribers, or to none if one of them or the topic has no
+    /// room.
     fn try_publish<S: Sys>(
         &mut self,
         core: &mut Core<S, Self>,
@@ -191,7 +192,7 @@ impl ServeHandler {
         self.topics.publish(core, publication, encode).is_ok()
     }
 
-    /// Retries publications that found a mailbox full.
+    /// Retries publications that were refused.
     fn retry_publications<S: Sys>(&mut self, core: &mut Core<S, Self>) {
         let due = self.retry_queue.take_due(core.now_ns());
         if due.is_empty() {

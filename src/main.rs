@@ -29,6 +29,7 @@ mod running;
 mod screen;
 mod settings;
 mod tls;
+mod tls_listeners;
 mod units;
 
 use std::ffi::OsString;

@@ -4,10 +4,11 @@ use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use admin::ConnectionLimits;
 use admin::log::{self, LogWriter};
+use admin::{ConnectionLimits, Listener};
 use anyhow::{Context, Result, bail};
 use clap::FromArgMatches;
+use clap::builder::ArgPredicate;
 use engine::sys::process::{self, Signal, wait_signal};
 use serde_json::json;
 use serve::{Address, Server};
@@ -15,6 +16,7 @@ use tracing::level_filters::LevelFilter;
 use tracing::{error, info, warn};
 
 use crate::settings::Settings;
+use crate::tls_listeners::TlsListenerFlags;
 use crate::units;
 
 /// Headings of flags, which are the topics of `help`.
@@ -28,16 +30,20 @@ const RELOAD_POLL: Duration = Duration::from_millis(50);
 const END_WAIT: Duration = Duration::from_millis(20);
 
 /// Keys of these flags that take effect on SIGHUP.
-pub(crate) const RELOADABLE: &[&str] = &["admin_key", "drain", "drain_delay"];
+pub(crate) const RELOADABLE: &[&str] =
+    &["admin_key", "drain", "drain_delay", "redirect_except", "redirect_https"];
 
 /// The flags of every server.
 #[derive(clap::Args, Debug)]
 #[group(id = "server")]
 pub(crate) struct Flags {
-    /// Address and port for clients, or unix:/PATH; port 0 takes a free port. Repeatable
+    /// Address and port for clients, or unix:/PATH; port 0 takes a free port. Repeatable. With
+    /// --listen-tls these listeners have no TLS, and there is none by default
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080", value_delimiter = ',',
-        help_heading = LISTENERS)]
-    pub(crate) listen: Vec<Address>,
+        default_value_if("listen_tls", ArgPredicate::IsPresent, None), help_heading = LISTENERS)]
+    listen: Vec<Address>,
+    #[command(flatten)]
+    pub(crate) tls_listeners: TlsListenerFlags,
     /// Address and port for operators, unix:/PATH, or off
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8090", value_parser = admin,
         help_heading = LISTENERS)]
@@ -97,6 +103,11 @@ pub(crate) trait ServerArgs: clap::Args + FromArgMatches {
 }
 
 impl Flags {
+    /// The listeners for clients: without TLS, and with it. `has_tls`: there is a certificate.
+    pub(crate) fn listeners(&self, has_tls: bool) -> Result<(Vec<Address>, Vec<Address>)> {
+        self.tls_listeners.split(&self.listen, has_tls)
+    }
+
     /// Limits of the admin listener's connections.
     pub(crate) fn admin_connections(&self) -> ConnectionLimits {
         let connections = usize::from(self.admin_connections);
@@ -266,9 +277,14 @@ pub(crate) fn check_reloadable<A: ServerArgs>(
 
 fn print_ready(running: &impl Server) -> io::Result<()> {
     let running = running.lifecycle();
+    let addresses = |wanted: &dyn Fn(&Listener) -> bool| -> Vec<String> {
+        let listeners = running.listen().iter().filter(|listener| wanted(listener));
+        listeners.map(|listener| listener.address.to_string()).collect()
+    };
     let line = json!({
-        "listen": running.listen().first().map(Address::to_string),
-        "listeners": running.listen().iter().map(Address::to_string).collect::<Vec<_>>(),
+        "listen": addresses(&|_| true).first(),
+        "listeners": addresses(&|_| true),
+        "listeners_tls": addresses(&|listener| listener.tls),
         "admin": running.admin().map(Address::to_string),
         "pid": std::process::id(),
     });

@@ -19,8 +19,9 @@ pub(crate) const RELOADABLE: &[&str] = &["tls_cert", "tls_client_ca", "tls_key",
 /// The flags of a server.
 #[derive(clap::Args, Debug)]
 pub(crate) struct ServerFlags {
-    /// Serve TLS on all client listeners, with the certificate and chain in this PEM file. Repeatable:
-    /// the client's server name (SNI) selects one, the first is the default
+    /// Serve TLS on all client listeners, or on those of --listen-tls, with the certificate and chain
+    /// in this PEM file. Repeatable: the client's server name (SNI) selects one, the first is the
+    /// default
     #[arg(long, value_name = "FILE", value_delimiter = ',', help_heading = HEADING)]
     tls_cert: Vec<PathBuf>,
     /// Private key of the certificate, PEM; one for each certificate, in the same order

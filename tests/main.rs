@@ -32,6 +32,7 @@ mod hostile;
 mod install;
 mod lifecycle;
 mod limits;
+mod listeners;
 mod load;
 mod load_counting;
 mod load_hostile;

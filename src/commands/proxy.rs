@@ -252,8 +252,11 @@ fn reload(
 }
 
 fn config(args: &Args) -> Result<Config> {
+    let live = live(args)?;
+    let (listen, listen_tls) = args.server.listeners(live.tls.is_some())?;
     Ok(Config {
-        listen: args.server.listen.clone(),
+        listen,
+        listen_tls,
         admin: args.server.admin.0.clone(),
         admin_connections: args.server.admin_connections(),
         workers: args.server.workers.map(usize::from),
@@ -262,7 +265,7 @@ fn config(args: &Args) -> Result<Config> {
         sources: args.source.clone(),
         access_log: args.access_log.clone().map(|path| (path, args.access_log_format)),
         routes: routes(args)?,
-        live: live(args)?,
+        live,
     })
 }
 
@@ -332,6 +335,7 @@ fn live(args: &Args) -> Result<Live> {
         timeouts,
         bodies: args.bodies.limits(),
         tls: args.tls.server()?,
+        redirect: args.server.tls_listeners.redirect(),
         forwarded: args.forwarded,
         real_ip: args.x_real_ip,
         request_ids: args.request_id,

@@ -172,13 +172,16 @@ fn read(flags: &ArgMatches) -> Result<(Settings<Args>, Vec<String>)> {
 fn reload(running: &Running, old: &Settings<Args>, flags: &ArgMatches) -> Result<Settings<Args>> {
     let (new, _) = read(flags)?;
     running::check_reloadable(old, &new, RELOADABLE)?;
-    running.reload(&live(&new.args)?).map_err(anyhow::Error::msg)?;
+    running.reload(&config(&new.args)?.live).map_err(anyhow::Error::msg)?;
     Ok(new)
 }
 
 fn config(args: &Args) -> Result<Config> {
+    let live = live(args)?;
+    let (listen, listen_tls) = args.server.listeners(live.tls.is_some())?;
     Ok(Config {
-        listen: args.server.listen.clone(),
+        listen,
+        listen_tls,
         admin: args.server.admin.0.clone(),
         admin_connections: args.server.admin_connections(),
         echo: args.echo,
@@ -188,7 +191,7 @@ fn config(args: &Args) -> Result<Config> {
         workers: args.server.workers.map(usize::from),
         max_connections: args.max_connections,
         backlog: args.server.backlog,
-        live: live(args)?,
+        live,
     })
 }
 
@@ -214,8 +217,18 @@ fn live(args: &Args) -> Result<Live> {
     let (allow_origin, admin_key) = (args.allow_origin.clone(), args.server.admin_key.clone());
     let allow_host = args.allow_host.clone();
     let (auth, tls) = (args.auth.auth()?, args.tls.server()?);
+    let redirect = args.server.tls_listeners.redirect();
     let channels = args.channels.channels();
-    Ok(Live { limits, allow_origin, allow_host, admin_key, channels, auth, tls })
+    Ok(Live {
+        limits,
+        allow_origin,
+        allow_host,
+        admin_key,
+        channels,
+        auth,
+        tls,
+        redirect,
+    })
 }
 
 fn message_bytes(text: &str) -> Result<u32, String> {

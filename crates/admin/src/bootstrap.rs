@@ -26,8 +26,10 @@ const ACCEPT_QUEUES: usize = 32;
 /// What a server needs from its workers and listeners.
 #[derive(Copy, Clone, Debug)]
 pub struct BootstrapConfig<'w> {
-    /// Addresses to listen on; port 0 takes a free port.
+    /// Addresses to listen on without TLS; port 0 takes a free port.
     pub listen: &'w [Address],
+    /// The same with TLS.
+    pub listen_tls: &'w [Address],
     /// Length of the accept queue.
     pub backlog: u32,
     /// The time without an acknowledgement after which a client counts as dead.
@@ -42,6 +44,32 @@ pub struct BootstrapConfig<'w> {
     pub descriptors_per_client: u64,
     /// The plural noun for clients in messages.
     pub client_noun: &'static str,
+}
+
+impl BootstrapConfig<'_> {
+    /// All addresses to listen on, those without TLS first.
+    fn addresses(&self) -> impl Iterator<Item = &Address> {
+        self.listen.iter().chain(self.listen_tls)
+    }
+
+    fn address_count(&self) -> usize {
+        self.listen.len() + self.listen_tls.len()
+    }
+}
+
+/// A public listener.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listener {
+    /// Its address, with the port that the system chose.
+    pub address: Address,
+    /// Whether its connections use TLS.
+    pub tls: bool,
+}
+
+impl fmt::Display for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.address, if self.tls { " (TLS)" } else { "" })
+    }
 }
 
 /// Why a server cannot start. The operating system's error is the source.
@@ -121,8 +149,10 @@ impl std::error::Error for BootstrapError {
 pub struct Bootstrap {
     /// How many workers there are and how many connections each may hold.
     pub plan: Plan,
-    /// The public listeners, with the ports the system chose.
-    pub listen: Vec<Address>,
+    /// The public listeners.
+    pub listen: Vec<Listener>,
+    /// How many of the workers' listeners have no TLS; they are the first.
+    pub plain_listeners: usize,
     /// Watches the workers once they have started.
     pub watchdog: Arc<Watchdog>,
     files: Vec<PathBuf>,
@@ -139,10 +169,21 @@ impl Bootstrap {
         let nofile = capacity::raise_nofile().unwrap_or_else(|_| capacity::nofile().soft);
         let cores = capacity::Machine::read().cores;
         let plan = plan(config, cores, nofile, choose_tables())?;
-        let (listeners, listen) = open_listeners(config, accepting(config, cores))?;
-        let files = config.listen.iter().filter_map(Address::path).map(Path::to_owned).collect();
+        let opened = open_listeners(config, accepting(config, cores))?;
+        let files = config.addresses().filter_map(Address::path).map(Path::to_owned).collect();
         let watchdog = Arc::new(Watchdog::new(plan.workers));
-        Ok(Bootstrap { plan, listen, watchdog, files, listeners })
+        let Opened { listen, plain_listeners, listeners } = opened;
+        Ok(Bootstrap { plan, listen, plain_listeners, watchdog, files, listeners })
+    }
+
+    /// The port of the first TCP listener with TLS.
+    #[must_use]
+    pub fn tls_port(&self) -> Option<u16> {
+        let of_tls = self.listen.iter().filter(|listener| listener.tls);
+        of_tls.into_iter().find_map(|listener| match listener.address {
+            Address::Tcp(address) => Some(address.port()),
+            Address::Unix(_) => None,
+        })
     }
 
     /// Starts the workers, which accept connections when this returns. `handler` is called in each
@@ -185,7 +226,7 @@ fn plan(
 ) -> Result<Plan, BootstrapError> {
     let each = config.descriptors_per_client.max(1);
     let requested = config.clients.unwrap_or(config.clients_default).saturating_mul(each);
-    let addresses = config.listen.len();
+    let addresses = config.address_count();
     let listeners = addresses * listeners_per_address(addresses, accepting(config, cores));
     let new = |clients, cores| Plan::new(clients, cores, nofile, listeners, tables);
     let most = new(requested, cores);
@@ -228,12 +269,21 @@ fn listeners_per_address(addresses: usize, accepting: usize) -> usize {
     (queues / workers).max(1) * workers
 }
 
+/// The listeners of a server.
+struct Opened {
+    listen: Vec<Listener>,
+    /// How many of `listeners` have no TLS; they are the first.
+    plain_listeners: usize,
+    /// Their descriptors.
+    listeners: Vec<i32>,
+}
+
 /// Opens the listeners of each address, those of TCP on one port.
 fn open_listeners(
     config: &BootstrapConfig<'_>,
     accepting: usize,
-) -> Result<(Vec<i32>, Vec<Address>), BootstrapError> {
-    let addresses = config.listen.len();
+) -> Result<Opened, BootstrapError> {
+    let addresses = config.address_count();
     if addresses == 0 {
         return Err(BootstrapError::NoListener);
     }
@@ -241,8 +291,8 @@ fn open_listeners(
         return Err(BootstrapError::TooManyListeners);
     }
     let each = listeners_per_address(addresses, accepting);
-    let (mut opened, mut listen) = (Vec::new(), Vec::new());
-    for address in config.listen {
+    let (mut opened, mut listen, mut plain_listeners) = (Vec::new(), Vec::new(), 0);
+    for (index, address) in config.addresses().enumerate() {
         let actual = match address {
             Address::Tcp(requested) => {
                 open_tcp(config, *requested, each, &mut opened).map(Address::Tcp)
@@ -253,9 +303,12 @@ fn open_listeners(
                 open_unix(path, each, &mut opened).map(|()| address.clone())
             }
         };
-        listen.push(actual.map_err(|error| BootstrapError::Listen(address.clone(), error))?);
+        let actual = actual.map_err(|error| BootstrapError::Listen(address.clone(), error))?;
+        let tls = index >= config.listen.len();
+        listen.push(Listener { address: actual, tls });
+        plain_listeners = if tls { plain_listeners } else { opened.len() };
     }
-    Ok((opened, listen))
+    Ok(Opened { listen, plain_listeners, listeners: opened })
 }
 
 fn open_tcp(
@@ -269,7 +322,7 @@ fn open_tcp(
         backlog: config.backlog,
         shared_port: false,
         defer: ACCEPT_DEFER,
-        v6_only: v4_listens_on_port(config.listen, address),
+        v6_only: v4_listens_on_port(config, address),
     };
     if address.port() != 0 {
         // SO_REUSEPORT would also share the port with another server of this user: try without it first.
@@ -298,9 +351,9 @@ fn open_unix(path: &Path, each: usize, opened: &mut Vec<i32>) -> io::Result<()> 
 }
 
 /// Whether `[::]` must leave IPv4 to another listener. Without this it accepts both.
-fn v4_listens_on_port(listen: &[Address], address: SocketAddr) -> bool {
+fn v4_listens_on_port(config: &BootstrapConfig<'_>, address: SocketAddr) -> bool {
     let v4 = |other: &Address| matches!(other, Address::Tcp(v4) if v4.is_ipv4() && v4.port() == address.port());
-    address.is_ipv6() && listen.iter().any(v4)
+    address.is_ipv6() && config.addresses().any(v4)
 }
 
 #[cfg(test)]
@@ -309,6 +362,7 @@ mod tests {
 
     const SERVER: BootstrapConfig<'_> = BootstrapConfig {
         listen: &[],
+        listen_tls: &[],
         backlog: 16,
         peer_timeout: None,
         workers: None,
@@ -388,9 +442,10 @@ mod tests {
             [Address::Tcp(([127, 0, 0, 1], 0).into()), Address::Tcp(([127, 0, 0, 1], 0).into())];
         let config = BootstrapConfig { listen: &two, ..SERVER };
         assert_eq!(accepting(&config, 128), 128);
-        let (listeners, listen) = open_listeners(&config, 128).unwrap();
-        assert_eq!((listeners.len(), listen.len()), (256, 2));
-        listeners.into_iter().for_each(process::close);
+        let opened = open_listeners(&config, 128).unwrap();
+        assert_eq!((opened.listeners.len(), opened.listen.len()), (256, 2));
+        assert_eq!(opened.plain_listeners, 256);
+        opened.listeners.into_iter().for_each(process::close);
         // Every table holds all listeners, so the plan leaves room for them.
         let planned = |listen| {
             let config = BootstrapConfig { listen, ..SERVER };
@@ -398,6 +453,16 @@ mod tests {
         };
         assert_eq!(planned(&two[..1]).capacity - planned(&two).capacity, 128);
         assert_eq!(planned(&two).capacity, 20_000 - 256 - 16 - 128);
+    }
+
+    #[test]
+    fn plain_listeners_come_before_those_with_tls() {
+        let any = [Address::Tcp(([127, 0, 0, 1], 0).into())];
+        let config = BootstrapConfig { listen: &any, listen_tls: &any, ..SERVER };
+        let opened = open_listeners(&config, 2).unwrap();
+        assert_eq!((opened.plain_listeners, opened.listeners.len()), (32, 64));
+        assert_eq!(opened.listen.iter().map(|one| one.tls).collect::<Vec<_>>(), [false, true]);
+        opened.listeners.into_iter().for_each(process::close);
     }
 
     #[test]

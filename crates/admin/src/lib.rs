@@ -32,7 +32,7 @@ use serde_json::Value;
 
 pub use crate::address::Address;
 pub use crate::auth::bearer;
-pub use crate::bootstrap::{Bootstrap, BootstrapConfig, BootstrapError};
+pub use crate::bootstrap::{Bootstrap, BootstrapConfig, BootstrapError, Listener};
 pub use crate::connections::ConnectionLimits;
 pub use crate::listener::{AdminListener, Config, StartError, listen_unix, start};
 pub use crate::local::means_this_machine;

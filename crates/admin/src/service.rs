@@ -13,7 +13,7 @@ use crate::delivery::Delivery;
 use crate::memory_trim::{Held, MemoryTrim};
 use crate::memory_watch::MemoryWatch;
 use crate::refusal_log::RefusalLog;
-use crate::{Address, AdminListener, Watchdog, invariants};
+use crate::{Address, AdminListener, Listener, Watchdog, invariants};
 
 /// Interval of the periodic tasks.
 const TICK: Duration = Duration::from_secs(1);
@@ -22,7 +22,7 @@ const MEMORY_TICK: Duration = Duration::from_millis(100);
 
 /// A server's workers and listeners.
 pub struct Service<P> {
-    listen: Vec<Address>,
+    listen: Vec<Listener>,
     /// Files of UNIX sockets, removed when this is dropped.
     files: Vec<PathBuf>,
     /// The admin listener, once there is one.
@@ -47,7 +47,7 @@ impl<P: Send + 'static> Service<P> {
     pub(crate) fn new(
         workers: Workers<P>,
         watchdog: Arc<Watchdog>,
-        listen: Vec<Address>,
+        listen: Vec<Listener>,
         files: Vec<PathBuf>,
     ) -> Self {
         Service {
@@ -102,8 +102,8 @@ impl<P: Send + 'static> Service<P> {
 
 /// [`Service`] without its type of posts.
 pub trait Lifecycle {
-    /// The public listeners, with the ports the system chose.
-    fn listen(&self) -> &[Address];
+    /// The public listeners.
+    fn listen(&self) -> &[Listener];
 
     /// The admin listener, if there is one.
     fn admin(&self) -> Option<&Address>;
@@ -123,7 +123,7 @@ pub trait Lifecycle {
 }
 
 impl<P: Send + 'static> Lifecycle for Service<P> {
-    fn listen(&self) -> &[Address] {
+    fn listen(&self) -> &[Listener] {
         &self.listen
     }
 

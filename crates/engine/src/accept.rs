@@ -116,7 +116,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
                 self.core.sys.accept(listener.fd).map(|fd| (fd, None))
             };
             match accepted {
-                Ok((fd, peer)) => self.admit_or_refuse(fd, peer),
+                Ok((fd, peer)) => self.admit_or_refuse(fd, peer, self.core.listener_has_tls(index)),
                 Err(error) if is_exhaustion(&error) => {
                     self.accept_failed(index, &error);
                     return taken;
@@ -151,21 +151,21 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         self.core.tls_handshakes >= TLS_ARRIVALS_PER_TURN && !self.is_draining()
     }
 
-    fn admit_or_refuse(&mut self, fd: Fd, peer: Option<IpAddr>) {
-        match self.core.admit(peer) {
-            Ok(client) => self.add_accepted(fd, client),
-            Err(why) => self.core.refuse_connection(fd, why),
+    fn admit_or_refuse(&mut self, fd: Fd, peer: Option<IpAddr>, tls: bool) {
+        match self.core.admit(peer, tls) {
+            Ok(client) => self.add_accepted(fd, client, tls),
+            Err(why) => self.core.refuse_connection(fd, why, tls),
         }
     }
 
-    fn add_accepted(&mut self, fd: Fd, client: Option<Client>) {
+    fn add_accepted(&mut self, fd: Fd, client: Option<Client>, tls: bool) {
         self.core.counters().accepted.add(1);
         let slot = self.core.insert(fd, Mode::Http);
         if let Some(client) = client {
             self.core.clients.insert(slot, client);
         }
         // A PROXY header precedes TLS, unencrypted.
-        if !client.is_some_and(|client| client.awaits_proxy_header) {
+        if tls && !client.is_some_and(|client| client.awaits_proxy_header) {
             self.core.begin_tls(slot);
         }
         // With TCP_DEFER_ACCEPT the request has already arrived: most connections are WebSockets

@@ -207,10 +207,14 @@ impl<U> Conn<U> {
         })
     }
 
+    /// Whether it uses TLS.
+    pub(crate) fn is_encrypted(&self) -> bool {
+        self.cold.as_ref().is_some_and(|cold| cold.tls.is_some())
+    }
+
     /// Memory that it takes while idle, in bytes.
     pub(crate) fn base(&self) -> usize {
-        let encrypted = self.cold.as_ref().is_some_and(|cold| cold.tls.is_some());
-        IDLE_BYTES + if encrypted { TLS_IDLE_BYTES } else { 0 }
+        IDLE_BYTES + if self.is_encrypted() { TLS_IDLE_BYTES } else { 0 }
     }
 
     /// Frees what only further reading would need. Once a close is under way nothing that the peer

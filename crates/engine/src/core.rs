@@ -49,6 +49,8 @@ pub struct Core<S: Sys, H: Handler> {
     pub(crate) targets: Vec<Target>,
     /// The TLS configuration of accepted connections, if they use TLS.
     pub(crate) tls_server: Option<TlsServer>,
+    /// How many listeners, counted from the first, have no TLS all the same.
+    pub(crate) plain_listeners: usize,
     pub(crate) tls_buffers: tls::Buffers,
     /// TLS handshake steps carried out in this turn.
     pub(crate) tls_handshakes: usize,
@@ -104,6 +106,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
             timers,
             targets: Vec::new(),
             tls_server: None,
+            plain_listeners: 0,
             tls_buffers: tls::Buffers::default(),
             tls_handshakes: 0,
             key_secret,
@@ -261,6 +264,11 @@ impl<S: Sys, H: Handler> Core<S, H> {
         // A UNIX socket has no address.
         let any = if client.is_ipv4() { IpAddr::from([0; 4]) } else { IpAddr::from([0; 16]) };
         Some((client, self.sys.local(conn.fd).unwrap_or(SocketAddr::new(any, 0))))
+    }
+
+    /// Whether a connection is one of a UNIX socket.
+    pub(crate) fn came_by_unix_socket(&self, id: ConnId) -> bool {
+        self.live(id).is_some_and(|conn| self.sys.local(conn.fd).is_none())
     }
 
     /// Whether the peer has reset the connection, so that its address is no longer available, while

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use admin::{Address, ConnectionLimits};
-use engine::{Limits, TlsClient, TlsError, TlsServer};
+use engine::{HttpsRedirect, Limits, TlsClient, TlsError, TlsServer};
 use wire::ProxyVersion;
 
 use crate::access_log::LogFormat;
@@ -20,8 +20,10 @@ const TICKS: u32 = 256;
 /// The configuration at start.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Public listeners; port 0 picks a free one. Default `127.0.0.1:8080`.
+    /// Public listeners without TLS; port 0 picks a free one. Default `127.0.0.1:8080`.
     pub listen: Vec<Address>,
+    /// The same with TLS, which needs `live.tls`.
+    pub listen_tls: Vec<Address>,
     /// The admin listener, if any. Default `127.0.0.1:8090`.
     pub admin: Option<Address>,
     /// Number and times of connections of the admin listener.
@@ -54,8 +56,10 @@ pub struct Live {
     pub timeouts: Timeouts,
     /// Limits of request bodies.
     pub bodies: BodyLimits,
-    /// TLS of the public listeners. Turning it on or off needs a restart.
+    /// TLS of the public listeners that have it. Turning it on or off needs a restart.
     pub tls: Option<TlsServer>,
+    /// Redirects requests on the other listeners to https.
+    pub redirect: Option<HttpsRedirect>,
     /// Sends `Forwarded` (RFC 7239) to upstreams, in addition to `X-Forwarded-*`.
     pub forwarded: bool,
     /// Sends `X-Real-IP`, the client's address, to upstreams.
@@ -194,6 +198,7 @@ impl Default for Live {
             timeouts: Timeouts::default(),
             bodies: BodyLimits::default(),
             tls: None,
+            redirect: None,
             forwarded: false,
             real_ip: false,
             request_ids: RequestIds::Off,
@@ -207,6 +212,7 @@ impl Default for Config {
     fn default() -> Self {
         Config {
             listen: vec![Address::Tcp(([127, 0, 0, 1], 8080).into())],
+            listen_tls: Vec::new(),
             admin: Some(Address::Tcp(([127, 0, 0, 1], 8090).into())),
             admin_connections: ConnectionLimits::default(),
             workers: None,
@@ -224,6 +230,6 @@ impl Config {
     /// Whether all public listeners are reachable from this machine only.
     #[must_use]
     pub fn is_local(&self) -> bool {
-        self.listen.iter().all(Address::is_local)
+        self.listen.iter().chain(&self.listen_tls).all(Address::is_local)
     }
 }

@@ -84,7 +84,7 @@ impl Control {
         answer.recv_timeout(Duration::from_nanos(left)).ok()
     }
 
-    fn numbers(&self) -> [(&'static str, Kind, &'static str, u64); 14] {
+    fn numbers(&self) -> [(&'static str, Kind, &'static str, u64); 15] {
         use Kind::{Counter, Gauge};
         [
             ("tunnels", Gauge, "Open tunnels.", self.sum(|c| c.tunnels.get())),
@@ -109,6 +109,12 @@ impl Control {
                 Gauge,
                 "Idle upstream connections that serve one client only.",
                 self.sum(|c| c.bound.get()),
+            ),
+            (
+                "https_redirects",
+                Counter,
+                "Plain requests redirected to https.",
+                self.sum(|c| c.https_redirects.get()),
             ),
             ("truncated", Counter, "Responses that ended early.", self.sum(|c| c.truncated.get())),
             (

@@ -210,6 +210,8 @@ pub(crate) struct Counters {
     pub(crate) reused: Counter,
     /// Idle upstream connections that serve one client only (gauge).
     pub(crate) bound: Counter,
+    /// Plain requests redirected to https.
+    pub(crate) https_redirects: Counter,
     /// Responses that ended early.
     pub(crate) truncated: Counter,
     /// Request bodies received, as far as they fit the buffer, before an upstream was chosen.

@@ -30,9 +30,9 @@ mod shared;
 mod start;
 
 pub use admin::{Address, Server};
-pub use engine::{AdmissionLimits, Limits, Network, Prefix, Proxies};
+pub use engine::{AdmissionLimits, HttpsRedirect, Limits, Network, Prefix, Proxies};
 pub use wire::ProxyVersion;
-pub use wire::http::ForwardedBy;
+pub use wire::http::{ForwardedBy, PlainPath};
 
 pub use crate::balance::{
     Balance, CookieKey, Ejection, Endpoint, Fault, HashBy, Member, Permit, PickContext, PickError,

@@ -24,6 +24,10 @@ pub(crate) struct Shared {
     /// Duration histograms, by worker.
     pub(crate) timings: Vec<Timings>,
     pub(crate) sources: Vec<IpAddr>,
+    /// How many of the workers' listeners have no TLS; they are the first.
+    pub(crate) plain_listeners: usize,
+    /// The port of the first TCP listener with TLS.
+    pub(crate) tls_port: Option<u16>,
     recorder: Option<Recorder>,
     live: RwLock<Arc<Live>>,
     running: Vec<AtomicBool>,
@@ -45,6 +49,8 @@ impl Shared {
             counters: (0..workers).map(|_| Counters::default()).collect(),
             timings: (0..workers).map(|_| Timings::default()).collect(),
             sources,
+            plain_listeners: 0,
+            tls_port: None,
             recorder,
             live: RwLock::new(Arc::new(live)),
             running: (0..workers).map(|_| AtomicBool::new(false)).collect(),

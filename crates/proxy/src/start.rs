@@ -5,7 +5,7 @@ use std::io;
 use std::net::{IpAddr, UdpSocket};
 use std::sync::{Arc, Mutex};
 
-use admin::{Address, Bootstrap, BootstrapConfig, BootstrapError};
+use admin::{Bootstrap, BootstrapConfig, BootstrapError, Listener};
 use engine::sys::process;
 use tracing::{info, warn};
 
@@ -98,6 +98,7 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
     registry.apply_resolved(routes, lookups.found, now_ns).map_err(StartError::Routes)?;
     let bootstrap = Bootstrap::prepare(&BootstrapConfig {
         listen: &config.listen,
+        listen_tls: &config.listen_tls,
         backlog: config.backlog,
         peer_timeout: config.live.limits.peer_timeout,
         workers: config.workers,
@@ -114,7 +115,9 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
     let (live, sources) = (config.live.clone(), config.sources.clone());
     let (listen, watchdog) = (bootstrap.listen.clone(), Arc::clone(&bootstrap.watchdog));
     let workers = bootstrap.plan.workers;
-    let shared = Shared::new(Arc::clone(&table), live, workers, sources, recorder);
+    let mut shared = Shared::new(Arc::clone(&table), live, workers, sources, recorder);
+    shared.plain_listeners = bootstrap.plain_listeners;
+    shared.tls_port = bootstrap.tls_port();
     let shared = Arc::new(shared);
     let for_relays = Arc::clone(&shared);
     let relay = move |worker, _: &_| Relay::new(worker, Arc::clone(&for_relays));
@@ -143,10 +146,9 @@ fn start_admin(
     admin::start(&admin, Arc::new(control)).map(Some).map_err(StartError::Admin)
 }
 
-fn log_ready(config: &Config, listen: &[Address], admin: Option<&admin::AdminListener>) {
-    let tls = if config.live.tls.is_some() { " (TLS)" } else { "" };
-    for address in listen {
-        info!("listening on {address}{tls}");
+fn log_ready(config: &Config, listen: &[Listener], admin: Option<&admin::AdminListener>) {
+    for listener in listen {
+        info!("listening on {listener}");
     }
     let sticky = || config.routes.pools.iter().filter_map(|pool| pool.sticky.as_ref());
     if sticky().any(|sticky| sticky.key.is_drawn()) {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use admin::{Address, ConnectionLimits};
-use engine::{Limits, TlsServer};
+use engine::{HttpsRedirect, Limits, TlsServer};
 
 use crate::allowed_host::{AllowedHost, may_be_private};
 use crate::auth::Auth;
@@ -18,8 +18,10 @@ pub(crate) const CONNECTIONS_DEFAULT: u64 = 1_000_000;
 /// Configuration at start.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Public listeners; port 0 takes a free port. Default `127.0.0.1:8080`.
+    /// Public listeners without TLS; port 0 takes a free port. Default `127.0.0.1:8080`.
     pub listen: Vec<Address>,
+    /// The same with TLS, which needs `live.tls`.
+    pub listen_tls: Vec<Address>,
     /// The admin listener; `None` for no admin listener. Default `127.0.0.1:8090`.
     pub admin: Option<Address>,
     /// Number and times of connections of the admin listener.
@@ -58,8 +60,10 @@ pub struct Live {
     pub channels: Channels,
     /// Authentication and authorization. Whether anything is checked at all is settled at start.
     pub auth: Auth,
-    /// TLS of the public listeners. Whether they use TLS at all is settled at start.
+    /// TLS of the public listeners that have it. Whether they use TLS at all is settled at start.
     pub tls: Option<TlsServer>,
+    /// Redirects requests on the other listeners to https.
+    pub redirect: Option<HttpsRedirect>,
 }
 
 /// Settings of sessions with channels.
@@ -93,6 +97,7 @@ impl Default for Config {
     fn default() -> Self {
         Config {
             listen: vec![Address::Tcp(([127, 0, 0, 1], 8080).into())],
+            listen_tls: Vec::new(),
             admin: Some(Address::Tcp(([127, 0, 0, 1], 8090).into())),
             admin_connections: ConnectionLimits::default(),
             echo: false,
@@ -108,10 +113,14 @@ impl Default for Config {
 }
 
 impl Config {
+    fn addresses(&self) -> impl Iterator<Item = &Address> {
+        self.listen.iter().chain(&self.listen_tls)
+    }
+
     /// Whether only this machine can reach the public listeners.
     #[must_use]
     pub fn is_local(&self) -> bool {
-        self.listen.iter().all(Address::is_local)
+        self.addresses().all(Address::is_local)
     }
 
     /// Whether anyone may subscribe and publish.
@@ -120,7 +129,8 @@ impl Config {
     }
 
     /// Whether a page of another site could reach a public server by letting its own name resolve to
-    /// one of the listeners' addresses (DNS rebinding). On loopback Host is checked anyway.
+    /// one of the plain listeners' addresses (DNS rebinding); the certificate of a TLS listener is for
+    /// no other name. On loopback Host is checked anyway.
     pub(crate) fn may_be_rebound(&self) -> bool {
         let private =
             |address: &Address| matches!(address, Address::Tcp(at) if may_be_private(at.ip()));
@@ -130,6 +140,6 @@ impl Config {
     /// Whether to check Host: all listeners are local, and browsers of this machine can reach one of them.
     pub(crate) fn checks_host(&self) -> bool {
         let tcp = |address: &Address| matches!(address, Address::Tcp(_));
-        self.is_local() && self.listen.iter().any(tcp)
+        self.is_local() && self.addresses().any(tcp)
     }
 }

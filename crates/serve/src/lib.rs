@@ -30,8 +30,10 @@ mod sid;
 mod start;
 
 pub use admin::{Address, Server};
-pub use engine::{AdmissionLimits, Compression, Limits, Network, Prefix, Proxies, SlowConsumer};
-pub use wire::http::ForwardedBy;
+pub use engine::{
+    AdmissionLimits, Compression, HttpsRedirect, Limits, Network, Prefix, Proxies, SlowConsumer,
+};
+pub use wire::http::{ForwardedBy, PlainPath};
 
 pub use crate::allowed_host::AllowedHost;
 pub use crate::auth::{Auth, KeySet, Secret};

@@ -167,15 +167,16 @@ impl Origins {
         }
         let own = authority.and_then(|own| std::str::from_utf8(own).ok());
         let own = own.and_then(|own| OriginTuple::parse(&format!("{scheme}://{own}")));
-        own == Some(page) && self.admit_same_origin(authority)
+        own == Some(page) && self.admit_same_origin(authority, scheme == "https")
     }
 
-    /// Whether a page that addresses this server as `authority` may be of the same origin.
-    pub(crate) fn admit_same_origin(&self, authority: Option<&[u8]>) -> bool {
+    /// Whether a page that addresses this server as `authority` may be of the same origin. Over TLS
+    /// the certificate has named the server.
+    pub(crate) fn admit_same_origin(&self, authority: Option<&[u8]>, encrypted: bool) -> bool {
         let named =
             |authority| self.is_allowed_host(authority) || self.is_of_allowed_origin(authority);
         let text = authority.map(std::str::from_utf8);
-        !self.may_be_rebound || text.is_none_or(|text| text.is_ok_and(named))
+        !self.may_be_rebound || encrypted || text.is_none_or(|text| text.is_ok_and(named))
     }
 
     /// Whether a request may address this server as `authority`. On loopback the name must be this
@@ -247,8 +248,9 @@ mod tests {
             let origin = format!("http://{host}");
             let admit = |origins: &Origins| {
                 let (origin, host) = (origin.as_bytes(), Some(host.as_bytes()));
-                assert_eq!(origins.admit(origin, host, "http"), origins.admit_same_origin(host));
-                origins.admit_same_origin(host)
+                let same_origin = origins.admit_same_origin(host, false);
+                assert_eq!(origins.admit(origin, host, "http"), same_origin);
+                same_origin
             };
             assert_eq!((admit(&open), admit(&named)), (unnamed, by_name), "{host}");
             assert!(open.admit_host(Some(host.as_bytes())), "no names are set: {host}");

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use admin::Watchdog;
 use engine::sys::process::now_ns;
-use engine::{Counter, Limits, TlsServer, invariant};
+use engine::{Counter, HttpsRedirect, Limits, TlsServer, invariant};
 use topics::Directory;
 
 use crate::auth::{Access, Refusals};
@@ -22,6 +22,7 @@ pub(crate) struct Policy {
     pub(crate) limits: Limits,
     pub(crate) origins: Origins,
     pub(crate) tls: Option<TlsServer>,
+    pub(crate) redirect: Option<HttpsRedirect>,
     pub(crate) access: Access,
     pub(crate) channels: Channels,
     /// Whether credentials are checked at all.
@@ -46,6 +47,8 @@ pub(crate) struct WorkerCounters {
     pub(crate) origin_refused: Counter,
     /// Requests refused for their Host.
     pub(crate) host_refused: Counter,
+    /// Plain requests redirected to https.
+    pub(crate) https_redirects: Counter,
     /// Connections and subscriptions refused, by cause.
     pub(crate) auth_refused: Refusals,
     /// Posts to `/_broadcast` without its key.
@@ -76,6 +79,10 @@ pub(crate) struct Shared {
     check_host: bool,
     /// A page of another site could reach the server by DNS rebinding.
     may_be_rebound: bool,
+    /// How many of the workers' listeners have no TLS; they are the first.
+    pub(crate) plain_listeners: usize,
+    /// The port of the first TCP listener with TLS.
+    pub(crate) tls_port: Option<u16>,
     pub(crate) directory: Directory,
     pub(crate) log: LogSender,
     pub(crate) watchdog: Arc<Watchdog>,
@@ -103,6 +110,8 @@ impl Shared {
             local,
             check_host: config.checks_host(),
             may_be_rebound: config.may_be_rebound(),
+            plain_listeners: 0,
+            tls_port: None,
             directory: Directory::new(),
             log,
             watchdog,
@@ -187,8 +196,7 @@ fn policy(
     let origins = Origins {
         loopback,
         check_host,
-        // The certificate of a TLS listener is for no other name.
-        may_be_rebound: may_be_rebound && live.tls.is_none(),
+        may_be_rebound,
         allowed: live.allow_origin.clone(),
         hosts: live.allow_host.clone(),
     };
@@ -196,6 +204,7 @@ fn policy(
         limits: live.limits.clone(),
         origins,
         tls: live.tls.clone(),
+        redirect: live.redirect.clone(),
         access: Access::new(&live.auth, public),
         channels: live.channels.clone(),
         checks: live.auth.is_set(),

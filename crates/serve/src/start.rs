@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use admin::{Address, Bootstrap, BootstrapConfig, BootstrapError};
+use admin::{Bootstrap, BootstrapConfig, BootstrapError, Listener};
 use capacity::{Bytes, Goal, Machine, Role};
 use engine::{Compression, Tables};
 use tracing::{info, warn};
@@ -61,6 +61,7 @@ impl std::error::Error for StartError {
 pub fn start(config: &Config) -> Result<Running, StartError> {
     let bootstrap = Bootstrap::prepare(&BootstrapConfig {
         listen: &config.listen,
+        listen_tls: &config.listen_tls,
         backlog: config.backlog,
         peer_timeout: None,
         workers: config.workers,
@@ -72,8 +73,11 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
     let bootstrap = bootstrap.map_err(StartError::Bootstrap)?;
     warn_about_capacity(config, bootstrap.plan.tables);
     let (log, log_events) = log_events::channel();
-    let shared =
-        Arc::new(Shared::new(config, Arc::clone(&bootstrap.watchdog), bootstrap.plan.workers, log));
+    let (watchdog, workers) = (Arc::clone(&bootstrap.watchdog), bootstrap.plan.workers);
+    let mut shared = Shared::new(config, watchdog, workers, log);
+    shared.plain_listeners = bootstrap.plain_listeners;
+    shared.tls_port = bootstrap.tls_port();
+    let shared = Arc::new(shared);
     let for_doors = Arc::clone(&shared);
     let (broadcasts, posted) = broadcast_worker::channel();
     let broadcasts = config.listen_broadcast.then_some(broadcasts);
@@ -122,10 +126,9 @@ fn start_admin(
     admin::start(&admin, control).map(Some).map_err(StartError::Admin)
 }
 
-fn log_ready(config: &Config, listen: &[Address], admin: Option<&admin::AdminListener>) {
-    let tls = if config.live.tls.is_some() { " (TLS)" } else { "" };
-    for address in listen {
-        info!("listening on {address}{tls}");
+fn log_ready(config: &Config, listen: &[Listener], admin: Option<&admin::AdminListener>) {
+    for listener in listen {
+        info!("listening on {listener}");
     }
     match admin {
         Some(admin) => info!("admin on {}", admin.address()),

@@ -29,6 +29,8 @@ pub(crate) struct Client {
     pub(crate) via_proxy: bool,
     /// That proxy must send a PROXY header first.
     pub(crate) awaits_proxy_header: bool,
+    /// Its listener has TLS, which follows that header.
+    pub(crate) tls: bool,
 }
 
 impl<S: Sys, H: Handler> Core<S, H> {
@@ -42,13 +44,17 @@ impl<S: Sys, H: Handler> Core<S, H> {
     }
 
     /// Whether a newly accepted connection is admitted, and what to remember of it.
-    pub(crate) fn admit(&mut self, peer: Option<IpAddr>) -> Result<Option<Client>, Refusal> {
+    pub(crate) fn admit(
+        &mut self,
+        peer: Option<IpAddr>,
+        tls: bool,
+    ) -> Result<Option<Client>, Refusal> {
         let (limits, proxies) = (&self.limits.admission, &self.limits.proxies);
         if self.admission().short_of_memory.load(Ordering::Relaxed) {
             return Err(Refusal::MemoryLimit);
         }
         let via_proxy = peer.is_some_and(|peer| proxies.trusts(peer));
-        let mut client = Client { via_proxy, ..Client::default() };
+        let mut client = Client { via_proxy, tls, ..Client::default() };
         client.awaits_proxy_header = via_proxy && proxies.protocol;
         if let Some(peer) = peer.filter(|_| limits.by_address() && !via_proxy) {
             client.key = self.count_address(peer)?;
@@ -87,7 +93,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
 
     /// Answers a refused connection and closes it. Its request has usually arrived; left unread, it
     /// would turn the close into an RST, which may overtake the answer.
-    pub(crate) fn refuse_connection(&mut self, fd: Fd, why: Refusal) {
+    pub(crate) fn refuse_connection(&mut self, fd: Fd, why: Refusal, tls: bool) {
         let mut buffer = self.take_read_buffer();
         if let Some(room) = buffer.get_mut(..READ_BUFFER_BYTES)
             && let Ok(got) = self.sys.recv(fd, room)
@@ -95,15 +101,16 @@ impl<S: Sys, H: Handler> Core<S, H> {
             self.counters().bytes_in.add(got as u64);
         }
         self.read_buffer = buffer;
-        self.send_unavailable(fd, why);
+        self.send_unavailable(fd, why, tls);
         self.sys.close(fd);
     }
 
-    /// Writes a 503 to a connection without a slot, as far as the kernel takes it.
-    fn send_unavailable(&mut self, fd: Fd, why: Refusal) {
+    /// Writes a 503 to a connection without a slot, as far as the kernel takes it. `tls`: its TLS
+    /// handshake is still to come.
+    fn send_unavailable(&mut self, fd: Fd, why: Refusal, tls: bool) {
         // Counted before the client can observe the refusal.
         self.counters().count_refused(why);
-        if self.tls_server.is_some() {
+        if tls {
             // The client could not read an answer before its TLS handshake, which is what it is
             // refused.
             return self.sys.shutdown_write(fd);
@@ -122,7 +129,8 @@ impl<S: Sys, H: Handler> Core<S, H> {
     pub(super) fn evict(&mut self, slot: u32, why: Refusal) {
         let Some(conn) = self.slab.get_mut(slot) else { return broken(SLOT_IN_USE) };
         let fd = conn.fd;
-        if conn.tls().is_some_and(|tls| tls.is_open()) {
+        let tls_open = conn.tls().map(|tls| tls.is_open());
+        if tls_open == Some(true) {
             self.counters().count_refused(why);
             let mut answer = self.take_buffer();
             let jitter = self.sys.random();
@@ -132,7 +140,8 @@ impl<S: Sys, H: Handler> Core<S, H> {
             self.end_records(slot);
             self.sys.shutdown_write(fd);
         } else {
-            self.send_unavailable(fd, why);
+            let tls = tls_open.is_some() || self.tls_follows(slot);
+            self.send_unavailable(fd, why, tls);
         }
         self.end(slot, Closed::Shed);
     }

@@ -11,9 +11,10 @@ use wire::{Status, Violation, parse_proxy_header};
 
 use super::Refusal;
 use super::gate::Client;
+use crate::conn::Conn;
 use crate::core::Core;
 use crate::invariant::{SLOT_IN_USE, broken};
-use crate::{Closed, Handler, Sys};
+use crate::{Closed, ConnId, Handler, Sys};
 
 /// A network: addresses with a common prefix.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -170,16 +171,33 @@ impl<S: Sys, H: Handler> Core<S, H> {
         }
     }
 
+    /// Whether the TLS of a connection begins after the PROXY header that it has still to send, or
+    /// that is being processed.
+    pub(crate) fn tls_follows(&self, slot: u32) -> bool {
+        let encrypted = self.slab.get(slot).is_some_and(Conn::is_encrypted);
+        !encrypted && self.clients.get(&slot).is_some_and(|client| client.tls)
+    }
+
+    /// Whether a request came over TLS: to this server, or to a trusted proxy that reports it in its
+    /// headers.
+    #[must_use]
+    pub fn came_over_tls(&self, id: ConnId, request: &Request<'_, '_>) -> bool {
+        let proxies = &self.limits.proxies;
+        let trusted = self.clients.get(&id.slot()).is_some_and(|client| client.via_proxy);
+        self.is_encrypted(id)
+            || trusted && !proxies.protocol && request.forwarded_https(proxies.forwarded)
+    }
+
     /// Answers 503 to a connection that was accepted before its client was known.
     fn refuse_request(&mut self, slot: u32, why: Refusal) {
+        let tls_follows = self.tls_follows(slot);
         let Some(conn) = self.slab.get_mut(slot) else { return broken(SLOT_IN_USE) };
         conn.closed = Closed::Refused;
         let before = conn.set_answered();
-        let in_the_clear = self.tls_server.is_some() && conn.tls().is_none();
         self.handshake_ended(before);
         self.counters().count_refused(why);
         // Before TLS, the client cannot read an unencrypted answer.
-        if !in_the_clear {
+        if !tls_follows {
             let jitter = self.sys.random();
             super::gate::encode_unavailable(&mut self.cork, jitter);
         }

@@ -59,7 +59,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
             return 0;
         };
         let here = self.core.slab.get(slot).is_some_and(|conn| conn.mode == Mode::Http);
-        if !here || self.core.tls_server.is_none() {
+        if !here || !self.core.tls_follows(slot) {
             return 0;
         }
         self.core.begin_tls(slot);
@@ -159,6 +159,23 @@ impl<S: Sys, H: Handler> Core<S, H> {
         self.tls_server = tls;
     }
 
+    /// The first `count` of the worker's listeners have no TLS, whatever [`Core::set_tls`] says.
+    /// Default 0.
+    pub fn set_plain_listeners(&mut self, count: usize) {
+        self.plain_listeners = count;
+    }
+
+    /// Whether connections of a listener use TLS.
+    pub(crate) fn listener_has_tls(&self, index: usize) -> bool {
+        self.tls_server.is_some() && index >= self.plain_listeners
+    }
+
+    /// Whether a connection uses TLS.
+    #[must_use]
+    pub fn is_encrypted(&self, id: ConnId) -> bool {
+        self.live(id).is_some_and(Conn::is_encrypted)
+    }
+
     /// Whether a connection, ended or not, uses TLS and its peer has not sent close_notify: then
     /// anyone on the path may have ended the stream (RFC 8446 section 6.1).
     #[must_use]
@@ -179,7 +196,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         if buffer.is_empty() { vec![0; READ_BUFFER_BYTES] } else { buffer }
     }
 
-    /// Gives an accepted connection its session, if the server uses TLS.
+    /// Gives an accepted connection its session.
     pub(crate) fn begin_tls(&mut self, slot: u32) {
         let Some(server) = &self.tls_server else { return };
         match (server.begin(), self.slab.get_mut(slot)) {

@@ -75,6 +75,9 @@ impl Relay {
         if !allowed {
             return self.refuse_unrouted(core, request, &context, (Refusal::Denied, upgrade));
         }
+        if let Some(redirect) = self.redirect_to_https(core, client, incoming, &pool) {
+            return redirect;
+        }
         let body = BodyDecoder::for_request(request, &request_limits(&context.bodies(&self.live)));
         let body = match body {
             Ok(body) => body,
@@ -193,7 +196,7 @@ impl Relay {
             peer,
             client: named,
             trusted: trusted.map(|_| proxies.forwarded),
-            secure: self.live.tls.is_some(),
+            secure: core.is_encrypted(client),
             forwarded: self.live.forwarded,
             real_ip: self.live.real_ip,
         }

@@ -13,6 +13,7 @@ mod connect;
 mod context;
 mod dispatch;
 mod exchange;
+mod redirect;
 #[cfg(test)]
 #[cfg(feature = "simulation")]
 mod tests;
@@ -169,6 +170,7 @@ impl Relay {
         core.set_limits(live.engine_limits());
         core.renew_tick();
         core.set_tls(live.tls.clone());
+        core.set_plain_listeners(self.shared.plain_listeners);
         self.live = live;
         // Connections made with the old settings serve no further request.
         self.config_generation = self.config_generation.wrapping_add(1);

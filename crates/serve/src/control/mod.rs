@@ -227,6 +227,8 @@ impl Program for Control {
         counter("origin_refused", "Handshakes refused for their Origin.", refused);
         let refused = self.sum(|worker| worker.host_refused.get());
         counter("host_refused", "Requests refused for their Host.", refused);
+        let redirected = self.sum(|worker| worker.https_redirects.get());
+        counter("https_redirects", "Plain requests redirected to https.", redirected);
         let ignored = self.sum(|worker| worker.commands_ignored.get());
         counter("commands_ignored", "Commands without effect here.", ignored);
         let malformed = self.sum(|worker| worker.commands_malformed.get());
@@ -268,6 +270,7 @@ impl Program for Control {
             "publish_paused": self.sum(|worker| worker.publish_paused.get()),
             "origin_refused": self.sum(|worker| worker.origin_refused.get()),
             "host_refused": self.sum(|worker| worker.host_refused.get()),
+            "https_redirects": self.sum(|worker| worker.https_redirects.get()),
             "auth_refused": self.auth_refused(),
             "commands_ignored": self.sum(|worker| worker.commands_ignored.get()),
             "commands_malformed": self.sum(|worker| worker.commands_malformed.get()),

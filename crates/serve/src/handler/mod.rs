@@ -224,6 +224,7 @@ impl Handler for ServeHandler {
 
     fn begin<S: Sys>(&mut self, core: &mut Core<S, Self>) {
         core.set_tls(self.policy.tls.clone());
+        core.set_plain_listeners(self.shared.plain_listeners);
     }
 
     fn request<S: Sys>(

@@ -27,6 +27,9 @@ impl ServeHandler {
         if !self.policy.origins.admit_host(request.head.authority()) {
             return self.refuse_host(worker, request.head);
         }
+        if let Some(redirect) = self.redirect_to_https(core, id, request.head) {
+            return redirect;
+        }
         match Route::of(request.head.path(), &self.shared.cable_path) {
             Route::Health => {
                 let draining = self.shared.is_draining();
@@ -40,7 +43,7 @@ impl ServeHandler {
             }
             Route::Echo if self.shared.echo => {
                 let refused = self.refuse_without_token(core, request);
-                refused.unwrap_or_else(|| self.admit(worker, request, PendingOpen::Echo))
+                refused.unwrap_or_else(|| self.admit(core, id, request, PendingOpen::Echo))
             }
             Route::Topic(_) if !self.shared.public => {
                 refuse(403, "Subscribing without credentials is off: the server is not public.\n")
@@ -48,12 +51,12 @@ impl ServeHandler {
             Route::Topic(name) => {
                 let refused = self.refuse_without_token(core, request);
                 let open = PendingOpen::Topic(name.into());
-                refused.unwrap_or_else(|| self.admit(worker, request, open))
+                refused.unwrap_or_else(|| self.admit(core, id, request, open))
             }
             Route::BadTopic(why) => refuse(400, format!("{why}\n")),
             Route::Cable => {
                 let pending_open = self.authenticate(core, request);
-                self.admit(worker, request, pending_open)
+                self.admit(core, id, request, pending_open)
             }
             Route::Events => self.stream_events(core, id, request),
             Route::Broadcast if self.broadcasts.is_some() => self.broadcast(worker, request.head),
@@ -61,16 +64,31 @@ impl ServeHandler {
         }
     }
 
+    /// The redirect of a plain request to https, if it is to be redirected.
+    fn redirect_to_https<S: Sys>(
+        &self,
+        core: &Core<S, Self>,
+        id: ConnId,
+        head: &Request<'_, '_>,
+    ) -> Option<Answer> {
+        let redirect = self.policy.redirect.as_ref()?;
+        let response = redirect.answer(core, id, head, self.shared.tls_port)?;
+        let redirected = response.status == 308;
+        self.counters(core.worker()).https_redirects.add(u64::from(redirected));
+        Some(Answer::Respond(response))
+    }
+
     /// Answers an upgrade request at a path that serves WebSockets.
-    fn admit(
+    fn admit<S: Sys>(
         &mut self,
-        worker: u16,
+        core: &Core<S, Self>,
+        id: ConnId,
         request: &Incoming<'_, '_>,
         pending_open: PendingOpen,
     ) -> Answer {
         let Some(upgrade) = request.upgrade else { return Answer::Upgrade(None) };
         if let Some(origin) = upgrade.origin
-            && let Some(refused) = self.refuse_origin(worker, request.head, origin)
+            && let Some(refused) = self.refuse_origin(core, id, request.head, origin)
         {
             return refused;
         }
@@ -160,12 +178,13 @@ impl ServeHandler {
         }
         let origin = head.header("origin");
         if let Some(origin) = origin
-            && let Some(refused) = self.refuse_origin(core.worker(), head, origin)
+            && let Some(refused) = self.refuse_origin(core, id, head, origin)
         {
             return refused;
         }
         // Browsers send no Origin with a GET of the same origin.
-        if origin.is_none() && !self.policy.origins.admit_same_origin(head.authority()) {
+        let encrypted = core.is_encrypted(id);
+        if origin.is_none() && !self.policy.origins.admit_same_origin(head.authority(), encrypted) {
             return self.refuse_host(core.worker(), head);
         }
         let topic = match self.requested_topic(core, head) {
@@ -243,12 +262,18 @@ impl ServeHandler {
         Answer::Body(BODY_BYTES_MAX)
     }
 
-    fn refuse_origin(&self, worker: u16, head: &Request<'_, '_>, origin: &[u8]) -> Option<Answer> {
-        let scheme = if self.policy.tls.is_some() { "https" } else { "http" };
+    fn refuse_origin<S: Sys>(
+        &self,
+        core: &Core<S, Self>,
+        id: ConnId,
+        head: &Request<'_, '_>,
+        origin: &[u8],
+    ) -> Option<Answer> {
+        let scheme = if core.is_encrypted(id) { "https" } else { "http" };
         if self.policy.origins.admit(origin, head.authority(), scheme) {
             return None;
         }
-        self.counters(worker).origin_refused.add(1);
+        self.counters(core.worker()).origin_refused.add(1);
         let origin = log::shown(origin).into();
         self.shared.log.post(LogEvent::OriginRefused(origin));
         Some(refuse(403, "This origin is not allowed.\n"))

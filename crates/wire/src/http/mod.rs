@@ -7,6 +7,7 @@ mod encode;
 mod forwarded;
 mod head;
 mod parse;
+mod redirect;
 mod scan;
 #[cfg(test)]
 mod tests;
@@ -21,6 +22,7 @@ pub use forwarded::ForwardedBy;
 pub use head::{Head, Request, Response, expects_continue, keep_alive};
 pub use httparse::{EMPTY_HEADER, Header};
 pub use parse::{parse_request, parse_response};
+pub use redirect::PlainPath;
 pub use scan::HeadScanner;
 
 pub(crate) use encode::{push_clean, push_field, push_headers, push_request_line};

@@ -10,11 +10,20 @@ use engine::{TlsClient, TlsIdentity, TlsServer, TlsTrust, TlsVersion};
 use load::Endpoint;
 
 use crate::routes::TlsFiles;
+use crate::running::Admin;
 
 const HEADING: &str = "TLS";
 
 /// Keys of a server's TLS that take effect on SIGHUP.
-pub(crate) const RELOADABLE: &[&str] = &["tls_cert", "tls_client_ca", "tls_key", "tls_min"];
+pub(crate) const RELOADABLE: &[&str] = &[
+    "admin_tls_cert",
+    "admin_tls_client_ca",
+    "admin_tls_key",
+    "tls_cert",
+    "tls_client_ca",
+    "tls_key",
+    "tls_min",
+];
 
 /// The flags of a server.
 #[derive(clap::Args, Debug)]
@@ -33,6 +42,16 @@ pub(crate) struct ServerFlags {
     /// Require client certificates of a CA in this PEM file (mTLS)
     #[arg(long, value_name = "FILE", help_heading = HEADING)]
     tls_client_ca: Option<PathBuf>,
+    /// Serve TLS on the admin listener, with the certificate and chain in this PEM file
+    #[arg(long, value_name = "FILE", help_heading = HEADING)]
+    admin_tls_cert: Option<PathBuf>,
+    /// Its private key, PEM
+    #[arg(long, value_name = "FILE", help_heading = HEADING)]
+    admin_tls_key: Option<PathBuf>,
+    /// Require client certificates of a CA in this PEM file on the admin listener; they do not replace
+    /// the key
+    #[arg(long, value_name = "FILE", help_heading = HEADING)]
+    admin_tls_client_ca: Option<PathBuf>,
 }
 
 /// The flags of `load`.
@@ -117,14 +136,34 @@ impl ServerFlags {
         let pairs = self.tls_cert.iter().zip(&self.tls_key);
         let identities: Vec<TlsIdentity> =
             pairs.map(|(certificate, key)| identity(certificate, key)).collect::<Result<_>>()?;
+        self.with_identities(&identities, self.tls_client_ca.as_deref()).map(Some)
+    }
+
+    /// Reads the files of the admin listener; `None` without a certificate.
+    pub(crate) fn admin(&self, admin: &Admin) -> Result<Option<TlsServer>> {
+        let (certificate, key) = match (&self.admin_tls_cert, &self.admin_tls_key) {
+            (Some(certificate), Some(key)) => (certificate, key),
+            (None, None) if self.admin_tls_client_ca.is_some() => {
+                bail!("--admin-tls-client-ca needs TLS: add --admin-tls-cert")
+            }
+            (None, None) => return Ok(None),
+            _ => bail!("--admin-tls-cert and --admin-tls-key are needed together"),
+        };
+        if admin.0.is_none() {
+            bail!("--admin-tls-cert without an admin listener: --admin is off");
+        }
+        let identities = [identity(certificate, key)?];
+        self.with_identities(&identities, self.admin_tls_client_ca.as_deref()).map(Some)
+    }
+
+    fn with_identities(&self, identities: &[TlsIdentity], ca: Option<&Path>) -> Result<TlsServer> {
         let oldest = match self.tls_min {
             Version::Tls12 => TlsVersion::Tls12,
             Version::Tls13 => TlsVersion::Tls13,
         };
-        let authorities = self.tls_client_ca.as_deref().map(read).transpose()?;
-        let server = TlsServer::new(&identities, oldest, authorities.as_deref());
-        let file = self.tls_client_ca.as_deref().map(shown);
-        server.with_context(|| file.unwrap_or_else(|| "cannot set up TLS".to_owned())).map(Some)
+        let authorities = ca.map(read).transpose()?;
+        let server = TlsServer::new(identities, oldest, authorities.as_deref());
+        server.with_context(|| ca.map_or_else(|| "cannot set up TLS".to_owned(), shown))
     }
 }
 

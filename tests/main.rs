@@ -9,6 +9,7 @@
 
 mod admin;
 mod admin_limits;
+mod admin_tls;
 mod admission;
 mod anycable_env;
 mod at_capacity;

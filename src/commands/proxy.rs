@@ -341,6 +341,7 @@ fn live(args: &Args) -> Result<Live> {
         request_ids: args.request_id,
         idle_connections: usize::from(args.spare_connections),
         admin_key: args.server.admin_key.clone(),
+        admin_tls: args.tls.admin(&args.server.admin)?,
     })
 }
 

@@ -218,12 +218,14 @@ fn live(args: &Args) -> Result<Live> {
     let allow_host = args.allow_host.clone();
     let (auth, tls) = (args.auth.auth()?, args.tls.server()?);
     let redirect = args.server.tls_listeners.redirect();
+    let admin_tls = args.tls.admin(&args.server.admin)?;
     let channels = args.channels.channels();
     Ok(Live {
         limits,
         allow_origin,
         allow_host,
         admin_key,
+        admin_tls,
         channels,
         auth,
         tls,

@@ -16,8 +16,10 @@ use hyper_util::service::TowerToHyperService;
 use rustix::io::Errno;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, UnixListener};
+use tokio_rustls::TlsAcceptor;
 
 use crate::connections::{Connection, Connections, Membership, Phase};
+use crate::tls::{AdminTls, Ciphertext};
 
 /// Longest request head, and bytes of a body that are read at once.
 const BUFFER_BYTES: usize = 32 * 1024;
@@ -30,7 +32,7 @@ pub(crate) enum Listener {
     Unix(UnixListener),
 }
 
-/// A connection's socket.
+/// A connection's socket, or the TLS stream over it.
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
@@ -49,16 +51,21 @@ impl Listener {
 }
 
 /// Serves the listener for as long as the process lives.
-pub(crate) async fn serve(listener: Listener, app: Router, connections: Arc<Connections>) {
+pub(crate) async fn serve(
+    listener: Listener,
+    tls: AdminTls,
+    app: Router,
+    connections: Arc<Connections>,
+) {
     let watched = Arc::clone(&connections);
     tokio::spawn(async move { watched.watch().await });
     loop {
         match listener.accept().await {
             Ok(stream) => {
                 connections.make_room().await;
-                let app = app.clone();
+                let (app, acceptor) = (app.clone(), tls.acceptor());
                 connections.add(|member| {
-                    tokio::spawn(serve_connection(stream, app, member)).abort_handle()
+                    tokio::spawn(serve_connection(stream, acceptor, app, member)).abort_handle()
                 });
             }
             Err(error) => {
@@ -75,8 +82,20 @@ pub(crate) async fn serve(listener: Listener, app: Router, connections: Arc<Conn
     }
 }
 
-async fn serve_connection(stream: Box<dyn Stream>, app: Router, member: Membership) {
+async fn serve_connection(
+    stream: Box<dyn Stream>,
+    acceptor: Option<TlsAcceptor>,
+    app: Router,
+    member: Membership,
+) {
     let connection = Arc::clone(&member.connection);
+    let stream = match acceptor {
+        None => stream,
+        Some(acceptor) => match handshake(stream, &acceptor, &member).await {
+            Some(stream) => stream,
+            None => return,
+        },
+    };
     let stream = Watched { stream, connection: Arc::clone(&connection) };
     let app = TowerToHyperService::new(app);
     let service = service_fn(|mut request: Request<Incoming>| {
@@ -96,6 +115,26 @@ async fn serve_connection(stream: Box<dyn Stream>, app: Router, member: Membersh
         .serve_connection(TokioIo::new(stream), service);
     // Clients that violate HTTP or go away are no concern of the program.
     let _ = http.await;
+}
+
+/// The TLS handshake. Until its end the connection has sent no byte of a request, so it is limited
+/// like a silent one: the time for the first head runs since the connect.
+async fn handshake(
+    stream: Box<dyn Stream>,
+    acceptor: &TlsAcceptor,
+    member: &Membership,
+) -> Option<Box<dyn Stream>> {
+    let stream = Ciphertext { stream, connection: Arc::clone(&member.connection) };
+    match acceptor.accept(stream).await {
+        Ok(stream) => Some(Box::new(stream)),
+        Err(error) => {
+            // Clients that go away are no concern of the program.
+            if error.kind() == io::ErrorKind::InvalidData {
+                member.handshake_failed();
+            }
+            None
+        }
+    }
 }
 
 /// A socket that tells its [`Connection`] what passes.

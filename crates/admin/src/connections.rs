@@ -16,7 +16,7 @@ pub struct ConnectionLimits {
     /// did. Default [`ConnectionLimits::CONNECTIONS`].
     pub connections: usize,
     /// Time for a request head from its first byte, and from the connect to the end of the first
-    /// head. Default 10 s.
+    /// head, with the TLS handshake. Default 10 s.
     pub head: Duration,
     /// Time for a request body. Default 30 s.
     pub body: Duration,
@@ -86,11 +86,13 @@ pub(crate) enum Cause {
     Body,
     Response,
     Idle,
+    /// Its TLS handshake failed.
+    Tls,
 }
 
 impl Cause {
-    pub(crate) const ALL: [Cause; 5] =
-        [Cause::Full, Cause::Head, Cause::Body, Cause::Response, Cause::Idle];
+    pub(crate) const ALL: [Cause; 6] =
+        [Cause::Full, Cause::Head, Cause::Body, Cause::Response, Cause::Idle, Cause::Tls];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -99,6 +101,7 @@ impl Cause {
             Cause::Body => "body_timeout",
             Cause::Response => "response_timeout",
             Cause::Idle => "idle_timeout",
+            Cause::Tls => "tls_failed",
         }
     }
 }
@@ -207,6 +210,11 @@ impl Membership {
     /// A request has been answered, so this connection can make room again.
     pub(crate) fn answered(&self) {
         self.connections.freed.notify_one();
+    }
+
+    /// The client did not speak TLS, or one side refused the other's.
+    pub(crate) fn handshake_failed(&self) {
+        self.connections.count_closed(Cause::Tls);
     }
 }
 

@@ -26,6 +26,7 @@ mod refusal_log;
 mod reply;
 mod routes;
 mod service;
+mod tls;
 mod watchdog;
 
 use serde_json::Value;

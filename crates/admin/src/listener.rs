@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::thread::Builder;
 use std::time::Duration;
 
+use engine::TlsServer;
 use engine::sys::process;
 use rustix::fs::Mode;
 use rustix::process::umask;
@@ -19,6 +20,7 @@ use rustix::process::umask;
 use crate::auth::Key;
 use crate::connections::Connections;
 use crate::routes::{Guard, router};
+use crate::tls::AdminTls;
 use crate::{Address, ConnectionLimits, Program, accept};
 
 /// Threads that wait for answers of workers. Further requests queue.
@@ -37,6 +39,8 @@ pub struct Config {
     pub address: Address,
     /// The bearer key that requests must carry. Required unless the address is local.
     pub key: Option<String>,
+    /// TLS, if the listener has TLS.
+    pub tls: Option<TlsServer>,
     /// Longest request body, in bytes.
     pub body_bytes_max: usize,
     /// Number and times of connections. The number is lowered to a quarter of the descriptor limit.
@@ -81,6 +85,7 @@ impl std::error::Error for StartError {
 pub struct AdminListener {
     address: Address,
     key: Key,
+    tls: AdminTls,
     socket_file: Option<PathBuf>,
 }
 
@@ -99,6 +104,18 @@ impl AdminListener {
             self.key.set(key);
         }
         allowed
+    }
+
+    /// Replaces the TLS configuration of connections accepted from now on.
+    pub fn set_tls(&self, tls: Option<&TlsServer>) {
+        self.tls.set(tls);
+    }
+}
+
+impl fmt::Display for AdminListener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let tls = if self.tls.acceptor().is_some() { " (TLS)" } else { "" };
+        write!(f, "{}{tls}", self.address)
     }
 }
 
@@ -133,7 +150,9 @@ pub fn start(config: &Config, program: Arc<dyn Program>) -> Result<AdminListener
     let key = Key::new(config.key.as_deref());
     let connections = Arc::new(Connections::new(within_descriptors(config.connections)));
     let guard = Guard { key, browsers: socket_file.is_none(), foreign: Arc::default() };
-    let running = AdminListener { address: actual, key: guard.key.clone(), socket_file };
+    let tls = AdminTls::new(config.tls.as_ref());
+    let of_guard = guard.key.clone();
+    let running = AdminListener { address: actual, key: of_guard, tls: tls.clone(), socket_file };
     let app = router(program, guard, Arc::clone(&connections), config.body_bytes_max);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
@@ -154,7 +173,7 @@ pub fn start(config: &Config, program: Arc<dyn Program>) -> Result<AdminListener
                     accept::Listener::Unix(tokio::net::UnixListener::from_std(listener)?)
                 }
             };
-            accept::serve(listener, app, connections).await;
+            accept::serve(listener, tls, app, connections).await;
             io::Result::Ok(())
         })
     };

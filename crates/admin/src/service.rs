@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use engine::{Remote, Workers};
+use engine::{Remote, TlsServer, Workers};
 
 use crate::delivery::Delivery;
 use crate::memory_trim::{Held, MemoryTrim};
@@ -86,6 +86,13 @@ impl<P: Send + 'static> Service<P> {
                 Err("the admin listener is reachable from other machines and needs admin_key")
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Replaces the TLS configuration of the admin listener's new connections.
+    pub fn set_admin_tls(&self, tls: Option<&TlsServer>) {
+        if let Some(admin) = &self.admin {
+            admin.set_tls(tls);
         }
     }
 

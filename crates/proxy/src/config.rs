@@ -71,6 +71,8 @@ pub struct Live {
     pub idle_connections: usize,
     /// The bearer token of the admin listener.
     pub admin_key: Option<String>,
+    /// TLS of the admin listener, if it has TLS.
+    pub admin_tls: Option<TlsServer>,
 }
 
 /// Timeouts of connections, requests and tunnels.
@@ -204,6 +206,7 @@ impl Default for Live {
             request_ids: RequestIds::Off,
             idle_connections: 64,
             admin_key: None,
+            admin_tls: None,
         }
     }
 }

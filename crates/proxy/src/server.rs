@@ -47,6 +47,7 @@ impl Running {
             return Err("turning TLS on or off needs a restart".to_owned());
         }
         self.service.set_admin_key(live.admin_key.as_deref())?;
+        self.service.set_admin_tls(live.admin_tls.as_ref());
         let mut registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
         let changed = registry.apply_resolved(routes, lookups.found, now_ns())?;
         drop(registry);

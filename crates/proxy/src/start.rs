@@ -141,8 +141,8 @@ fn start_admin(
 ) -> Result<Option<admin::AdminListener>, StartError> {
     let Some(address) = config.admin.clone() else { return Ok(None) };
     let key = config.live.admin_key.clone();
-    let connections = config.admin_connections;
-    let admin = admin::Config { address, key, body_bytes_max: BODY_BYTES, connections };
+    let (tls, connections) = (config.live.admin_tls.clone(), config.admin_connections);
+    let admin = admin::Config { address, key, tls, body_bytes_max: BODY_BYTES, connections };
     admin::start(&admin, Arc::new(control)).map(Some).map_err(StartError::Admin)
 }
 
@@ -159,7 +159,7 @@ fn log_ready(config: &Config, listen: &[Listener], admin: Option<&admin::AdminLi
     }
     match admin {
         Some(admin) => {
-            info!("admin on {}", admin.address());
+            info!("admin on {admin}");
             if config.live.admin_key.is_none() && admin.address().path().is_none() {
                 info!("admin API read-only over TCP: changes need --admin-key or a UNIX socket");
             }

@@ -56,6 +56,8 @@ pub struct Live {
     pub allow_host: Vec<AllowedHost>,
     /// The bearer key of the admin listener.
     pub admin_key: Option<String>,
+    /// TLS of the admin listener, if it has TLS.
+    pub admin_tls: Option<TlsServer>,
     /// Settings of sessions with channels.
     pub channels: Channels,
     /// Authentication and authorization. Whether anything is checked at all is settled at start.

@@ -32,6 +32,7 @@ impl Running {
             return Err("adding the first secret or removing the last needs a restart");
         }
         self.service.set_admin_key(live.admin_key.as_deref())?;
+        self.service.set_admin_tls(live.admin_tls.as_ref());
         let policy = self.shared.set_policy(live);
         self.service.post_all(self.shared.running(), move || Post::Policy(Arc::clone(&policy)));
         Ok(())

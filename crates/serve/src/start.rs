@@ -121,8 +121,8 @@ fn start_admin(
     let longest = config.live.limits.wire.message_bytes as usize;
     let body_bytes_max = BODY_BYTES.max(longest.saturating_mul(2));
     let key = config.live.admin_key.clone();
-    let connections = config.admin_connections;
-    let admin = admin::Config { address, key, body_bytes_max, connections };
+    let (tls, connections) = (config.live.admin_tls.clone(), config.admin_connections);
+    let admin = admin::Config { address, key, tls, body_bytes_max, connections };
     admin::start(&admin, control).map(Some).map_err(StartError::Admin)
 }
 
@@ -131,7 +131,7 @@ fn log_ready(config: &Config, listen: &[Listener], admin: Option<&admin::AdminLi
         info!("listening on {listener}");
     }
     match admin {
-        Some(admin) => info!("admin on {}", admin.address()),
+        Some(admin) => info!("admin on {admin}"),
         None if config.listen_broadcast => info!("no admin listener"),
         None => info!("no admin listener: publishing over HTTP is off"),
     }

@@ -60,6 +60,7 @@ impl Metrics {
         let config = admin::Config {
             address: address.clone(),
             key: args.metrics_key.clone(),
+            tls: None,
             body_bytes_max: 0,
             connections: admin::ConnectionLimits::default(),
         };

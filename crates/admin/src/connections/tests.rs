@@ -8,6 +8,9 @@ use std::thread;
 use std::time::Duration;
 
 use engine::sys::process::now_ns;
+use engine::{TlsIdentity, TlsServer, TlsVersion};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use serde_json::{Value, json};
 
 use crate::{
@@ -62,12 +65,17 @@ struct Fixture {
 
 impl Fixture {
     fn start(connections: ConnectionLimits) -> Self {
+        Self::start_with(connections, None)
+    }
+
+    fn start_with(connections: ConnectionLimits, tls: Option<TlsServer>) -> Self {
         let (entered, has_entered) = channel();
         let (leave, may_leave) = channel();
         let fake = Fake { entered: Mutex::new(entered), leave: Mutex::new(may_leave) };
         let config = Config {
             address: "127.0.0.1:0".parse().unwrap(),
             key: Some("key".to_owned()),
+            tls,
             body_bytes_max: 1024,
             connections,
         };
@@ -100,7 +108,7 @@ fn none() -> ConnectionLimits {
     ConnectionLimits { connections, head: NEVER, body: NEVER, response: NEVER, idle: NEVER }
 }
 
-fn send(stream: &mut TcpStream, request: &str, body: &str) {
+fn send(stream: &mut impl Write, request: &str, body: &str) {
     let length = body.len();
     let key = "Authorization: Bearer key";
     let head = format!("{request} HTTP/1.1\r\nHost: a\r\n{key}\r\nContent-Length: {length}\r\n");
@@ -108,7 +116,7 @@ fn send(stream: &mut TcpStream, request: &str, body: &str) {
 }
 
 /// Reads one response with a Content-Length.
-fn response(stream: &mut TcpStream) -> String {
+fn response(stream: &mut impl Read) -> String {
     let mut bytes = Vec::new();
     let mut buffer = [0; 4096];
     loop {
@@ -265,4 +273,138 @@ fn a_request_in_progress_is_never_closed_to_make_room() {
         assert!(response(stream).contains("waited"));
     }
     response(&mut third);
+}
+
+/// A listener with TLS, and clients that trust it.
+struct SecureFixture {
+    fixture: Fixture,
+    client: Arc<ClientConfig>,
+}
+
+impl SecureFixture {
+    fn start(connections: ConnectionLimits) -> Self {
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        let (certificate, key) = (made.cert.pem(), made.signing_key.serialize_pem());
+        let identity = TlsIdentity::from_pem(certificate.as_bytes(), key.as_bytes()).unwrap();
+        let server = TlsServer::new(&[identity], TlsVersion::Tls12, None).unwrap();
+        let mut roots = RootCertStore::empty();
+        roots.add(made.cert.der().clone()).unwrap();
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let client = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let fixture = Fixture::start_with(connections, Some(server));
+        SecureFixture { fixture, client: Arc::new(client) }
+    }
+
+    fn session(&self) -> ClientConnection {
+        let name = ServerName::try_from("localhost").unwrap();
+        ClientConnection::new(Arc::clone(&self.client), name).unwrap()
+    }
+
+    fn connect(&self) -> StreamOwned<ClientConnection, TcpStream> {
+        StreamOwned::new(self.session(), self.fixture.connect())
+    }
+
+    fn hello(&self) -> Vec<u8> {
+        let mut hello = Vec::new();
+        self.session().write_tls(&mut hello).unwrap();
+        hello
+    }
+
+    fn closed(&self, cause: &str) -> u64 {
+        let mut stream = self.connect();
+        send(&mut stream, "GET /metrics", "");
+        let text = response(&mut stream);
+        let name = format!("standfast_admin_closed_total{{cause=\"{cause}\"}} ");
+        let sample = text.lines().find_map(|line| line.strip_prefix(&name));
+        sample.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("{text}"))
+    }
+}
+
+/// Reads until the listener has closed the connection.
+fn ends_after_data(stream: &mut TcpStream) -> bool {
+    let mut buffer = [0; 4096];
+    loop {
+        match stream.read(&mut buffer) {
+            Ok(0) => return true,
+            Ok(_) => {}
+            Err(error) => return error.kind() == ErrorKind::ConnectionReset,
+        }
+    }
+}
+
+#[test]
+fn the_time_for_a_head_includes_the_tls_handshake() {
+    let secure = SecureFixture::start(ConnectionLimits { head: SOON, ..none() });
+    let hello = secure.hello();
+    let mut stalled: Vec<TcpStream> = Vec::new();
+    for bytes in [&hello[..0], &hello[..1], &hello[..hello.len() - 1], &hello[..]] {
+        let mut stream = secure.fixture.connect();
+        stream.write_all(bytes).unwrap();
+        stalled.push(stream);
+    }
+    let mut silent = secure.connect();
+    while silent.conn.is_handshaking() {
+        silent.conn.complete_io(&mut silent.sock).unwrap();
+    }
+    for stream in &mut stalled {
+        assert!(ends_after_data(stream));
+    }
+    assert!(ends_after_data(&mut silent.sock), "a handshake alone gains no time");
+    eventually("all are counted", || secure.closed("head_timeout") >= 5);
+}
+
+#[test]
+fn a_client_that_takes_no_response_over_tls_is_closed() {
+    let secure = SecureFixture::start(ConnectionLimits { response: SOON, ..none() });
+    let mut deaf = secure.connect();
+    send(&mut deaf, "GET /large", "");
+    eventually("it is closed", || secure.closed("response_timeout") >= 1);
+}
+
+#[test]
+fn a_large_response_over_tls_is_complete_and_requests_follow_it() {
+    let secure = SecureFixture::start(none());
+    let mut stream = secure.connect();
+    send(&mut stream, "GET /large", "");
+    let mut left = 64 << 20;
+    let mut buffer = vec![0; 1 << 20];
+    let mut head = Vec::new();
+    while left > 0 {
+        let count = stream.read(&mut buffer).unwrap();
+        assert!(count > 0, "{left} bytes are missing");
+        let mut bytes = &buffer[..count];
+        if head.len() < 4 || !head.ends_with(b"\r\n\r\n") {
+            let end = bytes.windows(4).position(|window| window == b"\r\n\r\n").unwrap() + 4;
+            head.extend_from_slice(&bytes[..end]);
+            bytes = &bytes[end..];
+        }
+        left -= bytes.len();
+    }
+    send(&mut stream, "GET /api/stats", "");
+    response(&mut stream);
+}
+
+#[test]
+fn handshakes_make_room_for_each_other_and_not_connections_with_the_key() {
+    let secure = SecureFixture::start(ConnectionLimits { connections: 4, ..none() });
+    let mut keyed = secure.connect();
+    send(&mut keyed, "GET /api/stats", "");
+    response(&mut keyed);
+    let hello = secure.hello();
+    let mut held: Vec<TcpStream> = Vec::new();
+    for _ in 0..40 {
+        let mut stream = secure.fixture.connect();
+        stream.write_all(&hello).unwrap();
+        held.push(stream);
+    }
+    for stream in held.iter_mut().take(36) {
+        assert!(ends_after_data(stream));
+    }
+    send(&mut keyed, "GET /api/stats", "");
+    response(&mut keyed);
+    assert!(secure.closed("full") >= 36);
 }

@@ -8,7 +8,7 @@
 //! what is sent now is encrypted.
 //!
 //! What it is not: it reads no files, and the library behind [`Session`] is visible outside this
-//! folder only in [`TlsClient::parts`].
+//! folder only in [`TlsClient::parts`] and [`TlsServer::config`].
 
 mod client;
 mod pem;

@@ -93,6 +93,12 @@ impl TlsServer {
         Ok(TlsServer { config: Arc::new(config) })
     }
 
+    /// The library's configuration, for a server on another runtime.
+    #[must_use]
+    pub fn config(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.config)
+    }
+
     /// The session of a newly accepted connection.
     pub(crate) fn begin(&self) -> Result<Tls, TlsError> {
         let connection = UnbufferedServerConnection::new(Arc::clone(&self.config));

@@ -28,6 +28,7 @@ mod routes;
 mod running;
 mod screen;
 mod settings;
+mod systemd;
 mod tls;
 mod tls_listeners;
 mod units;

@@ -16,8 +16,9 @@ use tracing::level_filters::LevelFilter;
 use tracing::{error, info, warn};
 
 use crate::settings::Settings;
+use crate::systemd::State;
 use crate::tls_listeners::TlsListenerFlags;
-use crate::units;
+use crate::{systemd, units};
 
 /// Headings of flags, which are the topics of `help`.
 pub(crate) const LISTENERS: &str = "Listeners";
@@ -155,6 +156,7 @@ pub(crate) fn run_until_signal<R: Server, A: ServerArgs>(
     if settings.args.server().ready_json {
         print_ready(&running).context("cannot print the ready line")?;
     }
+    systemd::report(State::Ready);
     match run(running, settings, reload) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(failure) => {
@@ -171,6 +173,7 @@ fn run<R: Server, A: ServerArgs>(
 ) -> io::Result<()> {
     let mut waiting = None;
     serve_until(&mut running, &mut settings, &mut waiting, &reload, None)?;
+    systemd::report(State::Stopping);
     let delay = settings.args.server().drain_delay;
     if !delay.is_zero() {
         running.announce_drain(delay);
@@ -226,6 +229,7 @@ fn serve_until<R: Server, A: ServerArgs>(
             Some(Signal::Reload) => {
                 // A later reload replaces one that waits.
                 *waiting = None;
+                systemd::report(State::Reloading);
                 match reload(running, settings) {
                     Ok(Reload::Applied(new)) => reloaded = Some(Ok(new)),
                     Ok(Reload::Waiting(new, apply)) => *waiting = Some((new, apply)),
@@ -243,9 +247,13 @@ fn serve_until<R: Server, A: ServerArgs>(
         match reloaded {
             Some(Ok(new)) => {
                 info!("configuration reloaded");
+                systemd::report(State::Reloaded);
                 *settings = new;
             }
-            Some(Err(error)) => error!("reload failed, configuration unchanged: {error:#}"),
+            Some(Err(error)) => {
+                error!("reload failed, configuration unchanged: {error:#}");
+                systemd::report(State::NotReloaded(&format!("{error:#}")));
+            }
             None => {}
         }
         running.tick()?;

@@ -76,6 +76,7 @@ mod scenarios;
 mod screen;
 mod stress;
 mod stress_reference;
+mod systemd;
 mod tls;
 mod tls_admission;
 mod tls_streams;

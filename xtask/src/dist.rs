@@ -17,12 +17,13 @@ use crate::step;
 /// Sockets that the executable must hold before it is packed.
 const PROVED: &str = "2k";
 /// Files that are packed unchanged.
-const FILES: [&str; 5] = [
+const FILES: [&str; 6] = [
     "README.md",
     "CHANGELOG.md",
     "LICENSE-MIT",
     "LICENSE-APACHE",
     "deploy/systemd/standfast.service",
+    "deploy/systemd/standfast-proxy.service",
 ];
 /// Shells and the file name under which each looks for its completions.
 const SHELLS: [(&str, &str); 3] =

@@ -10,7 +10,7 @@ use crate::admission::{Client, Room};
 use crate::conn::Mode;
 use crate::invariant::broken;
 use crate::limits::{ACCEPT_PAUSE, ACCEPTS_MIN, ACCEPTS_PER_TURN, TLS_ARRIVALS_PER_TURN};
-use crate::sys::{Fd, Interest, Sys};
+use crate::sys::{Fd, Sys};
 use crate::timers::nanoseconds;
 use crate::worker::{KEY_LISTENER, Worker};
 
@@ -24,13 +24,17 @@ pub(crate) struct Listener {
     /// This worker currently accepts from it.
     owned: bool,
     watched: bool,
+    /// Other workers watch the same socket, by descriptors of their own.
+    shared: bool,
     /// Paused until this time.
     pub(crate) paused_until_ns: Option<u64>,
 }
 
 impl Listener {
-    pub(crate) fn new(number: i32) -> Self {
-        Listener { fd: Fd::new(number), owned: false, watched: false, paused_until_ns: None }
+    pub(crate) fn new(number: i32, sys: &impl Sys) -> Self {
+        let fd = Fd::new(number);
+        let shared = sys.is_shared(fd);
+        Listener { fd, owned: false, watched: false, shared, paused_until_ns: None }
     }
 
     fn accepts(&self) -> bool {
@@ -91,6 +95,18 @@ impl<S: Sys, H: Handler> Worker<S, H> {
             }
         }
         self.set_accepting();
+    }
+
+    /// Accepts from a listener that epoll has reported.
+    pub(crate) fn on_listener(&mut self, index: usize) {
+        let taken = self.accept_from(index);
+        let watches = self.listeners.get(index).is_some_and(|one| one.shared && one.watched);
+        if taken > 0 && watches {
+            // Otherwise a worker that is idle again gets every connection: the kernel reports it to the
+            // first one that waits, in the order in which they began to watch.
+            self.unwatch_listener(index);
+            self.watch_listener(index);
+        }
     }
 
     /// Accepts up to the turn's budget; returns how many connections were taken, admitted or
@@ -326,7 +342,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         let Some(listener) = listener_at(&mut self.listeners, index) else { return };
         if !listener.watched && listener.owned {
             let key = KEY_LISTENER - index as u64;
-            match self.core.sys.watch(listener.fd, Interest::READ, key) {
+            match self.core.sys.watch_listener(listener.fd, key) {
                 Ok(()) => listener.watched = true,
                 Err(_) => {
                     let rest = nanoseconds(ACCEPT_PAUSE);

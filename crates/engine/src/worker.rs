@@ -95,10 +95,11 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         mailbox.capacity.store(capacity, Ordering::Relaxed);
         let mut core = Core::new(sys, index, limits, remote);
         handler.begin(&mut core);
+        let listeners = listeners.iter().map(|&number| Listener::new(number, &core.sys)).collect();
         Ok(Worker {
             core,
             handler,
-            listeners: listeners.iter().map(|&number| Listener::new(number)).collect(),
+            listeners,
             events: Vec::with_capacity(EVENTS_PER_TURN),
             ends: Vec::new(),
             envelopes: VecDeque::new(),
@@ -214,7 +215,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
             return false;
         }
         if event.key > KEY_LISTENER - LISTENERS_MAX as u64 {
-            self.accept_from((KEY_LISTENER - event.key) as usize);
+            self.on_listener((KEY_LISTENER - event.key) as usize);
             return false;
         }
         let slot = event.slot();

@@ -93,6 +93,10 @@ impl Linux {
         if interest.write {
             events |= libc::EPOLLOUT as u32;
         }
+        self.epoll_control(op, fd, events, key)
+    }
+
+    fn epoll_control(&self, op: libc::c_int, fd: Fd, events: u32, key: u64) -> io::Result<()> {
         let mut event = libc::epoll_event { events, u64: key };
         // SAFETY: `event` lives through the call, which copies it.
         check(unsafe { libc::epoll_ctl(self.epoll.number(), op, fd.number(), &mut event) })?;
@@ -144,6 +148,17 @@ impl Sys for Linux {
 
     fn watch(&mut self, fd: Fd, interest: Interest, key: u64) -> io::Result<()> {
         self.control(libc::EPOLL_CTL_ADD, fd, interest, key)
+    }
+
+    fn watch_listener(&mut self, listener: Fd, key: u64) -> io::Result<()> {
+        // Otherwise a connection wakes all workers that wait, and all but one in vain.
+        let events = (libc::EPOLLIN | libc::EPOLLEXCLUSIVE) as u32;
+        self.epoll_control(libc::EPOLL_CTL_ADD, listener, events, key)
+    }
+
+    fn is_shared(&self, listener: Fd) -> bool {
+        // TCP listeners share a port, each with a socket and a queue of its own.
+        socket_option(listener, libc::SO_DOMAIN).is_ok_and(|domain| domain == libc::AF_UNIX)
     }
 
     fn rewatch(&mut self, fd: Fd, interest: Interest, key: u64) -> io::Result<()> {
@@ -247,18 +262,7 @@ impl Sys for Linux {
     }
 
     fn connect_outcome(&mut self, fd: Fd) -> io::Result<()> {
-        let mut code: libc::c_int = 0;
-        let mut length = size_of::<libc::c_int>() as libc::socklen_t;
-        // SAFETY: `code` and `length` live through the call and match in size.
-        check(unsafe {
-            libc::getsockopt(
-                fd.number(),
-                libc::SOL_SOCKET,
-                libc::SO_ERROR,
-                (&raw mut code).cast(),
-                &mut length,
-            )
-        })?;
+        let code = socket_option(fd, libc::SO_ERROR)?;
         if code == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(code)) }
     }
 
@@ -358,6 +362,18 @@ impl Linux {
         let got = unsafe { libc::read(fd.number(), into.as_mut_ptr().cast(), into.len()) };
         if got < 0 { Err(io::Error::last_os_error()) } else { Ok(got as usize) }
     }
+}
+
+/// An integer option of a socket itself.
+fn socket_option(fd: Fd, name: i32) -> io::Result<libc::c_int> {
+    let mut value: libc::c_int = 0;
+    let mut length = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: `value` and `length` live through the call and match in size.
+    check(unsafe {
+        let value = (&raw mut value).cast();
+        libc::getsockopt(fd.number(), libc::SOL_SOCKET, name, value, &mut length)
+    })?;
+    Ok(value)
 }
 
 /// Sets an integer socket option.

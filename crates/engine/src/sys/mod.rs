@@ -119,6 +119,18 @@ pub trait Sys {
     /// Starts watching a descriptor.
     fn watch(&mut self, fd: Fd, interest: Interest, key: u64) -> io::Result<()>;
 
+    /// Starts watching a listener for connections; not to be followed by [`Sys::rewatch`]. Of the workers
+    /// that watch the same socket, a connection is reported to at least one that waits: to the one
+    /// that has watched longest, where the system can tell.
+    fn watch_listener(&mut self, listener: Fd, key: u64) -> io::Result<()> {
+        self.watch(listener, Interest::READ, key)
+    }
+
+    /// Whether other workers may watch the same listener, by descriptors of their own.
+    fn is_shared(&self, _listener: Fd) -> bool {
+        false
+    }
+
     /// Changes what a watched descriptor is watched for.
     fn rewatch(&mut self, fd: Fd, interest: Interest, key: u64) -> io::Result<()>;
 

@@ -1,7 +1,7 @@
 //! Listeners: what waits in their queues, and what becomes of it.
 
 use super::world::{NOTHING, Role, Side, World, again, errno};
-use crate::sys::{Event, Interest, Sys};
+use crate::sys::{Event, Sys};
 
 pub(super) fn empty_queue_is_would_block(w: &mut impl World) {
     let (listener, _) = w.listener(Side::Ours, false);
@@ -16,7 +16,7 @@ pub(super) fn listener_is_readable_until_its_queue_is_empty(w: &mut impl World) 
         w.connect(Side::Theirs, &address).unwrap();
     }
     w.assert_ready(listener, [NOTHING, "r", NOTHING, "r"]);
-    w.ours().watch(listener, Interest::READ, 9).unwrap();
+    w.ours().watch_listener(listener, 9).unwrap();
     let readable = [Event { key: 9, readable: true, writable: false, failed: false }];
     for _ in 0..2 {
         assert_eq!(w.wait(), readable);
@@ -25,6 +25,13 @@ pub(super) fn listener_is_readable_until_its_queue_is_empty(w: &mut impl World) 
     }
     assert!(w.wait().is_empty());
     assert_eq!(errno(w.ours().accept(listener)).err(), Some(libc::EAGAIN));
+    // One that comes while it is watched, and one that is queued when it is watched again.
+    w.connect(Side::Theirs, &address).unwrap();
+    assert_eq!(w.wait(), readable);
+    w.ours().unwatch(listener).unwrap();
+    assert!(w.wait().is_empty());
+    w.ours().watch_listener(listener, 9).unwrap();
+    assert_eq!(w.wait(), readable);
 }
 
 pub(super) fn connection_is_accepted_with_the_bytes_sent_before(w: &mut impl World) {

@@ -14,7 +14,9 @@
 //!   kernel for one byte. The contract covers a full and an empty buffer;
 //! - unread bytes of a peer that resets: over a network they may be lost on their way, on loopback
 //!   they are not. The contract allows both;
-//! - `stop_listening` of a UNIX listener: no worker accepts from one.
+//! - `stop_listening` of a UNIX listener: no worker accepts from one;
+//! - `watch_listener` by several workers: simulated workers share no UNIX listener. For Linux it is in
+//!   `tests/unix_listeners.rs`.
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should panic")]
 

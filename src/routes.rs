@@ -20,7 +20,7 @@ use toml::de::{DeTable, DeValue};
 use crate::settings::{line_of, nearest};
 use crate::units;
 
-const MEMBER_KEYS: [&str; 3] = ["address", "weight", "max"];
+const MEMBER_KEYS: [&str; 4] = ["address", "weight", "max", "backup"];
 const POOL_KEYS: [&str; 29] = [
     "upstreams",
     "balance",
@@ -262,6 +262,7 @@ impl Source<'_> {
         let mut member = MemberConfig::new(endpoint);
         set(&mut member.weight, self.value(table, "weight", weight)?);
         member.max = self.value(table, "max", number)?;
+        set(&mut member.backup, self.value(table, "backup", boolean)?);
         Ok(member)
     }
 
@@ -560,6 +561,11 @@ proxy_protocol = "v2"
                 "[pool.a]\nupstreams = ['b:1']\nproxy_protocol = true",
                 "f:3: proxy_protocol: invalid version \"true\"",
             ),
+            (
+                "[pool.a]\nupstreams = [{ address = 'b:1', backup = 1 }]",
+                "f:2: backup: invalid value",
+            ),
+            ("[pool.a]\nupstreams = [{ address = 'b:1', backup = true }]", "backup upstreams only"),
             ("[pool.a]", "f:1: [pool.a] needs upstreams"),
             ("[[route]]\npath = '/'", "f:1: a route needs a pool"),
             ("[[route]]\npath = 'x'\npool = 'a'", "f:2: path: invalid path \"x\""),

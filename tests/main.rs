@@ -52,6 +52,7 @@ mod prove;
 mod prove_proxies;
 mod proxy;
 mod proxy_admin;
+mod proxy_backup;
 mod proxy_bodies;
 mod proxy_checks;
 mod proxy_close;

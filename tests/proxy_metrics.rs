@@ -80,6 +80,11 @@ impl Setup {
             pool("dying", &dying.local_addr().unwrap(), "check = 'tcp'\ncheck_interval = '100ms'"),
             pool("hopeless", &gone, "check = 'tcp'\ncheck_interval = '100ms'\npanic_threshold = 0"),
             pool("both", &format_args!("{gone}', '{}", other.address()), "balance = 'round_robin'"),
+            format!(
+                "{}[pool.spare]\nupstreams = ['{gone}', {{ address = '{}', backup = true }}]\n",
+                route("spare"),
+                other.address()
+            ),
             pool("silent", &silent.address(), "tls = true\ntls_insecure = true"),
         ];
         // [[route]] tables form an array, so pools may be in between.
@@ -215,14 +220,16 @@ fn what_fails(setup: &mut Setup) {
     let gone = setup.gone;
     assert_eq!(setup.handshake("gone").response().status, 502);
     setup.until("requests_refused_total{reason=\"unreachable\"}", 1.0);
-    // Round robin meets the dead upstream first.
-    for _ in 0..2 {
-        let mut asks = setup.ask("GET / HTTP/1.1\r\nHost: both.test\r\nConnection: close\r\n\r\n");
+    // Round robin meets the dead upstream first; the third one goes to a backup.
+    for pool in ["both", "both", "spare"] {
+        let head = format!("GET / HTTP/1.1\r\nHost: {pool}.test\r\nConnection: close\r\n\r\n");
+        let mut asks = setup.ask(&head);
         let mut leg = setup.other.accept();
         leg.head();
         leg.say("HTTP/1.1 204 None\r\nConnection: close\r\n\r\n");
         assert_eq!(asks.response().status, 204);
     }
+    setup.until("pool_backup_picked_total{pool=\"spare\"}", 1.0);
     let retries = setup.proxy.metrics()["standfast_retries_total"];
     setup.until("retries_total", retries);
     assert!(retries >= 1.0, "{retries}");

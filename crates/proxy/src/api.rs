@@ -52,6 +52,7 @@ struct UpstreamRequest {
     /// `null` removes the limit.
     #[serde(default, deserialize_with = "given")]
     max: Option<Option<u32>>,
+    backup: Option<bool>,
     over_seconds: Option<f64>,
 }
 
@@ -228,6 +229,7 @@ impl Api {
         let mut member = known.cloned().unwrap_or_else(|| MemberConfig::new(endpoint));
         member.weight = request.weight.unwrap_or(member.weight);
         member.max = request.max.unwrap_or(member.max);
+        member.backup = request.backup.unwrap_or(member.backup);
         member
     }
 
@@ -415,6 +417,9 @@ impl Api {
         of_pool("pool_panicked", counter, help, &|pool| {
             pool.state().panicked.load(Ordering::Relaxed)
         });
+        of_pool("pool_backup_picked", counter, "Choices of a backup upstream.", &|pool| {
+            pool.state().backup_picked.load(Ordering::Relaxed)
+        });
         of_pool("pool_down", counter, "Choices that found no upstream up.", &|pool| {
             pool.state().down.load(Ordering::Relaxed)
         });
@@ -434,6 +439,7 @@ fn upstream_json(upstream: &Upstream, member: Option<&Member>, state: &str) -> V
         "upstream": &*upstream.name(),
         "address": upstream.address().to_string(),
         "state": state,
+        "backup": member.map(|member| member.backup),
         "weight": member.map(|member| member.weight),
         "max": member.map(|member| member.max_tunnels).filter(|most| *most != u32::MAX),
         "tunnels": upstream.tunnels(),
@@ -451,6 +457,7 @@ fn unresolved_json(member: &MemberConfig) -> Value {
         "upstream": member.endpoint.to_string(),
         "address": null,
         "state": "unresolved",
+        "backup": member.backup,
         "weight": member.weight,
         "max": member.max,
         "tunnels": 0,

@@ -9,6 +9,7 @@ mod cookie;
 mod hash;
 mod pool;
 mod queue;
+mod round;
 #[cfg(test)]
 mod tests;
 mod upstream;
@@ -19,6 +20,7 @@ pub use self::pool::{Balance, HashBy, Member, PickContext, PickError, Pool, Pool
 pub use self::queue::QueueTicket;
 pub use self::upstream::{Ejection, Fault, Permit, Upstream, UpstreamState};
 
+pub(crate) use self::pool::PoolHealth;
 pub(crate) use self::upstream::Port;
 
 pub(crate) use self::queue::PoolState;

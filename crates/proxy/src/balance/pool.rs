@@ -16,6 +16,7 @@ use engine::invariant;
 use super::cookie::{Sticky, cookie};
 use super::hash::{hash_bytes, score};
 use super::queue::{PoolState, QueueTicket};
+use super::round::round;
 use super::upstream::{Permit, Upstream, UpstreamState, WARM};
 use crate::config::Transport;
 
@@ -57,7 +58,7 @@ pub struct PoolLimits {
     /// Maximum time in the queue.
     pub queue_timeout: Duration,
     /// If fewer upstreams than this percentage pass their health checks, requests go to all of them;
-    /// 0 disables that.
+    /// 0 disables that. Backups do not count while another upstream passes.
     pub panic_threshold: u8,
 }
 
@@ -77,6 +78,26 @@ pub struct Member {
     pub weight: u16,
     /// Maximum number of tunnels.
     pub max_tunnels: u32,
+    /// It gets requests only while no other upstream of the pool can take them.
+    pub backup: bool,
+}
+
+/// How many upstreams of a pool pass their health checks, without draining ones.
+#[derive(Copy, Clone, Debug, Default)]
+pub(crate) struct PoolHealth {
+    /// Those that pass, and their number; without backups.
+    pub(crate) up: usize,
+    pub(crate) total: usize,
+    /// The same of backups.
+    pub(crate) backups_up: usize,
+    pub(crate) backups: usize,
+}
+
+/// The upstreams that a request may go to.
+#[derive(Copy, Clone)]
+struct Candidates<'s> {
+    states: &'s [UpstreamState],
+    backup: bool,
 }
 
 /// The properties of a request that the choice depends on.
@@ -120,6 +141,7 @@ pub struct Pool {
     transport: Transport,
     /// Its upstreams have health checks.
     checked: bool,
+    has_backups: bool,
     state: Arc<PoolState>,
 }
 
@@ -142,6 +164,7 @@ impl Pool {
             member.weight = member.weight.clamp(1, Self::WEIGHT_MAX);
         }
         let round = if balance == Balance::RoundRobin { round(&members) } else { Vec::new() };
+        let has_backups = members.iter().any(|member| member.backup);
         let hashes = hashes(&members);
         let cookies = sticky
             .iter()
@@ -159,6 +182,7 @@ impl Pool {
             round,
             transport,
             checked,
+            has_backups,
             state,
         }
     }
@@ -176,7 +200,8 @@ impl Pool {
     /// A pool with default settings, of upstreams with equal weights.
     #[must_use]
     pub fn of(name: &str, upstreams: Vec<Arc<Upstream>>) -> Self {
-        let member = |upstream| Member { upstream, weight: 1, max_tunnels: u32::MAX };
+        let member =
+            |upstream| Member { upstream, weight: 1, max_tunnels: u32::MAX, backup: false };
         let members = upstreams.into_iter().map(member).collect();
         Pool::new(name, Balance::default(), None, PoolLimits::default(), members, Arc::default())
     }
@@ -216,19 +241,29 @@ impl Pool {
         self.checked
     }
 
-    /// How many of its upstreams pass their health checks, and their number, without draining ones.
-    pub(crate) fn healthy(&self, now_ns: u64) -> (usize, usize) {
-        let states = self.members.iter().map(|member| member.upstream.state(now_ns));
-        states.fold((0, 0), |(up, total), state| match state {
-            UpstreamState::Up | UpstreamState::Ejected => (up + 1, total + 1),
-            UpstreamState::Down => (up, total + 1),
-            UpstreamState::Draining => (up, total),
-        })
+    /// How many of its upstreams pass their health checks.
+    pub(crate) fn health(&self, now_ns: u64) -> PoolHealth {
+        let mut health = PoolHealth::default();
+        for member in &self.members {
+            let (up, total) = match member.backup {
+                true => (&mut health.backups_up, &mut health.backups),
+                false => (&mut health.up, &mut health.total),
+            };
+            match member.upstream.state(now_ns) {
+                UpstreamState::Up | UpstreamState::Ejected => (*up, *total) = (*up + 1, *total + 1),
+                UpstreamState::Down => *total += 1,
+                UpstreamState::Draining => {}
+            }
+        }
+        health
     }
 
     /// Whether too few of its upstreams are healthy.
-    pub(crate) fn lacks_upstreams(&self, (up, total): (usize, usize)) -> bool {
-        up * 100 < usize::from(self.limits.panic_threshold.max(1)) * total
+    pub(crate) fn lacks_upstreams(&self, health: PoolHealth) -> bool {
+        match health.up {
+            0 => health.backups_up == 0 && health.total + health.backups > 0,
+            up => up * 100 < usize::from(self.limits.panic_threshold.max(1)) * health.total,
+        }
     }
 
     pub(crate) fn state(&self) -> &Arc<PoolState> {
@@ -288,22 +323,17 @@ impl Pool {
     /// No upstream is available.
     pub fn pick(&self, key: &PickContext<'_>) -> Result<Permit, PickError> {
         // With the default only the absence of any healthy upstream matters, which is noticed below.
-        if self.limits.panic_threshold > 1 && self.lacks_upstreams(self.healthy(key.now_ns)) {
+        if self.limits.panic_threshold > 1 && self.lacks_upstreams(self.health(key.now_ns)) {
             return self.pick_any(key);
         }
-        let sticky =
-            key.sticky.and_then(|value| self.sticky_member(key, value, &[UpstreamState::Up]));
-        if let Some(permit) = sticky.and_then(|member| self.acquire(member, key)) {
-            return Ok(permit);
-        }
-        match self.choose(key, &[UpstreamState::Up]) {
+        match self.pick_in_order(key, &[UpstreamState::Up]) {
             // No upstream is up: an ejected one is better than none.
             Err(PickError::Down) => {
-                match self.choose(key, &[UpstreamState::Ejected]) {
+                match self.pick_in_order(key, &[UpstreamState::Ejected]) {
                     // A request whose upstreams were all tried is no reason to panic.
                     Err(PickError::Down)
                         if self.limits.panic_threshold > 0
-                            && self.lacks_upstreams(self.healthy(key.now_ns)) =>
+                            && self.lacks_upstreams(self.health(key.now_ns)) =>
                     {
                         self.pick_any(key)
                     }
@@ -323,12 +353,38 @@ impl Pool {
     /// survive the load alone.
     fn pick_any(&self, key: &PickContext<'_>) -> Result<Permit, PickError> {
         let states = [UpstreamState::Up, UpstreamState::Ejected, UpstreamState::Down];
-        let sticky = key.sticky.and_then(|hash| self.sticky_member(key, hash, &states));
-        let picked = match sticky.and_then(|member| self.acquire(member, key)) {
-            Some(permit) => Ok(permit),
-            None => self.choose(key, &states),
-        };
+        let picked = self.pick_in_order(key, &states);
         picked.inspect(|_| count(&self.state.panicked)).inspect_err(|why| self.count_error(*why))
+    }
+
+    /// Chooses among the upstreams in these states: a backup only if no other one can take the request.
+    fn pick_in_order(
+        &self,
+        key: &PickContext<'_>,
+        states: &[UpstreamState],
+    ) -> Result<Permit, PickError> {
+        let picked = self.pick_among(key, Candidates { states, backup: false });
+        match picked {
+            Err(why) if self.has_backups => {
+                let backup = self.pick_among(key, Candidates { states, backup: true });
+                let backup = backup.inspect(|_| count(&self.state.backup_picked));
+                backup.map_err(|other| if why == PickError::Busy { why } else { other })
+            }
+            picked => picked,
+        }
+    }
+
+    /// The upstream of the sticky cookie if it is among the candidates and has room, or any of them.
+    fn pick_among(
+        &self,
+        key: &PickContext<'_>,
+        among: Candidates<'_>,
+    ) -> Result<Permit, PickError> {
+        let sticky = key.sticky.and_then(|value| self.sticky_member(key, value, among));
+        match sticky.and_then(|member| self.acquire(member, key)) {
+            Some(permit) => Ok(permit),
+            None => self.choose(key, among),
+        }
     }
 
     fn count_error(&self, why: PickError) {
@@ -347,8 +403,8 @@ impl Pool {
     ) -> Option<Result<Permit, PickError>> {
         let is_its = |member: &&Member| member.upstream.connection_key() == connection_key;
         let member = self.members.iter().find(is_its)?;
-        let states = [UpstreamState::Up, UpstreamState::Ejected];
-        if !self.is_candidate(member, key, &states) {
+        let states = &[UpstreamState::Up, UpstreamState::Ejected];
+        if !Self::is_candidate(member, key, Candidates { states, backup: member.backup }) {
             return None;
         }
         Some(self.acquire(member, key).ok_or_else(|| {
@@ -391,24 +447,24 @@ impl Pool {
         &self,
         key: &PickContext<'_>,
         value: u64,
-        states: &[UpstreamState],
+        among: Candidates<'_>,
     ) -> Option<&Member> {
         let at = self.cookies.iter().position(|cookie| *cookie == value)?;
         let member = self.members.get(at)?;
-        self.is_candidate(member, key, states).then_some(member)
+        Self::is_candidate(member, key, among).then_some(member)
     }
 
-    fn choose(&self, key: &PickContext<'_>, states: &[UpstreamState]) -> Result<Permit, PickError> {
+    fn choose(&self, key: &PickContext<'_>, among: Candidates<'_>) -> Result<Permit, PickError> {
         let mut busy = false;
         let alive = self.members.iter().any(|member| {
-            let candidate = self.is_candidate(member, key, states);
+            let candidate = Self::is_candidate(member, key, among);
             let room = candidate && self.has_room(member, key);
             busy |= candidate && !room;
             room
         });
         // Another worker may take the last permit between the check and the acquisition.
         for _ in 0..ACQUIRE_TRIES {
-            let member = if alive { self.best(key, states) } else { None };
+            let member = if alive { self.best(key, among) } else { None };
             let Some(member) = member else { break };
             if let Some(permit) = self.acquire(member, key) {
                 return Ok(permit);
@@ -418,9 +474,9 @@ impl Pool {
         Err(if busy || alive { PickError::Busy } else { PickError::Down })
     }
 
-    fn best(&self, key: &PickContext<'_>, states: &[UpstreamState]) -> Option<&Member> {
+    fn best(&self, key: &PickContext<'_>, among: Candidates<'_>) -> Option<&Member> {
         let open =
-            |member: &&Member| self.is_candidate(member, key, states) && self.has_room(member, key);
+            |member: &&Member| Self::is_candidate(member, key, among) && self.has_room(member, key);
         match &self.balance {
             Balance::LeastConnections => {
                 let first = self.draw(key, key.random >> 32, open)?;
@@ -490,14 +546,10 @@ impl Pool {
         self.members.iter().find(open)
     }
 
-    fn is_candidate(
-        &self,
-        member: &Member,
-        key: &PickContext<'_>,
-        states: &[UpstreamState],
-    ) -> bool {
-        !key.tried.contains(&member.upstream.number())
-            && states.contains(&member.upstream.state(key.now_ns))
+    fn is_candidate(member: &Member, key: &PickContext<'_>, among: Candidates<'_>) -> bool {
+        member.backup == among.backup
+            && !key.tried.contains(&member.upstream.number())
+            && among.states.contains(&member.upstream.state(key.now_ns))
     }
 
     fn has_room(&self, member: &Member, key: &PickContext<'_>) -> bool {
@@ -549,31 +601,4 @@ fn hashes(members: &[Member]) -> Vec<u64> {
         upstream => upstream.hash(),
     };
     members.iter().map(hash).collect()
-}
-
-/// One round of smooth weighted round robin, as nginx does it: in each turn every member gains its
-/// weight as credit; the one with most credit takes the turn and pays the total of all weights.
-fn round(members: &[Member]) -> Vec<u16> {
-    let divisor = members.iter().fold(0, |divisor, member| common(divisor, member.weight));
-    let weights: Vec<i64> =
-        members.iter().map(|member| i64::from(member.weight / divisor.max(1))).collect();
-    let total: i64 = weights.iter().sum();
-    let mut credit = vec![0i64; weights.len()];
-    let mut round = Vec::new();
-    for _ in 0..total {
-        for (credit, weight) in credit.iter_mut().zip(&weights) {
-            *credit += weight;
-        }
-        // The first of equals.
-        let richest = credit.iter_mut().enumerate().rev().max_by_key(|(_, credit)| **credit);
-        let Some((index, credit)) = richest else { break };
-        *credit -= total;
-        round.push(u16::try_from(index).unwrap_or_default());
-    }
-    round
-}
-
-/// The greatest common divisor.
-fn common(a: u16, b: u16) -> u16 {
-    if b == 0 { a } else { common(b, a % b) }
 }

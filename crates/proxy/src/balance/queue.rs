@@ -22,6 +22,7 @@ pub(crate) struct PoolState {
     pub(crate) queued: AtomicU64,
     pub(crate) overflowed: AtomicU64,
     pub(crate) panicked: AtomicU64,
+    pub(crate) backup_picked: AtomicU64,
 }
 
 impl PoolState {

@@ -12,7 +12,7 @@ fn upstream(number: u32) -> Arc<Upstream> {
 }
 
 fn member(number: u32, weight: u16) -> Member {
-    Member { upstream: upstream(number), weight, max_tunnels: u32::MAX }
+    Member { upstream: upstream(number), weight, max_tunnels: u32::MAX, backup: false }
 }
 
 fn pool(balance: Balance, members: Vec<Member>) -> Pool {
@@ -361,7 +361,7 @@ fn names_of_one_address_share_the_keys_and_have_their_own_cookies() {
     let of = |number, name: &str| {
         let address = UpstreamAddress::Tcp(([10, 0, 0, 1], 80).into());
         let upstream = Arc::new(Upstream::new(number, name, address, 0));
-        Member { upstream, weight: 1, max_tunnels: u32::MAX }
+        Member { upstream, weight: 1, max_tunnels: u32::MAX, backup: false }
     };
     let sticky = |members| {
         let key = CookieKey::new(b"secret");
@@ -381,4 +381,41 @@ fn names_of_one_address_share_the_keys_and_have_their_own_cookies() {
     let (before, after) = (sticky(vec![of(1, "a.test:80")]), sticky(vec![of(1, "c.test:80")]));
     let [first, second] = [&before, &after].map(|pool| cookie(pool, &picks(pool, 1, 1)[0]));
     assert_eq!(first, second);
+}
+
+#[test]
+fn backups_are_chosen_only_if_no_other_upstream_can_be() {
+    let backup = |number| Member { backup: true, ..member(number, 1) };
+    for (balance, panic_threshold) in
+        [(Balance::LeastConnections, 1), (Balance::RoundRobin, 50), (Balance::Random, 1)]
+    {
+        let limits = PoolLimits { panic_threshold, ..PoolLimits::default() };
+        let members = vec![member(1, 1), member(2, 1), backup(3), backup(4)];
+        let [one, two, three, four] = [0, 1, 2, 3].map(|at: usize| &*members[at].upstream);
+        let pool = Pool::new("p", balance, None, limits, members.clone(), Arc::default());
+        let chosen = |tried: &[u32]| {
+            let numbers = (0..40u64).filter_map(|n| {
+                let random = n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                let key = PickContext { now_ns: 1, random, tried, ..PickContext::default() };
+                Some(pool.pick(&key).ok()?.upstream().number())
+            });
+            numbers.collect::<std::collections::BTreeSet<u32>>()
+        };
+        assert_eq!(chosen(&[]), [1, 2].into());
+        assert_eq!(chosen(&[1, 2]), [3, 4].into(), "both have failed the request");
+        one.set_draining(true, 1);
+        two.set_down(true, 1);
+        assert_eq!(chosen(&[]), [3, 4].into());
+        three.set_down(true, 1);
+        assert_eq!(
+            chosen(&[]),
+            [4].into(),
+            "a backup that passes its checks is no reason to panic"
+        );
+        four.set_down(true, 1);
+        assert_eq!(chosen(&[]), [2].into(), "none passes: the others come first");
+        assert_eq!(chosen(&[2]), [3, 4].into());
+        two.set_down(false, 1);
+        assert_eq!(chosen(&[]), [2].into());
+    }
 }

@@ -4,7 +4,7 @@
 //! Start it after the workers, so that its sockets are in no worker's descriptor table. No worker
 //! wakes it; it polls every [`POLL_EVERY`].
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ use tracing::{debug, info, warn};
 
 use super::probe::{Probe, ProbeError, run_check};
 use super::threshold::Threshold;
-use crate::balance::Upstream;
+use crate::balance::{PoolHealth, Upstream};
 use crate::config::Transport;
 use crate::routes::{HealthCheck, Registry, Table};
 
@@ -126,8 +126,8 @@ struct WatchLoop {
     generation: Option<u64>,
     checked: BTreeMap<u32, CheckedUpstream>,
     lookups: BTreeMap<Name, Lookup>,
-    /// Pools with too few upstreams that are up.
-    panicking: BTreeSet<Box<str>>,
+    /// Pools with too few upstreams that are up, and whether their backups serve.
+    panicking: BTreeMap<Box<str>, bool>,
     /// Checks and lookups in flight, counted apart: slow lookups must not stop the checks.
     probing: usize,
     resolving: usize,
@@ -143,7 +143,7 @@ impl WatchLoop {
             generation: None,
             checked: BTreeMap::new(),
             lookups: BTreeMap::new(),
-            panicking: BTreeSet::new(),
+            panicking: BTreeMap::new(),
             probing: 0,
             resolving: 0,
             probes_started: 0,
@@ -284,18 +284,24 @@ impl WatchLoop {
         self.log_panic();
     }
 
-    /// Logs pools that begin or cease to ignore the health of their upstreams.
+    /// Logs pools that begin or cease to ignore the health of their upstreams, or to use their backups.
     fn log_panic(&mut self) {
         let (now_ns, routes) = (now_ns(), self.table.routes());
-        self.panicking.retain(|name| routes.pool(name).is_some());
+        self.panicking.retain(|name, _| routes.pool(name).is_some());
         for pool in routes.pools() {
-            let (name, (up, total)) = (pool.name(), pool.healthy(now_ns));
-            if !pool.lacks_upstreams((up, total)) {
-                if self.panicking.remove(name) {
+            let (name, health) = (pool.name(), pool.health(now_ns));
+            let PoolHealth { up, total, backups_up, backups } = health;
+            let on_backups = up == 0 && backups_up > 0;
+            if !on_backups && !pool.lacks_upstreams(health) {
+                if self.panicking.remove(name).is_some() {
                     info!("pool {name}: {up} of {total} upstreams are up");
                 }
-            } else if self.panicking.insert(name.into()) {
+            } else if self.panicking.insert(name.into(), on_backups) != Some(on_backups) {
                 match (up, pool.limits().panic_threshold) {
+                    _ if on_backups => warn!(
+                        "pool {name}: only backups are up: requests go to {backups_up} of {backups} \
+                         backups"
+                    ),
                     (0, 0) => warn!("pool {name}: no upstream is up: requests are answered 503"),
                     (0, _) => warn!("pool {name}: no upstream is up: requests go to all of them"),
                     _ => warn!(

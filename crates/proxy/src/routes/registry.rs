@@ -272,7 +272,7 @@ impl Registry {
             let upstreams = self.upstreams_of(pool, &mut known, &mut changed, times);
             let members = upstreams.into_iter().map(|(member, upstream)| {
                 let max_tunnels = member.max.or(pool.max).unwrap_or(u32::MAX);
-                Member { upstream, weight: member.weight, max_tunnels }
+                Member { upstream, weight: member.weight, max_tunnels, backup: member.backup }
             });
             let members = members.collect();
             pools.push(Arc::new(build_pool(pool, members, &before)));

@@ -95,6 +95,8 @@ pub struct MemberConfig {
     pub weight: u16,
     /// Maximum number of tunnels.
     pub max: Option<u32>,
+    /// It gets requests only while no other upstream of the pool can take them.
+    pub backup: bool,
 }
 
 /// The health checks of a pool.
@@ -137,7 +139,7 @@ impl MemberConfig {
     /// An upstream with weight 1 and no limit.
     #[must_use]
     pub fn new(endpoint: Endpoint) -> Self {
-        MemberConfig { endpoint, weight: 1, max: None }
+        MemberConfig { endpoint, weight: 1, max: None, backup: false }
     }
 
     /// Its name and port, if it is given by name.
@@ -240,6 +242,11 @@ impl PoolConfig {
         if self.members.is_empty() || self.members.len() > most {
             let given = self.members.len();
             return Err(format!("[pool.{name}] has {given} upstreams: expected 1 to {most}"));
+        }
+        if self.members.iter().all(|member| member.backup) {
+            return Err(format!(
+                "[pool.{name}] has backup upstreams only: at least one must not be a backup"
+            ));
         }
         for (at, member) in self.members.iter().enumerate() {
             let endpoint = &member.endpoint;

@@ -138,11 +138,15 @@ impl Lane {
     }
 }
 
-/// The lanes of one worker. They are in a ring in which each has its turn.
+/// The lanes of one worker.
 #[derive(Default)]
 pub(crate) struct Lanes {
     all: Slots<Lane>,
+    /// Lanes that have not had a turn, and the ring of those that are behind. They have every second
+    /// turn, so that a topic with little to deliver does not wait for a round of the ring.
+    fresh: VecDeque<u32>,
     ring: VecDeque<u32>,
+    fresh_is_next: bool,
     /// Entries of lanes that are gone, for the next: a topic that is not behind allocates nothing.
     spare: Vec<(VecDeque<PendingPublication>, VecDeque<u32>)>,
 }
@@ -158,24 +162,29 @@ impl Lanes {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.ring.len()
+        self.fresh.len() + self.ring.len()
     }
 
-    /// Adds a lane, the last in the ring.
+    /// Adds a lane.
     pub(crate) fn add(&mut self, topic: &Arc<Topic>) -> u32 {
         let (pending, active) = self.spare.pop().unwrap_or_default();
         let topic = Arc::clone(topic);
         let index = self.all.insert(Lane { topic, pending, active, waiting_bytes: 0, late: false });
-        self.ring.push_back(index);
+        self.fresh.push_back(index);
         index
     }
 
-    /// Takes the lane whose turn it is out of the ring.
+    /// Takes the lane whose turn it is. [`Lanes::end_turn`] must follow.
     pub(crate) fn next(&mut self) -> Option<u32> {
-        self.ring.pop_front()
+        self.fresh_is_next = !self.fresh_is_next;
+        let (first, other) = match self.fresh_is_next {
+            true => (&mut self.fresh, &mut self.ring),
+            false => (&mut self.ring, &mut self.fresh),
+        };
+        first.pop_front().or_else(|| other.pop_front())
     }
 
-    /// Ends the turn of a lane: it is the last in the ring, or is removed if nothing is left.
+    /// Ends the turn of a lane: it goes to the end of the ring, or is removed if nothing is left.
     pub(crate) fn end_turn(&mut self, index: u32, now_ns: u64) {
         let Some(lane) = self.all.get_mut(index) else {
             return broken("a lane exists while it has its turn");

@@ -15,7 +15,7 @@
 //! oldest group gets it first.
 //!
 //! Topics do not wait for each other: each one with something to deliver has a [`lane`], and they are
-//! served round the ring, each as much as a [`lane::Budget`] allows. A topic that has more pending than
+//! served in turns, each as much as a [`lane::Budget`] allows. A topic that has more pending than
 //! can be delivered soon is refused ([`Refused::TopicOverloaded`]), and no other with it.
 //!
 //! Order: what one publisher publishes to one topic arrives in that order everywhere.

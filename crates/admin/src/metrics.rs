@@ -83,16 +83,16 @@ impl Exposition {
         help: &str,
         workers: impl Iterator<Item = &'h Histogram>,
     ) {
-        self.histograms(name, help, workers, 1e-9);
+        self.histograms(name, help, workers, 1e9);
     }
 
-    /// A histogram for each worker that has recorded anything, with its values in this unit.
+    /// A histogram for each worker that has recorded anything, with its values divided.
     fn histograms<'h>(
         &mut self,
         name: &str,
         help: &str,
         workers: impl Iterator<Item = &'h Histogram>,
-        unit: f64,
+        per_unit: f64,
     ) {
         let name = format!("standfast_{name}");
         let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} histogram");
@@ -103,15 +103,14 @@ impl Exposition {
                 continue;
             }
             for (bound, within) in histogram.within() {
-                // Rounded to the decimal that is meant: 1e-9 is none in binary.
-                let bound = (bound as f64 * unit * 1e9).round() / 1e9;
+                let bound = bound as f64 / per_unit;
                 let _ = writeln!(
                     self.text,
                     "{name}_bucket{{worker=\"{worker}\",le=\"{bound}\"}} {within}"
                 );
                 count = count.max(within);
             }
-            let sum = histogram.sum() as f64 * unit;
+            let sum = histogram.sum() as f64 / per_unit;
             let _ = writeln!(
                 self.text,
                 "{name}_bucket{{worker=\"{worker}\",le=\"+Inf\"}} {count}\n\

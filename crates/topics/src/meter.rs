@@ -57,6 +57,7 @@ pub(crate) struct Meter {
 
 struct Period {
     begin_ns: u64,
+    hasher: RandomState,
     messages: Sketch,
     bytes: Sketch,
 }
@@ -78,8 +79,12 @@ impl Meter {
         let begin_ns = now_ns - now_ns % PERIOD_NS;
         let ended = self.current.take();
         self.previous = ended.filter(|ended| ended.begin_ns.saturating_add(PERIOD_NS) == begin_ns);
-        let (messages, bytes) = (Sketch::default(), Sketch::default());
-        self.current.insert(Box::new(Period { begin_ns, messages, bytes }))
+        self.current.insert(Box::new(Period {
+            begin_ns,
+            hasher: RandomState::default(),
+            messages: Sketch::default(),
+            bytes: Sketch::default(),
+        }))
     }
 
     /// What was counted in the current period and in the one before.
@@ -98,97 +103,147 @@ impl Meter {
 
 impl Period {
     fn count(&mut self, topic: &Arc<str>, receivers: usize, bytes: usize) {
-        self.messages.add(topic, receivers as u64);
-        self.bytes.add(topic, (receivers as u64).saturating_mul(bytes as u64));
+        if !(self.messages.is_last(topic) && self.bytes.is_last(topic)) {
+            let hash = self.hasher.hash_one(&**topic);
+            self.messages.find(topic, hash);
+            self.bytes.find(topic, hash);
+        }
+        self.messages.add(receivers as u64);
+        self.bytes.add((receivers as u64).saturating_mul(bytes as u64));
     }
 }
 
 /// Counts of the topics with the largest ones.
 #[derive(Default)]
 struct Sketch {
-    hasher: RandomState,
     by_topic: HashTable<u16>,
     counters: Vec<Counter>,
-    /// The count of each counter, apart so that the smallest is found quickly.
-    counts: Vec<u64>,
-    /// The counter used last: messages of a topic often follow each other.
-    last: usize,
+    /// The counters as a binary heap, the smallest count first.
+    heap: Vec<u16>,
+    /// The counter found last: messages of a topic often follow each other.
+    last: u16,
 }
 
 struct Counter {
     topic: Arc<str>,
+    hash: u64,
+    count: u64,
     error: u64,
+    /// Where the heap has it.
+    position: u16,
 }
 
 impl Sketch {
     #[inline]
-    fn add(&mut self, topic: &Arc<str>, weight: u64) {
-        let last = self.counters.get(self.last);
-        if !last.is_some_and(|last| Arc::ptr_eq(&last.topic, topic)) {
-            self.last = self.counter(topic);
-        }
-        if let Some(count) = self.counts.get_mut(self.last) {
-            *count = count.saturating_add(weight);
+    fn is_last(&self, topic: &Arc<str>) -> bool {
+        self.get(self.last).is_some_and(|last| Arc::ptr_eq(&last.topic, topic))
+    }
+
+    /// Adds to the counter found last.
+    #[inline]
+    fn add(&mut self, weight: u64) {
+        if let Some(counter) = self.counters.get_mut(usize::from(self.last)) {
+            counter.count = counter.count.saturating_add(weight);
+            let position = counter.position;
+            self.sink(usize::from(position));
         }
     }
 
-    /// The counter of a topic, perhaps one taken over from another.
-    fn counter(&mut self, topic: &Arc<str>) -> usize {
-        let hash = self.hasher.hash_one(&**topic);
-        let is = |at: &u16| {
-            self.counters.get(usize::from(*at)).is_some_and(|counter| counter.topic == *topic)
-        };
+    /// Finds the counter of a topic: perhaps a new one, or the smallest of another topic.
+    fn find(&mut self, topic: &Arc<str>, hash: u64) {
+        let is = |at: &u16| self.get(*at).is_some_and(|counter| counter.topic == *topic);
         if let Some(at) = self.by_topic.find(hash, is) {
-            let at = usize::from(*at);
-            if let Some(counter) = self.counters.get_mut(at) {
+            self.last = *at;
+            if let Some(counter) = self.counters.get_mut(usize::from(*at)) {
                 // It may have been without subscribers, and has another name in memory now.
                 counter.topic = Arc::clone(topic);
             }
-            return at;
+            return;
         }
-        let at = self.free_counter(topic);
-        let (hasher, counters) = (&self.hasher, &self.counters);
-        self.by_topic.insert_unique(hash, at as u16, |at| {
-            counters.get(usize::from(*at)).map_or(0, |counter| hasher.hash_one(&*counter.topic))
+        self.last = match self.counters.len() {
+            COUNTERS => self.take_over(topic, hash),
+            at => {
+                let (topic, position) = (Arc::clone(topic), at as u16);
+                self.counters.push(Counter { topic, hash, count: 0, error: 0, position });
+                self.heap.push(at as u16);
+                self.rise(at);
+                at as u16
+            }
+        };
+        let counters = &self.counters;
+        self.by_topic.insert_unique(hash, self.last, |at| {
+            counters.get(usize::from(*at)).map_or(0, |counter| counter.hash)
         });
-        at
     }
 
-    /// A counter for a topic that has none: a new one, or the smallest.
-    fn free_counter(&mut self, topic: &Arc<str>) -> usize {
-        if self.counters.len() < COUNTERS {
-            self.counters.push(Counter { topic: Arc::clone(topic), error: 0 });
-            self.counts.push(0);
-            return self.counters.len() - 1;
-        }
-        let smallest = self.smallest();
-        let at = self.counts.iter().position(|count| *count == smallest).unwrap_or_default();
-        let Some(counter) = self.counters.get_mut(at) else {
+    /// Gives the smallest counter to a topic.
+    fn take_over(&mut self, topic: &Arc<str>, hash: u64) -> u16 {
+        let at = self.heap.first().copied().unwrap_or_default();
+        let Some(counter) = self.counters.get_mut(usize::from(at)) else {
             broken("a full sketch has counters");
             return 0;
         };
-        let hash = self.hasher.hash_one(&*counter.topic);
-        match self.by_topic.find_entry(hash, |other| usize::from(*other) == at) {
+        match self.by_topic.find_entry(counter.hash, |other| *other == at) {
             Ok(entry) => drop(entry.remove()),
             Err(_) => broken("a counter is found by its topic"),
         }
-        *counter = Counter { topic: Arc::clone(topic), error: smallest };
+        counter.topic = Arc::clone(topic);
+        counter.hash = hash;
+        counter.error = counter.count;
         at
     }
 
-    fn smallest(&self) -> u64 {
-        self.counts.iter().copied().min().unwrap_or_default()
+    fn get(&self, at: u16) -> Option<&Counter> {
+        self.counters.get(usize::from(at))
+    }
+
+    fn count_at(&self, position: usize) -> Option<u64> {
+        self.get(*self.heap.get(position)?).map(|counter| counter.count)
+    }
+
+    /// Moves a counter that has grown away from the smallest.
+    fn sink(&mut self, mut position: usize) {
+        while let Some(left) = self.count_at(2 * position + 1) {
+            let right = self.count_at(2 * position + 2).filter(|right| *right < left);
+            let child = 2 * position + if right.is_some() { 2 } else { 1 };
+            if self.count_at(position).is_none_or(|own| own <= right.unwrap_or(left)) {
+                return;
+            }
+            self.swap(position, child);
+            position = child;
+        }
+    }
+
+    /// Moves a new counter, which is the smallest, to its place.
+    fn rise(&mut self, mut position: usize) {
+        while position > 0 {
+            let parent = (position - 1) / 2;
+            if self.count_at(parent) <= self.count_at(position) {
+                return;
+            }
+            self.swap(position, parent);
+            position = parent;
+        }
+    }
+
+    fn swap(&mut self, one: usize, other: usize) {
+        self.heap.swap(one, other);
+        for position in [one, other] {
+            let at = self.heap.get(position).copied().unwrap_or_default();
+            if let Some(counter) = self.counters.get_mut(usize::from(at)) {
+                counter.position = position as u16;
+            }
+        }
     }
 
     fn counts(&self) -> TopicCounts {
-        let counts = self.counters.iter().zip(&self.counts);
-        let counts = counts.map(|(Counter { topic, error }, count)| TopicCount {
-            topic: Arc::clone(topic),
-            count: *count,
-            error: *error,
+        let counts = self.counters.iter().map(|counter| TopicCount {
+            topic: Arc::clone(&counter.topic),
+            count: counter.count,
+            error: counter.error,
         });
-        let full = self.counters.len() == COUNTERS;
-        TopicCounts { counts: counts.collect(), others_max: if full { self.smallest() } else { 0 } }
+        let smallest = self.count_at(0).filter(|_| self.counters.len() == COUNTERS);
+        TopicCounts { counts: counts.collect(), others_max: smallest.unwrap_or_default() }
     }
 }
 
@@ -225,7 +280,7 @@ mod tests {
 
     #[test]
     fn any_number_of_topics_takes_the_same_memory_and_errors_are_bounded() {
-        let mut sketch = Sketch::default();
+        let (mut sketch, hasher) = (Sketch::default(), RandomState::default());
         let mut exact = HashMap::<u64, u64>::new();
         let (mut state, mut total) = (1u64, 0);
         for _ in 0..200_000 {
@@ -234,12 +289,16 @@ mod tests {
             let draw = state >> 33;
             let topic = if draw % 4 == 0 { draw / 4 % 20 } else { draw / 4 % 50_000 };
             let weight = 1 + draw % 3;
-            sketch.add(&topic.to_string().into(), weight);
+            let name: Arc<str> = topic.to_string().into();
+            sketch.find(&name, hasher.hash_one(&*name));
+            sketch.add(weight);
             *exact.entry(topic).or_default() += weight;
             total += weight;
         }
         assert_eq!((sketch.counters.len(), sketch.by_topic.len()), (COUNTERS, COUNTERS));
         let counts = sketch.counts();
+        let smallest = sketch.counters.iter().map(|counter| counter.count).min();
+        assert_eq!(smallest, Some(counts.others_max), "the heap is in order");
         assert!(counts.others_max <= total / COUNTERS as u64);
         for (topic, count) in exact {
             match find(&counts, &topic.to_string()) {

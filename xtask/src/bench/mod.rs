@@ -22,7 +22,9 @@ mod rounds;
 mod screen;
 mod server;
 mod siege;
+mod siege_holders;
 mod siege_proxy;
+mod siege_proxy_holders;
 mod tools;
 mod wrapped;
 
@@ -95,9 +97,12 @@ enum Bench {
     ProxyIdle,
     /// CPU of `load` with and without the live screen
     Screen,
-    /// Memory that remains after 100,000 refused handshakes, 100,000 resets, 10,000 endless request heads
+    /// Memory that remains after 100,000 refused handshakes, 100,000 resets, 10,000 endless request
+    /// heads; what clients hold by padded identifiers, begun messages, silent admin connections, and
+    /// with a closed log
     Siege,
-    /// The same for the proxy: refused handshakes, resets of either side, floods to peers that do not read
+    /// The same for the proxy: refused handshakes, resets of either side, floods to peers that do not
+    /// read; slow bodies, half-closed tunnels, an unread access log
     ProxySiege,
     /// Server CPU for a million silent sockets
     Idle,

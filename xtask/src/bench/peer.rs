@@ -35,6 +35,16 @@ pub(super) struct Peer {
 impl Peer {
     /// Starts `words`.
     pub(super) fn start(name: &str, core: Core, words: &[OsString]) -> Result<Peer> {
+        Peer::start_logging_to(name, core, words, Stdio::inherit())
+    }
+
+    /// The same with its standard error to `log`.
+    pub(super) fn start_logging_to(
+        name: &str,
+        core: Core,
+        words: &[OsString],
+        log: Stdio,
+    ) -> Result<Peer> {
         let mut all = pinning(core);
         all.extend(words.iter().cloned());
         let (program, args) = all.split_first().context("nothing to start")?;
@@ -42,6 +52,7 @@ impl Peer {
             .args(args)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
+            .stderr(log)
             .spawn()
             .with_context(|| format!("cannot start {name}"))?;
         let stdout = child.stdout.take().context("no pipe")?;

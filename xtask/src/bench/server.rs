@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -86,8 +87,19 @@ impl Server {
         Server::ready(Kind::Standfast, Core::Any, &command)
     }
 
+    /// The same with its log to `log`.
+    pub(super) fn start_logging_to(tools: &Tools, more: &[&str], log: Stdio) -> Result<Server> {
+        let mut command = ours(tools.standfast());
+        command.extend(more.iter().map(OsString::from));
+        let peer = Peer::start_logging_to("server standfast", Core::Any, &command, log)?;
+        Server::of(Kind::Standfast, peer)
+    }
+
     fn ready(kind: Kind, core: Core, command: &[OsString]) -> Result<Server> {
-        let mut peer = Peer::start(&format!("server {}", kind.name()), core, command)?;
+        Server::of(kind, Peer::start(&format!("server {}", kind.name()), core, command)?)
+    }
+
+    fn of(kind: Kind, mut peer: Peer) -> Result<Server> {
         let ready = peer.receive(Duration::from_secs(20))?;
         let port_of = |key: &str| ready[key].as_str()?.rsplit(':').next()?.parse().ok();
         let port = ready["port"].as_u64().and_then(|port| port.try_into().ok());

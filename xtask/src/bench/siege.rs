@@ -1,5 +1,5 @@
 //! The siege: attacks by many clients that are refused, that reset, and that never finish their request
-//! heads. Measures the server's memory during the attack, what remains after it, and the latency of a
+//! heads; then those of [`siege_holders`]. Measures the server's memory during the attack, what remains after it, and the latency of a
 //! bystander: a well-behaved client.
 //!
 //! The attackers are threads of this process and use all the CPU they get. The bystander's latency shows
@@ -19,13 +19,14 @@ use super::Context;
 use super::proc;
 use super::report::{self, Target};
 use super::server::Server;
+use super::siege_holders;
 
 const CLIENTS: usize = 100_000;
 /// Share of the attackers that send endless request heads, all at once.
 const SLOWLORIS_SHARE: usize = 10;
 /// Share of a warm-up, so that one-time allocations are done when the measurement begins.
 const FIRST_SHARE: usize = 10;
-const THREADS: usize = 4;
+pub(super) const THREADS: usize = 4;
 /// Small enough to find a leak of ten bytes for each of 100,000 clients.
 pub(super) const LEFT_BYTES: f64 = (1 << 20) as f64;
 pub(super) const PATIENCE: Duration = Duration::from_secs(120);
@@ -52,7 +53,7 @@ struct Attack {
 /// Runs the attacks. Returns whether everything was released.
 pub(super) fn run(bench: &Context) -> Result<bool> {
     let count = bench.connections.unwrap_or(CLIENTS);
-    raise_descriptors(count / SLOWLORIS_SHARE + 100)?;
+    raise_descriptors(count / SLOWLORIS_SHARE + 2_000)?;
     let attacks = [
         Attack { name: "refused handshakes", count, cause: "violation", send: refused },
         Attack { name: "resets", count, cause: "reset", send: resets },
@@ -68,6 +69,7 @@ pub(super) fn run(bench: &Context) -> Result<bool> {
         println!("\n=== siege: {} {}", attack.count, attack.name);
         results.push(run_attack(bench, attack, &mut targets)?);
     }
+    results.extend(siege_holders::run(bench, count, &mut targets)?);
     let settings = json!({ "masses": count, "threads": THREADS, "handshake_timeout_seconds": 10 });
     report::finish(&bench.out, "siege", settings, json!(results), &targets)
 }
@@ -241,7 +243,7 @@ pub(super) fn descriptors(pid: u32) -> Result<usize> {
 }
 
 /// Waits until only the bystander is connected and no deadline of an attacker is left.
-fn settle(admin: u16) -> Result<()> {
+pub(super) fn settle(admin: u16) -> Result<()> {
     let begun = Instant::now();
     while sample(admin, "standfast_connections")? > 1 {
         ensure!(begun.elapsed() < PATIENCE, "the server keeps connections of disconnected clients");
@@ -258,8 +260,16 @@ fn closed(admin: u16, cause: &str) -> Result<u64> {
 
 /// One sample of the metrics.
 pub(super) fn sample(admin: u16, name: &str) -> Result<u64> {
+    sample_with(admin, name, None)
+}
+
+/// The same with the admin key.
+pub(super) fn sample_with(admin: u16, name: &str, key: Option<&str>) -> Result<u64> {
     let mut stream = connect(admin)?;
-    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+    let key = key.map(|key| format!("Authorization: Bearer {key}\r\n")).unwrap_or_default();
+    let head =
+        format!("GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{key}\r\n");
+    stream.write_all(head.as_bytes())?;
     let mut text = String::new();
     stream.read_to_string(&mut text)?;
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));

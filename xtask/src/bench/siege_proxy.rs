@@ -1,11 +1,13 @@
 //! The siege of the proxy: many handshakes that upstreams refuse in every way, many resets on either
-//! side, and floods towards peers that do not read. Measures the proxy's memory during the attack, what
+//! side, and floods towards peers that do not read; then those of [`siege_proxy_holders`]. Measures the proxy's memory during the attack, what
 //! remains after it, and the latency of a bystander: a well-behaved client.
 //!
 //! Clients and upstreams are threads of this process.
 
+use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
@@ -20,7 +22,7 @@ use super::siege::{
     ECHO, LEFT_BYTES, MESSAGE, PATIENCE, connect, descriptors, head, raise_descriptors, sample,
     watch_memory, websocket, while_beating,
 };
-use super::{Context, proc};
+use super::{Context, proc, siege_proxy_holders};
 
 const CLIENTS: usize = 100_000;
 /// Share of a warm-up, so that one-time allocations are done when the measurement begins.
@@ -62,22 +64,36 @@ pub(super) fn run(bench: &Context) -> Result<bool> {
         println!("\n=== siege of the proxy: {FLOODED} floods in pieces of {bytes} B");
         results.push(flood(bench, bytes, &mut targets)?);
     }
+    results.extend(siege_proxy_holders::run(bench, count, &mut targets)?);
     let settings = json!({ "masses": count, "threads": THREADS, "flooded": FLOODED });
     report::finish(&bench.out, "proxy-siege", settings, json!(results), &targets)
 }
 
 /// The proxy and its upstream.
-struct Proxy {
-    peer: Peer,
-    port: u16,
+pub(super) struct Proxy {
+    pub(super) peer: Peer,
+    pub(super) port: u16,
     admin: u16,
-    upstream: Upstream,
+    pub(super) upstream: Upstream,
 }
 
 impl Proxy {
-    fn start(bench: &Context) -> Result<Proxy> {
+    pub(super) fn start(bench: &Context) -> Result<Proxy> {
         let upstream = Upstream::start()?;
-        let command = words([
+        let address = format!("127.0.0.1:{}", upstream.port);
+        // Otherwise the proxy gives up peers that do not read.
+        let flags = ["--upstream", &address, "--peer-timeout", "off"];
+        Proxy::start_with(bench, upstream, &flags, Stdio::inherit())
+    }
+
+    /// Starts a proxy with these flags, which name the upstream, and its log to `log`.
+    pub(super) fn start_with(
+        bench: &Context,
+        upstream: Upstream,
+        flags: &[&str],
+        log: Stdio,
+    ) -> Result<Proxy> {
+        let mut command = words([
             &bench.tools.standfast(),
             &"proxy",
             &"--listen",
@@ -85,13 +101,10 @@ impl Proxy {
             &"--admin",
             &"127.0.0.1:0",
             &"--ready-json",
-            &"--upstream",
-            &format!("127.0.0.1:{}", upstream.port),
-            // Otherwise the proxy gives up peers that do not read.
-            &"--peer-timeout",
-            &"off",
         ]);
-        let mut peer = Peer::start("server standfast proxy", Core::Any, &command)?;
+        command.extend(flags.iter().map(OsString::from));
+        let name = "server standfast proxy";
+        let mut peer = Peer::start_logging_to(name, Core::Any, &command, log)?;
         let ready = peer.receive(PATIENCE)?;
         let port = |key: &str| ready[key].as_str()?.rsplit(':').next()?.parse().ok();
         let port_of = |key| port(key).with_context(|| format!("the ready line names no {key}"));
@@ -99,12 +112,12 @@ impl Proxy {
         Ok(Proxy { peer, port, admin, upstream })
     }
 
-    fn count(&self, name: &str) -> Result<u64> {
+    pub(super) fn count(&self, name: &str) -> Result<u64> {
         sample(self.admin, &format!("standfast_{name}"))
     }
 
     /// Waits until only that many tunnels are open and no deadline of a closed one is left.
-    fn settle(&self, tunnels: u64) -> Result<()> {
+    pub(super) fn settle(&self, tunnels: u64) -> Result<()> {
         let begun = Instant::now();
         while self.count("connections")? > 2 * tunnels {
             ensure!(
@@ -119,7 +132,7 @@ impl Proxy {
     }
 
     /// Everything that must be zero when only that many tunnels are open.
-    fn left(&self, tunnels: u64) -> Result<u64> {
+    pub(super) fn left(&self, tunnels: u64) -> Result<u64> {
         let open = self.count("tunnels")?.saturating_sub(tunnels);
         let address = format!("127.0.0.1:{}", self.upstream.port);
         let labels = format!("pool=\"default\",upstream=\"{address}\",address=\"{address}\"");
@@ -200,7 +213,7 @@ fn run_attack(
 
 // ---- the attackers ----
 
-fn handshake(port: u16, path: &str) -> Result<TcpStream> {
+pub(super) fn handshake(port: u16, path: &str) -> Result<TcpStream> {
     let mut stream = connect(port)?;
     let request = super::siege::HANDSHAKE.replacen("/echo", path, 1);
     stream.write_all(request.as_bytes())?;
@@ -312,13 +325,13 @@ fn pour(proxy: &Proxy, bytes: usize, count: usize) -> Result<Vec<(TcpStream, Tcp
 // ---- the upstream ----
 
 /// Responds by path, in a few threads.
-struct Upstream {
-    port: u16,
+pub(super) struct Upstream {
+    pub(super) port: u16,
     given: Mutex<mpsc::Receiver<TcpStream>>,
 }
 
 impl Upstream {
-    fn start() -> Result<Upstream> {
+    pub(super) fn start() -> Result<Upstream> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let port = listener.local_addr()?.port();
         let (give, given) = mpsc::channel();
@@ -336,7 +349,7 @@ impl Upstream {
     }
 
     /// The next connection to the path /given.
-    fn given(&self) -> Result<TcpStream> {
+    pub(super) fn given(&self) -> Result<TcpStream> {
         let given = self.given.lock().map_err(|_| anyhow::anyhow!("a thread panicked"))?;
         given.recv_timeout(PATIENCE).context("the upstream got no request")
     }
@@ -348,6 +361,10 @@ fn serve(mut stream: TcpStream, give: &mpsc::Sender<TcpStream>) -> Result<()> {
     let path = request.split(' ').nth(1).unwrap_or_default();
     if let Some((_, _, answer)) = REFUSED.iter().find(|(refused, ..)| *refused == path) {
         stream.write_all(answer.as_bytes())?;
+        return Ok(());
+    }
+    if path == "/body" {
+        while matches!(stream.read(&mut [0; 64]), Ok(1..)) {}
         return Ok(());
     }
     stream.write_all(ACCEPT.as_bytes())?;

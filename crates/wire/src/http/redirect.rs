@@ -129,7 +129,8 @@ mod tests {
     fn url(line: &str, host: &str, port: u16) -> Option<String> {
         let head = format!("{line} HTTP/1.1\r\n{host}\r\n\r\n");
         let mut headers = [EMPTY_HEADER; 8];
-        parse_request(head.as_bytes(), &mut headers).unwrap().https_url(port)
+        // The parser refuses some hosts already.
+        parse_request(head.as_bytes(), &mut headers).ok()?.https_url(port)
     }
 
     #[test]

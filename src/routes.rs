@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ::proxy::{
-    Balance, CheckKind, CookieKey, HashBy, MemberConfig, PoolConfig, ProxyVersion, RouteConfig,
-    RoutesConfig, Sticky,
+    Balance, CheckKind, CookieKey, ErrorEjection, HashBy, MemberConfig, PoolConfig, ProxyVersion,
+    RouteConfig, RoutesConfig, Sticky,
 };
 use anyhow::{Context, Result, anyhow, bail};
 use toml::Spanned;
@@ -21,7 +21,7 @@ use crate::settings::{line_of, nearest};
 use crate::units;
 
 const MEMBER_KEYS: [&str; 4] = ["address", "weight", "max", "backup"];
-const POOL_KEYS: [&str; 29] = [
+const POOL_KEYS: [&str; 34] = [
     "upstreams",
     "balance",
     "hash",
@@ -43,6 +43,11 @@ const POOL_KEYS: [&str; 29] = [
     "panic_threshold",
     "eject_after",
     "eject_for",
+    "eject_5xx",
+    "eject_5xx_window",
+    "eject_5xx_answers",
+    "eject_5xx_for",
+    "eject_5xx_for_max",
     "resolve",
     "tls",
     "tls_ca",
@@ -202,10 +207,41 @@ impl Source<'_> {
         set(&mut pool.limits.panic_threshold, self.value(table, "panic_threshold", percent)?);
         set(&mut pool.eject_after, self.value(table, "eject_after", number_or_none)?);
         set(&mut pool.eject_for, self.value(table, "eject_for", positive)?);
+        self.error_ejection(table, value, &mut pool.limits.error_ejection)?;
         set(&mut pool.resolve_every, self.value(table, "resolve", at_least_1_s)?);
         let proxy_protocol = self.value(table, "proxy_protocol", proxy_version)?;
         let transport = PoolTransport { tls: self.tls(table, value)?, proxy_protocol };
         Ok((pool, transport))
+    }
+
+    fn error_ejection(
+        &self,
+        table: &DeTable<'_>,
+        pool: &Value<'_>,
+        ejection: &mut ErrorEjection,
+    ) -> Result<()> {
+        let positive = units::positive_duration;
+        let percent = self.value(table, "eject_5xx", percent)?;
+        let window = self.value(table, "eject_5xx_window", at_least_1_s)?;
+        let answers = self.value(table, "eject_5xx_answers", number)?;
+        let first = self.value(table, "eject_5xx_for", positive)?;
+        let longest = self.value(table, "eject_5xx_for_max", positive)?;
+        let detailed =
+            window.is_some() || answers.is_some() || first.is_some() || longest.is_some();
+        if percent.is_none() && detailed {
+            bail!(self.at(
+                pool,
+                "eject_5xx_window, eject_5xx_answers, eject_5xx_for and eject_5xx_for_max need \
+                 eject_5xx, a percentage"
+            ));
+        }
+        set(&mut ejection.percent, percent);
+        set(&mut ejection.window, window);
+        set(&mut ejection.answers, answers);
+        set(&mut ejection.first, first);
+        // The default may be shorter.
+        ejection.longest = longest.unwrap_or_else(|| ejection.longest.max(ejection.first));
+        Ok(())
     }
 
     fn check_headers(&self, table: &DeTable<'_>) -> Result<Vec<(Box<str>, Box<str>)>> {
@@ -566,6 +602,15 @@ proxy_protocol = "v2"
                 "f:2: backup: invalid value",
             ),
             ("[pool.a]\nupstreams = [{ address = 'b:1', backup = true }]", "backup upstreams only"),
+            (
+                "[pool.a]\nupstreams = ['b:1']\neject_5xx = '101'",
+                "f:3: eject_5xx: invalid percentage",
+            ),
+            ("[pool.a]\nupstreams = ['b:1']\neject_5xx_for = '1s'", "need eject_5xx, a percentage"),
+            (
+                "[pool.a]\nupstreams = ['b:1']\neject_5xx = 50\neject_5xx_for_max = '1s'",
+                "must not be shorter than eject_5xx_for",
+            ),
             ("[pool.a]", "f:1: [pool.a] needs upstreams"),
             ("[[route]]\npath = '/'", "f:1: a route needs a pool"),
             ("[[route]]\npath = 'x'\npool = 'a'", "f:2: path: invalid path \"x\""),

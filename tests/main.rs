@@ -57,6 +57,7 @@ mod proxy_bodies;
 mod proxy_checks;
 mod proxy_close;
 mod proxy_connection_auth;
+mod proxy_error_ejection;
 mod proxy_faults;
 mod proxy_hostile;
 mod proxy_identity;

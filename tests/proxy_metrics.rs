@@ -85,6 +85,12 @@ impl Setup {
                 route("spare"),
                 other.address()
             ),
+            pool(
+                "errors",
+                &format_args!("{gone}', '{}", other.address()),
+                "eject_after = 0\neject_5xx = 50\neject_5xx_answers = 1",
+            ),
+            pool("lonely", &other.address(), "eject_5xx = 50\neject_5xx_answers = 1"),
             pool("silent", &silent.address(), "tls = true\ntls_insecure = true"),
         ];
         // [[route]] tables form an array, so pools may be in between.
@@ -220,15 +226,23 @@ fn what_fails(setup: &mut Setup) {
     let gone = setup.gone;
     assert_eq!(setup.handshake("gone").response().status, 502);
     setup.until("requests_refused_total{reason=\"unreachable\"}", 1.0);
-    // Round robin meets the dead upstream first; the third one goes to a backup.
-    for pool in ["both", "both", "spare"] {
+    // Round robin meets the dead upstream first; the third one goes to a backup. Of two upstreams one may be
+    // ejected because of its answers, and a single one may not.
+    for (pool, status) in
+        [("both", 204), ("both", 204), ("spare", 204), ("errors", 500), ("lonely", 500)]
+    {
         let head = format!("GET / HTTP/1.1\r\nHost: {pool}.test\r\nConnection: close\r\n\r\n");
         let mut asks = setup.ask(&head);
         let mut leg = setup.other.accept();
         leg.head();
-        leg.say("HTTP/1.1 204 None\r\nConnection: close\r\n\r\n");
-        assert_eq!(asks.response().status, 204);
+        leg.say(format!(
+            "HTTP/1.1 {status} None\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+        ));
+        assert_eq!(asks.response().status, status);
     }
+    let other = labels("errors", &setup.other.address());
+    setup.until(&format!("upstream_ejections_5xx_total{{{other}}}"), 1.0);
+    setup.until("pool_ejections_withheld_total{pool=\"lonely\"}", 1.0);
     setup.until("pool_backup_picked_total{pool=\"spare\"}", 1.0);
     let retries = setup.proxy.metrics()["standfast_retries_total"];
     setup.until("retries_total", retries);

@@ -382,6 +382,8 @@ impl Api {
         each("upstream_ejections", counter, "Times the upstream was ejected.", &|up| {
             up.ejections() as f64
         });
+        let help = "Times the upstream was ejected because of its 5xx answers.";
+        each("upstream_ejections_5xx", counter, help, &|up| up.errors().ejections() as f64);
         each("upstream_flips", counter, "Times health checks changed the state.", &|up| {
             up.flips() as f64
         });
@@ -420,6 +422,10 @@ impl Api {
         of_pool("pool_backup_picked", counter, "Choices of a backup upstream.", &|pool| {
             pool.state().backup_picked.load(Ordering::Relaxed)
         });
+        let help = "Ejections because of 5xx answers that would have left too few upstreams.";
+        of_pool("pool_ejections_withheld", counter, help, &|pool| {
+            pool.state().ejections_withheld.load(Ordering::Relaxed)
+        });
         of_pool("pool_down", counter, "Choices that found no upstream up.", &|pool| {
             pool.state().down.load(Ordering::Relaxed)
         });
@@ -435,6 +441,7 @@ fn state_name(pool: &Pool, member: &Member, now_ns: u64) -> &'static str {
 }
 
 fn upstream_json(upstream: &Upstream, member: Option<&Member>, state: &str) -> Value {
+    let (ejected_by, ejected_seconds) = upstream.ejected(now_ns()).unzip();
     json!({
         "upstream": &*upstream.name(),
         "address": upstream.address().to_string(),
@@ -446,6 +453,9 @@ fn upstream_json(upstream: &Upstream, member: Option<&Member>, state: &str) -> V
         "picked": upstream.picks(),
         "failed": upstream.failed_times(),
         "ejections": upstream.ejections(),
+        "ejections_5xx": upstream.errors().ejections(),
+        "ejected_by": ejected_by,
+        "ejected_seconds": ejected_seconds,
         "flips": upstream.flips(),
         "checks": upstream.checks(),
     })
@@ -464,6 +474,9 @@ fn unresolved_json(member: &MemberConfig) -> Value {
         "picked": 0,
         "failed": 0,
         "ejections": 0,
+        "ejections_5xx": 0,
+        "ejected_by": null,
+        "ejected_seconds": null,
         "flips": 0,
         "checks": 0,
     })

@@ -35,8 +35,9 @@ pub use wire::ProxyVersion;
 pub use wire::http::{ForwardedBy, PlainPath};
 
 pub use crate::balance::{
-    Balance, CookieKey, Ejection, Endpoint, Fault, HashBy, Member, Permit, PickContext, PickError,
-    Pool, PoolLimits, QueueTicket, Sticky, Upstream, UpstreamAddress, UpstreamState,
+    Balance, CookieKey, Ejection, Endpoint, ErrorEjection, Fault, HashBy, Member, Permit,
+    PickContext, PickError, Pool, PoolLimits, QueueTicket, Sticky, Upstream, UpstreamAddress,
+    UpstreamState,
 };
 pub use crate::config::{BodyLimits, Config, Live, MinRate, Timeouts, Transport, UpstreamTls};
 pub use crate::counters::{EndReason, Phase, Refusal, Stage};

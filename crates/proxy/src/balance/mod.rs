@@ -6,6 +6,7 @@
 
 mod address;
 mod cookie;
+mod errors;
 mod hash;
 mod pool;
 mod queue;
@@ -16,6 +17,7 @@ mod upstream;
 
 pub use self::address::{Endpoint, UpstreamAddress};
 pub use self::cookie::{CookieKey, Sticky};
+pub use self::errors::ErrorEjection;
 pub use self::pool::{Balance, HashBy, Member, PickContext, PickError, Pool, PoolLimits};
 pub use self::queue::QueueTicket;
 pub use self::upstream::{Ejection, Fault, Permit, Upstream, UpstreamState};

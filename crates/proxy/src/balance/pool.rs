@@ -14,6 +14,7 @@ use std::time::Duration;
 use engine::invariant;
 
 use super::cookie::{Sticky, cookie};
+use super::errors::ErrorEjection;
 use super::hash::{hash_bytes, score};
 use super::queue::{PoolState, QueueTicket};
 use super::round::round;
@@ -60,12 +61,16 @@ pub struct PoolLimits {
     /// If fewer upstreams than this percentage pass their health checks, requests go to all of them;
     /// 0 disables that. Backups do not count while another upstream passes.
     pub panic_threshold: u8,
+    /// Ejection by the share of 5xx answers.
+    pub error_ejection: ErrorEjection,
 }
 
 impl Default for PoolLimits {
     fn default() -> Self {
         let queue_timeout = Duration::from_secs(5);
-        PoolLimits { slow_start: Duration::ZERO, queue: 0, queue_timeout, panic_threshold: 1 }
+        let error_ejection = ErrorEjection::default();
+        let (slow_start, panic_threshold) = (Duration::ZERO, 1);
+        PoolLimits { slow_start, queue: 0, queue_timeout, panic_threshold, error_ejection }
     }
 }
 
@@ -264,6 +269,22 @@ impl Pool {
             0 => health.backups_up == 0 && health.total + health.backups > 0,
             up => up * 100 < usize::from(self.limits.panic_threshold.max(1)) * health.total,
         }
+    }
+
+    /// Whether enough upstreams remain if one that is up is ejected.
+    pub(crate) fn can_spare_one(&self, now_ns: u64) -> bool {
+        let states = self.members.iter().map(|member| member.upstream.state(now_ns));
+        let (up, total) = states.fold((0, 0), |(up, total), state| match state {
+            UpstreamState::Up => (up + 1, total + 1),
+            UpstreamState::Ejected | UpstreamState::Down => (up, total + 1),
+            UpstreamState::Draining => (up, total),
+        });
+        let left: usize = if up > 1 { up - 1 } else { return false };
+        left * 100 >= usize::from(self.limits.panic_threshold.max(1)) * total
+    }
+
+    pub(crate) fn count_withheld(&self) {
+        count(&self.state.ejections_withheld);
     }
 
     pub(crate) fn state(&self) -> &Arc<PoolState> {

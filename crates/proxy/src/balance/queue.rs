@@ -23,6 +23,7 @@ pub(crate) struct PoolState {
     pub(crate) overflowed: AtomicU64,
     pub(crate) panicked: AtomicU64,
     pub(crate) backup_picked: AtomicU64,
+    pub(crate) ejections_withheld: AtomicU64,
 }
 
 impl PoolState {

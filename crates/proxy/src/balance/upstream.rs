@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use engine::Closed;
 
 use super::UpstreamAddress;
+use super::errors::ErrorCounts;
 use super::hash::hash_bytes;
 
 /// When an upstream is ejected (passive health check).
@@ -26,7 +27,7 @@ pub struct Ejection {
 pub enum UpstreamState {
     /// It takes new requests.
     Up,
-    /// Consecutive requests to it failed; it gets no new ones for a while.
+    /// Consecutive requests to it failed, or its answers were 5xx too often; it gets no new ones for a while.
     Ejected,
     /// Its health checks fail.
     Down,
@@ -132,6 +133,7 @@ pub struct Upstream {
     eject_after: AtomicU32,
     eject_for_ns: AtomicU64,
     ejected_until_ns: AtomicU64,
+    errors: ErrorCounts,
     up_since_ns: AtomicU64,
     down: AtomicBool,
     draining: AtomicBool,
@@ -163,6 +165,7 @@ impl Upstream {
             eject_after: AtomicU32::new(0),
             eject_for_ns: AtomicU64::new(0),
             ejected_until_ns: AtomicU64::new(0),
+            errors: ErrorCounts::default(),
             up_since_ns: AtomicU64::new(up_since_ns),
             down: AtomicBool::new(false),
             draining: AtomicBool::new(false),
@@ -273,6 +276,15 @@ impl Upstream {
         self.checks.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Why it is ejected, and for how many seconds from now.
+    pub(crate) fn ejected(&self, now_ns: u64) -> Option<(&'static str, f64)> {
+        let (failures_ns, errors_ns) =
+            (self.ejected_until_ns.load(Ordering::Relaxed), self.errors.ejected_until_ns());
+        let (why, until_ns) =
+            if errors_ns > failures_ns { ("5xx", errors_ns) } else { ("failures", failures_ns) };
+        (until_ns > now_ns).then(|| (why, (until_ns - now_ns) as f64 / 1e9))
+    }
+
     /// Its state now.
     #[must_use]
     pub fn state(&self, now_ns: u64) -> UpstreamState {
@@ -280,11 +292,30 @@ impl Upstream {
             UpstreamState::Draining
         } else if self.down.load(Ordering::Relaxed) {
             UpstreamState::Down
-        } else if self.ejected_until_ns.load(Ordering::Relaxed) > now_ns {
+        } else if self.ejected_until_ns.load(Ordering::Relaxed) > now_ns
+            || self.errors.ejected_until_ns() > now_ns
+        {
             UpstreamState::Ejected
         } else {
             UpstreamState::Up
         }
+    }
+
+    /// Records a response with this status.
+    pub(crate) fn answered(&self, status: u16) {
+        self.succeeded();
+        self.errors.count(status);
+    }
+
+    /// Its answers, if they are counted.
+    pub(crate) fn errors(&self) -> &ErrorCounts {
+        &self.errors
+    }
+
+    /// Ejects it because of its 5xx answers.
+    pub(crate) fn eject_for_errors(&self, until_ns: u64) {
+        self.errors.eject(until_ns);
+        self.up_since_ns.store(until_ns, Ordering::Relaxed);
     }
 
     /// Records a response, whatever its status.

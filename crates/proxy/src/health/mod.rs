@@ -4,6 +4,7 @@
 //! result. Failures that workers observe themselves (passive checks) are counted by
 //! [`crate::balance::Upstream::failed`] and eject an upstream for a while.
 
+mod error_shares;
 mod probe;
 mod threshold;
 mod watcher;

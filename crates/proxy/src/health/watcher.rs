@@ -17,6 +17,7 @@ use engine::sys::process::now_ns;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tracing::{debug, info, warn};
 
+use super::error_shares::ErrorShares;
 use super::probe::{Probe, ProbeError, run_check};
 use super::threshold::Threshold;
 use crate::balance::{PoolHealth, Upstream};
@@ -128,6 +129,7 @@ struct WatchLoop {
     lookups: BTreeMap<Name, Lookup>,
     /// Pools with too few upstreams that are up, and whether their backups serve.
     panicking: BTreeMap<Box<str>, bool>,
+    errors: ErrorShares,
     /// Checks and lookups in flight, counted apart: slow lookups must not stop the checks.
     probing: usize,
     resolving: usize,
@@ -144,6 +146,7 @@ impl WatchLoop {
             checked: BTreeMap::new(),
             lookups: BTreeMap::new(),
             panicking: BTreeMap::new(),
+            errors: ErrorShares::default(),
             probing: 0,
             resolving: 0,
             probes_started: 0,
@@ -155,6 +158,7 @@ impl WatchLoop {
         while !stop.load(Ordering::Relaxed) {
             self.sync_table();
             self.start_due();
+            self.errors.poll(&self.table.routes(), now_ns());
             let event = tokio::time::timeout(POLL_EVERY, self.events.1.recv()).await;
             let mut next = event.ok().flatten();
             while let Some(event) = next {

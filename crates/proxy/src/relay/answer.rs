@@ -173,7 +173,7 @@ impl Relay {
         encode_answer(&mut out, answer, framing, &exchange.answer_changes());
         let permit = exchange.permit.as_ref();
         if let Some(permit) = permit {
-            permit.upstream().succeeded();
+            permit.upstream().answered(answer.status);
         }
         let cookie = permit.and_then(|permit| exchange.pool.set_cookie(permit, exchange.sticky));
         if let Some(cookie) = cookie {
@@ -339,7 +339,7 @@ impl Relay {
             invariant::broken("a request at an upstream holds a permit");
             return core.abort(upstream);
         };
-        permit.upstream().succeeded();
+        permit.upstream().answered(101);
         let client = exchange.client;
         // A tunnel makes no further request.
         self.unbind(core, client);

@@ -344,6 +344,7 @@ impl Registry {
                 after: pool.eject_after,
                 for_ns: u64::try_from(pool.eject_for.as_nanos()).unwrap_or(u64::MAX),
             });
+            upstream.errors().set_counting(pool.limits.error_ejection.percent > 0);
             if pool.check.kind == CheckKind::Off {
                 upstream.set_down(false, now_ns);
             }

@@ -274,6 +274,12 @@ impl PoolConfig {
                  request: http:/path or websocket:/path"
             ));
         }
+        let errors = &self.limits.error_ejection;
+        if errors.longest < errors.first {
+            return Err(format!(
+                "[pool.{name}]: eject_5xx_for_max must not be shorter than eject_5xx_for"
+            ));
+        }
         let limited = self.max.is_some() || self.members.iter().any(|m| m.max.is_some());
         if self.limits.queue > 0 && !limited {
             return Err(format!(

@@ -11,6 +11,7 @@ mod hash;
 mod pool;
 mod queue;
 mod round;
+mod settings;
 #[cfg(test)]
 mod tests;
 mod upstream;
@@ -18,8 +19,9 @@ mod upstream;
 pub use self::address::{Endpoint, UpstreamAddress};
 pub use self::cookie::{CookieKey, Sticky};
 pub use self::errors::ErrorEjection;
-pub use self::pool::{Balance, HashBy, Member, PickContext, PickError, Pool, PoolLimits};
+pub use self::pool::{Member, PickContext, PickError, Pool};
 pub use self::queue::QueueTicket;
+pub use self::settings::{Balance, HashBy, PoolLimits};
 pub use self::upstream::{Ejection, Fault, Permit, Upstream, UpstreamState};
 
 pub(crate) use self::pool::PoolHealth;

@@ -360,3 +360,29 @@ impl<P> Remote<P> {
         others().filter(room).find(idle).or_else(|| others().find(room))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Counts the times that a worker is woken.
+    struct Woken(Arc<AtomicUsize>);
+
+    impl Wake for Woken {
+        fn wake(&self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn returning_memory_wakes_only_workers_that_have_begun() {
+        let woken: [Arc<AtomicUsize>; 3] = std::array::from_fn(|_| Arc::default());
+        let wakers = woken.iter().map(|woken| Box::new(Woken(Arc::clone(woken))) as Box<dyn Wake>);
+        let remote = Remote::<()>::new(wakers.collect(), 1 << 20);
+        if let Some(counters) = remote.counters().nth(1) {
+            counters.turns.add(1);
+        }
+        remote.trim_memory();
+        assert_eq!(woken.map(|woken| woken.load(Ordering::Relaxed)), [0, 1, 0]);
+    }
+}

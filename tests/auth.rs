@@ -175,3 +175,27 @@ fn with_end_expired_a_session_ends_with_its_token() {
     assert_eq!(long.subscribe(&stream), "confirm_subscription", "other sessions continue");
     assert_eq!(refusals(&ending, "token_expired"), 1);
 }
+
+#[test]
+fn with_end_expired_streams_of_events_and_plain_sockets_end_with_their_token() {
+    let ending = server(&[
+        "--end-expired",
+        "--enforce-jwt",
+        "--public",
+        "--public-streams",
+        // Heartbeats would keep the reader of a stream that does not end from timing out.
+        "--ping-interval",
+        "1h",
+    ]);
+    // It has expired; the leeway of 5 s keeps it valid a moment longer.
+    let claims = json!({"ext": identifiers(1), "exp": now_unix_s().saturating_sub(2)});
+    let token = hs256(SECRET, &claims);
+    let mut events = Socket::connect(ending.listen);
+    let request = format!("GET /events?topic=news&jid={token} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n");
+    events.send(request.as_bytes());
+    events.text_until(":\n\n");
+    let mut topic = Socket::open(ending.listen, &format!("/topics/news?jid={token}"));
+    while events.take(&mut Vec::new()) {}
+    assert_eq!(topic.close_code(), 1008);
+    assert_eq!(refusals(&ending, "token_expired"), 2);
+}

@@ -145,6 +145,42 @@ fn disconnect_ends_all_sessions_with_the_identifiers_and_no_others() {
     assert_eq!(server.metrics()["standfast_disconnected_total"], 10.0);
 }
 
+#[test]
+fn disconnect_ends_streams_of_events_and_plain_sockets() {
+    let server = Server::start_with(
+        &[
+            "--enforce-jwt",
+            "--public",
+            "--public-streams",
+            "--ping-interval",
+            "1h",
+            "--broadcast-key",
+            "none",
+        ],
+        &[("STANDFAST_SERVE_SECRET", SECRET)],
+    );
+    let stream_of = |user| {
+        let mut events = Socket::connect(server.listen);
+        let target = format!("/events?topic=news&jid={}", token(user));
+        events.send(format!("GET {target} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n").as_bytes());
+        events.text_until(":\n\n");
+        events
+    };
+    let (mut events, mut other) = (stream_of(1), stream_of(2));
+    let mut topic = Socket::open(server.listen, &format!("/topics/news?jid={}", token(1)));
+    let list = http::get(server.admin, "/api/connections?protocol=events").json();
+    let listed = list["connections"].as_array().unwrap().iter();
+    let listed = listed.filter(|entry| entry["identity"] == identifiers(1));
+    assert_eq!(listed.count(), 1, "{list}");
+    let target = json!({"identifier": identifiers(1), "reconnect": false});
+    assert_eq!(post(&server, "/api/disconnect", API_KEY, &target.to_string()).status, 200);
+    while events.take(&mut Vec::new()) {}
+    assert_eq!(topic.close_code(), 1000);
+    assert_eq!(server.metrics()["standfast_disconnected_total"], 2.0);
+    assert_eq!(broadcast(&server, &json!({"stream": "news", "data": "1"})).status, 201);
+    other.text_until("data: 1\n\n");
+}
+
 /// More of them than one turn of a worker ends.
 #[test]
 fn disconnect_ends_any_number_of_sessions() {

@@ -30,22 +30,27 @@ impl ServeHandler {
         protocol: SessionProtocol,
         identity: Result<Option<TokenIdentity>, Disconnect>,
     ) {
-        self.begin_session(core, id, Session::new(protocol));
-        match identity {
-            Err(reason) => return self.disconnect(core, id, reason),
-            Ok(Some(identity)) => self.sessions.add(id, &identity),
-            Ok(None) => {}
+        let known = identity.as_ref().ok().and_then(Option::as_ref);
+        self.begin_session(core, id, Session::new(protocol), known);
+        if let Err(reason) = identity {
+            return self.disconnect(core, id, reason);
         }
         let sid = Some(self.shared.sids.of(id).into());
         self.send_message(core, id, &Message::Welcome { sid, restored: None });
     }
 
+    /// Starts a session, which ends with its token or at the application's request if it has an
+    /// identity.
     pub(super) fn begin_session<S: Sys>(
         &mut self,
         core: &mut Core<S, Self>,
         id: ConnId,
         session: Session,
+        identity: Option<&TokenIdentity>,
     ) {
+        if let Some(identity) = identity {
+            self.sessions.add(id, identity);
+        }
         self.heartbeat_connections += u32::from(session.protocol().has_heartbeat());
         match core.user_mut(id) {
             Some(user) => *user = session,

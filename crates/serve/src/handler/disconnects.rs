@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use engine::{ConnId, Core, Sys};
+use engine::{ConnId, Core, Mode, Sys};
 
 use super::ServeHandler;
 use crate::protocols::Disconnect;
@@ -48,8 +48,9 @@ impl ServeHandler {
             if ids.is_empty() {
                 first.remove();
             }
-            // It may have ended since.
-            if let Some(id) = id.filter(|id| core.is_open(*id)) {
+            // It may have ended since. A stream of events is a raw connection.
+            let is_live = |id: &ConnId| matches!(core.mode(*id), Some(Mode::WebSocket | Mode::Raw));
+            if let Some(id) = id.filter(is_live) {
                 self.counters(core.worker()).disconnected.add(1);
                 self.disconnect(core, id, Disconnect::Remote { reconnect });
             }

@@ -58,8 +58,13 @@ impl From<Arc<Publication>> for Post {
 
 /// The session that an accepted upgrade request opens.
 enum PendingOpen {
-    Echo,
-    Topic(Box<str>),
+    Echo {
+        identity: Option<TokenIdentity>,
+    },
+    Topic {
+        name: Box<str>,
+        identity: Option<TokenIdentity>,
+    },
     /// With the identity of the token, if there is one, or the reason to disconnect at once.
     Cable {
         protocol: SessionProtocol,
@@ -246,11 +251,13 @@ impl Handler for ServeHandler {
 
     fn open<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) {
         match self.pending_open.take() {
-            Some(PendingOpen::Echo) => {
-                self.begin_session(core, id, Session::new(SessionProtocol::Echo))
+            Some(PendingOpen::Echo { identity }) => {
+                let session = Session::new(SessionProtocol::Echo);
+                self.begin_session(core, id, session, identity.as_ref());
             }
-            Some(PendingOpen::Topic(name)) => {
-                self.begin_session(core, id, Session::new(SessionProtocol::Topic));
+            Some(PendingOpen::Topic { name, identity }) => {
+                let session = Session::new(SessionProtocol::Topic);
+                self.begin_session(core, id, session, identity.as_ref());
                 let group = Group { encoding: core.encoding(id), form: Form::Plain };
                 self.topics.subscribe(core, id, &name, group.number());
                 self.counters(core.worker()).subscriptions.add(1);

@@ -8,7 +8,7 @@ use engine::{Answer, ConnId, Core, Incoming, Response, Sys, retry_after};
 use wire::http::Request;
 
 use super::{PendingOpen, ServeHandler};
-use crate::auth::{Cause, Connect};
+use crate::auth::{Cause, Connect, TokenIdentity};
 use crate::broadcast_worker::BODY_BYTES_MAX;
 use crate::log_events::LogEvent;
 use crate::path::{Route, check_topic, parameter};
@@ -41,18 +41,21 @@ impl ServeHandler {
                 let (status, body) = self.shared.watchdog.readiness(remote, draining);
                 status_page(request.head, status, body, core.random())
             }
-            Route::Echo if self.shared.echo => {
-                let refused = self.refuse_without_token(core, request);
-                refused.unwrap_or_else(|| self.admit(core, id, request, PendingOpen::Echo))
-            }
+            Route::Echo if self.shared.echo => match self.required_identity(core, request) {
+                Ok(identity) => self.admit(core, id, request, PendingOpen::Echo { identity }),
+                Err(refused) => refused,
+            },
             Route::Topic(_) if !self.shared.public => {
-                refuse(403, "Subscribing without credentials is off: the server is not public.\n")
+                refuse(403, "Subscribing without credentials is off: the server is not public.
+")
             }
-            Route::Topic(name) => {
-                let refused = self.refuse_without_token(core, request);
-                let open = PendingOpen::Topic(name.into());
-                refused.unwrap_or_else(|| self.admit(core, id, request, open))
-            }
+            Route::Topic(name) => match self.required_identity(core, request) {
+                Ok(identity) => {
+                    let name = name.into();
+                    self.admit(core, id, request, PendingOpen::Topic { name, identity })
+                }
+                Err(refused) => refused,
+            },
             Route::BadTopic(why) => refuse(400, format!("{why}\n")),
             Route::Cable => {
                 let pending_open = self.authenticate(core, request);
@@ -93,8 +96,8 @@ impl ServeHandler {
             return refused;
         }
         let subprotocol = match pending_open {
-            PendingOpen::Echo => Echo::accept(upgrade.protocols()),
-            PendingOpen::Topic(_) => PlainTopic::accept(upgrade.protocols()),
+            PendingOpen::Echo { .. } => Echo::accept(upgrade.protocols()),
+            PendingOpen::Topic { .. } => PlainTopic::accept(upgrade.protocols()),
             PendingOpen::Cable { .. } => Cable::accept(upgrade.protocols()),
         };
         self.pending_open = Some(match pending_open {
@@ -146,21 +149,23 @@ impl ServeHandler {
         access.connect(token.as_deref(), self.shared.unix_s(core.now_ns()))
     }
 
-    /// Where tokens are required: refuses a handshake without a valid one, at a path whose protocol
-    /// has no message for that. Elsewhere tokens are ignored there.
-    fn refuse_without_token<S: Sys>(
+    /// Where tokens are required: the identity of a handshake at a path whose protocol has no message
+    /// for a refusal, or the refusal. Elsewhere tokens are ignored there.
+    fn required_identity<S: Sys>(
         &self,
         core: &Core<S, Self>,
         request: &Incoming<'_, '_>,
-    ) -> Option<Answer> {
-        let upgrade = request.upgrade.filter(|_| self.policy.access.requires_token())?;
+    ) -> Result<Option<TokenIdentity>, Answer> {
+        let requires_token = self.policy.access.requires_token();
+        let Some(upgrade) = request.upgrade.filter(|_| requires_token) else { return Ok(None) };
         let cause = match self.check_token(core, request.head, upgrade.protocols()) {
-            Connect::Identified(_) | Connect::Anonymous => return None,
+            Connect::Identified(identity) => return Ok(Some(identity)),
+            Connect::Anonymous => return Ok(None),
             Connect::Expired => Cause::TokenExpired,
             Connect::Refused(cause) => cause,
         };
         self.counters(core.worker()).auth_refused.add(cause);
-        Some(refuse(403, "A valid token is required.\n"))
+        Err(refuse(403, "A valid token is required.\n"))
     }
 
     /// `/events`: a stream of events of the topic in the query.
@@ -187,11 +192,11 @@ impl ServeHandler {
         if origin.is_none() && !self.policy.origins.admit_same_origin(head.authority(), encrypted) {
             return self.refuse_host(core.worker(), head);
         }
-        let topic = match self.requested_topic(core, head) {
-            Ok(topic) => topic,
+        let (topic, identity) = match self.requested_topic(core, head) {
+            Ok(requested) => requested,
             Err(refused) => return refused,
         };
-        self.begin_session(core, id, Session::new(SessionProtocol::Events));
+        self.begin_session(core, id, Session::new(SessionProtocol::Events), identity.as_ref());
         self.subscribe_to_events(core, id, &topic);
         let mut response = Response::text(200, ":\n\n");
         response.content_type = "text/event-stream";
@@ -206,11 +211,12 @@ impl ServeHandler {
         Answer::Stream(response)
     }
 
+    /// The topic that a client of `/events` may subscribe to, and the identity of its token.
     fn requested_topic<S: Sys>(
         &self,
         core: &Core<S, Self>,
         head: &Request<'_, '_>,
-    ) -> Result<Box<str>, Answer> {
+    ) -> Result<(Box<str>, Option<TokenIdentity>), Answer> {
         let query = head.query();
         let field = |name| parameter(query, name);
         let topic = field("topic").or_else(|| field("stream"));
@@ -231,13 +237,15 @@ impl ServeHandler {
             self.counters(core.worker()).auth_refused.add(cause);
             refuse(403, "Not authorized for this stream.\n")
         };
-        match self.check_token(core, head, []) {
-            Connect::Identified { .. } | Connect::Anonymous => {}
+        let identity = match self.check_token(core, head, []) {
+            Connect::Identified(identity) => Some(identity),
+            Connect::Anonymous => None,
             Connect::Expired => return Err(refused(Cause::TokenExpired)),
             Connect::Refused(cause) => return Err(refused(cause)),
-        }
+        };
         let now = self.shared.unix_s(core.now_ns());
-        self.policy.access.stream(&channel, now).map(|granted| granted.stream).map_err(refused)
+        let grant = self.policy.access.stream(&channel, now).map_err(refused)?;
+        Ok((grant.stream, identity))
     }
 
     /// `/_broadcast`: the body is read only with a valid key.

@@ -191,8 +191,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
     }
 
     fn arm_close(&mut self, slot: u32) {
-        let timeout = self.limits.close_timeout;
         let Some(conn) = self.slab.get(slot) else { return broken(SLOT_IN_USE) };
-        self.timers.closing.push(self.now_ns, timeout, slot, conn.generation);
+        self.timers.closing.push(self.now_ns, slot, conn.generation);
     }
 }

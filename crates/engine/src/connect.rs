@@ -35,8 +35,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
             Some(conn) => conn.flags.set(Flags::DEADLINE),
             None => broken(SLOT_IN_USE),
         }
-        let timeout = self.limits.handshake_timeout;
-        self.timers.handshake.push(self.now_ns, timeout, id.slot(), id.generation());
+        self.timers.handshake.push(self.now_ns, id.slot(), id.generation());
         self.begin_handshake(id.slot());
         Ok(id)
     }

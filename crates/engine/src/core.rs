@@ -161,9 +161,11 @@ impl<S: Sys, H: Handler> Core<S, H> {
         &self.limits
     }
 
-    /// Replaces the limits; open connections follow them from their next event on. The tick of the
-    /// keep-alive sweep stays as it was.
+    /// Replaces the limits; open connections follow them from their next event on, and handshakes and
+    /// closes under way follow the new timeouts from their begin. The tick of the keep-alive sweep
+    /// stays as it was: see [`Core::renew_tick`].
     pub fn set_limits(&mut self, limits: Limits) {
+        self.timers.set_timeouts(&limits);
         self.limits = limits;
     }
 

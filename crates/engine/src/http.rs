@@ -355,7 +355,6 @@ impl<S: Sys, H: Handler> Core<S, H> {
 
     /// Waits for the peer to end the stream.
     pub(crate) fn await_end(&mut self, slot: u32) {
-        let timeout = self.limits.close_timeout;
         let Some(conn) = self.slab.get_mut(slot) else { return broken(SLOT_IN_USE) };
         if matches!(conn.mode, Mode::Lingering | Mode::Dead) {
             return;
@@ -364,7 +363,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         conn.flags.clear(Flags::PAUSED | Flags::STALLED);
         conn.discard_unread();
         let generation = conn.generation;
-        self.timers.closing.push(self.now_ns, timeout, slot, generation);
+        self.timers.closing.push(self.now_ns, slot, generation);
         self.sync_interest(slot);
     }
 
@@ -478,7 +477,6 @@ impl<S: Sys, H: Handler> Core<S, H> {
 
     /// Sets the handshake deadline of a connection, unless the handshake is complete.
     pub(crate) fn arm_handshake(&mut self, slot: u32) {
-        let timeout = self.limits.handshake_timeout;
         let Some(conn) = self.slab.get_mut(slot) else { return broken(SLOT_IN_USE) };
         if !matches!(conn.mode, Mode::Http | Mode::Parked) {
             return;
@@ -486,7 +484,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         if !conn.flags.has(Flags::DEADLINE) {
             conn.flags.set(Flags::DEADLINE);
             let (generation, flags) = (conn.generation, conn.flags);
-            self.timers.handshake.push(self.now_ns, timeout, slot, generation);
+            self.timers.handshake.push(self.now_ns, slot, generation);
             if Self::is_in_flight(flags) {
                 self.handshake_started();
             }

@@ -32,6 +32,8 @@ mod partial_write;
 mod queue;
 mod read;
 mod redirect;
+#[cfg(test)]
+mod reloaded_timeouts;
 mod request_rejection;
 mod send;
 mod slab;

@@ -17,27 +17,32 @@ const TICKS_MAX: u16 = 60_000;
 /// The tick without an idle timeout.
 const TICK_DEFAULT: Duration = Duration::from_secs(1);
 
-/// Deadlines with the same timeout, so that the first one set is the first to pass.
-#[derive(Default)]
+/// Deadlines with the same timeout, so that the first one set is the first to pass. Entries keep when
+/// they were set: a new timeout applies to all of them, and their order stays.
 pub(crate) struct Deadlines {
+    timeout_ns: u64,
     entries: VecDeque<Deadline>,
 }
 
 #[derive(Copy, Clone)]
 pub(crate) struct Deadline {
-    pub(crate) at_ns: u64,
+    /// When it was set.
+    pub(crate) since_ns: u64,
     pub(crate) slot: u32,
     pub(crate) generation: u32,
 }
 
 impl Deadlines {
-    pub(crate) fn push(&mut self, now_ns: u64, timeout: Duration, slot: u32, generation: u32) {
-        let at_ns = now_ns.saturating_add(nanoseconds(timeout));
-        self.entries.push_back(Deadline { at_ns, slot, generation });
+    fn new(timeout: Duration) -> Self {
+        Deadlines { timeout_ns: nanoseconds(timeout), entries: VecDeque::new() }
+    }
+
+    pub(crate) fn push(&mut self, now_ns: u64, slot: u32, generation: u32) {
+        self.entries.push_back(Deadline { since_ns: now_ns, slot, generation });
     }
 
     pub(crate) fn next_ns(&self) -> Option<u64> {
-        self.entries.front().map(|deadline| deadline.at_ns)
+        self.entries.front().map(|deadline| deadline.since_ns.saturating_add(self.timeout_ns))
     }
 
     /// The deadline at an index, in the order in which they pass.
@@ -47,8 +52,7 @@ impl Deadlines {
 
     /// Removes and returns the next deadline that has passed.
     pub(crate) fn pop(&mut self, now_ns: u64) -> Option<Deadline> {
-        let due = self.entries.front().is_some_and(|deadline| deadline.at_ns <= now_ns);
-        if !due {
+        if self.next_ns().is_none_or(|at_ns| at_ns > now_ns) {
             return None;
         }
         let deadline = self.entries.pop_front();
@@ -97,8 +101,8 @@ impl Timers {
         let in_ticks = |d: Duration| (nanoseconds(d) / tick_ns).clamp(1, u64::from(TICKS_MAX));
         let idle = limits.idle_timeout.map(in_ticks);
         Timers {
-            handshake: Deadlines::default(),
-            closing: Deadlines::default(),
+            handshake: Deadlines::new(limits.handshake_timeout),
+            closing: Deadlines::new(limits.close_timeout),
             tick_ns,
             began_ns: now_ns,
             ping_ticks: idle.map_or(u16::MAX, |idle| (idle / 2).max(1) as u16),
@@ -108,6 +112,12 @@ impl Timers {
             sweep_slot: 0,
             sweep_due: 0,
         }
+    }
+
+    /// Sets the timeouts of all deadlines, those that are set already included.
+    pub(crate) fn set_timeouts(&mut self, limits: &Limits) {
+        self.handshake.timeout_ns = nanoseconds(limits.handshake_timeout);
+        self.closing.timeout_ns = nanoseconds(limits.close_timeout);
     }
 
     /// New timers for other limits, without the deadlines; `None` if the tick stays the same.
@@ -200,9 +210,9 @@ mod tests {
 
     #[test]
     fn deadlines_pass_in_order_and_never_early() {
-        let mut deadlines = Deadlines::default();
+        let mut deadlines = Deadlines::new(Duration::from_nanos(100));
         for slot in 0..3 {
-            deadlines.push(u64::from(slot) * 10, Duration::from_nanos(100), slot, 0);
+            deadlines.push(u64::from(slot) * 10, slot, 0);
         }
         assert!(deadlines.pop(99).is_none());
         assert_eq!(deadlines.pop(110).map(|d| d.slot), Some(0));

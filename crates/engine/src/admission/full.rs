@@ -111,7 +111,6 @@ impl<S: Sys, H: Handler> Core<S, H> {
             return Candidate::Busy;
         }
         let since_ns = cold.map(|cold| cold.since_ns).filter(|since_ns| *since_ns > 0);
-        let armed_ns = deadline.at_ns.saturating_sub(nanoseconds(self.limits.handshake_timeout));
-        Candidate::Head(self.now_ns.saturating_sub(since_ns.unwrap_or(armed_ns)))
+        Candidate::Head(self.now_ns.saturating_sub(since_ns.unwrap_or(deadline.since_ns)))
     }
 }

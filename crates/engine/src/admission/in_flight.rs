@@ -67,12 +67,11 @@ impl<S: Sys, H: Handler> Core<S, H> {
 
     /// The first bytes of a head, or TLS: its own time begins now, after that of a silent client.
     pub(crate) fn head_begins(&mut self, slot: u32) {
-        let timeout = self.limits.handshake_timeout;
         let Some(conn) = self.slab.get_mut(slot) else { return broken(SLOT_IN_USE) };
         conn.cold().since_ns = self.now_ns;
         if Self::is_in_flight(conn.flags) {
             let generation = conn.generation;
-            self.timers.handshake.push(self.now_ns, timeout, slot, generation);
+            self.timers.handshake.push(self.now_ns, slot, generation);
         }
     }
 
@@ -105,7 +104,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
                 Some((Mode::Http, flags)) if Self::is_in_flight(flags) => {
                     let cold = self.slab.get(deadline.slot).and_then(|conn| conn.cold.as_ref());
                     let begun_ns = cold.map(|cold| cold.since_ns).filter(|begun_ns| *begun_ns > 0);
-                    let silent_until_ns = deadline.at_ns.saturating_sub(timeout_ns / 2);
+                    let silent_until_ns = deadline.since_ns.saturating_add(timeout_ns / 2);
                     let due_ns = begun_ns.map_or(silent_until_ns, |begun_ns| begun_ns + grace_ns);
                     return Some((deadline.slot, due_ns));
                 }

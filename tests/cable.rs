@@ -437,6 +437,21 @@ fn a_long_idle_timeout_does_not_blur_the_pong_timeout() {
 }
 
 #[test]
+fn a_reload_sets_a_pong_timeout_that_is_measured_as_precisely() {
+    let base = "[serve]\nping_interval = \"200ms\"\nidle_timeout = \"10h\"\n";
+    let config = Scratch::new("pong.toml", base);
+    let server = Server::start(&["--config", config.path(), "--workers", "1"]);
+    config.write(&format!("{base}pong_timeout = \"1s\"\n"));
+    server.signal(Signal::HUP);
+    eventually("the reload is logged", || server.log().contains("configuration reloaded"));
+    let mut silent = Client::with(&server, "/cable", "actioncable-v1-ext-json");
+    let expected = json!({"type": "disconnect", "reason": "no_pong", "reconnect": true});
+    let begun = Instant::now();
+    while silent.receive() != expected {}
+    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+}
+
+#[test]
 fn a_pong_timeout_that_cannot_be_kept_is_refused() {
     for (flags, complaint) in [
         (["--pong-timeout", "3s", "--idle-timeout", "1h"], "more than --ping-interval 3s"),

@@ -76,8 +76,6 @@ enum PendingOpen {
 pub(crate) struct ServeHandler {
     shared: Arc<Shared>,
     policy: Arc<Policy>,
-    /// Whether the engine has the policy's limits.
-    limits_set: bool,
     topics: Topics,
     identifiers: Identifiers,
     sessions: SessionIndex,
@@ -104,7 +102,6 @@ impl ServeHandler {
         shared.worker_started(worker);
         ServeHandler {
             policy: shared.policy(),
-            limits_set: false,
             topics: Topics::new(worker, shared.directory.clone()),
             shared,
             identifiers: Identifiers::default(),
@@ -219,7 +216,7 @@ impl ServeHandler {
 
     fn set_limits<S: Sys>(&mut self, core: &mut Core<S, Self>) {
         core.set_limits(self.policy.limits.clone());
-        self.limits_set = true;
+        core.renew_tick();
     }
 }
 
@@ -228,6 +225,8 @@ impl Handler for ServeHandler {
     type Post = Post;
 
     fn begin<S: Sys>(&mut self, core: &mut Core<S, Self>) {
+        // A worker that starts after a reload was given the limits of the start.
+        self.set_limits(core);
         core.set_tls(self.policy.tls.clone());
         core.set_plain_listeners(self.shared.plain_listeners);
     }
@@ -340,9 +339,6 @@ impl Handler for ServeHandler {
     }
 
     fn turn<S: Sys>(&mut self, core: &mut Core<S, Self>) -> Option<u64> {
-        if !self.limits_set {
-            self.set_limits(core);
-        }
         self.retry_publications(core);
         let identifiers = &self.identifiers;
         let sweep = self.topics.turn(core, |core, group, publication, out| {

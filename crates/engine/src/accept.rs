@@ -194,7 +194,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         }
     }
 
-    fn is_at_capacity(&self) -> bool {
+    pub(crate) fn is_at_capacity(&self) -> bool {
         let mailbox = &self.core.remote.shared.mailboxes[usize::from(self.core.index)];
         self.core.slots_used() >= mailbox.capacity.load(Ordering::Relaxed)
     }
@@ -270,6 +270,8 @@ impl<S: Sys, H: Handler> Worker<S, H> {
             listener.owned = false;
         }
         self.set_accepting();
+        // Clients of this listener wait for another worker, or for any if it is parked.
+        self.core.full = false;
         let me = usize::from(self.core.index);
         let remote = &self.core.remote;
         match remote.worker_with_room(me).or_else(|| remote.worker_that_makes_room(me)) {
@@ -369,3 +371,6 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         mailbox.accepting.store(any, Ordering::Relaxed);
     }
 }
+
+#[cfg(test)]
+mod tests;

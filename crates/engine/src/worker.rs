@@ -392,6 +392,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
                 self.core.release_buffers();
             }
             self.core.publish_open();
+            self.core.full &= self.is_at_capacity();
             self.adopt_parked_listeners();
         }
         reaped

@@ -1,0 +1,83 @@
+//! Listeners that workers at capacity hand on, park and stop.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use wire::websocket::OpCode;
+
+use super::*;
+use crate::sys::sim::{Kernel, Sim};
+use crate::{Answer, Closed, ConnId, Core, Incoming, Limits, Remote, Turn};
+
+struct Host;
+
+impl Handler for Host {
+    type User = ();
+    type Post = ();
+
+    fn request<S: Sys>(&mut self, _: &mut Core<S, Self>, _: ConnId, _: &Incoming) -> Answer {
+        Answer::Upgrade(None)
+    }
+
+    fn open<S: Sys>(&mut self, _: &mut Core<S, Self>, _: ConnId) {}
+
+    fn message<S: Sys>(&mut self, _: &mut Core<S, Self>, _: ConnId, _: OpCode, _: &mut [u8]) {}
+
+    fn closed<S: Sys>(&mut self, _: &mut Core<S, Self>, _: ConnId, _: Closed, _: bool) {}
+
+    fn post<S: Sys>(&mut self, _: &mut Core<S, Self>, (): ()) {}
+}
+
+fn address() -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], 80))
+}
+
+/// Workers with these capacities and one listener. The first one owns it.
+fn workers<const N: usize>(
+    kernel: &Kernel,
+    capacities: [u32; N],
+) -> (Remote<()>, [Worker<Sim, Host>; N]) {
+    let listener = kernel.listen(address(), 16, 0);
+    let seats = [(); N].map(|()| kernel.seat(64, &[listener]));
+    let (mut wakes, mut seated) = (Vec::new(), Vec::new());
+    for seat in seats {
+        wakes.push(seat.wake);
+        seated.push((seat.sys, seat.listeners));
+    }
+    let remote = Remote::new(wakes, Limits::default().mailbox_bytes);
+    let mut seated = seated.into_iter().zip(0..);
+    let mut workers = capacities.map(|capacity| {
+        let ((sys, listeners), index) = seated.next().unwrap();
+        let mailbox = remote.clone();
+        Worker::new(sys, index, Limits::default(), mailbox, &listeners, capacity, Host).unwrap()
+    });
+    workers[0].listeners[0].owned = true;
+    workers[0].watch_listener(0);
+    (remote, workers)
+}
+
+fn turns(worker: &mut Worker<Sim, Host>) -> Turn {
+    for _ in 0..3 {
+        if worker.turn(Some(Duration::ZERO)).unwrap() == Turn::Stopped {
+            return Turn::Stopped;
+        }
+    }
+    Turn::Running
+}
+
+#[test]
+fn a_worker_is_no_longer_full_without_its_listener_or_with_room() {
+    let kernel = Kernel::new(1, (1 << 16, 1 << 16));
+    let (_, [mut full, _other]) = workers(&kernel, [1, 1]);
+    let mut outside = kernel.outside();
+    let client = outside.connect(address(), None).unwrap();
+    turns(&mut full);
+    assert_eq!(full.core.connections(), 1);
+    full.core.full = true;
+    full.pass_listener_on(0);
+    assert!(!full.core.full, "nobody waits for this worker");
+    full.core.full = true;
+    outside.close(client);
+    turns(&mut full);
+    assert_eq!((full.core.connections(), full.core.full), (0, false), "there is room");
+}

@@ -290,18 +290,20 @@ impl<S: Sys, H: Handler> Worker<S, H> {
 
     fn park_listener(&mut self, index: usize, me: usize) {
         let remote = &self.core.remote;
+        let next = || remote.worker_with_room(me).or_else(|| remote.worker_that_makes_room(me));
         loop {
             remote.shared.parked.insert(index);
             fence(Ordering::SeqCst);
-            if remote.worker_with_room(me).is_none() {
+            if next().is_none() {
                 return self.core.counters().accept_full.add(1);
             }
-            // A worker got room before the listener was parked, and may not have seen it. If it is
-            // full again by now, the listener is parked once more, with the same care.
+            // A worker got room, or a connection that may give way, before the listener was parked,
+            // and may not have seen it. If it is full again by now, the listener is parked once more,
+            // with the same care.
             if !remote.shared.parked.take(index) {
                 return;
             }
-            if let Some(next) = remote.worker_with_room(me) {
+            if let Some(next) = next() {
                 return remote.give_listener(next, index);
             }
         }

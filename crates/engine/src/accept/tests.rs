@@ -81,3 +81,30 @@ fn a_worker_is_no_longer_full_without_its_listener_or_with_room() {
     turns(&mut full);
     assert_eq!((full.core.connections(), full.core.full), (0, false), "there is room");
 }
+
+#[test]
+fn a_listener_is_not_parked_beside_a_worker_that_may_make_room() {
+    let kernel = Kernel::new(1, (1 << 16, 1 << 16));
+    // The other worker's connection becomes idle before the listener is parked …
+    let (remote, [mut full, mut other]) = workers(&kernel, [0, 0]);
+    full.listeners[0].owned = false;
+    other.core.set_may_make_room(true);
+    full.park_listener(0, 0);
+    assert!(!remote.shared.parked.any(1));
+    turns(&mut other);
+    assert!(other.listeners[0].owned);
+}
+
+#[test]
+fn a_worker_that_may_make_room_takes_over_a_parked_listener() {
+    let kernel = Kernel::new(1, (1 << 16, 1 << 16));
+    // … or after that, when it was answered as if nobody waited.
+    let (remote, [mut full, mut other]) = workers(&kernel, [0, 0]);
+    full.listeners[0].owned = false;
+    full.park_listener(0, 0);
+    assert!(remote.shared.parked.any(1));
+    other.core.set_may_make_room(true);
+    assert!(!remote.shared.parked.any(1));
+    turns(&mut other);
+    assert!(other.listeners[0].owned);
+}

@@ -1,12 +1,13 @@
 //! Room at the connection limit: connections without a request give way to new ones, idle keep-alive
 //! connections before incomplete request heads, and never one that has just come or been answered.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 
 use super::Refusal;
 use crate::conn::{Conn, Mode};
 use crate::core::Core;
 use crate::limits::{EVICTION_LOOKS, GIVES_WAY_AFTER};
+use crate::parked::LISTENERS_MAX;
 use crate::sys::Sys;
 use crate::timers::{Deadline, nanoseconds};
 use crate::{Closed, Handler};
@@ -45,6 +46,22 @@ impl<S: Sys, H: Handler> Core<S, H> {
             && let Some(mailbox) = self.remote.shared.mailboxes.get(usize::from(self.index))
         {
             mailbox.gives_way.store(may, Ordering::Relaxed);
+            if may {
+                self.take_over_parked_listeners();
+            }
+        }
+    }
+
+    /// Accepts from parked listeners with the next turn: a connection may give way to their clients.
+    fn take_over_parked_listeners(&self) {
+        let parked = &self.remote.shared.parked;
+        // Pairs with the fence in `park_listener`: a connection may have been answered as if nobody
+        // waited, just before a listener was parked.
+        fence(Ordering::SeqCst);
+        if parked.any(LISTENERS_MAX) {
+            for index in (0..LISTENERS_MAX).filter(|index| parked.take(*index)) {
+                self.remote.give_listener(usize::from(self.index), index);
+            }
         }
     }
 

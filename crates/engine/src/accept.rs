@@ -205,7 +205,10 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         self.core.counters().accept_paused.add(1);
         self.unwatch_listener(index);
         // A worker without connections would never learn that there is room again.
-        if error.raw_os_error() == Some(libc::EMFILE) && self.core.slab.live() > 0 {
+        if error.raw_os_error() == Some(libc::EMFILE)
+            && self.core.slab.live() > 0
+            && !self.is_draining()
+        {
             let me = usize::from(self.core.index);
             self.core.remote.shared.mailboxes[me].exhausted.store(true, Ordering::Relaxed);
             if let Some(next) = self.core.remote.worker_with_room(me) {
@@ -213,8 +216,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
                     listener.owned = false;
                 }
                 self.set_accepting();
-                self.core.counters().listener_handed_on.add(1);
-                return self.core.remote.give_listener(next, index);
+                return self.hand_on(next, index);
             }
         }
         // The others of this worker would fail for the same reason.
@@ -280,11 +282,19 @@ impl<S: Sys, H: Handler> Worker<S, H> {
                     self.core.sys.stop_listening(listener.fd);
                 }
             }
-            Some(next) => {
-                self.core.counters().listener_handed_on.add(1);
-                self.core.remote.give_listener(next, index);
-            }
+            Some(next) => self.hand_on(next, index),
             None => self.park_listener(index, me),
+        }
+    }
+
+    /// Gives a listener to another worker. If that has stopped, the server drains: this worker is about
+    /// to learn that, and stops the listener itself.
+    fn hand_on(&mut self, next: usize, index: usize) {
+        if self.core.remote.try_give_listener(next, index) {
+            return self.core.counters().listener_handed_on.add(1);
+        }
+        if let Some(listener) = listener_at(&mut self.listeners, index) {
+            self.core.sys.stop_listening(listener.fd);
         }
     }
 
@@ -304,7 +314,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
                 return;
             }
             if let Some(next) = next() {
-                return remote.give_listener(next, index);
+                return self.hand_on(next, index);
             }
         }
     }

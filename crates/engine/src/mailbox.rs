@@ -51,6 +51,8 @@ pub(crate) enum Envelope<P> {
 struct Queues<P> {
     control: VecDeque<Envelope<P>>,
     posts: VecDeque<(Envelope<P>, usize)>,
+    /// The worker has stopped: a listener given to it would not be stopped by anybody.
+    refuses_listeners: bool,
 }
 
 /// One worker's mailbox, and what other threads know of that worker.
@@ -86,9 +88,23 @@ impl<P> Mailbox<P> {
         Ok(())
     }
 
+    /// Refuses listeners from now on, unless one is queued; returns whether it does.
+    pub(crate) fn refuse_listeners(&self) -> bool {
+        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        let listen = |envelope: &Envelope<P>| matches!(envelope, Envelope::Listen(_));
+        queues.refuses_listeners = !queues.control.iter().any(listen);
+        queues.refuses_listeners
+    }
+
     fn put(&self, envelope: Envelope<P>, bytes: usize) {
+        self.try_put(envelope, bytes);
+    }
+
+    /// Returns `false` for a listener that the worker refuses.
+    fn try_put(&self, envelope: Envelope<P>, bytes: usize) -> bool {
         let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
         match envelope {
+            Envelope::Listen(_) if queues.refuses_listeners => return false,
             Envelope::Post(_) => queues.posts.push_back((envelope, bytes)),
             Envelope::Shed(_) => {
                 // A worker that is late follows only the last order.
@@ -105,6 +121,7 @@ impl<P> Mailbox<P> {
         if !self.woken.swap(true, Ordering::AcqRel) {
             self.waker.wake();
         }
+        true
     }
 
     /// Marks the wake-up as consumed: later posts must wake the worker again. Call before
@@ -168,7 +185,11 @@ impl<P> Remote<P> {
         let mailboxes = wakers
             .into_iter()
             .map(|waker| Mailbox {
-                queues: Mutex::new(Queues { control: VecDeque::new(), posts: VecDeque::new() }),
+                queues: Mutex::new(Queues {
+                    control: VecDeque::new(),
+                    posts: VecDeque::new(),
+                    refuses_listeners: false,
+                }),
                 bytes: AtomicUsize::new(0),
                 bytes_max,
                 woken: AtomicBool::new(false),
@@ -327,10 +348,16 @@ impl<P> Remote<P> {
     /// Gives a listener, by its index among those of [`crate::Worker::new`], to a worker, which
     /// accepts from it from its next turn on. Each listener belongs to one worker at a time.
     pub fn give_listener(&self, worker: usize, listener: usize) {
-        match self.shared.mailboxes.get(worker) {
-            Some(mailbox) => mailbox.put(Envelope::Listen(listener), 0),
-            None => broken("a listener is given to a worker of this process"),
-        }
+        self.try_give_listener(worker, listener);
+    }
+
+    /// As [`Remote::give_listener`]; returns `false` if the worker has stopped.
+    pub(crate) fn try_give_listener(&self, worker: usize, listener: usize) -> bool {
+        let Some(mailbox) = self.shared.mailboxes.get(worker) else {
+            broken("a listener is given to a worker of this process");
+            return false;
+        };
+        mailbox.try_put(Envelope::Listen(listener), 0)
     }
 
     /// The next worker after `from` whose connections may give way to new ones.

@@ -176,8 +176,15 @@ impl<S: Sys, H: Handler> Worker<S, H> {
             // The last notifications may have changed what the handler wants.
             self.handler_wants_ns = Some(self.core.now_ns);
         }
-        let stopped = self.drain.is_some() && self.core.slab.live() == 0;
+        let stopped =
+            self.drain.is_some() && self.core.slab.live() == 0 && self.refuses_listeners();
         Ok(if stopped { Turn::Stopped } else { Turn::Running })
+    }
+
+    /// From now on no other worker can give a listener to this one; `false` if one has.
+    fn refuses_listeners(&self) -> bool {
+        let mailbox = &self.core.remote.shared.mailboxes[usize::from(self.core.index)];
+        mailbox.refuse_listeners()
     }
 
     fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {

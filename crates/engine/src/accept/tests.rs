@@ -108,3 +108,32 @@ fn a_worker_that_may_make_room_takes_over_a_parked_listener() {
     turns(&mut other);
     assert!(other.listeners[0].owned);
 }
+
+#[test]
+fn a_listener_is_not_handed_to_a_stopped_worker() {
+    let kernel = Kernel::new(1, (1 << 16, 1 << 16));
+    let (remote, [mut full, mut other]) = workers(&kernel, [0, 8]);
+    remote.drain(Duration::ZERO);
+    assert_eq!(turns(&mut other), Turn::Stopped);
+    // It has not read its mail yet.
+    full.pass_listener_on(0);
+    assert_eq!(turns(&mut full), Turn::Stopped);
+    let listener = full.listeners[0].fd;
+    let refused = full.core.sys.accept(listener).unwrap_err();
+    assert_eq!(refused.kind(), io::ErrorKind::InvalidInput, "it is stopped");
+}
+
+#[test]
+fn a_draining_worker_without_descriptors_keeps_its_listener_to_stop_it() {
+    let kernel = Kernel::new(1, (1 << 16, 1 << 16));
+    let (remote, [mut full, _other]) = workers(&kernel, [8, 8]);
+    let mut outside = kernel.outside();
+    outside.connect(address(), None).unwrap();
+    turns(&mut full);
+    remote.drain(Duration::from_secs(1_000));
+    turns(&mut full);
+    assert!(full.is_draining() && full.core.connections() == 1);
+    full.listeners[0].owned = true;
+    full.accept_failed(0, &io::Error::from_raw_os_error(libc::EMFILE));
+    assert!(full.listeners[0].owned);
+}

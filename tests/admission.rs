@@ -242,6 +242,27 @@ fn over_the_memory_limit_those_who_hold_most_are_shed_though_they_ping() {
     assert_eq!(server.metrics()["standfast_shed_total"] as u64, shed());
 }
 
+/// The worker's spare buffers are large after large messages.
+#[test]
+fn a_client_with_one_byte_of_a_message_holds_no_large_buffer() {
+    let server = Server::start(&["--workers", "1"]);
+    let mut other = Socket::open(server.listen, "/echo");
+    let mut clients: Vec<Socket> = (0..300).filter_map(|_| try_open(server.listen)).collect();
+    assert_eq!(clients.len(), 300);
+    let before = server.rss_bytes();
+    let half = vec![7; 32_500];
+    for client in &mut clients {
+        other.send_frame(0x02, &half);
+        other.send_frame(0x80, &half);
+        assert_eq!(other.frame().map(|frame| frame.payload.len()), Some(65_000));
+        client.send_frame(0x02, b"x");
+        client.send_frame(PING, b"");
+        assert!(client.frame().is_some(), "the ping is answered");
+    }
+    let grown = server.rss_bytes().saturating_sub(before);
+    assert!(grown < 8 << 20, "{grown} bytes for 300 clients");
+}
+
 #[test]
 fn the_server_listens_on_ipv4_ipv6_and_a_unix_socket() {
     let path = std::env::temp_dir().join(format!("standfast-listen-{}.sock", std::process::id()));

@@ -28,6 +28,11 @@ impl PendingBody {
     pub(crate) fn len(&self) -> usize {
         self.data.len()
     }
+
+    /// Memory that they take, in bytes.
+    pub(crate) fn held(&self) -> usize {
+        self.data.capacity()
+    }
 }
 
 impl<S: Sys, H: Handler> Worker<S, H> {

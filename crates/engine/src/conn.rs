@@ -165,6 +165,16 @@ impl Cold {
             && self.contexts.is_none()
             && self.tls.is_none()
     }
+
+    /// Memory that it holds, in bytes. Buffers count with their capacity: a byte may be all that is
+    /// in a large one.
+    fn held(&self) -> usize {
+        let body = self.body.as_ref().map_or(0, |body| body.held());
+        let contexts = self.contexts.as_ref().map_or(0, |contexts| contexts.held());
+        let tls = self.tls.as_ref().map_or(0, |tls| tls.held());
+        let buffers = self.tail.capacity() + self.message.capacity();
+        buffers + self.queue.held() + body + contexts + tls
+    }
 }
 
 impl<U> Conn<U> {
@@ -199,12 +209,7 @@ impl<U> Conn<U> {
 
     /// Memory that would be freed without it, in bytes, beyond what every idle connection takes.
     pub(crate) fn held(&self) -> usize {
-        self.cold.as_ref().map_or(0, |cold| {
-            let body = cold.body.as_ref().map_or(0, |body| body.len());
-            let contexts = cold.contexts.as_ref().map_or(0, |contexts| contexts.held());
-            let tls = cold.tls.as_ref().map_or(0, |tls| tls.held());
-            cold.tail.len() + cold.message.len() + cold.queue.held() + body + contexts + tls
-        })
+        self.cold.as_ref().map_or(0, |cold| cold.held())
     }
 
     /// Whether it uses TLS.
@@ -262,3 +267,21 @@ impl<U> Conn<U> {
 }
 
 const _: () = assert!(size_of::<Conn<[u64; 2]>>() <= 64);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_count_as_held_with_their_capacity() {
+        let with_byte = || {
+            let mut buffer = Vec::with_capacity(64 << 10);
+            buffer.push(b'x');
+            buffer
+        };
+        let cold = |tail, message| Cold { tail, message, ..Cold::default() };
+        assert_eq!(cold(with_byte(), Vec::new()).held(), 64 << 10);
+        assert_eq!(cold(Vec::new(), with_byte()).held(), 64 << 10);
+        assert_eq!(cold(Vec::new(), Vec::new()).held(), 0);
+    }
+}

@@ -5,10 +5,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering;
 
 use crate::admission::Client;
+use crate::buffers::BufferPool;
 use crate::conn::{Conn, Flags, Mode};
 use crate::deflate::{NegotiatedDeflate, SharedCodec};
 use crate::invariant::{SLOT_IN_USE, broken};
-use crate::limits::{POOLED_BUFFER_BYTES, POOLED_BUFFERS, READ_BUFFER_BYTES, TAIL_BYTES_MAX};
+use crate::limits::{READ_BUFFER_BYTES, TAIL_BYTES_MAX};
 use crate::slab::Slab;
 use crate::sys::{Fd, Interest, Sys};
 use crate::timers::Timers;
@@ -86,7 +87,7 @@ pub struct Core<S: Sys, H: Handler> {
     pub(crate) clients: BTreeMap<u32, Client>,
     /// At capacity with clients waiting, and a connection may give way soon.
     pub(crate) full: bool,
-    pool: Vec<Vec<u8>>,
+    pool: BufferPool,
 }
 
 impl<S: Sys, H: Handler> Core<S, H> {
@@ -126,7 +127,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
             codec: SharedCodec::default(),
             clients: BTreeMap::new(),
             full: false,
-            pool: Vec::new(),
+            pool: BufferPool::default(),
         }
     }
 
@@ -502,18 +503,20 @@ impl<S: Sys, H: Handler> Core<S, H> {
         self.dead = Vec::new();
         self.closing = Vec::new();
         self.codec = SharedCodec::default();
-        self.pool = Vec::new();
+        self.pool = BufferPool::default();
     }
 
     pub(crate) fn take_buffer(&mut self) -> Vec<u8> {
-        self.pool.pop().unwrap_or_default()
+        self.pool.take()
     }
 
-    pub(crate) fn give_buffer(&mut self, mut buffer: Vec<u8>) {
-        if self.pool.len() < POOLED_BUFFERS && buffer.capacity() <= POOLED_BUFFER_BYTES {
-            buffer.clear();
-            self.pool.push(buffer);
-        }
+    /// A buffer that stays with a connection for `bytes` bytes.
+    pub(crate) fn take_buffer_to_keep(&mut self, bytes: usize) -> Vec<u8> {
+        self.pool.take_to_keep(bytes)
+    }
+
+    pub(crate) fn give_buffer(&mut self, buffer: Vec<u8>) {
+        self.pool.give(buffer);
     }
 }
 

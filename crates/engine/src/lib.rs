@@ -11,6 +11,7 @@
 mod accept;
 mod admission;
 mod body;
+mod buffers;
 mod close;
 mod closed;
 mod conn;

@@ -46,6 +46,9 @@ pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Buffers that a worker keeps for the next partial message, and the largest it keeps.
 pub(crate) const POOLED_BUFFERS: usize = 8;
 pub(crate) const POOLED_BUFFER_BYTES: usize = 64 * 1024;
+/// A buffer of at most this capacity may stay with a connection, however little it contains; a larger
+/// one has to be at least half full at first.
+pub(crate) const KEPT_BUFFER_BYTES: usize = 512;
 
 /// Addresses tracked for the limits per address, in the process: some 60 bytes each. Beyond it,
 /// connections of new addresses are admitted and not counted.

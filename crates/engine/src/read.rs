@@ -362,7 +362,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
                 self.finish(slot);
             }
         } else if !rest.is_empty() && conn.mode != Mode::Dead {
-            let mut tail = self.take_buffer();
+            let mut tail = self.take_buffer_to_keep(rest.len());
             tail.extend_from_slice(rest);
             let Some(conn) = self.slab.get_mut(slot) else { return broken(SLOT_IN_USE) };
             conn.cold().tail = tail;
@@ -379,7 +379,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
             return None;
         };
         let fresh = conn.cold.as_ref().is_none_or(|cold| cold.message.capacity() == 0);
-        let buffer = if fresh { self.take_buffer() } else { Vec::new() };
+        let buffer = if fresh { self.take_buffer_to_keep(data.len()) } else { Vec::new() };
         let conn = self.slab.get_mut(slot)?;
         let cold = conn.cold();
         if fresh {

@@ -184,9 +184,16 @@ fn run<R: Server, A: ServerArgs>(
         }
     }
     running.drain(settings.args.server().drain);
+    let mut tick_ns = 0;
     loop {
         if let Some(ended) = running.ended() {
             return ended;
+        }
+        // Clients that are not closed yet still send: the memory limit applies to them.
+        let now_ns = process::now_ns();
+        if now_ns >= tick_ns {
+            running.tick()?;
+            tick_ns = now_ns.saturating_add(nanoseconds(running.tick_interval()));
         }
         if let Some(Signal::Terminate | Signal::Interrupt) = wait_signal(END_WAIT) {
             return exit_at_once();

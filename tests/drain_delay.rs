@@ -82,3 +82,25 @@ fn the_proxy_accepts_clients_until_the_delay_has_passed() {
     proxy.signal(Signal::TERM);
     assert_eq!(proxy.wait().code(), Some(0), "a second signal exits: {}", proxy.log());
 }
+
+/// A client that is closed only at the end of a drain can send as much as before.
+#[test]
+fn the_memory_limit_is_enforced_while_draining() {
+    let config = Scratch::new("drain-memory.toml", "[serve]\nmemory_limit = '4GiB'\n");
+    let args = ["--config", config.path(), "--workers", "1", "--drain", "10m"];
+    let server = Server::start(&[&args[..], &["--max-message", "32MiB"]].concat());
+    let mut clients: Vec<Socket> = (0..40).map(|_| Socket::open(server.listen, "/echo")).collect();
+    let limit = server.rss_bytes() + (24 << 20);
+    config.write(&format!("[serve]\nmemory_limit = '{}KiB'\n", limit >> 10));
+    server.signal(Signal::HUP);
+    eventually("the limit applies", || server.log().contains("configuration reloaded"));
+    server.signal(Signal::TERM);
+    eventually("the server drains", || TcpStream::connect(server.listen).is_err());
+    // Not the last fragment.
+    let part = vec![7; 2 << 20];
+    clients.iter_mut().for_each(|client| client.send_frame(0x02, &part));
+    eventually("clients are shed, and memory is below the limit", || {
+        server.metrics()["standfast_shed_total"] > 0.0 && server.rss_bytes() <= limit
+    });
+    assert!(server.log().contains("memory limit exceeded"), "{}", server.log());
+}

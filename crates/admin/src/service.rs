@@ -143,7 +143,10 @@ impl<P: Send + 'static> Lifecycle for Service<P> {
         self.delivery.retry(&self.remote);
         self.memory_watch.check(&self.remote, memory_limit);
         self.memory_trim.check(self.open(), held, &self.remote);
-        self.watchdog.look(&self.remote);
+        if matches!(self.stage, Stage::Serving(_)) {
+            // While draining a worker that has no connections left has ended and turns no more.
+            self.watchdog.look(&self.remote);
+        }
         invariants::log_unreported();
         match std::mem::replace(&mut self.stage, Stage::Ended) {
             Stage::Serving(workers) if workers.any_ended() => {

@@ -79,6 +79,20 @@ pub(crate) fn subscription_bytes(identifier: &str, topic: &str) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 
+/// Memory of a topic with one subscriber, beyond its name, in bytes: the entries of the group and of
+/// the topic, with the spare room of tables.
+const TOPIC_BYTES: usize = 400;
+
+/// Memory of one subscription's entries in the lists of its connection and its group, in bytes, with
+/// the spare room of these lists.
+pub(crate) const MEMBERSHIP_BYTES: usize = 32;
+
+/// The share of a topic's memory that each of the members of a group without an identifier accounts
+/// for, in bytes.
+pub(crate) fn topic_share(topic: &str, members: usize) -> usize {
+    (TOPIC_BYTES + topic.len()) / members.max(1)
+}
+
 impl Identifier {
     /// The share of its memory that each of its subscriptions accounts for, in bytes.
     pub(crate) fn share(&self) -> usize {
@@ -169,6 +183,14 @@ mod tests {
                 assert_eq!(Group::of(group.number()), group);
             }
         }
+    }
+
+    #[test]
+    fn a_topic_counts_for_its_subscribers_with_a_share() {
+        let name = "n".repeat(250);
+        assert_eq!(topic_share(&name, 1), TOPIC_BYTES + 250);
+        assert_eq!(topic_share(&name, 65), 10);
+        assert_eq!(topic_share(&name, 0), TOPIC_BYTES + 250);
     }
 
     #[test]

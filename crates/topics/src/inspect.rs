@@ -25,6 +25,13 @@ impl Topics {
         memberships.groups().filter_map(|index| Some(self.groups.get(index)?.topic().name()))
     }
 
+    /// The encoding, the topic and the number of members of the group of each of a subscriber's
+    /// subscriptions.
+    pub fn groups_of(&self, memberships: &Memberships) -> impl Iterator<Item = (u32, &str, usize)> {
+        let groups = memberships.groups().filter_map(|index| self.groups.get(index));
+        groups.map(|group| (group.kind(), group.name(), group.members()))
+    }
+
     /// The largest topics of about `budget` groups from a position on; 0 is the first. A topic is
     /// reported in one of the portions, with all its subscribers.
     #[must_use]

@@ -102,11 +102,6 @@ impl Topics {
         self.groups.get(index).map(|group| Arc::clone(group.topic().name()))
     }
 
-    /// The encodings of a subscriber's subscriptions.
-    pub fn kinds(&self, memberships: &Memberships) -> impl Iterator<Item = u32> {
-        memberships.groups().filter_map(|index| self.groups.get(index).map(Group::kind))
-    }
-
     /// Subscribes a connection in the encoding `kind`; it gets what is published from now on.
     /// Returns `false` if it was already subscribed or has disconnected.
     pub fn subscribe<S: Sys, H>(

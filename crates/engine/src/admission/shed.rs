@@ -47,7 +47,7 @@ struct Candidate {
     activity: Activity,
     idle_ticks: u16,
     slot: u32,
-    /// Bytes of an idle connection.
+    /// Bytes of an idle connection, with those that it holds if they are too few to matter.
     base: usize,
 }
 
@@ -120,8 +120,9 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         if held < SHED_HELD_MIN && activity == Activity::Busy {
             return None;
         }
-        let held = if held < SHED_HELD_MIN { 0 } else { held };
-        Some(Candidate { held, activity, idle_ticks, slot, base: conn.base() })
+        // Too few to choose it for them, but together they may be what takes the memory.
+        let (held, few) = if held < SHED_HELD_MIN { (0, held) } else { (held, 0) };
+        Some(Candidate { held, activity, idle_ticks, slot, base: conn.base() + few })
     }
 }
 

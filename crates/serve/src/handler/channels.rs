@@ -10,16 +10,15 @@ use wire::websocket::OpCode;
 
 use super::ServeHandler;
 use crate::auth::{Cause, StreamGrant, TokenIdentity};
-use crate::identifiers::{Form, Group, Identifier, subscription_bytes};
+use crate::identifiers::{
+    Form, Group, Identifier, MEMBERSHIP_BYTES, subscription_bytes, topic_share,
+};
 use crate::protocols::{Cable, Disconnect, PlainTopic, ProtocolAdapter, encode_message};
 use crate::session::{Session, SessionProtocol};
 
 /// Longest identifier, in bytes; signed names have some hundreds. A worker keeps one copy while it has
 /// a subscription.
 const IDENTIFIER_BYTES_MAX: usize = 4096;
-
-/// Subscriptions for which fewer bytes are counted do not matter when memory is short.
-const FEW_BYTES: u32 = 4096;
 
 impl ServeHandler {
     /// Starts an Action Cable session, or disconnects it with the reason.
@@ -263,18 +262,15 @@ impl ServeHandler {
         counters.subscription_bytes_freed.add(bytes.into());
     }
 
-    /// Memory that a connection's subscriptions hold, in bytes: of identifiers that others use as
-    /// well a share.
+    /// Memory that a connection's subscriptions hold, in bytes: of identifiers and topics that others
+    /// use as well a share.
     pub(super) fn subscriptions_held<S: Sys>(&self, core: &Core<S, Self>, id: ConnId) -> usize {
         let Some(session) = core.user(id) else { return 0 };
-        let subscriptions = session.subscriptions();
-        if subscriptions.bytes() < FEW_BYTES {
-            return 0;
-        }
-        let share = |group| match Group::of(group).form {
+        let share = |(group, topic, members)| match Group::of(group).form {
             Form::Cable(index) => self.identifiers.get(index).map_or(0, Identifier::share),
-            Form::Plain | Form::Event => 0,
+            Form::Plain | Form::Event => topic_share(topic, members),
         };
-        self.topics.kinds(subscriptions).map(share).sum()
+        let groups = self.topics.groups_of(session.subscriptions());
+        groups.map(|group| MEMBERSHIP_BYTES + share(group)).sum()
     }
 }

@@ -1,10 +1,17 @@
 //! [`MemoryWatch`]: compares the resident memory with `--memory-limit`, and has workers refuse and
 //! shed clients while it is exceeded.
 
+use std::time::Duration;
+
 use engine::Remote;
+use engine::sys::process::now_ns;
 use tracing::{info, warn};
 
 use crate::rss_bytes;
+
+/// While closing clients would not help, the workers measure once in this time what clients hold:
+/// that costs them a look at every subscription.
+const MEASURE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What the last check found.
 #[derive(Default)]
@@ -12,6 +19,8 @@ pub(crate) struct MemoryWatch {
     exceeded: bool,
     /// No client holds memory whose release would help.
     futile: bool,
+    /// While that is so, the workers do not measure before this.
+    measure_ns: u64,
 }
 
 impl MemoryWatch {
@@ -25,7 +34,13 @@ impl MemoryWatch {
         let over = limit.and_then(|limit| Some((over(limit)?, limit)));
         let exceeded = over.is_some();
         remote.set_short_of_memory(exceeded);
-        let futile = over.is_some_and(|(bytes, limit)| !remote.shed(bytes, limit));
+        let futile = over.is_some_and(|(bytes, limit)| {
+            let helps = remote.can_shed(bytes, limit);
+            if helps || self.take_measurement(now_ns()) {
+                remote.shed(bytes, limit);
+            }
+            !helps
+        });
         match (std::mem::replace(&mut self.exceeded, exceeded), exceeded) {
             (false, true) => {
                 warn!("memory limit exceeded: refusing and shedding clients; see --memory-limit")
@@ -40,5 +55,27 @@ impl MemoryWatch {
             );
         }
         self.futile &= exceeded;
+    }
+
+    /// Whether the workers may measure now, at a time when nothing else is to be done.
+    fn take_measurement(&mut self, now_ns: u64) -> bool {
+        let due = now_ns >= self.measure_ns;
+        if due {
+            self.measure_ns = now_ns.saturating_add(MEASURE_INTERVAL.as_nanos() as u64);
+        }
+        due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn in_vain_the_workers_measure_once_a_second() {
+        let mut watch = MemoryWatch::default();
+        // Ten checks per second, as with --memory-limit.
+        let checks = (0..100).map(|check| 1_000 + check * 100_000_000);
+        assert_eq!(checks.filter(|now_ns| watch.take_measurement(*now_ns)).count(), 10);
     }
 }

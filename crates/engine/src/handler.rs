@@ -185,6 +185,12 @@ pub trait Handler: Sized {
         0
     }
 
+    /// Number of entries that [`Handler::held_bytes`] goes through for a connection: it bounds how many
+    /// connections are examined in one turn.
+    fn held_entries<S: Sys>(&self, _core: &Core<S, Self>, _id: ConnId) -> usize {
+        0
+    }
+
     /// A post from another thread.
     fn post<S: Sys>(&mut self, core: &mut Core<S, Self>, post: Self::Post);
 

@@ -77,7 +77,7 @@ pub(crate) const TLS_HANDSHAKE_BYTES: usize = 8 * 1024;
 pub(crate) const SHED_SHARE: u32 = 64;
 pub(crate) const SHED_MIN: u32 = 8;
 pub(crate) const SHED_MAX: u32 = 1024;
-/// Slots that it examines for that in one turn.
+/// Slots that it examines for that in one turn, with the entries of what their handlers hold.
 pub(crate) const SHED_LOOKS: u32 = 16 * 1024;
 /// A connection that holds fewer bytes than this beyond an idle one is shed as an idle one is.
 pub(crate) const SHED_HELD_MIN: usize = 1024;

@@ -308,13 +308,26 @@ impl<P> Remote<P> {
     /// limit are freed: one round, to be repeated while memory is short. In the first one they only
     /// measure. Returns whether closing clients can help, as far as is known.
     pub fn shed(&self, over_bytes: u64, limit_bytes: u64) -> bool {
-        let busy = |mailbox: &&Mailbox<P>| mailbox.open.load(Ordering::Relaxed) > 0;
-        let workers = || self.shared.mailboxes.iter().filter(busy);
-        let holdings = workers().map(|mailbox| &mailbox.holdings);
-        let order = ShedOrder::choose(holdings, over_bytes, limit_bytes);
+        let order = self.shed_order(over_bytes, limit_bytes);
         self.shared.admission.set_shed_bytes(over_bytes);
-        workers().for_each(|mailbox| mailbox.put(Envelope::Shed(order), 0));
+        self.busy_workers().for_each(|mailbox| mailbox.put(Envelope::Shed(order), 0));
         order != ShedOrder::Futile
+    }
+
+    /// Whether [`Remote::shed`] can help, by what the workers have measured. It costs them nothing.
+    #[must_use]
+    pub fn can_shed(&self, over_bytes: u64, limit_bytes: u64) -> bool {
+        self.shed_order(over_bytes, limit_bytes) != ShedOrder::Futile
+    }
+
+    fn shed_order(&self, over_bytes: u64, limit_bytes: u64) -> ShedOrder {
+        let holdings = self.busy_workers().map(|mailbox| &mailbox.holdings);
+        ShedOrder::choose(holdings, over_bytes, limit_bytes)
+    }
+
+    /// Workers with connections.
+    fn busy_workers(&self) -> impl Iterator<Item = &Mailbox<P>> {
+        self.shared.mailboxes.iter().filter(|mailbox| mailbox.open.load(Ordering::Relaxed) > 0)
     }
 
     /// Returns freed memory to the system: the caller what the allocator's lists hold, each worker what

@@ -27,6 +27,8 @@ const ROUNDS: usize = 100;
 #[derive(Default)]
 struct Host {
     open: Vec<ConnId>,
+    /// Entries of what it holds for each.
+    entries: usize,
 }
 
 impl Handler for Host {
@@ -57,6 +59,10 @@ impl Handler for Host {
         self.open.retain(|other| *other != id);
     }
 
+    fn held_entries<S: Sys>(&self, _: &Core<S, Self>, _: ConnId) -> usize {
+        self.entries
+    }
+
     /// One frame of this length, shared by all.
     fn post<S: Sys>(&mut self, core: &mut Core<S, Self>, length: usize) {
         let mut bytes = FrameHeader::new(OpCode::Binary, true, length, None).as_slice().to_vec();
@@ -82,6 +88,11 @@ fn address(worker: usize) -> SocketAddr {
 
 impl Simulation {
     fn new(buffers: (usize, usize)) -> Simulation {
+        Simulation::with_entries(buffers, 0)
+    }
+
+    /// Its handlers hold that many entries for each client.
+    fn with_entries(buffers: (usize, usize), entries: usize) -> Simulation {
         let kernel = Kernel::new(1, buffers);
         let listeners: Vec<usize> =
             (0..2).map(|worker| kernel.listen(address(worker), 4096, 0)).collect();
@@ -101,7 +112,7 @@ impl Simulation {
         let remote = Remote::new(wakes, limits.mailbox_bytes);
         let workers = places.into_iter().enumerate().map(|(index, (sys, numbers))| {
             let (limits, remote, table) = (limits.clone(), remote.clone(), sys.table());
-            let host = Host::default();
+            let host = Host { entries, ..Host::default() };
             let worker =
                 Worker::new(sys, index as u16, limits, remote, &numbers, 5_000, host).unwrap();
             (worker, table)
@@ -339,4 +350,23 @@ fn idle_clients_are_closed_only_if_that_frees_enough() {
     assert!((1..=20).contains(&shed), "{shed}: a share in each round");
     let served = (simulation.served(&idle), simulation.served(&busy));
     assert_eq!(served, (200 - shed, 20), "clients that are active stay");
+}
+
+#[test]
+fn many_entries_of_a_handler_are_examined_over_several_turns() {
+    let mut simulation = Simulation::with_entries((MIB, MIB), 20_000);
+    (0..40).for_each(|_| {
+        simulation.open(0);
+    });
+    let turns = |simulation: &Simulation| {
+        simulation.remote.counters().map(|counters| counters.turns.get()).sum::<u64>()
+    };
+    let before = turns(&simulation);
+    simulation.remote.set_short_of_memory(true);
+    assert!(simulation.remote.can_shed(1, LIMIT), "nothing is measured yet");
+    simulation.remote.shed(1, LIMIT);
+    simulation.settle();
+    assert!(!simulation.remote.can_shed(1, LIMIT), "they hold nothing");
+    let turns = turns(&simulation) - before;
+    assert!(turns >= 40, "{turns} turns for 800,000 entries");
 }

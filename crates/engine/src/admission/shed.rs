@@ -75,9 +75,14 @@ impl<S: Sys, H: Handler> Worker<S, H> {
     pub(crate) fn continue_shedding(&mut self) {
         let Some(mut pass) = self.shed_pass.take() else { return };
         let end = self.core.slab.end();
-        let to = pass.next_slot.saturating_add(SHED_LOOKS).min(end);
+        let (mut to, mut looks) = (pass.next_slot, SHED_LOOKS as usize);
         let mut covered = Vec::new();
-        for slot in pass.next_slot..to {
+        while to < end && looks > 0 {
+            let slot = to;
+            to += 1;
+            let id = self.core.id_at(slot);
+            let entries = id.map_or(0, |id| self.handler.held_entries(&self.core, id));
+            looks = looks.saturating_sub(entries.saturating_add(1));
             let Some(candidate) = self.candidate(slot) else { continue };
             if candidate.is_covered(pass.order) {
                 covered.push(candidate);

@@ -316,6 +316,10 @@ impl Handler for ServeHandler {
         self.subscriptions_held(core, id)
     }
 
+    fn held_entries<S: Sys>(&self, core: &Core<S, Self>, id: ConnId) -> usize {
+        core.user(id).map_or(0, |session| session.subscriptions().len())
+    }
+
     fn post<S: Sys>(&mut self, core: &mut Core<S, Self>, post: Post) {
         match post {
             Post::Publication(publication) => {

@@ -5,6 +5,7 @@
 use wire::http::{BodyDecoder, BodyEvent, CONTINUE, Request, expects_continue};
 use wire::{Limits, Status};
 
+use crate::buffers::held;
 use crate::core::Core;
 use crate::http::RequestContext;
 use crate::invariant::{SLOT_IN_USE, broken};
@@ -31,7 +32,7 @@ impl PendingBody {
 
     /// Memory that they take, in bytes.
     pub(crate) fn held(&self) -> usize {
-        self.data.capacity()
+        held(&self.data)
     }
 }
 

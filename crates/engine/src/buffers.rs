@@ -2,6 +2,12 @@
 
 use crate::limits::{KEPT_BUFFER_BYTES, POOLED_BUFFER_BYTES, POOLED_BUFFERS};
 
+/// Memory that a buffer holds, in bytes. One that may be from a pool counts with its capacity. What a
+/// larger one has not used yet was never written, so that the system has given no memory for it.
+pub(crate) fn held(buffer: &Vec<u8>) -> usize {
+    buffer.len().max(buffer.capacity().min(POOLED_BUFFER_BYTES))
+}
+
 /// A worker's spare buffers, all empty.
 #[derive(Default)]
 pub(crate) struct BufferPool(Vec<Vec<u8>>);
@@ -44,6 +50,15 @@ mod tests {
         let mut pool = BufferPool::default();
         (0..POOLED_BUFFERS).for_each(|_| pool.give(Vec::with_capacity(POOLED_BUFFER_BYTES)));
         pool
+    }
+
+    #[test]
+    fn the_unused_part_of_a_growing_message_is_not_held() {
+        let mut message = Vec::with_capacity(4 << 20);
+        message.resize(2 << 20, 7);
+        assert_eq!(held(&message), 2 << 20);
+        message.truncate(1);
+        assert_eq!(held(&message), POOLED_BUFFER_BYTES);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use wire::http::HeadScanner;
 use wire::websocket::Decoder;
 
 use crate::body::PendingBody;
+use crate::buffers::held;
 use crate::deflate::{Contexts, NegotiatedDeflate};
 use crate::http::RequestContext;
 use crate::invariant::broken;
@@ -166,13 +167,13 @@ impl Cold {
             && self.tls.is_none()
     }
 
-    /// Memory that it holds, in bytes. Buffers count with their capacity: a byte may be all that is
-    /// in a large one.
+    /// Memory that it holds, in bytes. Pooled buffers count with their capacity: a byte may be all
+    /// that is in a large one.
     fn held(&self) -> usize {
         let body = self.body.as_ref().map_or(0, |body| body.held());
         let contexts = self.contexts.as_ref().map_or(0, |contexts| contexts.held());
         let tls = self.tls.as_ref().map_or(0, |tls| tls.held());
-        let buffers = self.tail.capacity() + self.message.capacity();
+        let buffers = held(&self.tail) + held(&self.message);
         buffers + self.queue.held() + body + contexts + tls
     }
 }

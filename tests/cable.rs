@@ -463,7 +463,7 @@ fn a_long_idle_timeout_does_not_blur_the_pong_timeout() {
 
 #[test]
 fn a_reload_sets_a_pong_timeout_that_is_measured_as_precisely() {
-    let base = "[serve]\nping_interval = \"200ms\"\nidle_timeout = \"10h\"\n";
+    let base = "[serve]\nping_interval = \"200ms\"\nidle_timeout = \"2h\"\n";
     let config = Scratch::new("pong.toml", base);
     let server = Server::start(&["--config", config.path(), "--workers", "1"]);
     config.write(&format!("{base}pong_timeout = \"1s\"\n"));
@@ -473,7 +473,7 @@ fn a_reload_sets_a_pong_timeout_that_is_measured_as_precisely() {
     let expected = json!({"type": "disconnect", "reason": "no_pong", "reconnect": true});
     let begun = Instant::now();
     while silent.receive() != expected {}
-    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(25), "{:?}", begun.elapsed());
 }
 
 #[test]

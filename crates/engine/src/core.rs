@@ -64,6 +64,8 @@ pub struct Core<S: Sys, H: Handler> {
     pub(crate) cork_messages: u32,
     /// Bytes that the handler left unread in the current call.
     pub(crate) unread: usize,
+    /// The handler resumed the connection in the current call, after it left bytes unread.
+    pub(crate) unread_resumed: bool,
     /// Room is reserved for an outgoing connection beside each accepted one.
     pairs: bool,
     /// Outgoing connections.
@@ -115,6 +117,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
             cork: Vec::new(),
             cork_messages: 0,
             unread: 0,
+            unread_resumed: false,
             pairs: false,
             outgoing: 0,
             corked: None,
@@ -341,6 +344,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
 
     /// Stops reading a connection; what was read but not yet delivered is kept.
     pub fn pause(&mut self, id: ConnId) {
+        self.unread_resumed &= self.corked != Some(id.slot());
         if let Some(conn) = self.live_mut(id) {
             conn.flags.set(Flags::PAUSED);
             self.sync_interest(id.slot());
@@ -349,6 +353,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
 
     /// Resumes reading, first with what was kept.
     pub fn resume(&mut self, id: ConnId) {
+        self.unread_resumed |= self.unread > 0 && self.corked == Some(id.slot());
         if let Some(conn) = self.live_mut(id) {
             conn.flags.clear(Flags::PAUSED);
             self.resume_soon(id.slot());

@@ -183,6 +183,12 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         self.core.flush_cork();
         self.core.corked = None;
         self.core.after_read(slot, bytes.get(at..).unwrap_or_default());
+        if std::mem::take(&mut self.core.unread_resumed)
+            && let Some(id) = self.core.id_at(slot)
+        {
+            // The rest is kept only now.
+            self.core.resume(id);
+        }
     }
 
     #[inline(never)]
@@ -314,9 +320,10 @@ impl<S: Sys, H: Handler> Worker<S, H> {
 impl<S: Sys, H: Handler> Core<S, H> {
     /// Returns the last `bytes` of the data passed to [`Handler::data`]. They are delivered again,
     /// before what follows, when the connection is resumed or has returned to HTTP; until then it
-    /// is not read.
+    /// is not read. A later [`Core::resume`] in the same call counts, too.
     pub fn leave_unread(&mut self, bytes: usize) {
         self.unread = bytes;
+        self.unread_resumed = false;
     }
 
     fn take_unread(&mut self, slot: u32) -> usize {

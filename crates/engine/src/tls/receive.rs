@@ -185,9 +185,10 @@ impl<S: Sys, H: Handler> Core<S, H> {
         tls.is_some_and(|tls| !tls.close_notify_received)
     }
 
-    /// Whether a connection is not being read for now.
+    /// Whether a connection is not being read for now, or not before its kept bytes are processed.
     fn is_paused(&self, slot: u32) -> bool {
-        self.slab.get(slot).is_some_and(|conn| conn.flags.has(Flags::PAUSED | Flags::STALLED))
+        let held = Flags::PAUSED | Flags::STALLED | Flags::RESUMED;
+        self.slab.get(slot).is_some_and(|conn| conn.flags.has(held))
     }
 
     fn take_cipher_buffer(&mut self) -> Vec<u8> {

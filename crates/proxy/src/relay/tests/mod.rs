@@ -1,6 +1,7 @@
 //! Tunnels of one worker: how they end, which are drained, and how they are listed. Only with the feature
 //! `simulation`, which tests of the whole workspace have.
 
+mod bodies;
 mod harness;
 
 use std::time::Duration;

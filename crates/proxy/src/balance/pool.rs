@@ -90,6 +90,8 @@ pub struct Pool {
     /// One round of turns, as member indices; empty except for round robin.
     round: Vec<u16>,
     transport: Transport,
+    /// Changes with the transport.
+    transport_key: u32,
     /// Its upstreams have health checks.
     checked: bool,
     has_backups: bool,
@@ -132,6 +134,7 @@ impl Pool {
             cookies,
             round,
             transport,
+            transport_key: 0,
             checked,
             has_backups,
             state,
@@ -143,9 +146,9 @@ impl Pool {
         Pool { checked, ..self }
     }
 
-    /// Returns the pool with this transport.
-    pub(crate) fn with_transport(self, transport: Transport) -> Self {
-        Pool { transport, ..self }
+    /// Returns the pool with this transport; `transport_key` differs from that of any other transport.
+    pub(crate) fn with_transport(self, transport: Transport, transport_key: u32) -> Self {
+        Pool { transport, transport_key, ..self }
     }
 
     /// A pool with default settings, of upstreams with equal weights.
@@ -185,6 +188,17 @@ impl Pool {
     #[must_use]
     pub fn transport(&self) -> &Transport {
         &self.transport
+    }
+
+    /// Changes with the transport.
+    pub(crate) fn transport_key(&self) -> u32 {
+        self.transport_key
+    }
+
+    /// Identifies the address, name and transport of connections to one of its upstreams: they are
+    /// reused only under this key. Read before the name of the upstream.
+    pub(crate) fn connection_key(&self, upstream: &Upstream) -> u64 {
+        u64::from(self.transport_key) << 32 | u64::from(upstream.connection_key())
     }
 
     /// Whether its upstreams have health checks.
@@ -362,13 +376,13 @@ impl Pool {
     }
 
     /// Acquires a permit at the upstream of connections with this key. `None` if it is not in this pool,
-    /// was renamed, was tried already, or takes no requests.
+    /// was renamed, has another transport, was tried already, or takes no requests.
     pub(crate) fn pick_member(
         &self,
-        connection_key: u32,
+        connection_key: u64,
         key: &PickContext<'_>,
     ) -> Option<Result<Permit, PickError>> {
-        let is_its = |member: &&Member| member.upstream.connection_key() == connection_key;
+        let is_its = |member: &&Member| self.connection_key(&member.upstream) == connection_key;
         let member = self.members.iter().find(is_its)?;
         let states = &[UpstreamState::Up, UpstreamState::Ejected];
         if !Self::is_candidate(member, key, Candidates { states, backup: member.backup }) {

@@ -22,7 +22,7 @@ pub(super) struct BoundConnections(HashMap<ConnId, BoundConnection>);
 struct BoundConnection {
     upstream: ConnId,
     /// The upstream's connection key when it was made.
-    key: u32,
+    key: u64,
     pool: Arc<Pool>,
 }
 
@@ -103,7 +103,7 @@ impl Relay {
         core: &mut Core<S, Self>,
         client: ConnId,
         upstream: ConnId,
-        (pool, key): (Arc<Pool>, u32),
+        (pool, key): (Arc<Pool>, u64),
     ) {
         self.unbind(core, client);
         let port = port_of(core, upstream);

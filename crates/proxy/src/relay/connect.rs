@@ -25,7 +25,7 @@ const RECENT_NS: u64 = 2_000_000_000;
 /// An idle connection to an upstream.
 pub(super) struct IdleConnection {
     /// The upstream's connection key when it was made.
-    key: u32,
+    key: u64,
     pub(super) id: ConnId,
     /// When its last response was complete. The engine's idle times are too coarse if tunnels may be
     /// idle for days.
@@ -200,7 +200,7 @@ impl Relay {
         &mut self,
         core: &mut Core<S, Self>,
         id: ConnId,
-        key: u32,
+        key: u64,
     ) {
         let port = port_of(core, id);
         Self::set(core, id, ConnectionKind::IdleConnection(port));

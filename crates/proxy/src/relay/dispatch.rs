@@ -238,7 +238,7 @@ impl Relay {
                 self.waiters.retain(|waiter| *waiter != index);
             }
             let upstream = Arc::clone(permit.upstream());
-            exchange.connection_key = upstream.connection_key();
+            exchange.connection_key = exchange.pool.connection_key(&upstream);
             let (pool, client) = (Arc::clone(&exchange.pool), exchange.client);
             exchange.permit = Some(permit);
             let again = !exchange.tried.is_empty();

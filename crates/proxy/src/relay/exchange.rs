@@ -59,7 +59,7 @@ pub(super) struct Exchange {
     /// It uses a reused connection.
     pub(super) reused: bool,
     /// The key of connections to its upstream when it was chosen.
-    pub(super) connection_key: u32,
+    pub(super) connection_key: u64,
     /// The config generation of that connection.
     pub(super) config_generation: u32,
     /// Its connection is authenticated for the client, or will be, and must serve no other.

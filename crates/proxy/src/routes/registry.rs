@@ -275,7 +275,14 @@ impl Registry {
                 Member { upstream, weight: member.weight, max_tunnels, backup: member.backup }
             });
             let members = members.collect();
-            pools.push(Arc::new(build_pool(pool, members, &before)));
+            let same = before.pools().iter().find(|same| *same.name() == *pool.name);
+            let transport = same.filter(|same| *same.transport() == pool.transport);
+            let transport_key = transport.map(|same| same.transport_key()).unwrap_or_else(|| {
+                self.numbers += 1;
+                self.numbers
+            });
+            let built = build_pool(pool, members, same.map(|same| &**same));
+            pools.push(Arc::new(built.with_transport(pool.transport.clone(), transport_key)));
         }
         for removed in known.into_retired() {
             changed.removed += 1;
@@ -390,14 +397,13 @@ fn used(mut addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
     addresses
 }
 
-/// Builds a pool with the counts of the previous pool of that name.
-fn build_pool(config: &PoolConfig, members: Vec<Member>, before: &Routes) -> Pool {
-    let same = before.pools().iter().find(|pool| *pool.name() == *config.name);
-    let state: Arc<PoolState> = same.map(|pool| Arc::clone(pool.state())).unwrap_or_default();
+/// Builds a pool, without its transport, with the counts of the previous pool of that name.
+fn build_pool(config: &PoolConfig, members: Vec<Member>, before: Option<&Pool>) -> Pool {
+    let state: Arc<PoolState> = before.map(|pool| Arc::clone(pool.state())).unwrap_or_default();
     let (balance, sticky) = (config.balance.clone(), config.sticky.clone());
     let pool = Pool::new(&config.name, balance, sticky, config.limits, members, state);
     let checked = config.check.kind != CheckKind::Off;
-    pool.with_transport(config.transport.clone()).with_checks(checked)
+    pool.with_checks(checked)
 }
 
 fn apply_change(config: &mut RoutesConfig, change: &Change) -> Result<(), String> {

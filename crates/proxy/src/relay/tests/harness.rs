@@ -55,6 +55,7 @@ pub(super) struct Proxy {
     kernel: Kernel,
     worker: Worker<Sim, Relay>,
     table: usize,
+    registry: Registry,
     shared: Arc<Shared>,
     pub(super) remote: Remote<Post>,
     outside: Sim,
@@ -81,7 +82,8 @@ impl Proxy {
         let mut routes = RoutesConfig::to(endpoints);
         routes.pools[0].balance = Balance::RoundRobin;
         let table = Arc::new(Table::default());
-        Registry::new(Arc::clone(&table)).apply(routes, 0).unwrap();
+        let mut registry = Registry::new(Arc::clone(&table));
+        registry.apply(routes, 0).unwrap();
         let shared = Arc::new(Shared::new(table, live, 1, Vec::new(), None));
         let seat = kernel.seat(4_000, &[listener]);
         let limits = shared.live().engine_limits();
@@ -95,8 +97,17 @@ impl Proxy {
         let outside = kernel.outside_with(&behind_fds);
         let listeners = outside.listeners.iter().map(|number| Fd::new(*number)).collect();
         let outside = outside.sys;
-        let mut proxy =
-            Proxy { kernel, worker, table, shared, remote, outside, listeners, opened: 0 };
+        let mut proxy = Proxy {
+            kernel,
+            worker,
+            table,
+            registry,
+            shared,
+            remote,
+            outside,
+            listeners,
+            opened: 0,
+        };
         proxy.settle();
         proxy
     }
@@ -133,6 +144,13 @@ impl Proxy {
     pub(super) fn rename(&mut self, upstream: usize, name: &str) {
         let routes = self.shared.table.routes();
         routes.pools()[0].members()[upstream].upstream.rename(name, 1_000);
+    }
+
+    /// Publishes changed routes, as a reload does before it posts the new settings.
+    pub(super) fn publish(&mut self, change: impl FnOnce(&mut RoutesConfig)) {
+        let mut config = self.registry.config().clone();
+        change(&mut config);
+        self.registry.apply(config, self.kernel.now_ns()).unwrap();
     }
 
     /// A request that reached the next upstream.

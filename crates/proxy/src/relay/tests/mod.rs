@@ -6,6 +6,8 @@ mod harness;
 
 use std::time::Duration;
 
+use wire::ProxyVersion;
+
 use self::harness::{BUFFER, End, Proxy, Tunnel, front};
 use crate::config::Live;
 use crate::counters::EndReason;
@@ -297,6 +299,23 @@ fn idle_connection_to_an_upstream_serves_no_other_name() {
     assert_eq!(proxy.counters().reused.get(), 1, "the second one was not");
     assert!(proxy.receive(second).0.starts_with(b"GET "));
     proxy.reset(client);
+}
+
+#[test]
+fn idle_connection_serves_no_request_of_another_transport() {
+    let mut proxy = Proxy::new();
+    let pairs = [proxy.request(GET), proxy.request(GET)];
+    for pair in pairs {
+        proxy.send(pair.upstream, OK);
+    }
+    proxy.publish(|_| {});
+    proxy.connect(GET);
+    assert_eq!(proxy.counters().reused.get(), 1, "nothing has changed");
+    // The workers get the new settings only after the new table.
+    proxy.publish(|routes| routes.pools[0].transport.proxy_header = Some(ProxyVersion::V1));
+    proxy.connect(GET);
+    let upstream = proxy.accept(1).expect("a new connection");
+    assert!(proxy.receive(upstream).0.starts_with(b"PROXY TCP4 "));
 }
 
 #[test]

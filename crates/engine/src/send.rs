@@ -332,11 +332,14 @@ impl<S: Sys, H: Handler> Core<S, H> {
             broken(SLOT_IN_USE);
             return Sent::Dropped;
         };
+        // The handler of a raw connection pauses what feeds the queue itself. Its peer may send
+        // something that ends the need for the queue, which must be read.
+        let raw = matches!(conn.mode, Mode::Raw | Mode::HalfClosed);
         let cold = conn.cold();
         let before = cold.queue.len();
         push(cold);
         let waiting = cold.queue.len();
-        if waiting > stall {
+        if waiting > stall && !raw {
             conn.flags.set(Flags::STALLED);
         }
         conn.flags.set(Flags::NOTIFY_DRAINED);

@@ -239,7 +239,9 @@ impl Relay {
         if let Some(upstream) = exchange.upstream {
             let key = exchange.permit.as_ref().map(|_| exchange.connection_key);
             let of_now = exchange.config_generation == self.config_generation && !self.draining;
-            match key.filter(|_| reusable && whole_request && !and_more && of_now) {
+            // An early response: the rest of the request would delay the next one.
+            let sent = whole_request && core.queued(upstream) == 0;
+            match key.filter(|_| reusable && sent && !and_more && of_now) {
                 Some(key) if exchange.bound && !last => {
                     let to = (Arc::clone(&exchange.pool), key);
                     self.bind(core, exchange.client, upstream, to);

@@ -8,6 +8,7 @@ use wire::http::{BodyEvent, LAST_CHUNK, encode_chunk};
 use wire::{Status, Violation};
 
 use super::Relay;
+use super::connect::queued_bytes;
 use super::dispatch::{after, body_limits};
 use super::exchange::Exchange;
 use crate::access_log::Side;
@@ -122,6 +123,17 @@ impl Relay {
         }
     }
 
+    /// Everything of the request so far is sent: the time for the response begins, or for more of the
+    /// body. Returns the client, which is read on.
+    pub(super) fn request_drained(&mut self, index: u32, now_ns: u64) -> Option<ConnId> {
+        let exchange = self.exchanges.get(index)?;
+        exchange.unsent_bytes = 0;
+        if exchange.stage == Stage::Sent {
+            exchange.deadline_ns = after(now_ns, exchange.head_timeout(&self.live.timeouts));
+        }
+        Some(exchange.client)
+    }
+
     /// Handles bytes of a client after its request head.
     pub(super) fn on_body<S: Sys>(
         &mut self,
@@ -150,6 +162,7 @@ impl Relay {
         let framing = exchange.request_framing;
         let taken = decode_body(exchange, data, framing, &mut out);
         let sent = core.write(upstream, &out);
+        exchange.unsent_bytes = queued_bytes(sent);
         out.clear();
         self.scratch = out;
         match taken {

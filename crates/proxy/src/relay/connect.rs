@@ -180,9 +180,12 @@ impl Relay {
             core.write(id, &header);
         }
         let sent = core.write(id, &head);
-        if let Some(exchange) = self.exchanges.get(index).filter(|e| e.info.idempotent) {
-            // Kept for a retry on another upstream.
-            exchange.head = head;
+        if let Some(exchange) = self.exchanges.get(index) {
+            exchange.unsent_bytes = queued_bytes(sent);
+            if exchange.info.idempotent {
+                // Kept for a retry on another upstream.
+                exchange.head = head;
+            }
         }
         if waits {
             self.start_body_clock(index, core.now_ns());
@@ -228,6 +231,14 @@ impl Relay {
             core.reset(idle.id);
         }
         self.idle_connections.first().map(due_ns)
+    }
+}
+
+/// The bytes that wait in a queue after a write.
+pub(super) fn queued_bytes(sent: Sent) -> usize {
+    match sent {
+        Sent::Queued(bytes) => bytes,
+        _ => 0,
     }
 }
 

@@ -167,6 +167,7 @@ impl Relay {
             body_begun: false,
             buffer: Vec::new(),
             buffered_bytes: 0,
+            unsent_bytes: 0,
             clock: None,
             partial_head: Vec::new(),
             scanner: HeadScanner::default(),

@@ -46,6 +46,9 @@ pub(super) struct Exchange {
     pub(super) buffer: Vec<u8>,
     /// The bytes that count as buffered, until the response begins.
     pub(super) buffered_bytes: usize,
+    /// Bytes of the request that waited in the upstream's queue when last looked at; 0 once all are
+    /// sent.
+    pub(super) unsent_bytes: usize,
     /// The clock of its body, while that is being received.
     pub(super) clock: Option<BodyClock>,
 
@@ -141,10 +144,11 @@ impl Exchange {
         self.deadline_ns.min(body_ns)
     }
 
-    /// Whether a timeout or close is the upstream's fault: it is being connected to, or has the
-    /// complete request. Otherwise a slow client could eject an upstream.
+    /// Whether a timeout or close is the upstream's fault: it is being connected to, or was
+    /// sent the complete request. Otherwise a slow client could eject an upstream.
     pub(super) fn is_upstreams_turn(&self) -> bool {
-        let awaits_response = self.stage == Stage::Sent && self.request.is_done();
+        let sent = self.request.is_done() && self.unsent_bytes == 0;
+        let awaits_response = self.stage == Stage::Sent && sent;
         awaits_response || self.stage == Stage::Connecting
     }
 
@@ -157,6 +161,12 @@ impl Exchange {
         let mut members = self.pool.members().iter().map(|member| &member.upstream);
         let upstream = members.find(|upstream| upstream.number() == *last)?;
         Some(upstream.address().to_string())
+    }
+
+    /// Whether the upstream has taken some of the request since this was last asked; `queued` bytes
+    /// wait for it now.
+    pub(super) fn takes_request(&mut self, queued: usize) -> bool {
+        std::mem::replace(&mut self.unsent_bytes, queued) > queued
     }
 
     /// Whether the request may be retried: no part of a response was received, and nothing was sent

@@ -353,7 +353,7 @@ impl Handler for Relay {
                 self.exchanges.get(index).and_then(|e| e.upstream)
             }
             Some(&ConnectionKind::RequestUpstream(index, _)) => {
-                self.exchanges.get(index).map(|e| e.client)
+                self.request_drained(index, core.now_ns())
             }
             Some(&ConnectionKind::FlushingClient(more)) => {
                 return self.after_answer(core, id, more);

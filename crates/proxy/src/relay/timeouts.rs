@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use engine::{ConnId, Core, Mode, Sys, invariant};
 
+use super::dispatch::after;
 use super::tunnel::{end_tunnel, idle_ns};
 use super::{ConnectionKind, Relay};
 use crate::access_log::Side;
@@ -122,6 +123,13 @@ impl Relay {
         }
         let Some(exchange) = self.exchanges.get(index) else { return };
         let late = exchange.deadline_ns <= now_ns;
+        if late && exchange.stage == Stage::Sent {
+            let queued = exchange.upstream.map_or(0, |upstream| core.queued(upstream));
+            if exchange.takes_request(queued) {
+                exchange.deadline_ns = after(now_ns, exchange.head_timeout(&self.live.timeouts));
+                return;
+            }
+        }
         match exchange.stage {
             _ if !late => {}
             Stage::Reading => self.refuse(core, index, Refusal::StalledBody),

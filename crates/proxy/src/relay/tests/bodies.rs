@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
-use super::harness::Proxy;
+use super::harness::{BUFFER, End, Proxy};
 use super::{GET, OK};
 use crate::config::Live;
+
+const LARGE: usize = 16 * BUFFER;
 
 fn post(length: usize, headers: &str) -> Vec<u8> {
     format!("POST / HTTP/1.1\r\nHost: h\r\n{headers}Content-Length: {length}\r\n\r\n").into_bytes()
@@ -16,6 +18,13 @@ fn buffering(bytes: usize) -> Proxy {
     live.timeouts.answer = Duration::from_secs(2);
     live.bodies.buffer_bytes = Some(bytes);
     Proxy::with(live)
+}
+
+/// Whether it is an error of the proxy, or a part of a response.
+#[track_caller]
+fn check_status(response: &[u8], status: &str) {
+    let begins = response.starts_with(format!("HTTP/1.1 {status} ").as_bytes());
+    assert!(begins, "{}", String::from_utf8_lossy(response));
 }
 
 #[test]
@@ -39,4 +48,49 @@ fn body_longer_than_its_buffer_is_passed_on_over_a_reused_connection() {
         let body = received.iter().filter(|byte| **byte == b'x').count();
         assert!(body >= 5_000, "{body} bytes, the first {first} at once");
     }
+}
+
+#[test]
+fn early_response_to_a_large_buffered_body_is_passed_on() {
+    let mut proxy = buffering(2 * LARGE);
+    let client = proxy.connect(&post(LARGE, ""));
+    proxy.send(client, &vec![b'x'; LARGE]);
+    let upstream = proxy.accept(0).unwrap();
+    proxy.send(upstream, b"HTTP/1.1 413 Too large\r\nContent-Length: 3\r\n\r\nbig");
+    let (response, _) = proxy.receive(client);
+    check_status(&response, "413");
+    // The rest of the body was not sent, so no other request follows on this connection.
+    let mut buffer = vec![0; 2 * LARGE];
+    while proxy.receive_some(upstream, &mut buffer) > 0 {}
+    assert_ne!(proxy.received_end(upstream), End::Open);
+    assert_eq!(proxy.failures(), 0);
+}
+
+#[test]
+fn buffered_body_that_the_upstream_reads_slowly_is_no_timeout() {
+    let mut proxy = buffering(2 * LARGE);
+    let client = proxy.connect(&post(LARGE, ""));
+    proxy.send(client, &vec![b'x'; LARGE]);
+    let upstream = proxy.accept(0).unwrap();
+    let (mut got, mut buffer) = (0, vec![0; BUFFER]);
+    while got < LARGE {
+        proxy.pass(Duration::from_secs(1));
+        let more = proxy.receive_some(upstream, &mut buffer);
+        assert!(more > 0, "{got} bytes were sent");
+        got += more;
+    }
+    proxy.pass(Duration::from_millis(1_500));
+    proxy.send(upstream, OK);
+    check_status(&proxy.receive(client).0, "200");
+}
+
+#[test]
+fn buffered_body_that_is_not_read_is_no_failure_of_the_upstream() {
+    let mut proxy = buffering(2 * LARGE);
+    let client = proxy.connect(&post(LARGE, ""));
+    proxy.send(client, &vec![b'x'; LARGE]);
+    assert!(proxy.accept(0).is_some());
+    proxy.pass(Duration::from_secs(5));
+    check_status(&proxy.receive(client).0, "504");
+    assert_eq!(proxy.failures(), 0);
 }

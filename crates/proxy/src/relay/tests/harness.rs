@@ -153,6 +153,19 @@ impl Proxy {
         self.registry.apply(config, self.kernel.now_ns()).unwrap();
     }
 
+    /// Failures of all upstreams.
+    pub(super) fn failures(&self) -> u64 {
+        let routes = self.shared.table.routes();
+        routes.pools()[0].members().iter().map(|member| member.upstream.failed_times()).sum()
+    }
+
+    /// One read; returns the number of bytes.
+    pub(super) fn receive_some(&mut self, fd: Fd, buffer: &mut [u8]) -> usize {
+        let got = self.outside.recv(fd, buffer).unwrap_or(0);
+        self.settle();
+        got
+    }
+
     /// A request that reached the next upstream.
     pub(super) fn request(&mut self, head: &[u8]) -> Tunnel {
         let client = self.connect(head);

@@ -12,6 +12,7 @@ use wire::http::{
 use wire::{Status, Violation};
 
 use super::bound::is_challenge;
+use super::connect::queued_bytes;
 use super::dispatch::{after, answer_limits, body_limits, is_ours};
 use super::exchange::{AnswerBody, Exchange};
 use super::tunnel::{ClientLeg, UpstreamLeg};
@@ -210,6 +211,7 @@ impl Relay {
         self.scratch = out;
         match passed {
             Ok(Passed::More) => {
+                exchange.unread_bytes = queued_bytes(sent);
                 if let (Sent::Queued(_), Some(upstream)) = (sent, upstream) {
                     core.pause(upstream);
                 }
@@ -223,6 +225,17 @@ impl Relay {
                 self.truncate_answer(core, index, (Side::Upstream, Refusal::BadAnswer.name()));
             }
         }
+    }
+
+    /// The client has read all of the response so far: the time for more of it begins. Returns the
+    /// upstream, which is read on.
+    pub(super) fn answer_drained(&mut self, index: u32, now_ns: u64) -> Option<ConnId> {
+        let exchange = self.exchanges.get(index)?;
+        if exchange.stage == Stage::Answering {
+            exchange.unread_bytes = 0;
+            exchange.deadline_ns = after(now_ns, exchange.answer_timeout(&self.live.timeouts));
+        }
+        exchange.upstream
     }
 
     /// The response is complete.

@@ -179,6 +179,7 @@ impl Relay {
             bound: bound::has_credentials(request.headers),
             new_connection_only: false,
             answer: None,
+            unread_bytes: 0,
             settings: context.settings,
             answer_lines,
             answers_id,

@@ -70,6 +70,8 @@ pub(super) struct Exchange {
     /// Use no idle connection: one was found closed.
     pub(super) new_connection_only: bool,
     pub(super) answer: Option<AnswerBody>,
+    /// Bytes of the response that waited in the client's queue when last looked at.
+    pub(super) unread_bytes: usize,
     /// The settings of its route, if it has any.
     pub(super) settings: Option<Arc<RouteSettings>>,
     /// The encoded headers that the response gets.
@@ -167,6 +169,12 @@ impl Exchange {
     /// wait for it now.
     pub(super) fn takes_request(&mut self, queued: usize) -> bool {
         std::mem::replace(&mut self.unsent_bytes, queued) > queued
+    }
+
+    /// Whether the client has read some of the response since this was last asked; `queued` bytes
+    /// wait for it now.
+    pub(super) fn takes_answer(&mut self, queued: usize) -> bool {
+        std::mem::replace(&mut self.unread_bytes, queued) > queued
     }
 
     /// Whether the request may be retried: no part of a response was received, and nothing was sent

@@ -350,7 +350,7 @@ impl Handler for Relay {
             Some(ConnectionKind::TunnelClient(client_leg)) => Some(client_leg.peer),
             Some(ConnectionKind::TunnelUpstream(upstream_leg)) => Some(upstream_leg.peer),
             Some(&ConnectionKind::RequestClient(index)) => {
-                self.exchanges.get(index).and_then(|e| e.upstream)
+                self.answer_drained(index, core.now_ns())
             }
             Some(&ConnectionKind::RequestUpstream(index, _)) => {
                 self.request_drained(index, core.now_ns())

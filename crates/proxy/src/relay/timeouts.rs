@@ -130,6 +130,14 @@ impl Relay {
                 return;
             }
         }
+        if late && exchange.stage == Stage::Answering {
+            // The upstream is not read meanwhile: only a client that takes nothing is late.
+            let queued = core.queued(exchange.client);
+            if exchange.takes_answer(queued) {
+                exchange.deadline_ns = after(now_ns, exchange.answer_timeout(&self.live.timeouts));
+                return;
+            }
+        }
         match exchange.stage {
             _ if !late => {}
             Stage::Reading => self.refuse(core, index, Refusal::StalledBody),

@@ -94,3 +94,41 @@ fn buffered_body_that_is_not_read_is_no_failure_of_the_upstream() {
     check_status(&proxy.receive(client).0, "504");
     assert_eq!(proxy.failures(), 0);
 }
+
+#[test]
+fn client_that_reads_a_large_response_slowly_gets_all_of_it() {
+    let mut live = Live::default();
+    live.timeouts.answer = Duration::from_secs(2);
+    let mut proxy = Proxy::with(live);
+    let pair = proxy.request(GET);
+    let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", 3 * BUFFER);
+    proxy.send(pair.upstream, head.as_bytes());
+    // The client's kernel takes one buffer, the second waits in the proxy.
+    let (mut got, mut buffer) = (0, vec![0; BUFFER / 16]);
+    proxy.send(pair.upstream, &[b'x'; BUFFER]);
+    proxy.send(pair.upstream, &[b'x'; BUFFER]);
+    while got < head.len() + BUFFER {
+        proxy.pass(Duration::from_secs(1));
+        let more = proxy.receive_some(pair.client, &mut buffer);
+        assert!(more > 0, "{got} bytes were received");
+        got += more;
+    }
+    // The upstream's time begins only now.
+    proxy.pass(Duration::from_millis(1_500));
+    proxy.send(pair.upstream, &[b'x'; BUFFER]);
+    got += proxy.receive(pair.client).0.len();
+    assert_eq!(got, head.len() + 3 * BUFFER);
+}
+
+#[test]
+fn client_that_reads_nothing_of_a_response_is_reset() {
+    let mut live = Live::default();
+    live.timeouts.answer = Duration::from_secs(2);
+    let mut proxy = Proxy::with(live);
+    let pair = proxy.request(GET);
+    proxy.send(pair.upstream, b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n");
+    proxy.send(pair.upstream, &[b'x'; BUFFER]);
+    proxy.send(pair.upstream, &[b'x'; BUFFER]);
+    proxy.pass(Duration::from_secs(5));
+    assert_eq!(proxy.receive(pair.client).1, End::Reset);
+}

@@ -138,6 +138,9 @@ impl Relay {
                     out.extend_from_slice(b"\r\n");
                     core.write(client, &out);
                 }
+                if answer.status == 100 {
+                    self.end_continue_wait(index, core.now_ns());
+                }
                 Ok(Head::Interim)
             }
             _ => self.pass_head(index, &answer).map(|()| Head::Final),

@@ -97,6 +97,7 @@ impl Relay {
         exchange.deadline_ns = deadline_ns;
         exchange.clock = Some(BodyClock::new(now_ns, limits));
         // This proxy answers it.
+        exchange.awaits_continue = false;
         remove_header(&mut exchange.head, "Expect");
         true
     }
@@ -120,6 +121,15 @@ impl Relay {
                 clock.check_ns = next_check(now_ns, limits);
             }
             None => exchange.clock = Some(BodyClock::new(now_ns, limits)),
+        }
+    }
+
+    /// The client may send its body, or does so: from here on it can be too slow.
+    pub(super) fn end_continue_wait(&mut self, index: u32, now_ns: u64) {
+        let Some(exchange) = self.exchanges.get(index) else { return };
+        if std::mem::take(&mut exchange.awaits_continue) {
+            exchange.deadline_ns = after(now_ns, exchange.answer_timeout(&self.live.timeouts));
+            self.start_body_clock(index, now_ns);
         }
     }
 
@@ -158,6 +168,8 @@ impl Relay {
         };
         exchange.body_begun = true;
         exchange.deadline_ns = deadline_ns;
+        self.end_continue_wait(index, core.now_ns());
+        let Some(exchange) = self.exchanges.get(index) else { return };
         let mut out = std::mem::take(&mut self.scratch);
         let framing = exchange.request_framing;
         let taken = decode_body(exchange, data, framing, &mut out);

@@ -170,6 +170,7 @@ impl Relay {
         let upgrade = exchange.info.accept.is_some();
         exchange.deadline_ns = after(core.now_ns(), timeout);
         let waits = !upgrade && !exchange.request.is_done();
+        let awaits_continue = exchange.awaits_continue;
         let fresh = !exchange.reused;
         let time_ns = core.now_ns().saturating_sub(exchange.connect_ns);
         if fresh {
@@ -188,7 +189,9 @@ impl Relay {
             }
         }
         if waits {
-            self.start_body_clock(index, core.now_ns());
+            if !awaits_continue {
+                self.start_body_clock(index, core.now_ns());
+            }
             match sent {
                 // The rest is read when the buffered part of the body is sent.
                 Sent::Queued(_) => core.pause(client),

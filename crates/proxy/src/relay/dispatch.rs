@@ -165,6 +165,7 @@ impl Relay {
             request: body,
             request_framing: framing,
             body_begun: false,
+            awaits_continue: expects_continue(request) && !upgrade,
             buffer: Vec::new(),
             buffered_bytes: 0,
             unsent_bytes: 0,

@@ -46,6 +46,8 @@ pub(super) struct Exchange {
     pub(super) buffer: Vec<u8>,
     /// The bytes that count as buffered, until the response begins.
     pub(super) buffered_bytes: usize,
+    /// The upstream was sent `Expect: 100-continue`: the client waits for it before it sends its body.
+    pub(super) awaits_continue: bool,
     /// Bytes of the request that waited in the upstream's queue when last looked at; 0 once all are
     /// sent.
     pub(super) unsent_bytes: usize,

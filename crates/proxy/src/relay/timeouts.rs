@@ -147,8 +147,9 @@ impl Relay {
                 self.retry(core, index);
             }
             Stage::Sent => {
-                // All received body bytes were sent: the client has stalled.
+                // All received body bytes were sent: the client has stalled, unless it must wait.
                 let stalled = !exchange.request.is_done()
+                    && !exchange.awaits_continue
                     && exchange.upstream.is_some_and(|upstream| core.queued(upstream) == 0);
                 self.abandon_upstream(core, index);
                 let why = if stalled { Refusal::StalledBody } else { Refusal::NoAnswer };

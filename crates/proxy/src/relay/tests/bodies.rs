@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::harness::{BUFFER, End, Proxy};
 use super::{GET, OK};
-use crate::config::Live;
+use crate::config::{Live, MinRate};
 
 const LARGE: usize = 16 * BUFFER;
 
@@ -131,4 +131,35 @@ fn client_that_reads_nothing_of_a_response_is_reset() {
     proxy.send(pair.upstream, &[b'x'; BUFFER]);
     proxy.pass(Duration::from_secs(5));
     assert_eq!(proxy.receive(pair.client).1, End::Reset);
+}
+
+#[test]
+fn client_that_waits_for_continue_is_not_slow() {
+    let mut live = Live::default();
+    live.timeouts.answer = Duration::from_secs(8);
+    live.bodies.min_rate = Some(MinRate { bytes: 10, every: Duration::from_secs(2) });
+    let mut proxy = Proxy::with(live);
+    let expecting = post(5, "Expect: 100-continue\r\n");
+    let client = proxy.connect(&expecting);
+    let upstream = proxy.accept(0).unwrap();
+    proxy.pass(Duration::from_secs(7));
+    proxy.send(upstream, b"HTTP/1.1 100 Continue\r\n\r\n");
+    check_status(&proxy.receive(client).0, "100");
+    // From here on it is the client's turn, for the whole period.
+    proxy.pass(Duration::from_millis(1_500));
+    assert_eq!(proxy.receive(client), (Vec::new(), End::Open));
+    proxy.send(client, b"xxxxx");
+    proxy.send(upstream, OK);
+    check_status(&proxy.receive(client).0, "200");
+
+    let late = proxy.connect(&expecting);
+    let upstream = proxy.accept(1).unwrap();
+    proxy.send(upstream, b"HTTP/1.1 100 Continue\r\n\r\n");
+    proxy.pass(Duration::from_secs(3));
+    let (response, _) = proxy.receive(late);
+    assert!(String::from_utf8_lossy(&response).contains("HTTP/1.1 408 "));
+
+    let unanswered = proxy.connect(&expecting);
+    proxy.pass(Duration::from_secs(9));
+    check_status(&proxy.receive(unanswered).0, "504");
 }

@@ -16,6 +16,9 @@ use crate::routes::RoutesConfig;
 pub(crate) const TUNNELS_DEFAULT: u64 = 500_000;
 /// Ticks per idle period: the resolution of the idle clock.
 const TICKS: u32 = 256;
+/// Maximum number of steps of the idle clock in the longest timeout. The clock wraps at 65,536; a
+/// timeout that has passed is noticed before.
+const STEPS_MAX: u32 = 60_000;
 
 /// The configuration at start.
 #[derive(Clone, Debug)]
@@ -180,12 +183,12 @@ impl Live {
     /// Returns the engine's limits, adjusted for the relay.
     pub(crate) fn engine_limits(&self) -> Limits {
         let mut limits = self.limits.clone();
-        // The engine closes no tunnel for idleness; only its tick is used. The tick must be fine
-        // enough for the shortest timeout and must not wrap within the longest.
-        let Timeouts { idle, answer, .. } = self.timeouts;
-        let idle = idle.unwrap_or_default().max(answer);
-        let finest = self.timeouts.fin.min(Duration::from_secs(60)) / 64;
-        let tick = finest.max(idle / 30_000).max(Duration::from_millis(20));
+        // The engine closes no tunnel for idleness; only its clock is used. Its steps are fine enough
+        // for the shortest timeout, unless that would be too many for the longest.
+        let Timeouts { idle, answer, fin, .. } = self.timeouts;
+        let longest = idle.unwrap_or_default().max(answer);
+        let finest = fin.min(answer).min(Duration::from_secs(60)) / 64;
+        let tick = finest.max(longest / STEPS_MAX).max(Duration::from_millis(20));
         limits.idle_timeout = Some(tick * TICKS);
         limits.pings = false;
         limits
@@ -234,5 +237,31 @@ impl Config {
     #[must_use]
     pub fn is_local(&self) -> bool {
         self.listen.iter().chain(&self.listen_tls).all(Address::is_local)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn idle_clock_is_fine_enough_for_every_timeout_that_it_can_measure() {
+        let seconds = Duration::from_secs;
+        let hour = seconds(3600);
+        for (idle, fin, answer, expected) in [
+            (Some(hour), seconds(30), seconds(60), seconds(30) / 64),
+            // The idle timeout takes at most 60,000 steps.
+            (Some(hour), seconds(2), seconds(60), hour / 60_000),
+            (Some(25 * hour), seconds(2), seconds(60), hour * 25 / 60_000),
+            (Some(hour), seconds(60), seconds(16), seconds(16) / 64),
+            (None, seconds(60), seconds(6_000), seconds(60) / 64),
+            (None, seconds(1), seconds(1), Duration::from_millis(20)),
+        ] {
+            let mut live = Live::default();
+            (live.timeouts.idle, live.timeouts.fin, live.timeouts.answer) = (idle, fin, answer);
+            let step = live.engine_limits().idle_step();
+            let expected = expected.max(Duration::from_millis(20));
+            assert_eq!(step, expected, "{idle:?} {fin:?} {answer:?}");
+        }
     }
 }

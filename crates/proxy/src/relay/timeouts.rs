@@ -205,7 +205,7 @@ impl Relay {
     /// Resets a client that does not read the end of its response.
     fn check_flushing<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) {
         let limit = self.live.timeouts.answer.as_nanos();
-        if core.idle_ns(id).is_some_and(|silent| u128::from(silent) >= limit) {
+        if core.idle_at_least_ns(id).is_some_and(|silent| u128::from(silent) >= limit) {
             core.reset(id);
         }
     }

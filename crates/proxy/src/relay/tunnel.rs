@@ -260,13 +260,14 @@ fn describe<S: Sys>(
     })
 }
 
-/// How long no side of a tunnel has sent data.
+/// How long no side of a tunnel has sent data, never overestimated: the steps of the idle clock can be
+/// longer than the FIN timeout.
 pub(super) fn idle_ns<S: Sys>(
     core: &Core<S, Relay>,
     client_leg: ConnId,
     upstream_leg: ConnId,
 ) -> u64 {
-    let of = |id| core.idle_ns(id).unwrap_or(u64::MAX);
+    let of = |id| core.idle_at_least_ns(id).unwrap_or(u64::MAX);
     of(client_leg).min(of(upstream_leg))
 }
 

@@ -201,8 +201,8 @@ fn list_shows_addresses_bytes_and_times() {
         .collect();
     let buffer = BUFFER as u64;
     let expected = [
-        ("127.0.0.1:9001", 5, 20, (buffer + 3_000, buffer + 1_000, 4_000)),
-        ("127.0.0.1:9002", 3, 30, (0, 0, 0)),
+        ("127.0.0.1:9001", 5, 19, (buffer + 3_000, buffer + 1_000, 4_000)),
+        ("127.0.0.1:9002", 3, 29, (0, 0, 0)),
     ];
     assert_eq!(figures, expected);
     assert!(tunnels.iter().all(|tunnel| tunnel.client == Some(front().ip())));
@@ -327,6 +327,43 @@ fn idle_connection_is_closed_in_time_whatever_the_idle_timeout() {
     assert_eq!(proxy.received_end(tunnel.upstream), End::Open);
     proxy.pass(Duration::from_millis(200));
     assert_eq!(proxy.received_end(tunnel.upstream), End::Reset);
+}
+
+#[test]
+fn half_closed_tunnel_with_data_stays_open_whatever_the_idle_timeout() {
+    let mut proxy = with_long_idle_timeout();
+    let tunnel = proxy.open();
+    proxy.finish(tunnel.client);
+    for _ in 0..400 {
+        proxy.pass(Duration::from_millis(300));
+        proxy.send(tunnel.upstream, b"d");
+    }
+    assert_eq!(proxy.ended(), []);
+    assert_eq!(proxy.receive(tunnel.client), (vec![b'd'; 400], End::Open));
+    // Two steps of the idle clock, of 43.2 s each, and the close timeout.
+    proxy.pass(Duration::from_secs(2 * 44) + Live::default().limits.close_timeout);
+    assert_eq!(proxy.ended(), [(EndReason::Fin, 1)]);
+}
+
+#[test]
+fn response_is_kept_for_a_slow_reader_whatever_the_idle_timeout() {
+    let mut live = Live::default();
+    live.timeouts.idle = Some(Duration::from_secs(30 * 86_400));
+    live.timeouts.answer = Duration::from_secs(10);
+    let mut proxy = Proxy::with(live);
+    let body = [b'd'; BUFFER + 1_000];
+    let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n", body.len());
+    // At some time a step of the idle clock ends while the client does not read.
+    for _ in 0..8 {
+        let tunnel = proxy.request(GET);
+        proxy.send(tunnel.upstream, format!("{head}Connection: close\r\n\r\n").as_bytes());
+        proxy.send(tunnel.upstream, &body);
+        proxy.pass(Duration::from_secs(9));
+        let (response, end) = proxy.receive(tunnel.client);
+        assert!(response.ends_with(&body), "{} bytes", response.len());
+        assert_eq!(end, End::Open);
+        proxy.pass(Duration::from_secs(4));
+    }
 }
 
 #[test]

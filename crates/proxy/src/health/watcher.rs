@@ -94,8 +94,9 @@ impl Drop for Watcher {
 
 /// The result of a check or a lookup.
 enum Event {
-    /// With whether the handshake had an Origin header.
-    Probed(u32, Result<(), ProbeError>, bool),
+    /// The numbers of the upstream and the probe, the result, and whether the handshake had an Origin
+    /// header.
+    Probed((u32, u64), Result<(), ProbeError>, bool),
     Resolved(Name, io::Result<Vec<SocketAddr>>),
 }
 
@@ -109,7 +110,8 @@ struct CheckedUpstream {
     transport: Transport,
     threshold: Threshold,
     due_ns: u64,
-    in_flight: bool,
+    /// The number of the probe in flight.
+    probe: Option<u64>,
     /// Whether handshakes with an Origin header passed last.
     origin: bool,
 }
@@ -163,9 +165,9 @@ impl WatchLoop {
             let mut next = event.ok().flatten();
             while let Some(event) = next {
                 match event {
-                    Event::Probed(number, answer, origin) => {
+                    Event::Probed(of, answer, origin) => {
                         self.probing -= 1;
-                        self.on_probed(number, answer, origin);
+                        self.on_probed(of, answer, origin);
                     }
                     Event::Resolved(name, addresses) => {
                         self.resolving -= 1;
@@ -195,13 +197,23 @@ impl WatchLoop {
             let known = before.remove(&number);
             let down = upstream.state(now_ns) == crate::balance::UpstreamState::Down;
             let name = upstream.name();
-            let again = |known: CheckedUpstream| CheckedUpstream {
-                check: check.clone(),
-                transport: transport.clone(),
-                // A new name is checked at once.
-                due_ns: if known.name == name { known.due_ns } else { now_ns },
-                name: Arc::clone(&name),
-                ..known
+            let again = |known: CheckedUpstream| {
+                let every = check.every;
+                // Another check, or the same of another name, is due at once.
+                let same = known.name == name
+                    && known.transport == transport
+                    && HealthCheck { every, ..known.check } == check;
+                let latest_ns = now_ns + spread(every, u64::from(number) ^ now_ns);
+                CheckedUpstream {
+                    check: check.clone(),
+                    transport: transport.clone(),
+                    due_ns: if same { known.due_ns.min(latest_ns) } else { now_ns },
+                    probe: known.probe.filter(|_| same),
+                    name: Arc::clone(&name),
+                    upstream: known.upstream,
+                    threshold: known.threshold,
+                    origin: known.origin,
+                }
             };
             let checked = known.map(again).unwrap_or_else(|| CheckedUpstream {
                 upstream,
@@ -210,7 +222,7 @@ impl WatchLoop {
                 transport: transport.clone(),
                 threshold: Threshold::new(down),
                 due_ns: now_ns,
-                in_flight: false,
+                probe: None,
                 origin: false,
             });
             self.checked.insert(number, checked);
@@ -218,7 +230,10 @@ impl WatchLoop {
         let mut before = std::mem::take(&mut self.lookups);
         for (host, port, every) in names {
             let name = (host, port);
-            let known = before.remove(&name).map(|known| Lookup { every, ..known });
+            let latest_ns = now_ns + nanoseconds(every);
+            let again =
+                |known: Lookup| Lookup { every, due_ns: known.due_ns.min(latest_ns), ..known };
+            let known = before.remove(&name).map(again);
             let lookup = Lookup { every, due_ns: now_ns, in_flight: false, failing: false };
             self.lookups.insert(name, known.unwrap_or(lookup));
         }
@@ -230,13 +245,13 @@ impl WatchLoop {
             if self.probing >= IN_FLIGHT_MAX {
                 break;
             }
-            if checked.in_flight || checked.due_ns > now_ns {
+            if checked.probe.is_some() || checked.due_ns > now_ns {
                 continue;
             }
             self.probes_started += 1;
-            checked.in_flight = true;
+            checked.probe = Some(self.probes_started);
             self.probing += 1;
-            let (number, sender) = (*number, self.events.0.clone());
+            let (of, sender) = ((*number, self.probes_started), self.events.0.clone());
             let (upstream, name) = (Arc::clone(&checked.upstream), Arc::clone(&checked.name));
             let (check, transport) = (checked.check.clone(), checked.transport.clone());
             let (nonce, origin) = (nonce(self.probes_started, now_ns), checked.origin);
@@ -244,7 +259,7 @@ impl WatchLoop {
                 let (upstream, name, transport) = (&upstream, &*name, &transport);
                 let request = Probe { check: &check, upstream, name, transport, nonce, origin };
                 let (answer, origin) = run_check(request).await;
-                let _ = sender.send(Event::Probed(number, answer, origin)).await;
+                let _ = sender.send(Event::Probed(of, answer, origin)).await;
             });
         }
         for (name, lookup) in &mut self.lookups {
@@ -262,11 +277,17 @@ impl WatchLoop {
         }
     }
 
-    fn on_probed(&mut self, number: u32, answer: Result<(), ProbeError>, origin: bool) {
-        // None: the upstream was removed meanwhile.
-        let Some(checked) = self.checked.get_mut(&number) else { return };
+    fn on_probed(
+        &mut self,
+        (number, probe): (u32, u64),
+        answer: Result<(), ProbeError>,
+        origin: bool,
+    ) {
+        // None: the upstream was removed meanwhile, or has another check.
+        let checked = self.checked.get_mut(&number);
+        let Some(checked) = checked.filter(|checked| checked.probe == Some(probe)) else { return };
         let now_ns = now_ns();
-        checked.in_flight = false;
+        checked.probe = None;
         checked.origin = origin;
         checked.upstream.count_check();
         checked.due_ns = now_ns + spread(checked.check.every, u64::from(number) ^ now_ns);
@@ -429,6 +450,66 @@ mod tests {
         let registry = Arc::new(Mutex::new(registry));
         let _watcher = Watcher::start(Arc::clone(&table), registry).unwrap();
         eventually("localhost is resolved", || !table.routes().pools()[0].members().is_empty());
+    }
+
+    /// A loop that has never run, with one upstream, one name and checks every ten minutes.
+    fn idle_loop() -> (WatchLoop, RoutesConfig) {
+        let table = Arc::new(Table::default());
+        let upstreams = ["10.0.0.1:80".parse().unwrap(), "app.internal:80".parse().unwrap()];
+        let mut config = RoutesConfig::to(upstreams);
+        let every = Duration::from_secs(600);
+        let kind = CheckKind::Http("/health".into());
+        config.pools[0].check = HealthCheck { kind, every, fall: 1, ..HealthCheck::default() };
+        config.pools[0].resolve_every = every;
+        let mut registry = Registry::new(Arc::clone(&table));
+        registry.apply(config.clone(), now_ns()).unwrap();
+        let mut watch = WatchLoop::new(table, Arc::new(Mutex::new(registry)));
+        watch.sync_table();
+        for checked in watch.checked.values_mut() {
+            checked.due_ns = now_ns() + nanoseconds(every);
+        }
+        for lookup in watch.lookups.values_mut() {
+            lookup.due_ns = now_ns() + nanoseconds(every);
+        }
+        (watch, config)
+    }
+
+    /// Seconds until the check and the lookup are due, after this configuration is applied.
+    fn due_after(watch: &mut WatchLoop, config: &RoutesConfig) -> (u64, u64) {
+        locked(&watch.registry).apply(config.clone(), now_ns()).unwrap();
+        let before_ns = now_ns();
+        watch.sync_table();
+        let seconds = |due_ns: u64| due_ns.saturating_sub(before_ns) / 1_000_000_000;
+        let check = watch.checked.values().next().unwrap().due_ns;
+        (seconds(check), seconds(watch.lookups.values().next().unwrap().due_ns))
+    }
+
+    #[test]
+    fn shorter_intervals_take_effect_at_once() {
+        let (mut watch, mut config) = idle_loop();
+        let (check, lookup) = due_after(&mut watch, &config);
+        assert!(check > 500 && lookup > 500, "{check} {lookup}: nothing has changed");
+        config.pools[0].check.every = Duration::from_secs(50);
+        config.pools[0].resolve_every = Duration::from_secs(50);
+        let (check, lookup) = due_after(&mut watch, &config);
+        assert!(check <= 60 && lookup <= 60, "{check} {lookup}");
+        config.pools[0].check.every = Duration::from_secs(600);
+        config.pools[0].resolve_every = Duration::from_secs(600);
+        let (check, lookup) = due_after(&mut watch, &config);
+        assert!(check <= 60 && lookup <= 60, "{check} {lookup}: reloads never delay them");
+    }
+
+    #[test]
+    fn a_changed_check_is_due_at_once_and_the_result_of_the_old_one_is_dropped() {
+        let (mut watch, mut config) = idle_loop();
+        let upstream = Arc::clone(&watch.checked.values().next().unwrap().upstream);
+        let number = upstream.number();
+        watch.checked.get_mut(&number).unwrap().probe = Some(7);
+        config.pools[0].check.kind = CheckKind::Http("/other".into());
+        assert_eq!(due_after(&mut watch, &config).0, 0);
+        watch.on_probed((number, 7), Err(ProbeError::Ended), false);
+        assert_eq!(upstream.state(now_ns()), UpstreamState::Up);
+        assert_eq!(due_after(&mut watch, &config).0, 0, "it is still due");
     }
 
     #[test]

@@ -181,15 +181,19 @@ impl WatchLoop {
 
     /// Syncs with the table: new upstreams are checked at once, removed ones no more.
     fn sync_table(&mut self) {
+        if self.generation != Some(self.table.generation()) {
+            let registry = Arc::clone(&self.registry);
+            self.sync_with(&locked(&registry));
+        }
+    }
+
+    fn sync_with(&mut self, registry: &Registry) {
         let generation = self.table.generation();
         if self.generation == Some(generation) {
             return;
         }
         self.generation = Some(generation);
-        let (checked, names) = {
-            let registry = locked(&self.registry);
-            (registry.health_checks(), registry.names())
-        };
+        let (checked, names) = (registry.health_checks(), registry.names());
         let now_ns = now_ns();
         let mut before = std::mem::take(&mut self.checked);
         for (upstream, check, transport) in checked {
@@ -283,6 +287,11 @@ impl WatchLoop {
         answer: Result<(), ProbeError>,
         origin: bool,
     ) {
+        // A reload that turns checks off marks upstreams as up while it holds the lock. A result that
+        // was applied afterwards would mark one as down for good.
+        let registry = Arc::clone(&self.registry);
+        let held = locked(&registry);
+        self.sync_with(&held);
         // None: the upstream was removed meanwhile, or has another check.
         let checked = self.checked.get_mut(&number);
         let Some(checked) = checked.filter(|checked| checked.probe == Some(probe)) else { return };
@@ -298,6 +307,7 @@ impl WatchLoop {
         }
         let Some(down) = verdict else { return };
         checked.upstream.set_down(down, now_ns);
+        drop(held);
         let shown = checked.upstream.label();
         match answer {
             Err(why) => warn!(
@@ -510,6 +520,24 @@ mod tests {
         watch.on_probed((number, 7), Err(ProbeError::Ended), false);
         assert_eq!(upstream.state(now_ns()), UpstreamState::Up);
         assert_eq!(due_after(&mut watch, &config).0, 0, "it is still due");
+    }
+
+    /// The result arrives before the loop has seen that checks are off.
+    #[test]
+    fn a_result_after_checks_were_turned_off_is_dropped() {
+        let (mut watch, mut config) = idle_loop();
+        let upstream = Arc::clone(&watch.checked.values().next().unwrap().upstream);
+        let number = upstream.number();
+        let on = config.clone();
+        watch.checked.get_mut(&number).unwrap().probe = Some(7);
+        config.pools[0].check.kind = CheckKind::Off;
+        locked(&watch.registry).apply(config, now_ns()).unwrap();
+        watch.on_probed((number, 7), Err(ProbeError::Ended), false);
+        assert_eq!(upstream.state(now_ns()), UpstreamState::Up);
+        // Nor does it count when they are on again.
+        locked(&watch.registry).apply(on, now_ns()).unwrap();
+        watch.on_probed((number, 7), Err(ProbeError::Ended), false);
+        assert_eq!(upstream.state(now_ns()), UpstreamState::Up);
     }
 
     #[test]

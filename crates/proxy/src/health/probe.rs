@@ -24,6 +24,8 @@ pub(crate) enum ProbeError {
     Broken(io::Error),
     NotHttp(Violation),
     Status(u16),
+    /// Too many interim responses.
+    Interim,
     Ended,
 }
 
@@ -34,6 +36,7 @@ impl std::fmt::Display for ProbeError {
             ProbeError::Broken(error) => error.fmt(f),
             ProbeError::NotHttp(rule) => write!(f, "invalid response: {rule}"),
             ProbeError::Status(status) => write!(f, "status {status}"),
+            ProbeError::Interim => f.write_str("too many interim responses (1xx)"),
             ProbeError::Ended => f.write_str("connection closed before the response"),
         }
     }
@@ -166,32 +169,49 @@ async fn converse(
     stream.write_all(&request).await.map_err(ProbeError::Broken)?;
     // A TLS stream may buffer it otherwise.
     stream.flush().await.map_err(ProbeError::Broken)?;
-    let head = read_head(&mut stream).await?;
-    let mut headers = [EMPTY_HEADER; MAX_HEADERS];
-    let response = parse_response(&head, &mut headers).map_err(ProbeError::NotHttp)?;
-    if !probe.expects(response.status) {
-        return Err(ProbeError::Status(response.status));
+    let mut received = Vec::with_capacity(1024);
+    for _ in 0..=INTERIM_MAX {
+        let end = read_head(&mut stream, &mut received).await?;
+        let head = received.get(..end).unwrap_or_default();
+        let mut headers = [EMPTY_HEADER; MAX_HEADERS];
+        let response = parse_response(head, &mut headers).map_err(ProbeError::NotHttp)?;
+        // Another response follows. 101 is the only final one of them.
+        if matches!(response.status, 100 | 102..=199) {
+            received.drain(..end);
+            continue;
+        }
+        if !probe.expects(response.status) {
+            return Err(ProbeError::Status(response.status));
+        }
+        if response.status == 101 {
+            check_upgrade_response(&response, &key, &[], false).map_err(ProbeError::NotHttp)?;
+        }
+        return Ok(());
     }
-    if response.status == 101 {
-        check_upgrade_response(&response, &key, &[], false).map_err(ProbeError::NotHttp)?;
-    }
-    Ok(())
+    Err(ProbeError::Interim)
 }
+
+/// Maximum number of interim responses (1xx) to one probe, as for requests.
+const INTERIM_MAX: usize = 8;
 
 /// The User-Agent of probes.
 const AGENT: &str = "standfast-proxy";
 
-async fn read_head(stream: &mut (impl AsyncRead + Unpin)) -> Result<Vec<u8>, ProbeError> {
+/// Reads until `received` begins with a head; returns its length.
+async fn read_head(
+    stream: &mut (impl AsyncRead + Unpin),
+    received: &mut Vec<u8>,
+) -> Result<usize, ProbeError> {
     let limits = Limits::default();
     let mut scanner = HeadScanner::default();
-    let mut head = Vec::with_capacity(1024);
     loop {
-        if stream.read_buf(&mut head).await.map_err(ProbeError::Broken)? == 0 {
-            return Err(ProbeError::Ended);
+        if let Status::Complete(end) =
+            scanner.scan(received, &limits).map_err(ProbeError::NotHttp)?
+        {
+            return Ok(end);
         }
-        if let Status::Complete(end) = scanner.scan(&head, &limits).map_err(ProbeError::NotHttp)? {
-            head.truncate(end);
-            return Ok(head);
+        if stream.read_buf(received).await.map_err(ProbeError::Broken)? == 0 {
+            return Err(ProbeError::Ended);
         }
     }
 }
@@ -249,6 +269,9 @@ mod tests {
         let ok: &[u8] = b"HTTP/1.1 204 No Content\r\n\r\n";
         assert_eq!(probe_answer("http:/", ok), Ok(()));
         assert_eq!(probe_answer("tcp", b""), Ok(()));
+        let hints: &[u8] =
+            b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 204 No Content\r\n\r\n";
+        assert_eq!(probe_answer("http:/", hints), Ok(()), "the final response counts");
         let wrong = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\
             Connection: Upgrade\r\nSec-WebSocket-Accept: AAAAAAAAAAAAAAAAAAAAAAAAAAA=\r\n\r\n";
         let right = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\
@@ -257,6 +280,8 @@ mod tests {
         for (kind, answer, why) in [
             ("http:/", &b"HTTP/1.1 503 No\r\n\r\n"[..], "503"),
             ("http:/", b"HTTP/1.1 200 O", "closed before"),
+            ("http:/", b"HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 503 No\r\n\r\n", "503"),
+            ("http:/", b"HTTP/1.1 103 Early Hints\r\n\r\n", "closed before"),
             ("http:/", b"SSH-2.0-x\r\n\r\n", "invalid response"),
             ("websocket:/", ok, "204"),
             ("websocket:/", wrong, "invalid response"),
@@ -269,12 +294,16 @@ mod tests {
     /// A head that never ends is not read to the timeout.
     #[test]
     fn an_endless_response_fails_the_check() {
-        for line in [&b"X-Long: "[..], b"X: y\r\n"] {
+        for line in [&b"X-Long: "[..], b"X: y\r\n", b"\r\nHTTP/1.1 103 Early Hints\r\n"] {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             let accepting = listener.try_clone().unwrap();
             let server = thread::spawn(move || {
                 let (mut stream, _) = accepting.accept().unwrap();
-                let mut sent = stream.write(b"HTTP/1.1 200 OK\r\n").unwrap();
+                let first: &[u8] = match line.starts_with(b"X") {
+                    true => b"HTTP/1.1 200 OK\r\n",
+                    false => b"HTTP/1.1 103 Early Hints\r\n",
+                };
+                let mut sent = stream.write(first).unwrap();
                 // It ends with the connection.
                 while let Ok(more) = stream.write(line) {
                     sent += more;
@@ -283,7 +312,8 @@ mod tests {
             });
             let plain = Transport::default();
             let failed = probe_at(&listener, "http:/", &plain, Duration::from_secs(20));
-            assert!(matches!(failed, Err(ProbeError::NotHttp(_))), "{failed:?}");
+            let endless = matches!(failed, Err(ProbeError::NotHttp(_) | ProbeError::Interim));
+            assert!(endless, "{failed:?}");
             server.join().unwrap();
         }
     }

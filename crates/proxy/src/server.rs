@@ -46,9 +46,10 @@ impl Running {
         if live.tls.is_some() != self.shared.live().tls.is_some() {
             return Err("turning TLS on or off needs a restart".to_owned());
         }
+        let mut registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
+        registry.check_addresses(&routes, &lookups.found)?;
         self.service.set_admin_key(live.admin_key.as_deref())?;
         self.service.set_admin_tls(live.admin_tls.as_ref());
-        let mut registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
         let changed = registry.apply_resolved(routes, lookups.found, now_ns())?;
         drop(registry);
         let Changed { added, removed, renamed } = changed;

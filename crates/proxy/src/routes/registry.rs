@@ -98,6 +98,7 @@ impl Registry {
         now_ns: u64,
     ) -> Result<Changed, String> {
         config.check()?;
+        self.check_addresses(&config, &found)?;
         let names: BTreeSet<Name> = config.hosts().into_iter().collect();
         self.resolved.retain(|name, _| names.contains(name));
         for (name, addresses) in found {
@@ -106,6 +107,29 @@ impl Registry {
         }
         self.config = config;
         Ok(self.build(now_ns))
+    }
+
+    /// Checks that every pool that has an upstream with an address keeps one. A pool without any does
+    /// not prevent other changes.
+    ///
+    /// # Errors
+    /// The first pool that would lose its last address.
+    pub(crate) fn check_addresses(
+        &self,
+        config: &RoutesConfig,
+        found: &BTreeMap<Name, Vec<SocketAddr>>,
+    ) -> Result<(), String> {
+        let routes = self.table.routes();
+        let had = routes.pools().iter().filter(|pool| !pool.members().is_empty());
+        for pool in had {
+            if self.lacks_address(config, pool.name(), found) {
+                let name = pool.name();
+                return Err(format!(
+                    "pool {name} would have no address: none of its upstreams is resolved yet"
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// The names to resolve before this configuration is applied: those that a pool of it adds and that
@@ -134,8 +158,10 @@ impl Registry {
         }
         let mut config = self.config.clone();
         apply_change(&mut config, change)?;
-        if let Change::Remove(pool, _) = change {
-            self.check_has_address(&config, pool)?;
+        if let Change::Remove(pool, _) = change
+            && self.lacks_address(&config, pool, &BTreeMap::new())
+        {
+            return Err(format!("no other upstream of pool {pool} is resolved yet"));
         }
         self.apply(config, now_ns)
     }
@@ -213,19 +239,17 @@ impl Registry {
         filter.select(members.chain(retired).collect())
     }
 
-    /// Checks that a pool still has an upstream with an address.
-    fn check_has_address(&self, config: &RoutesConfig, name: &str) -> Result<(), String> {
-        let pool = config.pools.iter().find(|pool| *pool.name == *name);
-        let unresolved = |member: &MemberConfig| {
-            member.host().is_some_and(|name| !self.resolved.contains_key(&name))
-        };
-        // An empty pool has its own error.
-        match pool {
-            Some(pool) if !pool.members.is_empty() && pool.members.iter().all(unresolved) => {
-                Err(format!("no other upstream of pool {name} is resolved yet"))
-            }
-            _ => Ok(()),
-        }
+    /// Whether no upstream of a pool has an address. An empty pool has its own error.
+    fn lacks_address(
+        &self,
+        config: &RoutesConfig,
+        pool: &str,
+        found: &BTreeMap<Name, Vec<SocketAddr>>,
+    ) -> bool {
+        let known = |name: &Name| self.resolved.contains_key(name) || found.contains_key(name);
+        let unresolved = |member: &MemberConfig| member.host().is_some_and(|name| !known(&name));
+        let pool = config.pools.iter().find(|known| *known.name == *pool);
+        pool.is_some_and(|pool| !pool.members.is_empty() && pool.members.iter().all(unresolved))
     }
 
     fn drain(&mut self, filter: &UpstreamFilter, draining: bool, now: u64) -> Result<(), String> {

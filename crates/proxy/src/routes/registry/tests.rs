@@ -154,6 +154,30 @@ fn the_last_upstream_with_an_address_cannot_be_removed() {
 }
 
 #[test]
+fn a_reload_that_leaves_a_pool_without_an_address_is_refused() {
+    let (mut registry, table) = registry(&["app.internal:80", "10.0.0.1:80"]);
+    let before = table.routes();
+    let only = RoutesConfig::to([endpoint("app.internal:80")]);
+    let error = registry.apply(only.clone(), 2_000).unwrap_err();
+    assert!(error.contains("pool default would have no address"), "{error}");
+    assert!(Arc::ptr_eq(&before, &table.routes()));
+    assert_eq!(registry.config().pools[0].members.len(), 2);
+    // An address found for this reload counts, and so does one found before.
+    let found = BTreeMap::from([(("app.internal".into(), 80), vec![([10, 0, 0, 7], 80).into()])]);
+    registry.apply_resolved(only.clone(), found, 3_000).unwrap();
+    registry.apply(only, 4_000).unwrap();
+    assert_eq!(names(&table), ["10.0.0.7:80"]);
+}
+
+#[test]
+fn a_pool_that_has_no_address_yet_stops_no_reload() {
+    let (mut registry, table) = registry(&["app.internal:80"]);
+    let add = RoutesConfig::to([endpoint("app.internal:80")]);
+    registry.apply(add, 2_000).unwrap();
+    assert!(names(&table).is_empty());
+}
+
+#[test]
 fn routes_are_added_and_removed() {
     let (mut registry, table) = registry(&["10.0.0.1:80"]);
     let route = |pool: &str| RouteConfig::new("a.de".parse().unwrap(), "/x", pool);

@@ -133,20 +133,24 @@ fn no_other_client_gets_an_authenticated_connection() {
 }
 
 #[test]
-fn credentials_alone_bind_a_connection() {
+fn credentials_alone_bind_no_connection_and_share_none() {
     let windows = Windows::start();
-    let proxy = proxy_to(&windows, &["--spare-connections", "0"]);
+    let proxy = proxy_to(&windows, &[]);
     let mut carol = Socket::connect(proxy.listen);
     // No 401 was seen before: curl and browsers may send the first message unasked.
     let answer = ask(&mut carol, "GET", "Authorization: negotiate carol\r\n");
     assert_eq!(answer.body, "0 carol");
-    assert_eq!(ask(&mut carol, "GET", "").body, "0 carol");
+    eventually("her connection is closed", || windows.open() == 0);
     let mut stranger = Socket::connect(proxy.listen);
     assert_eq!(ask(&mut stranger, "GET", "").status, 401);
-    // A WebSocket of hers is hers; it ends with her connection.
+    // Challenged, she authenticates a connection that is kept. A WebSocket of hers is hers; it ends with
+    // her connection.
+    assert_eq!(ask(&mut carol, "GET", "").status, 401);
+    let answer = ask(&mut carol, "GET", "Authorization: negotiate carol\r\n");
+    assert_eq!(answer.body, "2 carol");
     carol.send(upgrade("/any", &[]).as_bytes());
     assert_eq!(carol.response().status, 101);
-    assert_eq!(carol.text_until("\n"), "0 Some(\"carol\")\n");
+    assert_eq!(carol.text_until("\n"), "2 Some(\"carol\")\n");
     drop((carol, stranger));
     eventually("all are closed", || windows.open() == 0);
 }

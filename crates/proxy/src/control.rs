@@ -84,7 +84,7 @@ impl Control {
         answer.recv_timeout(Duration::from_nanos(left)).ok()
     }
 
-    fn numbers(&self) -> [(&'static str, Kind, &'static str, u64); 15] {
+    fn numbers(&self) -> [(&'static str, Kind, &'static str, u64); 16] {
         use Kind::{Counter, Gauge};
         [
             ("tunnels", Gauge, "Open tunnels.", self.sum(|c| c.tunnels.get())),
@@ -109,6 +109,12 @@ impl Control {
                 Gauge,
                 "Idle upstream connections that serve one client only.",
                 self.sum(|c| c.bound.get()),
+            ),
+            (
+                "bound_refused",
+                Counter,
+                "Upstream connections closed because too many were bound to clients.",
+                self.sum(|c| c.unbound.get()),
             ),
             (
                 "https_redirects",

@@ -210,6 +210,8 @@ pub(crate) struct Counters {
     pub(crate) reused: Counter,
     /// Idle upstream connections that serve one client only (gauge).
     pub(crate) bound: Counter,
+    /// Connections closed because too many were bound.
+    pub(crate) unbound: Counter,
     /// Plain requests redirected to https.
     pub(crate) https_redirects: Counter,
     /// Responses that ended early.

@@ -170,9 +170,10 @@ impl Relay {
             || framing == Framing::UntilClose
             || !info.keep_alive
             || !exchange.request.is_done();
-        exchange.bound |= is_challenge(answer.status, answer.headers);
+        exchange.challenged |= is_challenge(answer.status, answer.headers);
+        exchange.private |= exchange.challenged;
         // A PROXY header names the client, which stays the same on a bound connection.
-        let may_reuse = exchange.bound || exchange.pool.transport().proxy_header.is_none();
+        let may_reuse = exchange.challenged || exchange.pool.transport().proxy_header.is_none();
         let reusable = may_reuse && !upgrade && !until_close && keep_alive(answer);
         encode_answer(&mut out, answer, framing, &exchange.answer_changes());
         let permit = exchange.permit.as_ref();
@@ -258,11 +259,11 @@ impl Relay {
             // An early response: the rest of the request would delay the next one.
             let sent = whole_request && core.queued(upstream) == 0;
             match key.filter(|_| reusable && sent && !and_more && of_now) {
-                Some(key) if exchange.bound && !last => {
+                Some(key) if exchange.challenged && !last => {
                     let to = (Arc::clone(&exchange.pool), key);
                     self.bind(core, exchange.client, upstream, to);
                 }
-                Some(key) if !exchange.bound => self.keep_idle_connection(core, upstream, key),
+                Some(key) if !exchange.private => self.keep_idle_connection(core, upstream, key),
                 _ => {
                     Self::set(core, upstream, ConnectionKind::Unused);
                     core.abort(upstream);

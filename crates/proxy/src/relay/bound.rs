@@ -14,6 +14,9 @@ use crate::balance::{Permit, PickContext, PickError, Pool};
 /// Beginnings of the schemes that authenticate a connection. `nego` includes `Nego2`.
 const SCHEMES: [&[u8]; 3] = [b"kerberos", b"nego", b"ntlm"];
 
+/// Maximum number of idle bound connections of a worker. They count for no upstream's `max`.
+pub(super) const BOUND_MAX: usize = 1024;
+
 /// The bound connections that are idle, by their client: at most one for each.
 #[derive(Default)]
 pub(super) struct BoundConnections(HashMap<ConnId, BoundConnection>);
@@ -91,13 +94,13 @@ impl Relay {
             self.unbind(core, client);
             return false;
         }
-        exchange.bound = true;
+        (exchange.private, exchange.challenged) = (true, true);
         self.forget_bound(client);
         self.send_on(core, index, upstream);
         true
     }
 
-    /// Keeps an idle connection for the next requests of this client.
+    /// Keeps an idle connection for the next requests of this client, unless there are too many.
     pub(super) fn bind<S: Sys>(
         &mut self,
         core: &mut Core<S, Self>,
@@ -107,7 +110,10 @@ impl Relay {
     ) {
         self.unbind(core, client);
         let port = port_of(core, upstream);
-        if core.mode(upstream) != Some(Mode::Raw) {
+        let full = self.bound.0.len() >= BOUND_MAX;
+        self.counters().unbound.add(u64::from(full));
+        if full || core.mode(upstream) != Some(Mode::Raw) {
+            Self::set(core, upstream, ConnectionKind::Unused);
             return core.abort(upstream);
         }
         Self::set(core, upstream, ConnectionKind::BoundConnection(client, port));

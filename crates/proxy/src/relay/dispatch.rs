@@ -177,7 +177,8 @@ impl Relay {
             reused: false,
             connection_key: 0,
             config_generation: self.config_generation,
-            bound: bound::has_credentials(request.headers),
+            private: bound::has_credentials(request.headers),
+            challenged: false,
             new_connection_only: false,
             answer: None,
             unread_bytes: 0,
@@ -244,6 +245,7 @@ impl Relay {
             exchange.connection_key = exchange.pool.connection_key(&upstream);
             let (pool, client) = (Arc::clone(&exchange.pool), exchange.client);
             exchange.permit = Some(permit);
+            exchange.challenged = false;
             let again = !exchange.tried.is_empty();
             self.counters().retries.add(u64::from(again));
             if self.take_bound(core, index) || self.take_idle_connection(core, index) {

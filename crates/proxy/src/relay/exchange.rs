@@ -67,8 +67,11 @@ pub(super) struct Exchange {
     pub(super) connection_key: u64,
     /// The config generation of that connection.
     pub(super) config_generation: u32,
-    /// Its connection is authenticated for the client, or will be, and must serve no other.
-    pub(super) bound: bool,
+    /// Its connection may be authenticated for the client, and must serve no other.
+    pub(super) private: bool,
+    /// Its connection has asked for credentials that authenticate it, and is kept for the client.
+    /// Credentials alone keep none: any client can send them.
+    pub(super) challenged: bool,
     /// Use no idle connection: one was found closed.
     pub(super) new_connection_only: bool,
     pub(super) answer: Option<AnswerBody>,

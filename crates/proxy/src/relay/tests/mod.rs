@@ -366,6 +366,45 @@ fn response_is_kept_for_a_slow_reader_whatever_the_idle_timeout() {
     }
 }
 
+const WITH_CREDENTIALS: &[u8] = b"GET / HTTP/1.1\r\nHost: h\r\nAuthorization: Negotiate x\r\n\r\n";
+const CHALLENGE: &[u8] =
+    b"HTTP/1.1 401 No\r\nWWW-Authenticate: Negotiate\r\nContent-Length: 0\r\n\r\n";
+
+#[test]
+fn credentials_without_a_challenge_only_prevent_sharing() {
+    let mut proxy = Proxy::new();
+    let first = proxy.request(WITH_CREDENTIALS);
+    proxy.send(first.upstream, OK);
+    assert!(proxy.receive(first.client).0.ends_with(b"ok"));
+    assert_eq!(proxy.counters().bound.get(), 0);
+    assert_ne!(proxy.received_end(first.upstream), End::Open);
+    // A challenge binds the connection, whose later responses keep it bound.
+    let second = proxy.request(WITH_CREDENTIALS);
+    for response in [CHALLENGE, OK, OK] {
+        proxy.send(second.upstream, response);
+        assert_eq!(proxy.counters().bound.get(), 1);
+        proxy.send(second.client, WITH_CREDENTIALS);
+        assert!(proxy.receive(second.upstream).0.starts_with(b"GET "));
+    }
+}
+
+#[test]
+fn bound_connections_are_limited() {
+    let mut proxy = Proxy::new();
+    let max = super::bound::BOUND_MAX;
+    for _ in 0..max {
+        let pair = proxy.request(GET);
+        proxy.send(pair.upstream, CHALLENGE);
+    }
+    let bound = |proxy: &Proxy| (proxy.counters().bound.get(), proxy.counters().unbound.get());
+    assert_eq!(bound(&proxy), (max as u64, 0));
+    let beyond = proxy.request(GET);
+    proxy.send(beyond.upstream, CHALLENGE);
+    assert_eq!(bound(&proxy), (max as u64, 1));
+    assert_ne!(proxy.received_end(beyond.upstream), End::Open);
+    assert!(proxy.receive(beyond.client).0.starts_with(b"HTTP/1.1 401 "), "it gets its response");
+}
+
 #[test]
 fn request_head_is_freed_when_its_response_begins() {
     let mut proxy = Proxy::new();

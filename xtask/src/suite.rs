@@ -180,7 +180,7 @@ fn test_stage(executables: Vec<TestExecutable>, has: &Installed) -> Result<(Vec<
         Step::new("documentation site", docs(has.may_install)),
         Step::new("examples in the docs of code", step::cargo(&["test", "--workspace", "--doc"])),
         Step::new("without features", step::cargo(&["check", "--quiet", "--no-default-features"])),
-        Step::new("mutations", simulation(&["--seeds", "1000", "--mutations", "--changed"])),
+        Step::new("mutations", simulation(&["--seeds", "4000", "--mutations", "--changed"])),
     ]);
     Ok((waiting, aside.into_iter().map(Step::low_priority).collect()))
 }

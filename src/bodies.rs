@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use ::proxy::{BodyLimits, MinRate};
 
-use crate::running::{IdleTimeout, idle_timeout};
-use crate::units;
+use crate::units::{self, IdleTimeout, idle_timeout};
 
 /// The heading of these flags, which is a topic of `help`.
 const BODIES: &str = "Bodies";

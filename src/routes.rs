@@ -4,6 +4,7 @@
 //!
 //! Values have the same syntax as on the command line and use the same parsers for units.
 
+#[path = "routes/route.rs"] // The fuzz target includes this file by its path.
 mod route;
 
 use std::path::{Path, PathBuf};

@@ -93,10 +93,6 @@ pub(crate) struct Flags {
 #[derive(Clone, Debug)]
 pub(crate) struct Admin(pub(crate) Option<Address>);
 
-/// A timeout, or none.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct IdleTimeout(pub(crate) Option<Duration>);
-
 /// The flags of a program that is a server.
 pub(crate) trait ServerArgs: clap::Args + FromArgMatches {
     /// The flags of every server.
@@ -306,14 +302,6 @@ fn print_ready(running: &impl Server) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     writeln!(stdout, "{line}")?;
     stdout.flush()
-}
-
-pub(crate) fn idle_timeout(text: &str) -> Result<IdleTimeout, String> {
-    if text == "off" {
-        return Ok(IdleTimeout(None));
-    }
-    let time = units::positive_duration(text).map_err(|error| format!("{error}, or off"))?;
-    Ok(IdleTimeout(Some(time)))
 }
 
 fn admin(text: &str) -> Result<Admin, String> {

@@ -14,6 +14,19 @@ pub(crate) fn with_value(text: &str, error: &str) -> String {
     }
 }
 
+/// A timeout, or none.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct IdleTimeout(pub(crate) Option<Duration>);
+
+/// Parses a timeout: a duration above 0, or `off`.
+pub(crate) fn idle_timeout(text: &str) -> Result<IdleTimeout, String> {
+    if text == "off" {
+        return Ok(IdleTimeout(None));
+    }
+    let time = positive_duration(text).map_err(|error| format!("{error}, or off"))?;
+    Ok(IdleTimeout(Some(time)))
+}
+
 /// Parses a count: digits, then nothing, `k` (thousand) or `M` (million). `_` may group digits.
 pub(crate) fn count(text: &str) -> Result<u64, String> {
     let units = [("k", 1_000), ("K", 1_000), ("M", 1_000_000), ("", 1)];

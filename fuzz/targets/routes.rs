@@ -13,6 +13,8 @@ use std::sync::Arc;
 use libfuzzer_sys::fuzz_target;
 use proxy::{PickContext, Registry, RoutesConfig, Table};
 
+#[path = "../../src/bodies.rs"]
+mod bodies;
 #[path = "../../src/routes.rs"]
 mod routes;
 #[path = "../../src/settings.rs"]

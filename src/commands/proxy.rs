@@ -18,8 +18,9 @@ use tracing::info;
 use crate::admission::{self, ADMISSION};
 use crate::auth::{SecretSource, secret_source};
 use crate::routes::PoolTransport;
-use crate::running::{self, IdleTimeout, PROCESS, Reload, ServerArgs, idle_timeout};
+use crate::running::{self, PROCESS, Reload, ServerArgs};
 use crate::settings::{Layer, Settings};
+use crate::units::{IdleTimeout, idle_timeout};
 use crate::{bodies, output, routes, tls, units};
 
 /// Headings of flag groups; `help` finds flags by them.

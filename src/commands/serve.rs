@@ -10,8 +10,9 @@ use serve::{AllowedHost, Config, Limits, Live, Origin, Running};
 use tracing::warn;
 
 use crate::anycable::AnycableEnv;
-use crate::running::{self, IdleTimeout, LISTENERS, PROCESS, Reload, ServerArgs, idle_timeout};
+use crate::running::{self, LISTENERS, PROCESS, Reload, ServerArgs};
 use crate::settings::Settings;
+use crate::units::{IdleTimeout, idle_timeout};
 use crate::{admission, anycable, auth, channels, tls, units};
 
 /// The heading of these flags, which is a topic of `help`.

@@ -7,7 +7,7 @@ use anyhow::Result;
 use toml::de::DeTable;
 
 use super::{Source, Value};
-use crate::running::idle_timeout;
+use crate::units::idle_timeout;
 use crate::{bodies, units};
 
 pub(super) const ROUTE_KEYS: [&str; 13] = [

@@ -45,10 +45,11 @@ impl ServeHandler {
                 Ok(identity) => self.admit(core, id, request, PendingOpen::Echo { identity }),
                 Err(refused) => refused,
             },
-            Route::Topic(_) if !self.shared.public => {
-                refuse(403, "Subscribing without credentials is off: the server is not public.
-")
-            }
+            Route::Topic(_) if !self.shared.public => refuse(
+                403,
+                "Subscribing without credentials is off: the server is not public.
+",
+            ),
             Route::Topic(name) => match self.required_identity(core, request) {
                 Ok(identity) => {
                     let name = name.into();

@@ -283,17 +283,19 @@ fn over_the_memory_limit_clients_with_the_most_subscriptions_are_shed() {
 /// A client with a few subscriptions holds little, but many such clients hold much.
 #[test]
 fn over_the_memory_limit_clients_with_few_unique_subscriptions_are_shed() {
+    // The limit is at least 16 MiB.
+    const CLIENTS: usize = 2_000;
     let config = Scratch::new("few-subscriptions.toml", "[serve]\nmemory_limit = '4GiB'\n");
     let server = Server::start(&["--config", config.path(), "--workers", "1"]);
     let mut one: Vec<Client> = (0..50).map(|_| Client::connect(&server)).collect();
     one.iter_mut().for_each(|client| client.subscribe(NEWS));
-    let mut few: Vec<Client> = (0..800).map(|_| Client::connect(&server)).collect();
+    let mut few: Vec<Client> = (0..CLIENTS).map(|_| Client::connect(&server)).collect();
     let before = server.rss_bytes();
     for (number, client) in few.iter_mut().enumerate() {
         assert_eq!(subscribe_all(client, number, 4, 0), 4);
     }
     let held = server.rss_bytes() - before;
-    assert!(held > 800 * 2_000, "{held}");
+    assert!(held > CLIENTS as u64 * 2_000, "{held}");
     let limit = server.rss_bytes() - held / 4;
     config.write(&format!("[serve]\nmemory_limit = '{}KiB'\n", limit >> 10));
     server.signal(Signal::HUP);

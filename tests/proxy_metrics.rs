@@ -11,9 +11,10 @@ use crate::harness::socket::{Socket, upgrade};
 use crate::harness::upstream::Upstream;
 use crate::harness::{Scratch, eventually, http};
 
-/// Metrics that do not change here: a limit of the machine, and failures of the access log
-/// (`log_sinks`).
-const STILL: [&str; 3] = ["access_log_dropped", "access_log_errors", "descriptors_max"];
+/// Metrics that do not change here: a limit of the machine, failures of the access log
+/// (`log_sinks`), and a limit of a thousand connections.
+const STILL: [&str; 4] =
+    ["access_log_dropped", "access_log_errors", "bound_refused", "descriptors_max"];
 
 /// The labels of an upstream that is configured by its address.
 fn labels(pool: &str, address: &impl Display) -> String {

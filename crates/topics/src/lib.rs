@@ -114,6 +114,10 @@ impl Topics {
     where
         H: Handler<User: Subscriber>,
     {
+        // Otherwise its group would stay, without members.
+        if core.user_mut(id).is_none() {
+            return false;
+        }
         let index = match self.groups.find(topic, kind) {
             Some(index) => index,
             None => self.add_group(topic, kind),

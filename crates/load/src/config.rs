@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::stages::Stage;
+use crate::workload::stages::Stage;
 use crate::{Endpoint, HttpPublish, Retry, Validator};
 
 /// One run.
@@ -196,7 +196,7 @@ impl Content {
 
 impl Echo {
     /// The least payload: a message carries its number.
-    pub const SIZE_MIN: usize = crate::message::SEQUENCE_BYTES;
+    pub const SIZE_MIN: usize = crate::delivery::message::SEQUENCE_BYTES;
 }
 
 /// Subscriptions that begin and end while publications go to all their streams in turn.

@@ -27,7 +27,7 @@
 //! | `error` | a line was not a valid command | `message` |
 //! | `summary` | once, last, before the connections are closed | the complete [`Summary`] |
 //!
-//! A publication is a text made by [`crate::broadcast::encode`]. The end of standard
+//! A publication is a text made by [`crate::delivery::publication::encode`]. The end of standard
 //! input aborts the run. It never ends by itself.
 
 use std::collections::BTreeMap;

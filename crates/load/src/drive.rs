@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use engine::sys::process;
 
-use crate::requests::RequestSnapshot;
-use crate::stages;
+use crate::outcome::request_metrics::RequestSnapshot;
+use crate::workload::stages;
 use crate::{Close, Config, Latency, Recorder, Run, Series, Snapshot, StartError, Summary};
 
 /// How often the end of a phase is polled, and how often a row is made.

@@ -10,55 +10,32 @@
 //! at the receiving socket: lost, duplicated, reordered, corrupted and late are counts, not
 //! estimates.
 
-pub mod broadcast;
-mod cause;
-mod churn;
-mod client;
-mod closing;
 mod config;
-mod connector;
 pub mod control;
+mod delivery;
 mod drive;
-mod echo;
-mod endpoint;
-mod fanout;
-mod heartbeat;
-mod in_flight;
-mod ledger;
-mod message;
-mod pacer;
-mod recorder;
-pub mod requests;
-mod retry;
+mod outcome;
 mod run;
-pub mod scenario;
-mod shares;
-mod socket;
-mod sources;
-pub mod stages;
-mod subscriber;
-mod summary;
-mod sweep;
-mod tunnels;
-mod validator;
-mod ways;
-mod window;
+mod transport;
+mod workload;
 
-pub use crate::cause::Cause;
-pub use crate::churn::ChurnSummary;
 pub use crate::config::{Cable, Churn, Close, Config, Connect, Content, Echo, Fanout, Publish};
+pub use crate::delivery::publication;
+pub use crate::delivery::spread::Times;
 pub use crate::drive::{Counts, Progress, Published, Row, RunOutcome, drive};
-pub use crate::endpoint::Endpoint;
-pub use crate::fanout::HttpPublish;
-pub use crate::fanout::spread::Times;
-pub use crate::ledger::Snapshot;
-pub use crate::recorder::{Buckets, Latency, Recorder, Series};
-pub use crate::retry::{Growth, Retry};
-pub use crate::run::{ENDPOINTS_MAX, Run, StartError};
-pub use crate::subscriber::CableSummary;
-pub use crate::summary::{
+pub use crate::outcome::cable::CableSummary;
+pub use crate::outcome::cause::Cause;
+pub use crate::outcome::churn::ChurnSummary;
+pub use crate::outcome::metrics::Snapshot;
+pub use crate::outcome::recorder::{Buckets, Latency, Recorder, Series};
+pub use crate::outcome::summary::{
     BroadcastSummary, Connections, EchoSummary, FanoutSummary, Figures, HeartbeatSummary, Receiver,
     Summary,
 };
-pub use crate::validator::{Validator, Verdict};
-pub use crate::ways::{ConnectOptions, Proxy, Resolve, Route, basic};
+pub use crate::run::{ENDPOINTS_MAX, Run, StartError};
+pub use crate::transport::connect_options::{ConnectOptions, Proxy, Resolve, Route, basic};
+pub use crate::transport::endpoint::Endpoint;
+pub use crate::transport::retry::{Growth, Retry};
+pub use crate::workload::fanout::http::HttpPublish;
+pub use crate::workload::validator::{Validator, Verdict};
+pub use crate::workload::{requests, scenario, stages};

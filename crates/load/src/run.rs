@@ -15,20 +15,21 @@ use engine::invariant;
 use engine::sys::process;
 use engine::{Limits, Plan, Tables, Workers};
 
-use crate::churn::ChurnRun;
-use crate::client::{Client, Order};
-use crate::connector::Connector;
-use crate::echo::EchoOrder;
-use crate::fanout::reception::Expect;
-use crate::fanout::spread::{Spread, Times};
-use crate::fanout::{FanoutRun, sockets};
-use crate::in_flight::InFlight;
-use crate::ledger::{Metrics, Snapshot};
-use crate::shares::shares;
-use crate::sources::{Sources, distinct_destinations, host_sources};
-use crate::subscriber::{CableChannel, CableClients, CableSummary};
-use crate::summary::Expected;
-use crate::tunnels::connect_routes;
+use crate::delivery::checker::Expect;
+use crate::delivery::spread::{Spread, Times};
+use crate::outcome::cable::CableSummary;
+use crate::outcome::metrics::{Metrics, Snapshot};
+use crate::outcome::summary::Expected;
+use crate::transport::cable_client::{CableChannel, CableClients};
+use crate::transport::connector::Connector;
+use crate::transport::in_flight::InFlight;
+use crate::transport::sources::{Sources, distinct_destinations, host_sources};
+use crate::transport::tunnels::connect_routes;
+use crate::workload::churn::run::ChurnRun;
+use crate::workload::client::{Client, Order};
+use crate::workload::echo::EchoOrder;
+use crate::workload::fanout::{FanoutRun, sockets};
+use crate::workload::shares::shares;
 use crate::{
     Churn, ChurnSummary, Close, Config, Echo, Endpoint, Fanout, FanoutSummary, Publish, Published,
     Recorder, Summary,

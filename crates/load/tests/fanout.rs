@@ -17,7 +17,7 @@ use engine::{
     Answer, Closed, ConnId, Core, Handler, Incoming, Limits, Plan, Remote, Response, Sys, Tables,
     Workers,
 };
-use load::{Config, Endpoint, Fanout, Publish, Summary, broadcast};
+use load::{Config, Endpoint, Fanout, Publish, Summary, publication};
 use wire::websocket::OpCode;
 
 /// The timing of the run and of the server's delays: a delay must be shorter than 64 publications, and
@@ -231,8 +231,8 @@ impl Handler for Faulty {
     fn closed<S: Sys>(&mut self, _: &mut Core<S, Self>, _: ConnId, _: Closed, _: bool) {}
 
     fn post<S: Sys>(&mut self, core: &mut Core<S, Self>, data: Arc<[u8]>) {
-        let broadcast::Publication { publisher, sequence, .. } =
-            broadcast::parse(&data).expect("a publication of the run");
+        let publication::Publication { publisher, sequence, .. } =
+            publication::parse(&data).expect("a publication of the run");
         let count = |count: &AtomicU64| count.fetch_add(1, Ordering::SeqCst);
         let lose =
             |slot| *self.done.lost.lock().unwrap().entry((self.worker, slot)).or_default() += 1;

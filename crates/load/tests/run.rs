@@ -10,7 +10,7 @@ use std::io::{self, BufReader, Read, Write};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::Duration;
 
-use load::broadcast::{self, Publication};
+use load::publication::{self, Publication};
 use load::{Close, Config, Connect, Content, Echo, Endpoint, Run, Summary};
 use serde_json::{Value, json};
 
@@ -255,7 +255,7 @@ fn broadcasts_are_counted_at_every_receiver() {
     assert_eq!(until("expecting")["expected"], expected);
     for sequence in 0..messages as u32 {
         let published_ns = engine::sys::process::now_ns();
-        server.publish(broadcast::encode(&Publication { publisher, sequence, published_ns }, 0));
+        server.publish(publication::encode(&Publication { publisher, sequence, published_ns }, 0));
     }
     while until("row")["publications"] != expected - 1 {}
     tell(json!({ "finish": "abort" }));

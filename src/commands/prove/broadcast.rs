@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use engine::sys::process::now_ns;
-use load::broadcast::Publication;
+use load::publication::Publication;
 
 /// The publisher id of a proof.
 pub(super) const PUBLISHER: u32 = 1;
@@ -39,7 +39,7 @@ pub(super) fn publish(admin: &Admin, topic: &str, sequence: u32) -> Result<Durat
         connect(admin).with_context(|| format!("cannot connect to the admin listener {admin}"))?;
     let sent_ns = now_ns();
     let publication = Publication { publisher: PUBLISHER, sequence, published_ns: sent_ns };
-    let data = load::broadcast::encode(&publication, 0);
+    let data = load::publication::encode(&publication, 0);
     let body = serde_json::json!({ "topic": topic, "data": data }).to_string();
     let request = format!(
         "POST /api/publish HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",

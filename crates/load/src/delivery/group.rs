@@ -1,0 +1,333 @@
+//! [`Members`]: one worker's users in their groups. The counts per receiver and sender are those of a
+//! fan-out (`checker.rs`); *early* messages were sent before the receiver arrived and are not
+//! expected. Messages sent in the warm-up are not expected either; only their number is counted.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::workload::scenario::groups::{GroupState, Role};
+use engine::invariant;
+
+use crate::delivery::checker::{WORST_MAX, keep_worst};
+use crate::delivery::publication;
+use crate::delivery::publication::Publication;
+use crate::delivery::window::{Delivery, Window};
+use crate::{Receiver, Recorder, Series};
+
+/// One worker's users in their groups.
+pub(crate) struct Members {
+    state: Arc<GroupState>,
+    members: Vec<Member>,
+    /// The tracks of each receiver, one per sender.
+    tracks: Vec<Track>,
+    stats: GroupStats,
+    /// Messages sent before this are warm-up.
+    measure_ns: u64,
+}
+
+/// One user.
+struct Member {
+    group: u32,
+    member: u32,
+    /// Its first track.
+    tracks: usize,
+    arrived: bool,
+    sent_all: bool,
+    settled: bool,
+}
+
+/// The receipts of a receiver from a sender.
+#[derive(Copy, Clone, Default)]
+struct Track {
+    window: Window,
+    received: u32,
+    /// Messages assigned and failed before the receiver arrived.
+    before: (u32, u32),
+}
+
+/// The counters and times of a worker's groups.
+#[derive(Clone, Default)]
+pub(crate) struct GroupStats {
+    pub(crate) sent: u64,
+    pub(crate) warm_up: u64,
+    pub(crate) failed: u64,
+    pub(crate) expected: u64,
+    pub(crate) received: u64,
+    pub(crate) lost: u64,
+    pub(crate) duplicated: u64,
+    pub(crate) reordered: u64,
+    pub(crate) late: u64,
+    pub(crate) stale: u64,
+    pub(crate) corrupted: u64,
+    pub(crate) foreign: u64,
+    pub(crate) early: u64,
+    pub(crate) senders: u64,
+    pub(crate) receivers: u64,
+    pub(crate) short: u64,
+    pub(crate) worst: Vec<Receiver>,
+    /// [`Series::Broadcast`] and [`Series::PublishLag`].
+    pub(crate) recorder: Recorder,
+    /// Times of the first and last send, and of the last receipt; 0 before.
+    pub(crate) first_sent_ns: u64,
+    pub(crate) last_sent_ns: u64,
+    pub(crate) last_received_ns: u64,
+}
+
+impl Members {
+    pub(crate) fn new(state: Arc<GroupState>) -> Members {
+        let (members, tracks, stats) = (Vec::new(), Vec::new(), GroupStats::default());
+        Members { state, members, tracks, stats, measure_ns: 0 }
+    }
+
+    /// Sets the end of the warm-up.
+    pub(crate) fn measure_from(&mut self, measure_ns: u64) {
+        self.measure_ns = measure_ns;
+    }
+
+    /// Adds the worker's next user, by its number in the run.
+    pub(crate) fn add(&mut self, number: u64) {
+        let group = self.state.group;
+        let size = u64::from(group.size.max(1));
+        let (of, member) = ((number / size) as u32, (number % size) as u32);
+        let tracks = self.tracks.len();
+        if group.receiver(member).is_some() {
+            self.stats.receivers += 1;
+            let senders = group.numbers().0 as usize;
+            self.tracks.resize(tracks + senders, Track::default());
+        }
+        self.stats.senders += u64::from(group.sender(member).is_some());
+        let (arrived, sent_all, settled) = (false, false, false);
+        self.members.push(Member { group: of, member, tracks, arrived, sent_all, settled });
+    }
+
+    /// Group and member index of a user.
+    pub(crate) fn place(&self, at: u32) -> (u32, u32) {
+        self.members.get(at as usize).map_or((0, 0), |one| (one.group, one.member))
+    }
+
+    pub(crate) fn role(&self, at: u32) -> Role {
+        self.state.group.role(self.place(at).1)
+    }
+
+    /// The next receiver of a user after `after`, and its number in the run.
+    pub(crate) fn next_to(&self, at: u32, after: Option<u32>) -> Option<(u32, u64)> {
+        let (of, member) = self.place(at);
+        let group = self.state.group;
+        let receiver = group.next_receiver(member, after)?;
+        let number = u64::from(of) * u64::from(group.size) + u64::from(group.receiver_at(receiver));
+        Some((receiver, number))
+    }
+
+    /// Notes that a user has arrived; true once all of its group have.
+    pub(crate) fn arrive(&mut self, at: u32) -> bool {
+        let Some(one) = self.members.get_mut(at as usize) else {
+            invariant::broken("a user of a group is one of its members");
+            return false;
+        };
+        let state = &self.state;
+        if !one.arrived {
+            one.arrived = true;
+            if let Some(receiver) = state.group.receiver(one.member) {
+                for (track, sender) in
+                    self.tracks.iter_mut().skip(one.tracks).zip(0..state.group.numbers().0)
+                {
+                    track.before = state.sent(one.group, sender, receiver);
+                }
+            }
+            if let Some(progress) = state.progress(one.group) {
+                progress.arrived.fetch_add(1, Ordering::SeqCst);
+            }
+        }
+        state.is_met(one.group)
+    }
+
+    /// Assigns the number of a message about to be sent.
+    pub(crate) fn sends(&mut self, at: u32, to: u32, now_ns: u64) -> Option<u32> {
+        let one = self.members.get(at as usize)?;
+        let sender = self.state.group.sender(one.member)?;
+        let counters = self.state.counters(one.group, sender, to)?;
+        let number = counters.sent.fetch_add(1, Ordering::SeqCst);
+        if now_ns < self.measure_ns {
+            // Only this user writes this counter.
+            counters.warm.store(number + 1, Ordering::SeqCst);
+            self.stats.warm_up += 1;
+            return Some(number);
+        }
+        self.stats.sent += 1;
+        if self.stats.first_sent_ns == 0 {
+            self.stats.first_sent_ns = now_ns;
+        }
+        self.stats.last_sent_ns = now_ns;
+        Some(number)
+    }
+
+    /// Notes that the message stamped at `published_ns` was not sent.
+    pub(crate) fn failed(&mut self, at: u32, to: u32, published_ns: u64) {
+        if published_ns < self.measure_ns {
+            self.stats.warm_up = self.stats.warm_up.saturating_sub(1);
+            return;
+        }
+        let Some(one) = self.members.get(at as usize) else {
+            return invariant::broken("a user of a group is one of its members");
+        };
+        let Some(sender) = self.state.group.sender(one.member) else { return };
+        if let Some(counters) = self.state.counters(one.group, sender, to) {
+            counters.failed.fetch_add(1, Ordering::SeqCst);
+            self.stats.failed += 1;
+        }
+    }
+
+    /// Records the delay of a message about to be sent.
+    pub(crate) fn lagged(&mut self, due_ns: u64, now_ns: u64) {
+        if now_ns >= self.measure_ns {
+            self.stats.recorder.record(Series::PublishLag, now_ns - due_ns);
+        }
+    }
+
+    /// Checks a message received by a user.
+    pub(crate) fn receipt(&mut self, at: u32, data: &[u8], now_ns: u64) {
+        let Some(one) = self.members.get(at as usize).filter(|one| one.arrived) else { return };
+        let stats = &mut self.stats;
+        let Some(text) = publication::find(data) else { return };
+        let Some(publication) = publication::parse(text) else {
+            return stats.corrupted += u64::from(now_ns >= self.measure_ns);
+        };
+        let Publication { publisher, sequence, published_ns } = publication;
+        if published_ns < self.measure_ns {
+            return;
+        }
+        let group = self.state.group;
+        let (of, from) = (publisher / group.size.max(1), publisher % group.size.max(1));
+        let is_own = from == one.member && of == one.group;
+        if is_own && !group.own {
+            return;
+        }
+        let sender = group.sender(from).filter(|_| of == one.group);
+        let Some(sender) = sender else { return stats.foreign += 1 };
+        if group.receiver(one.member).is_none() {
+            // A user that only sends may receive what all receive.
+            stats.foreign += u64::from(group.each);
+            return;
+        }
+        let Some(track) = self.tracks.get_mut(one.tracks + sender as usize) else {
+            return invariant::broken("a receiver has a track for each sender");
+        };
+        let Some(sequence) = sequence.checked_sub(track.before.0) else {
+            return stats.early += 1;
+        };
+        match track.window.note(sequence) {
+            Delivery::InOrder => {}
+            Delivery::Reordered => stats.reordered += 1,
+            Delivery::Duplicate => return stats.duplicated += 1,
+            Delivery::Stale => return stats.stale += 1,
+        }
+        track.received += 1;
+        stats.received += 1;
+        let took_ns = now_ns.saturating_sub(published_ns);
+        stats.late += u64::from(took_ns > group.late.as_nanos() as u64);
+        stats.recorder.record(Series::Broadcast, took_ns);
+        stats.last_received_ns = now_ns;
+        if let Some(progress) = self.state.progress(one.group) {
+            progress.last_ns.fetch_max(now_ns, Ordering::SeqCst);
+        }
+    }
+
+    /// Notes that a user is done sending; true once all senders of its group are.
+    pub(crate) fn sends_no_more(&mut self, at: u32, now_ns: u64) -> bool {
+        let Some(one) = self.members.get_mut(at as usize) else {
+            invariant::broken("a user of a group is one of its members");
+            return true;
+        };
+        if !one.sent_all {
+            one.sent_all = true;
+            let sends = self.state.group.sender(one.member).is_some();
+            if let Some(progress) = self.state.progress(one.group).filter(|_| sends) {
+                progress.last_ns.fetch_max(now_ns, Ordering::SeqCst);
+                progress.done.fetch_add(1, Ordering::SeqCst);
+            }
+        }
+        self.state.is_sent(one.group)
+    }
+
+    /// Whether the group of a user that is done may still receive messages.
+    pub(crate) fn stays(&mut self, at: u32, now_ns: u64) -> bool {
+        if self.sends_no_more(at, now_ns) {
+            self.settle(at);
+        }
+        let group = self.place(at).0;
+        // A group that was never complete has nothing to wait for.
+        self.state.is_met(group) && !self.state.is_over(group, now_ns)
+    }
+
+    /// Notes, once, that a receiver has received everything expected.
+    fn settle(&mut self, at: u32) {
+        let expected = self.expected(at);
+        let Some(one) = self.members.get_mut(at as usize) else {
+            return invariant::broken("a user of a group is one of its members");
+        };
+        let has_all = expected.is_some_and(|(expected, lost)| lost == 0 && expected < u64::MAX);
+        if has_all && !one.settled {
+            one.settled = true;
+            if let Some(progress) = self.state.progress(one.group) {
+                progress.settled.fetch_add(1, Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// Messages expected and missing at a receiver; `None` for other users.
+    fn expected(&self, at: u32) -> Option<(u64, u64)> {
+        let one = self.members.get(at as usize)?;
+        let group = self.state.group;
+        let receiver = group.receiver(one.member)?;
+        let (mut expected, mut lost) = (0, 0);
+        for (track, sender) in self.tracks.iter().skip(one.tracks).zip(0..group.numbers().0) {
+            if group.sender(one.member) == Some(sender) && !group.own || !one.arrived {
+                continue;
+            }
+            let (sent, failed) = self.state.sent(one.group, sender, receiver);
+            let (sent_before, failed_before) = track.before;
+            let from = sent_before.max(self.state.warm(one.group, sender, receiver));
+            let due = sent.saturating_sub(from).saturating_sub(failed - failed_before);
+            expected += u64::from(due);
+            lost += u64::from(due.saturating_sub(track.received));
+        }
+        Some((expected, lost))
+    }
+
+    /// The final stats; `number` returns the number of a user in the run.
+    pub(crate) fn finish(&mut self, number: impl Fn(u32) -> u64) -> GroupStats {
+        let mut stats = std::mem::take(&mut self.stats);
+        for at in 0..self.members.len() as u32 {
+            let Some((expected, lost)) = self.expected(at) else { continue };
+            stats.expected += expected;
+            stats.lost += lost;
+            if lost > 0 {
+                stats.short += 1;
+                let received = expected - lost;
+                stats.worst.push(Receiver { connection: number(at), received, lost });
+            }
+            if stats.worst.len() > 64 * WORST_MAX {
+                keep_worst(&mut stats.worst);
+            }
+        }
+        keep_worst(&mut stats.worst);
+        stats
+    }
+}
+
+impl GroupStats {
+    pub(crate) fn merge(&mut self, other: &GroupStats) {
+        macro_rules! add {
+            ($($name:ident),*) => { $(self.$name += other.$name;)* };
+        }
+        add!(sent, warm_up, failed, expected, received, lost, duplicated, reordered, late, stale);
+        add!(corrupted, foreign, early, senders, receivers, short);
+        self.worst.extend_from_slice(&other.worst);
+        keep_worst(&mut self.worst);
+        self.recorder.merge(&other.recorder);
+        let firsts = [self.first_sent_ns, other.first_sent_ns].into_iter().filter(|ns| *ns > 0);
+        self.first_sent_ns = firsts.min().unwrap_or(0);
+        self.last_sent_ns = self.last_sent_ns.max(other.last_sent_ns);
+        self.last_received_ns = self.last_received_ns.max(other.last_received_ns);
+    }
+}

@@ -1,0 +1,218 @@
+//! [`Subscription`]: a subscription slot of one connection, and which publications are expected there.
+//!
+//! Publications of a stream are numbered and arrive in order. Expected, each once, are those that begin
+//! after the confirmation was received and are accepted at least the *grace* before the unsubscribe is
+//! sent. Those published while the subscription begins, or from the grace before its end on, are
+//! allowed once. Those published longer than the grace before the subscribe, or received later than
+//! that after the unsubscribe, are not allowed.
+
+use crate::delivery::publication::Publication;
+use crate::delivery::window::{Delivery, Window};
+
+/// One subscription slot of a connection, 64 bytes.
+#[derive(Copy, Clone, Default)]
+pub(crate) struct Subscription {
+    /// Index of the run's channel.
+    pub(crate) channel: u32,
+    pub(crate) state: State,
+    /// The first expected number, and the first that is no longer expected.
+    from: u32,
+    until: u32,
+    /// The lowest number received, and how many different ones were.
+    first: u32,
+    received: u32,
+    window: Window,
+    asked_ns: u64,
+    ended_ns: u64,
+}
+
+const _: () = assert!(size_of::<Subscription>() <= 64);
+
+#[derive(Copy, Clone, Default, PartialEq, Eq, Debug)]
+pub(crate) enum State {
+    #[default]
+    Empty,
+    /// The subscribe was sent; `again` if right after an unsubscribe of the same stream, whose last
+    /// publications may still arrive.
+    Subscribing {
+        again: bool,
+    },
+    Subscribed,
+    /// The unsubscribe is sent after the grace.
+    Ending,
+    /// The unsubscribe was sent.
+    Unsubscribed,
+}
+
+/// Publications expected and lost by a subscription.
+#[derive(Copy, Clone, Default, PartialEq, Eq, Debug)]
+pub(crate) struct Verdict {
+    pub(crate) expected: u32,
+    pub(crate) lost: u32,
+}
+
+impl Subscription {
+    /// An existing subscription: publications that begin from now on are expected.
+    pub(crate) fn adopted(channel: u32, begun: u32) -> Subscription {
+        Subscription { channel, state: State::Subscribed, from: begun, ..Subscription::default() }
+    }
+
+    /// Notes that the subscribe is sent.
+    pub(crate) fn subscribe(&mut self, channel: u32, now_ns: u64) {
+        *self = Subscription {
+            channel,
+            state: State::Subscribing { again: false },
+            asked_ns: now_ns,
+            ..Subscription::default()
+        };
+    }
+
+    /// Notes the confirmation, received when `begun` publications had begun. Returns the verdict on the
+    /// previous subscription if this one renews it, as its last publications arrived before.
+    pub(crate) fn confirm(&mut self, begun: u32) -> Option<Verdict> {
+        let State::Subscribing { again } = self.state else { return None };
+        let before = again.then(|| self.verdict());
+        if again {
+            (self.first, self.received) = (0, 0);
+        }
+        (self.state, self.from, self.until) = (State::Subscribed, begun, begun);
+        before
+    }
+
+    /// Ends it after the grace; `taken` publications are accepted so far.
+    pub(crate) fn begin_ending(&mut self, taken: u32) {
+        (self.state, self.until) = (State::Ending, taken.max(self.from));
+    }
+
+    /// Notes that the unsubscribe is sent, and if `again` the same subscribe right after it.
+    pub(crate) fn unsubscribe(&mut self, again: bool, now_ns: u64) {
+        self.ended_ns = now_ns;
+        self.state = State::Unsubscribed;
+        if again {
+            (self.state, self.asked_ns) = (State::Subscribing { again }, now_ns);
+        }
+    }
+
+    /// Notes a received publication of the stream; `None` if it is not allowed.
+    pub(crate) fn receive(
+        &mut self,
+        publication: &Publication,
+        now_ns: u64,
+        grace_ns: u64,
+    ) -> Option<Delivery> {
+        let number = publication.sequence;
+        // A gap after the end means that a new subscription has begun.
+        let goes_on = self.received == 0 || number <= self.window.next();
+        let too_old = publication.published_ns.saturating_add(grace_ns) < self.asked_ns;
+        let may = match self.state {
+            State::Empty => false,
+            State::Subscribing { again: true } => true,
+            State::Subscribing { again: false } | State::Subscribed | State::Ending => !too_old,
+            State::Unsubscribed => goes_on && now_ns <= self.ended_ns.saturating_add(grace_ns),
+        };
+        if !may {
+            return None;
+        }
+        let seen = self.window.note(number);
+        if matches!(seen, Delivery::InOrder | Delivery::Reordered) {
+            self.first = if self.received == 0 { number } else { self.first.min(number) };
+            self.received += 1;
+        }
+        Some(seen)
+    }
+
+    /// Expected are the numbers from `from` to `until`. A gap between two received ones is a loss too,
+    /// as a server skips nothing.
+    pub(crate) fn verdict(&self) -> Verdict {
+        let expected = self.until.saturating_sub(self.from);
+        if self.received == 0 {
+            return Verdict { expected, lost: expected };
+        }
+        let next = self.window.next();
+        let between = (next - self.first).saturating_sub(self.received);
+        let before = self.first.saturating_sub(self.from);
+        Verdict { expected, lost: before + between + self.until.saturating_sub(next) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GRACE: u64 = 100;
+
+    fn publication(sequence: u32, published_ns: u64) -> Publication {
+        Publication { publisher: 1, sequence, published_ns }
+    }
+
+    /// Subscribed when 5 had begun; those below 9 are expected.
+    fn after(numbers: &[u32]) -> Verdict {
+        let mut subscription = Subscription::default();
+        subscription.subscribe(3, 1_000);
+        assert_eq!(subscription.confirm(5), None);
+        for &number in numbers {
+            subscription.receive(&publication(number, 1_000), 1_000, GRACE).unwrap();
+        }
+        subscription.begin_ending(9);
+        subscription.unsubscribe(false, 2_000);
+        subscription.verdict()
+    }
+
+    #[test]
+    fn publications_between_confirmation_and_end_are_expected() {
+        let of = |lost| Verdict { expected: 4, lost };
+        assert_eq!(after(&[5, 6, 7, 8]), of(0));
+        assert_eq!(after(&[4, 5, 6, 7, 8, 9]), of(0), "those around may come");
+        assert_eq!(after(&[]), of(4));
+        assert_eq!(after(&[6, 7, 8]), of(1), "the first is missing");
+        assert_eq!(after(&[5, 6, 7]), of(1), "the last is missing");
+        assert_eq!(after(&[5, 7, 8]), of(1), "one between is missing");
+        assert_eq!(after(&[5, 7, 6, 8]), of(0), "reordered and not lost");
+        assert_eq!(after(&[5, 6, 7, 8, 10]), of(1), "nothing is skipped afterwards either");
+    }
+
+    #[test]
+    fn duplicates_and_reordering_are_detected() {
+        let mut subscription = Subscription::adopted(0, 0);
+        let seen =
+            [0, 1, 1, 3, 2].map(|n| subscription.receive(&publication(n, 0), 0, GRACE).unwrap());
+        use Delivery::{Duplicate, InOrder, Reordered};
+        assert_eq!(seen, [InOrder, InOrder, Duplicate, InOrder, Reordered]);
+    }
+
+    #[test]
+    fn publications_outside_the_subscription_are_rejected() {
+        let mut subscription = Subscription::default();
+        assert_eq!(subscription.receive(&publication(0, 0), 0, GRACE), None, "not subscribed");
+        subscription.subscribe(0, 1_000);
+        assert_eq!(subscription.receive(&publication(0, 899), 1_000, GRACE), None, "long before");
+        assert!(subscription.receive(&publication(1, 900), 1_000, GRACE).is_some());
+        subscription.confirm(2);
+        subscription.begin_ending(2);
+        subscription.unsubscribe(false, 5_000);
+        assert!(subscription.receive(&publication(2, 5_000), 5_100, GRACE).is_some());
+        assert_eq!(
+            subscription.receive(&publication(4, 5_000), 5_100, GRACE),
+            None,
+            "not the next"
+        );
+        assert_eq!(subscription.receive(&publication(3, 5_000), 5_101, GRACE), None, "long after");
+    }
+
+    #[test]
+    fn renewed_subscription_is_judged_on_confirmation() {
+        let mut subscription = Subscription::adopted(7, 0);
+        subscription.receive(&publication(0, 1), 1, GRACE);
+        subscription.begin_ending(2);
+        subscription.unsubscribe(true, 1_000);
+        subscription.receive(&publication(1, 1_000), 1_000, GRACE);
+        assert_eq!(subscription.confirm(4), Some(Verdict { expected: 2, lost: 0 }));
+        // Numbers 2 and 3 were published while nobody was subscribed.
+        let again = subscription.receive(&publication(1, 1_000), 1_001, GRACE);
+        assert_eq!(again, Some(Delivery::Duplicate), "also of the subscription before");
+        subscription.receive(&publication(4, 1_001), 1_001, GRACE);
+        subscription.begin_ending(5);
+        subscription.unsubscribe(false, 1_500);
+        assert_eq!(subscription.verdict(), Verdict { expected: 1, lost: 0 });
+    }
+}

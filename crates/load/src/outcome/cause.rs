@@ -1,0 +1,96 @@
+//! [`Cause`]: why a connection failed or ended: the engine's reason, the violated protocol rule, the
+//! status of a rejected handshake, or a failure of DNS or of a proxy. Counters, JSON and rows use this
+//! list.
+
+use engine::{Closed, ConnId, Core, ServerFault, Sys};
+use wire::Violation;
+
+use crate::workload::client::Client;
+
+/// Why a connection failed or ended.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Cause {
+    /// The reason given by the engine.
+    End(Closed),
+    /// The server violated this protocol rule.
+    Rule(Violation),
+    /// The server answered the handshake with this status.
+    Status(u16),
+    /// The name did not resolve.
+    Dns,
+    /// The proxy did not open a tunnel, or its answer is invalid.
+    ProxyRefused,
+}
+
+impl Cause {
+    /// The cause of the end of a connection.
+    pub(crate) fn of<S: Sys>(core: &Core<S, Client>, id: ConnId, why: Closed) -> Cause {
+        let is_rule = matches!(why, Closed::HandshakeRejected | Closed::Violation);
+        match core.server_fault(id).filter(|_| is_rule) {
+            Some(ServerFault::Violation(violation)) => Cause::Rule(violation),
+            Some(ServerFault::Status(status)) => Cause::Status(status),
+            None => Cause::End(why),
+        }
+    }
+
+    /// All causes except statuses.
+    pub(crate) fn all() -> impl Iterator<Item = Cause> {
+        let own = [Cause::Dns, Cause::ProxyRefused];
+        let rules = Violation::ALL.iter().copied().map(Cause::Rule);
+        Closed::ALL.into_iter().map(Cause::End).chain(own).chain(rules)
+    }
+
+    /// The name in JSON, rows and logs, the same as that of [`crate::outcome::failure::Failure`] if it has it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Cause::End(closed) => closed.name(),
+            Cause::Rule(violation) => violation.name(),
+            Cause::Dns => "dns",
+            Cause::ProxyRefused => "proxy_refused",
+            Cause::Status(status) => {
+                let at = usize::from(status).checked_sub(LEAST);
+                let name = at.and_then(|at| STATUSES.get(at));
+                name.and_then(|name| std::str::from_utf8(name).ok()).unwrap_or("status")
+            }
+        }
+    }
+}
+
+/// A status has three digits (RFC 9110 section 15).
+const LEAST: usize = 100;
+static STATUSES: [[u8; 10]; 900] = statuses();
+
+const fn statuses() -> [[u8; 10]; 900] {
+    let mut names = [*b"status_000"; 900];
+    let mut at = 0;
+    while at < names.len() {
+        let status = LEAST + at;
+        names[at][7] += (status / 100) as u8;
+        names[at][8] += (status / 10 % 10) as u8;
+        names[at][9] += (status % 10) as u8;
+        at += 1;
+    }
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::outcome::failure::Failure;
+
+    #[test]
+    fn cause_names_are_unique() {
+        let all: Vec<Cause> = Cause::all().chain((100..1_000).map(Cause::Status)).collect();
+        let names: BTreeSet<&str> = all.iter().map(|cause| cause.name()).collect();
+        assert_eq!(names.len(), all.len());
+        assert_eq!(Cause::Dns.name(), Failure::Dns.name());
+        assert_eq!(Cause::ProxyRefused.name(), Failure::ProxyRefused.name());
+        assert_eq!(Cause::Status(100).name(), "status_100");
+        assert_eq!(Cause::Status(503).name(), "status_503");
+        assert_eq!(Cause::Status(999).name(), "status_999");
+        assert_eq!(Cause::Status(7).name(), "status", "not a valid status");
+    }
+}

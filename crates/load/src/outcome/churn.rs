@@ -1,0 +1,127 @@
+//! The summary of a churn.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Display, Formatter};
+
+use serde::Serialize;
+
+use crate::outcome::summary::write_latency;
+use crate::workload::fanout::publisher::PublishStats;
+use crate::{Latency, Recorder, Series, Snapshot};
+
+/// Subscriptions that began and ended during publishing.
+#[derive(Clone, Debug, Serialize)]
+pub struct ChurnSummary {
+    /// Streams that were published to in turn.
+    pub streams: u64,
+    /// Publications that were accepted, or may have been.
+    pub published: u64,
+    /// Publications that were rejected or not answered, by cause.
+    pub publish_failed: BTreeMap<String, u64>,
+    /// Publications per second: configured, and reached.
+    pub rate: f64,
+    /// See `rate`.
+    pub reached_rate: f64,
+    /// Subscriptions confirmed during the churn.
+    pub begun: u64,
+    /// Subscriptions that were judged, including those from before the churn.
+    pub judged: u64,
+    /// Publications expected: begun after the confirmation was received, and accepted at least the
+    /// grace before the unsubscribe was sent.
+    pub owed: u64,
+    /// Receipts, each counted once per subscription: expected ones, and those allowed while a
+    /// subscription begins or ends.
+    pub received: u64,
+    /// Expected publications that a subscription did not receive.
+    pub lost: u64,
+    /// Repeated receipts.
+    pub duplicated: u64,
+    /// Receipts after that of a later publication.
+    pub reordered: u64,
+    /// Receipts later than the grace after the publication.
+    pub late: u64,
+    /// Receipts 64 or more behind the newest.
+    pub stale: u64,
+    /// Receipts that were changed or are no publication.
+    pub corrupted: u64,
+    /// Messages for subscriptions that had ended or did not exist, or published long before them.
+    pub unexpected: u64,
+    /// Subscribes that were never confirmed.
+    pub unconfirmed: u64,
+    /// Publication to receipt.
+    pub latency: Option<Latency>,
+    /// From the due time of a publication to its send.
+    pub publish_lag: Option<Latency>,
+    /// From the send to the server's answer.
+    pub publish: Option<Latency>,
+}
+
+impl ChurnSummary {
+    pub(crate) fn new(
+        streams: u64,
+        published: u64,
+        (rate, reached_rate): (f64, f64),
+        stats: PublishStats,
+        counts: &Snapshot,
+        recorder: &Recorder,
+    ) -> ChurnSummary {
+        ChurnSummary {
+            streams,
+            published,
+            rate,
+            reached_rate,
+            begun: counts.churn_begun,
+            judged: counts.churn_judged,
+            owed: counts.churn_owed,
+            received: counts.publications,
+            lost: counts.churn_lost,
+            duplicated: counts.publications_duplicated,
+            reordered: counts.publications_reordered,
+            late: counts.publications_late,
+            stale: counts.publications_stale,
+            corrupted: counts.corrupted + counts.publications_foreign,
+            unexpected: counts.churn_unexpected,
+            unconfirmed: counts.churn_unconfirmed,
+            latency: recorder.latency(Series::Broadcast),
+            publish_lag: stats.recorder.latency(Series::PublishLag),
+            publish: stats.recorder.latency(Series::Publish),
+            publish_failed: stats.failed,
+        }
+    }
+
+    pub(crate) fn shortfalls(&self) -> [(u64, &'static str); 9] {
+        [
+            (self.lost, "publications were lost"),
+            (self.duplicated, "publications were duplicated"),
+            (self.reordered, "publications were reordered"),
+            (self.late, "publications were late"),
+            (self.stale, "publications were 64 or more behind"),
+            (self.corrupted, "publications were corrupted"),
+            (self.unexpected, "messages were for subscriptions that did not exist"),
+            (self.unconfirmed, "subscribes were not confirmed"),
+            (self.publish_failed.values().sum(), "publications were rejected or not answered"),
+        ]
+    }
+}
+
+impl Display for ChurnSummary {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let ChurnSummary { streams, published, begun, judged, owed, received, .. } = self;
+        writeln!(
+            f,
+            "churn         {begun} subscriptions begun, {judged} judged, {streams} streams"
+        )?;
+        write!(f, "  published     {published}, {:.1} per second of ", self.reached_rate)?;
+        writeln!(f, "{:.1} requested", self.rate)?;
+        write!(f, "  expected      {owed}, {received} received; {} lost, ", self.lost)?;
+        write!(f, "{} duplicated, {} reordered, ", self.duplicated, self.reordered)?;
+        writeln!(f, "{} late, {} unexpected", self.late, self.unexpected)?;
+        write_latency(f, "  to receipt  ", self.latency.as_ref())?;
+        write_latency(f, "  sent late by", self.publish_lag.as_ref())?;
+        write_latency(f, "  answered in ", self.publish.as_ref())?;
+        for (cause, count) in &self.publish_failed {
+            writeln!(f, "  failed        {count}: {cause}")?;
+        }
+        Ok(())
+    }
+}

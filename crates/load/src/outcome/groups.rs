@@ -1,0 +1,163 @@
+//! [`GroupSummary`]: the summary of the messages of all groups.
+
+use std::fmt::{self, Display, Formatter};
+
+use serde::Serialize;
+
+use crate::delivery::group::GroupStats;
+use crate::outcome::summary::write_latency;
+use crate::workload::scenario::groups::GroupState;
+use crate::{Latency, Receiver, Series};
+
+/// Messages between users in groups. received + lost = expected; reordered and late messages were
+/// received too.
+#[derive(Serialize, Clone, PartialEq, Debug)]
+pub struct GroupSummary {
+    /// The kind of group: `1:1`, `1:N`, `N:1` or `N:N`.
+    pub kind: String,
+    /// Users of a group.
+    pub size: u32,
+    /// Groups.
+    pub groups: u64,
+    /// Groups whose users had all arrived.
+    pub met: u64,
+    /// Users that sent.
+    pub senders: u64,
+    /// Messages sent.
+    pub sent: u64,
+    /// Messages that could not be sent; they are not expected.
+    pub not_sent: u64,
+    /// Messages sent in the warm-up; they are not expected and in no other figure.
+    pub warm_up: u64,
+    /// Rate of all senders, from the first message to the last.
+    pub sent_per_second: f64,
+    /// From the due time of a message to its send, with a rate.
+    pub send_lag: Option<Latency>,
+    /// Users that received.
+    pub receivers: u64,
+    /// Messages expected at all receivers.
+    pub expected: u64,
+    /// Expected messages received, each counted once.
+    pub received: u64,
+    /// Rate of all receivers, from the first message sent to the last receipt.
+    pub received_per_second: f64,
+    /// Expected and not received.
+    pub lost: u64,
+    /// Received again.
+    pub duplicated: u64,
+    /// Received after a later one of its sender.
+    pub reordered: u64,
+    /// Received later than allowed.
+    pub late: u64,
+    /// Received 64 or more behind the newest of its sender, for the first time or again.
+    pub stale: u64,
+    /// Received with changes.
+    pub corrupted: u64,
+    /// Received by a user for which it was not meant.
+    pub foreign: u64,
+    /// Sent before its receiver arrived; not expected.
+    pub early: u64,
+    /// From sending to receipt.
+    pub latency: Option<Latency>,
+    /// Receivers that lost some.
+    pub receivers_short: u64,
+    /// The receivers that lost most, at most ten.
+    pub worst: Vec<Receiver>,
+}
+
+impl GroupSummary {
+    pub(crate) fn new(state: &GroupState, stats: &GroupStats) -> GroupSummary {
+        let rate = |count: u64, last_ns: u64, intervals: u64| {
+            let seconds = last_ns.saturating_sub(stats.first_sent_ns) as f64 / 1e9;
+            let count = count.saturating_sub(intervals);
+            if seconds > 0.0 { count as f64 / seconds } else { 0.0 }
+        };
+        let sent = stats.sent.saturating_sub(stats.failed);
+        GroupSummary {
+            kind: state.group.kind.to_string(),
+            size: state.group.size,
+            groups: state.users / u64::from(state.group.size.max(1)),
+            met: state.met(),
+            senders: stats.senders,
+            sent,
+            not_sent: stats.failed,
+            warm_up: stats.warm_up,
+            // n messages take n - 1 intervals.
+            sent_per_second: rate(sent, stats.last_sent_ns, 1),
+            send_lag: stats.recorder.latency(Series::PublishLag),
+            receivers: stats.receivers,
+            expected: stats.expected,
+            received: stats.received,
+            received_per_second: rate(stats.received, stats.last_received_ns, 0),
+            lost: stats.lost,
+            duplicated: stats.duplicated,
+            reordered: stats.reordered,
+            late: stats.late,
+            stale: stats.stale,
+            corrupted: stats.corrupted,
+            foreign: stats.foreign,
+            early: stats.early,
+            latency: stats.recorder.latency(Series::Broadcast),
+            receivers_short: stats.short,
+            worst: stats.worst.clone(),
+        }
+    }
+
+    /// The shortfalls as clauses.
+    #[must_use]
+    pub fn reasons(&self) -> Vec<String> {
+        let missed = self.groups.saturating_sub(self.met);
+        let shortfalls = [
+            (missed, "groups were never complete"),
+            (self.not_sent, "messages could not be sent"),
+            (self.lost, "messages were lost"),
+            (self.duplicated, "messages were duplicated"),
+            (self.corrupted, "messages were corrupted"),
+            (self.foreign, "messages were delivered to the wrong user"),
+        ];
+        let some = shortfalls.into_iter().filter(|(count, _)| *count > 0);
+        let nothing =
+            (self.expected == 0).then(|| "no message was expected by any receiver".to_owned());
+        some.map(|(count, what)| format!("{count} {what}")).chain(nothing).collect()
+    }
+}
+
+impl Display for GroupSummary {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let GroupSummary { kind, size, groups, met, senders, sent, receivers, .. } = self;
+        writeln!(f, "groups        {groups} of {size} users, {kind}; {met} complete")?;
+        let rate = self.sent_per_second;
+        write!(f, "  sent        {sent} by {senders} senders, {rate:.1} per second")?;
+        match self.not_sent {
+            0 => writeln!(f)?,
+            failed => writeln!(f, "; {failed} could not be sent")?,
+        }
+        write_latency(f, "  sent late by", self.send_lag.as_ref())?;
+        let GroupSummary { received, expected, lost, duplicated, reordered, late, .. } = self;
+        let rate = self.received_per_second;
+        writeln!(
+            f,
+            "  received    {received} of {expected} by {receivers} receivers, {rate:.1} per second"
+        )?;
+        writeln!(
+            f,
+            "              {lost} lost, {duplicated} duplicated, {reordered} reordered, {late} late"
+        )?;
+        for (count, what) in [
+            (self.warm_up, "sent in the warm-up, not counted otherwise"),
+            (self.stale, "far behind the newest of their sender"),
+            (self.corrupted, "corrupted"),
+            (self.foreign, "delivered to the wrong user"),
+            (self.early, "sent before their receiver arrived, not expected"),
+        ] {
+            if count > 0 {
+                writeln!(f, "              {count} {what}")?;
+            }
+        }
+        write_latency(f, "  receipt after", self.latency.as_ref())?;
+        for Receiver { connection, received, lost } in &self.worst {
+            writeln!(f, "  short       user {connection}: {received} received, {lost} lost")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,372 @@
+//! [`Metrics`]: the counters and histograms of one worker, which the main thread reads at any time.
+//! Counters have one writer; histograms have a lock that only a report contends for.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use engine::Counter;
+
+use crate::delivery::spread::Arrivals;
+use crate::outcome::summary::Receiver;
+use crate::{Cause, Recorder, Series};
+
+/// The most different disconnect reasons that are counted separately.
+const REASONS_MAX: usize = 32;
+
+macro_rules! counts {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// The counters of one worker.
+        #[repr(align(128))]
+        pub(crate) struct Counts {
+            $($(#[$doc])* pub(crate) $name: Counter,)*
+        }
+
+        /// The counters of all workers, summed at one moment.
+        #[derive(Clone, Default, Debug)]
+        pub struct Snapshot {
+            $($(#[$doc])* pub $name: u64,)*
+            /// How connections ended.
+            pub ends: Ends,
+            /// When the last WebSocket opened, in monotonic nanoseconds; 0 before the first.
+            pub last_open_ns: u64,
+        }
+
+        impl Counts {
+            fn new() -> Self {
+                Counts {
+                    $($name: Counter::default(),)*
+                }
+            }
+        }
+
+        impl Snapshot {
+            fn add(&mut self, counts: &Counts) {
+                $(self.$name += counts.$name.get();)*
+            }
+        }
+    };
+}
+
+/// How connections ended, by cause. The number of causes is bounded.
+#[derive(Clone, Default, Debug)]
+pub struct Ends {
+    /// Failed connects.
+    pub failed: BTreeMap<Cause, u64>,
+    /// Failed attempts that were retried.
+    pub retried: BTreeMap<Cause, u64>,
+    /// WebSockets that ended.
+    pub closed: BTreeMap<Cause, u64>,
+}
+
+impl Ends {
+    fn add(&mut self, other: &Ends) {
+        let pairs = [
+            (&mut self.failed, &other.failed),
+            (&mut self.retried, &other.retried),
+            (&mut self.closed, &other.closed),
+        ];
+        for (sum, one) in pairs {
+            for (cause, count) in one {
+                *sum.entry(*cause).or_default() += count;
+            }
+        }
+    }
+}
+
+counts! {
+    /// Connects begun.
+    begun,
+    /// Connects that became WebSockets.
+    opened,
+    /// WebSockets open now (gauge).
+    open,
+    /// WebSockets closed because the target fell.
+    retired,
+    /// WebSockets closed after their messages and replaced.
+    replaced,
+    /// Connects that succeeded after a retry.
+    opened_late,
+    /// WebSockets that ended and are to be reopened.
+    reconnects,
+    /// Times a source address had no port left and the next was used.
+    sources_changed,
+    /// Pings sent.
+    heartbeats_sent,
+    /// Pongs received for a ping.
+    heartbeats_received,
+    /// Open sockets that have answered a ping at least once (gauge).
+    answered,
+    /// Open sockets whose last ping is not answered (gauge).
+    waiting,
+    /// Echo messages sent.
+    echo_sent,
+    /// All messages received during an echo.
+    echo_received,
+    /// Echo messages answered, each counted once.
+    echo_answered,
+    /// Duplicate answers.
+    duplicated,
+    /// Answers received after one to a later message.
+    reordered,
+    /// Messages that answer none sent on that socket.
+    corrupted,
+    /// Answers received after their message was given up.
+    late,
+    /// Echo messages given up (closed loop).
+    given_up,
+    /// Publications of expected publishers received, each counted once per socket.
+    publications,
+    /// Duplicate publications.
+    publications_duplicated,
+    /// Publications received after a later one.
+    publications_reordered,
+    /// Publications received later than allowed.
+    publications_late,
+    /// Publications 64 or more behind the newest of their socket.
+    publications_stale,
+    /// Messages that are no publication of an expected publisher.
+    publications_foreign,
+    /// Receivers that lost publications, once judged.
+    receivers_short,
+    /// Open sockets that are subscribed (gauge).
+    subscribed,
+    /// Open sockets whose subscription was rejected (gauge).
+    rejected,
+    /// Subscribes sent.
+    subscribes,
+    /// Repeated subscribes.
+    subscribes_again,
+    /// Repeated confirmations.
+    confirmed_again,
+    /// Pings of Action Cable received.
+    cable_pings,
+    /// WebSockets given up because no ping was received.
+    stale,
+    /// Messages that are not Action Cable, or not expected.
+    unexpected,
+    /// Churn: subscriptions that were confirmed.
+    churn_begun,
+    /// Subscriptions whose publications were judged.
+    churn_judged,
+    /// Publications expected by subscriptions.
+    churn_owed,
+    /// Publications expected and not received.
+    churn_lost,
+    /// Messages for subscriptions that had ended or did not exist, or published long before them.
+    churn_unexpected,
+    /// Subscribes that were never confirmed.
+    churn_unconfirmed,
+}
+
+impl Snapshot {
+    /// The sum over all workers.
+    pub(crate) fn of<'a>(all_metrics: impl IntoIterator<Item = &'a Metrics>) -> Snapshot {
+        let mut sum = Snapshot::default();
+        for metrics in all_metrics {
+            sum.add(&metrics.counts);
+            sum.ends.add(&metrics.ends());
+            sum.last_open_ns = sum.last_open_ns.max(metrics.last_open_ns.load(Ordering::Relaxed));
+        }
+        sum
+    }
+
+    /// Failed connects.
+    #[must_use]
+    pub fn failed_total(&self) -> u64 {
+        self.ends.failed.values().sum()
+    }
+
+    /// Attempts that were retried.
+    #[must_use]
+    pub fn retried_total(&self) -> u64 {
+        self.ends.retried.values().sum()
+    }
+
+    /// WebSockets that ended.
+    #[must_use]
+    pub fn closed_total(&self) -> u64 {
+        self.ends.closed.values().sum()
+    }
+
+    /// Errors by cause, without zeros: failed connects, ended WebSockets, and messages given up, wrong
+    /// or duplicated.
+    #[must_use]
+    pub fn errors(&self) -> Vec<(&'static str, u64)> {
+        self.each_error().filter(|(_, count)| *count > 0).collect()
+    }
+
+    /// All errors by cause, including zeros except for statuses.
+    pub fn each_error(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let mut ends: BTreeMap<Cause, u64> = Cause::all().map(|cause| (cause, 0)).collect();
+        for (cause, count) in self.ends.failed.iter().chain(&self.ends.closed) {
+            *ends.entry(*cause).or_default() += count;
+        }
+        let ends = ends.into_iter().map(|(cause, count)| (cause.name(), count));
+        let messages = [
+            ("given_up", self.given_up),
+            ("duplicated", self.duplicated + self.publications_duplicated),
+            ("reordered", self.reordered + self.publications_reordered),
+            ("corrupted", self.corrupted),
+            ("late", self.late + self.publications_late),
+            ("stale", self.publications_stale),
+            ("rejected", self.rejected),
+            ("unexpected", self.unexpected + self.churn_unexpected),
+            ("lost", self.churn_lost),
+        ];
+        ends.chain(messages)
+    }
+
+    /// Connections with a final state: opened at least once, or with Action Cable subscribed or
+    /// rejected; or failed or ended for good.
+    pub(crate) fn settled(&self, cable: bool) -> u64 {
+        if !cable {
+            return self.opened + self.failed_total();
+        }
+        let gone = self.closed_total().saturating_sub(self.reconnects);
+        self.subscribed + self.rejected + self.retired + self.failed_total() + gone
+    }
+
+    /// Connections that are still expected to open: begun or to be reopened, and not given up.
+    pub(crate) fn expected_to_open(&self) -> u64 {
+        let begun = self.begun + self.reconnects + self.replaced;
+        begun.saturating_sub(self.opened + self.failed_total())
+    }
+
+    /// Open sockets that never answered a ping.
+    #[must_use]
+    pub fn unanswered_sockets(&self) -> u64 {
+        self.open.saturating_sub(self.answered)
+    }
+
+    /// Echo messages not answered.
+    #[must_use]
+    pub fn unanswered_messages(&self) -> u64 {
+        self.echo_sent.saturating_sub(self.echo_answered)
+    }
+}
+
+/// One worker's counters, histograms and milestones.
+pub(crate) struct Metrics {
+    pub(crate) counts: Counts,
+    ends: Mutex<Ends>,
+    recorder: Mutex<Recorder>,
+    arrivals: Mutex<Arrivals>,
+    /// The receivers that lost most, once judged.
+    judged: Mutex<Option<Vec<Receiver>>>,
+    /// Disconnects by the reason given by the server.
+    disconnects: Mutex<BTreeMap<String, u64>>,
+    last_open_ns: AtomicU64,
+    /// The echo is over on this worker.
+    echo_done: AtomicBool,
+    /// The number of the first expected publisher, plus one.
+    expecting: AtomicU64,
+    /// All connections are closed after the order to finish.
+    finished: AtomicBool,
+}
+
+impl Metrics {
+    pub(crate) fn new() -> Self {
+        Metrics {
+            counts: Counts::new(),
+            ends: Mutex::default(),
+            recorder: Mutex::default(),
+            arrivals: Mutex::default(),
+            judged: Mutex::default(),
+            disconnects: Mutex::default(),
+            last_open_ns: AtomicU64::new(0),
+            echo_done: AtomicBool::new(false),
+            expecting: AtomicU64::new(0),
+            finished: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn record(&self, series: Series, nanoseconds: u64) {
+        self.recorder().record(series, nanoseconds);
+    }
+
+    /// Locks the histograms, for more than one value or to merge them.
+    pub(crate) fn recorder(&self) -> MutexGuard<'_, Recorder> {
+        self.recorder.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Locks the arrivals of publications.
+    pub(crate) fn arrivals(&self) -> MutexGuard<'_, Arrivals> {
+        self.arrivals.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn set_judged(&self, worst: Vec<Receiver>) {
+        *self.judged.lock().unwrap_or_else(PoisonError::into_inner) = Some(worst);
+    }
+
+    /// The judged receivers; `None` until judged.
+    pub(crate) fn judged(&self) -> Option<Vec<Receiver>> {
+        self.judged.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn count_opened(&self, now_ns: u64) {
+        // In this order, so that a snapshot never takes it for neither open nor connecting.
+        self.counts.open.add(1);
+        self.counts.opened.add(1);
+        self.last_open_ns.store(now_ns, Ordering::Relaxed);
+    }
+
+    /// Counts a confirmed subscription, which is when an Action Cable connection is complete.
+    pub(crate) fn count_subscribed(&self, now_ns: u64) {
+        self.counts.subscribed.add(1);
+        self.last_open_ns.store(now_ns, Ordering::Relaxed);
+    }
+
+    /// Counts the reason of a disconnect message.
+    pub(crate) fn count_disconnect(&self, reason: &str) {
+        let mut disconnects = self.disconnects();
+        let known = disconnects.len() < REASONS_MAX || disconnects.contains_key(reason);
+        *disconnects.entry(if known { reason } else { "other" }.to_owned()).or_default() += 1;
+    }
+
+    pub(crate) fn disconnects(&self) -> MutexGuard<'_, BTreeMap<String, u64>> {
+        self.disconnects.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn count_failed(&self, cause: Cause) {
+        *self.ends().failed.entry(cause).or_default() += 1;
+    }
+
+    /// Counts a failed attempt that is retried.
+    pub(crate) fn count_retried(&self, cause: Cause) {
+        *self.ends().retried.entry(cause).or_default() += 1;
+    }
+
+    pub(crate) fn count_closed(&self, cause: Cause) {
+        self.counts.open.sub(1);
+        *self.ends().closed.entry(cause).or_default() += 1;
+    }
+
+    fn ends(&self) -> MutexGuard<'_, Ends> {
+        self.ends.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn echo_is_done(&self) -> bool {
+        self.echo_done.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_echo_done(&self, done: bool) {
+        self.echo_done.store(done, Ordering::Release);
+    }
+
+    pub(crate) fn expects(&self, publisher: u32) -> bool {
+        self.expecting.load(Ordering::Acquire) == u64::from(publisher) + 1
+    }
+
+    pub(crate) fn set_expecting(&self, publisher: u32) {
+        self.expecting.store(u64::from(publisher) + 1, Ordering::Release);
+    }
+
+    pub(crate) fn is_finished(&self) -> bool {
+        self.finished.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_finished(&self) {
+        self.finished.store(true, Ordering::Release);
+    }
+}

@@ -1,0 +1,302 @@
+//! [`Tally`]: the results of each step and check. Each worker counts on its own and merges its counts
+//! when its users are done.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use engine::invariant;
+use serde::Serialize;
+
+use crate::delivery::group::GroupStats;
+use crate::outcome::failure::Failure;
+use crate::outcome::groups::GroupSummary;
+use crate::workload::requests::answer::Times;
+use crate::workload::scenario::Scenario;
+use crate::workload::scenario::groups::GroupState;
+use crate::{Latency, Recorder, Series};
+
+/// The results of a scenario's steps and checks.
+#[derive(Clone, Default)]
+pub(crate) struct Tally {
+    steps: Vec<StepTally>,
+    /// Passes begun, by flow.
+    passes: Vec<u64>,
+    /// Passes that reached the end of their flow.
+    completed: Vec<u64>,
+    pub(crate) sockets: SocketSummary,
+    /// Stats of groups.
+    pub(crate) stats: GroupStats,
+}
+
+/// Events on users' WebSockets outside their steps.
+#[derive(Serialize, Clone, Default, PartialEq, Eq, Debug)]
+pub struct SocketSummary {
+    /// Messages received.
+    pub received: u64,
+    /// Messages dropped because no step waited for them and too many were received.
+    pub unread_dropped: u64,
+    /// WebSockets that the server closed, by code; 1005 for none.
+    pub closed_by: BTreeMap<u16, u64>,
+    /// WebSockets that ended without a close frame.
+    pub gone: u64,
+    /// WebSockets on which the server violated the protocol, by kind.
+    pub broken: BTreeMap<&'static str, u64>,
+}
+
+#[derive(Clone, Default)]
+struct StepTally {
+    requests: u64,
+    redirects: u64,
+    errors: BTreeMap<&'static str, u64>,
+    recorder: Recorder,
+    /// Passed and failed, by check; then by capture.
+    checks: Vec<(u64, u64)>,
+}
+
+/// The merged tallies of all workers.
+#[derive(Clone, Default)]
+pub struct Tallies {
+    all: Arc<Mutex<Tally>>,
+    /// Whether they are merged during the run.
+    live: bool,
+    /// Stats of groups.
+    state: Option<Arc<GroupState>>,
+}
+
+/// A flow in the summary.
+#[derive(Serialize, Clone, PartialEq, Debug)]
+pub struct FlowSummary {
+    /// Its name.
+    pub name: String,
+    /// Passes that users began.
+    pub begun: u64,
+    /// Passes that completed the flow.
+    pub completed: u64,
+    /// Its steps in order.
+    pub steps: Vec<StepSummary>,
+}
+
+/// A step in the summary.
+#[derive(Serialize, Clone, PartialEq, Debug)]
+pub struct StepSummary {
+    /// Its name.
+    pub name: String,
+    /// Requests that ended, without redirects.
+    pub requests: u64,
+    /// Failed requests.
+    pub failed: u64,
+    /// Failed requests by kind.
+    pub errors: BTreeMap<&'static str, u64>,
+    /// Redirects followed.
+    pub redirects: u64,
+    /// From the due time to the complete answer, including redirects.
+    pub latency: Option<Latency>,
+    /// From when a user took it up.
+    pub service_time: Option<Latency>,
+    /// Its checks, then its captures, in order.
+    pub checks: Vec<CheckSummary>,
+}
+
+/// A check, or whether a capture found something.
+#[derive(Serialize, Clone, PartialEq, Eq, Debug)]
+pub struct CheckSummary {
+    /// Its name.
+    pub name: String,
+    /// How often it held.
+    pub passed: u64,
+    /// How often not.
+    pub failed: u64,
+}
+
+impl Tally {
+    pub(crate) fn new(scenario: &Scenario) -> Tally {
+        let steps = scenario.steps.iter().map(|step| StepTally {
+            checks: vec![(0, 0); step.checks.len() + step.captures.len()],
+            ..StepTally::default()
+        });
+        let none = vec![0; scenario.flows.len()];
+        let (sockets, stats) = (SocketSummary::default(), GroupStats::default());
+        Tally { steps: steps.collect(), passes: none.clone(), completed: none, sockets, stats }
+    }
+
+    pub(crate) fn pass(&mut self, flow: usize) {
+        if let Some(passes) = self.passes.get_mut(flow) {
+            *passes += 1;
+        } else {
+            invariant::broken("each step, flow and check has a tally");
+        }
+    }
+
+    pub(crate) fn completed(&mut self, flow: usize) {
+        if let Some(completed) = self.completed.get_mut(flow) {
+            *completed += 1;
+        } else {
+            invariant::broken("each step, flow and check has a tally");
+        }
+    }
+
+    pub(crate) fn check(&mut self, step: usize, check: usize, held: bool) {
+        let Some(count) = self.steps.get_mut(step).and_then(|step| step.checks.get_mut(check))
+        else {
+            return invariant::broken("each step, flow and check has a tally");
+        };
+        if held { count.0 += 1 } else { count.1 += 1 }
+    }
+
+    pub(crate) fn redirect(&mut self, step: usize) {
+        if let Some(step) = self.steps.get_mut(step) {
+            step.redirects += 1;
+        } else {
+            invariant::broken("each step, flow and check has a tally");
+        }
+    }
+
+    /// Counts the end of a step. Only complete answers are timed, as in the summary of the run.
+    pub(crate) fn step(&mut self, step: usize, failure: Option<Failure>, times: Option<&Times>) {
+        let Some(tally) = self.steps.get_mut(step) else {
+            return invariant::broken("each step, flow and check has a tally");
+        };
+        tally.requests += 1;
+        if let Some(failure) = failure {
+            *tally.errors.entry(failure.name()).or_default() += 1;
+        }
+        if let Some(times) = times {
+            let since = |begin_ns| times.done_ns.saturating_sub(begin_ns);
+            tally.recorder.record(Series::Latency, since(times.due_ns));
+            tally.recorder.record(Series::ServiceTime, since(times.begun_ns));
+        }
+    }
+
+    /// Resets all counts and keeps the memory.
+    fn clear(&mut self) {
+        self.passes.fill(0);
+        self.completed.fill(0);
+        self.sockets = SocketSummary::default();
+        for step in &mut self.steps {
+            (step.requests, step.redirects) = (0, 0);
+            step.errors.clear();
+            step.recorder.clear();
+            step.checks.fill((0, 0));
+        }
+    }
+
+    fn merge(&mut self, other: &Tally) {
+        if self.steps.is_empty() {
+            *self = other.clone();
+            return;
+        }
+        let add = |mine: &mut Vec<u64>, theirs: &[u64]| {
+            mine.iter_mut().zip(theirs).for_each(|(mine, theirs)| *mine += theirs);
+        };
+        add(&mut self.passes, &other.passes);
+        add(&mut self.completed, &other.completed);
+        self.stats.merge(&other.stats);
+        self.sockets.merge(&other.sockets);
+        for (mine, theirs) in self.steps.iter_mut().zip(&other.steps) {
+            mine.requests += theirs.requests;
+            mine.redirects += theirs.redirects;
+            mine.recorder.merge(&theirs.recorder);
+            for (name, count) in &theirs.errors {
+                *mine.errors.entry(name).or_default() += count;
+            }
+            for (mine, theirs) in mine.checks.iter_mut().zip(&theirs.checks) {
+                *mine = (mine.0 + theirs.0, mine.1 + theirs.1);
+            }
+        }
+    }
+}
+
+impl SocketSummary {
+    fn merge(&mut self, other: &SocketSummary) {
+        self.received += other.received;
+        self.unread_dropped += other.unread_dropped;
+        self.gone += other.gone;
+        for (code, count) in &other.closed_by {
+            *self.closed_by.entry(*code).or_default() += count;
+        }
+        for (kind, count) in &other.broken {
+            *self.broken.entry(kind).or_default() += count;
+        }
+    }
+}
+
+impl Tallies {
+    /// Tallies for `users` of a scenario. With `live` workers merge several times a second, for views
+    /// during the run.
+    #[must_use]
+    pub fn new(scenario: &Scenario, users: u64, live: bool) -> Tallies {
+        let state = scenario.group.map(|group| Arc::new(GroupState::new(group, users)));
+        Tallies { all: Arc::default(), live, state }
+    }
+
+    pub(crate) fn is_live(&self) -> bool {
+        self.live
+    }
+
+    pub(crate) fn state(&self) -> Option<Arc<GroupState>> {
+        self.state.clone()
+    }
+
+    /// Events on WebSockets.
+    #[must_use]
+    pub fn sockets(&self) -> SocketSummary {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner).sockets.clone()
+    }
+
+    /// The summary of groups, if there are any.
+    #[must_use]
+    pub fn groups(&self) -> Option<GroupSummary> {
+        let tally = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        self.state.as_ref().map(|state| GroupSummary::new(state, &tally.stats))
+    }
+
+    pub(crate) fn merge(&self, tally: &Tally) {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner).merge(tally);
+    }
+
+    /// Merges during a run, unless the lock is taken, as a worker must not wait.
+    pub(crate) fn try_merge(&self, tally: &mut Tally) {
+        if let Ok(mut all) = self.all.try_lock() {
+            all.merge(tally);
+            tally.clear();
+        }
+    }
+
+    /// The merged results of all workers, with the scenario's names.
+    #[must_use]
+    pub fn summary(&self, scenario: &Scenario) -> Vec<FlowSummary> {
+        let mut tally = self.all.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if tally.steps.is_empty() {
+            tally = Tally::new(scenario);
+        }
+        let flows = scenario.flows.iter().enumerate().map(|(at, flow)| FlowSummary {
+            name: flow.name.clone(),
+            begun: tally.passes.get(at).copied().unwrap_or_default(),
+            completed: tally.completed.get(at).copied().unwrap_or_default(),
+            steps: flow
+                .steps
+                .clone()
+                .filter_map(|at| Some(summary(scenario.steps.get(at)?, tally.steps.get(at)?)))
+                .collect(),
+        });
+        flows.collect()
+    }
+}
+
+fn summary(step: &crate::workload::scenario::Step, tally: &StepTally) -> StepSummary {
+    let captures = step.captures.iter().map(|capture| format!("capture {}", capture.name));
+    let names = step.checks.iter().map(|check| check.name.clone()).chain(captures);
+    let checks = names.zip(&tally.checks);
+    StepSummary {
+        name: step.name.clone(),
+        requests: tally.requests,
+        failed: tally.errors.values().sum(),
+        errors: tally.errors.clone(),
+        redirects: tally.redirects,
+        latency: tally.recorder.latency(Series::Latency),
+        service_time: tally.recorder.latency(Series::ServiceTime),
+        checks: checks
+            .map(|(name, &(passed, failed))| CheckSummary { name, passed, failed })
+            .collect(),
+    }
+}

@@ -1,0 +1,90 @@
+//! [`Driver`]: the protocol of a connection. It encodes requests and decodes answers; sockets, clocks,
+//! pacing and counting belong to the requester.
+
+use crate::outcome::failure::Failure;
+use crate::workload::requests::answer::Awaited;
+use crate::workload::requests::request::Request;
+
+/// A protocol of requests and answers. There is one per worker, and one [`Driver::State`] per
+/// connection, which should be small while no answer is partial.
+///
+/// Implementations beside [`crate::transport::http1::Http1`], [`crate::transport::tcp::Tcp`] and [`crate::transport::web::Web`]: `examples/private_protocol.rs`.
+pub trait Driver: Send + 'static {
+    /// The state of a connection.
+    type State: Default + Send;
+
+    /// Whether the server pushes messages: [`Driver::receive`] may return [`Received::Pushed`] and
+    /// [`Received::Closing`], and the methods below it are called. If false, pushes cost nothing.
+    const PUSHES: bool = false;
+
+    /// Encodes a request. Called once for each request of a connection, in order.
+    #[inline]
+    fn encode<'a>(&'a mut self, _state: &mut Self::State, request: &'a Request) -> &'a [u8] {
+        request.bytes()
+    }
+
+    /// Takes received bytes, at least one. It is called again with unused bytes if they may belong to
+    /// the next answer.
+    fn receive(&mut self, state: &mut Self::State, bytes: &[u8], awaited: &mut Awaited)
+    -> Received;
+
+    /// Called when the server ends the stream while an answer is awaited.
+    fn ended(&mut self, state: &mut Self::State) -> Received;
+
+    /// Takes a random seed, once, before anything else.
+    fn seed(&mut self, _random: u64) {}
+
+    /// The last message, after [`Received::Pushed`].
+    fn message(&self) -> Push<'_> {
+        Push::default()
+    }
+
+    /// Bytes to send automatically, such as pongs, after each [`Driver::receive`].
+    fn reply(&self) -> &[u8] {
+        &[]
+    }
+
+    /// Bytes to send before a working connection is closed.
+    fn close<'a>(&'a mut self, _state: &mut Self::State) -> &'a [u8] {
+        &[]
+    }
+}
+
+/// A message that the server pushed.
+#[derive(Copy, Clone, Default, Debug)]
+pub struct Push<'a> {
+    /// The message.
+    pub data: &'a [u8],
+    /// Whether it is text, and so UTF-8.
+    pub is_text: bool,
+    /// The identifier of its subscription, with Action Cable.
+    pub identifier: Option<&'a str>,
+}
+
+/// The result of received bytes.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Received {
+    /// All bytes were used, and the answer is not complete yet.
+    More,
+    /// The answer is complete.
+    Complete(CompleteAnswer),
+    /// The answer failed, and the connection is unusable.
+    Failed(Failure),
+    /// The server pushed a message; this many bytes of the call were used.
+    Pushed(usize),
+    /// The server closes the connection with this close code.
+    Closing(u16),
+}
+
+/// A complete answer.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct CompleteAnswer {
+    /// Used bytes of this call.
+    pub used: usize,
+    /// The status; 0 if the protocol has none.
+    pub status: u16,
+    /// Whether the connection can be reused.
+    pub keep: bool,
+    /// Bytes of the complete body, without framing.
+    pub body_bytes: u64,
+}

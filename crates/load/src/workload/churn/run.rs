@@ -1,0 +1,160 @@
+//! [`ChurnRun`]: a running churn as seen by the main thread: workers start, publishers publish, workers
+//! stop and judge.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use engine::Remote;
+
+use crate::outcome::churn::ChurnSummary;
+use crate::outcome::metrics::{Metrics, Snapshot};
+use crate::workload::churn::ChurnOrder;
+use crate::workload::churn::publish_counters::PublishCounters;
+use crate::workload::client::Order;
+use crate::workload::fanout::publisher::{PublishStats, Publisher, PublisherConfig};
+use crate::workload::fanout::reached_rate;
+use crate::{Churn, Fanout, Published, Recorder};
+
+/// Timeout for workers to judge all subscriptions, in addition to the grace.
+const JUDGE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A running churn.
+pub(crate) struct ChurnRun {
+    fanout: Fanout,
+    counters: Arc<PublishCounters>,
+    remote: Remote<Order>,
+    /// Workers that take part.
+    busy: Vec<usize>,
+    phase: Phase,
+    publishers: Vec<Publisher>,
+    began_ns: u64,
+}
+
+#[derive(Copy, Clone, PartialEq, Eq)]
+enum Phase {
+    /// The workers are starting.
+    Begun,
+    Publishing,
+    /// Publishing has ended; judging ends at this time at the latest.
+    Stopping {
+        until_ns: u64,
+    },
+    Over,
+}
+
+impl ChurnRun {
+    /// Starts with all open sockets; `open` is their number per worker.
+    pub(crate) fn begin(
+        churn: &Churn,
+        fanout: &Fanout,
+        remote: &Remote<Order>,
+        open: &[u64],
+    ) -> ChurnRun {
+        let counters = Arc::new(PublishCounters::new(&churn.streams));
+        let whole = open.iter().sum();
+        let grace_ns = u64::try_from(fanout.late_after.as_nanos()).unwrap_or(u64::MAX);
+        let mut busy = Vec::new();
+        let of = open.iter().filter(|part| **part > 0).count() as u64;
+        for (worker, &part) in open.iter().enumerate().filter(|(_, part)| **part > 0) {
+            let (counters, turn) = (Arc::clone(&counters), (busy.len() as u64, of));
+            let order = ChurnOrder { counters, rate: churn.rate, part, whole, turn, grace_ns };
+            post_order(remote, worker, Order::Churn(order));
+            busy.push(worker);
+        }
+        ChurnRun {
+            fanout: fanout.clone(),
+            counters,
+            remote: remote.clone(),
+            busy,
+            phase: Phase::Begun,
+            publishers: Vec::new(),
+            began_ns: 0,
+        }
+    }
+
+    /// Advances it; call it several times a second. Returns true when all is judged.
+    ///
+    /// # Errors
+    /// The publisher threads could not be started.
+    pub(crate) fn tend(&mut self, all_metrics: &[Arc<Metrics>], now_ns: u64) -> io::Result<bool> {
+        let all = |is: &dyn Fn(&Metrics) -> bool| {
+            self.busy
+                .iter()
+                .filter_map(|&worker| all_metrics.get(worker))
+                .all(|metrics| is(metrics))
+        };
+        match self.phase {
+            Phase::Begun if all(&|metrics| metrics.expects(Fanout::FIRST_PUBLISHER)) => {
+                self.publish(now_ns)?;
+            }
+            Phase::Publishing if self.publishers.iter().all(Publisher::is_done) => {
+                self.stop(now_ns);
+            }
+            Phase::Stopping { until_ns }
+                if now_ns > until_ns || all(&|metrics| metrics.judged().is_some()) =>
+            {
+                self.phase = Phase::Over;
+            }
+            _ => {}
+        }
+        Ok(self.phase == Phase::Over)
+    }
+
+    fn publish(&mut self, now_ns: u64) -> io::Result<()> {
+        self.began_ns = now_ns;
+        let publishers = (0..self.fanout.publishers).map(|index| {
+            let (remote, counters) = (self.remote.clone(), Some(Arc::clone(&self.counters)));
+            let place =
+                PublisherConfig { index, remote, worker: 0, nth: 0, begin_ns: now_ns, counters };
+            Publisher::start(&self.fanout, place)
+        });
+        self.publishers = publishers.collect::<io::Result<_>>()?;
+        self.phase = Phase::Publishing;
+        Ok(())
+    }
+
+    /// Stops publishing and tells the workers to judge.
+    pub(crate) fn stop(&mut self, now_ns: u64) {
+        if matches!(self.phase, Phase::Stopping { .. } | Phase::Over) {
+            return;
+        }
+        for publisher in &mut self.publishers {
+            publisher.stop();
+            publisher.join();
+        }
+        for &worker in &self.busy {
+            post_order(&self.remote, worker, Order::StopChurn);
+        }
+        let longest = JUDGE_TIMEOUT + self.fanout.late_after;
+        self.phase = Phase::Stopping { until_ns: now_ns + longest.as_nanos() as u64 };
+    }
+
+    pub(crate) fn progress(&self) -> Published {
+        Publisher::progress(&self.publishers)
+    }
+
+    pub(crate) fn summary(&self, counts: &Snapshot, recorder: &Recorder) -> ChurnSummary {
+        let mut stats = PublishStats::default();
+        for publisher in &self.publishers {
+            stats.merge(publisher.stats());
+        }
+        let took_ns = stats.last_sent_ns.saturating_sub(self.began_ns);
+        let rate = self.fanout.rate as f64;
+        let reached = reached_rate(rate, stats.sent, took_ns);
+        let streams = self.counters.streams() as u64;
+        ChurnSummary::new(
+            streams,
+            self.counters.published(),
+            (rate, reached),
+            stats,
+            counts,
+            recorder,
+        )
+    }
+}
+
+fn post_order(remote: &Remote<Order>, worker: usize, order: Order) {
+    // A mailbox holds 8 MiB: it fills only if the worker is gone.
+    let _ = remote.post(worker, order, 0);
+}

@@ -1,0 +1,202 @@
+//! [`FanoutRun`]: a running fan-out as seen by the main thread: its publishers, the wait for receipts,
+//! and the summary.
+
+pub(crate) mod http;
+pub(crate) mod publisher;
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use engine::Remote;
+
+use self::publisher::{PublishStats, Publisher, PublisherConfig};
+use crate::delivery::checker::keep_worst;
+use crate::delivery::spread::{Spread, Times};
+use crate::outcome::metrics::{Metrics, Snapshot};
+use crate::outcome::summary::FanoutSummary;
+use crate::workload::client::Order;
+use crate::{Fanout, Publish, Published, Series};
+
+/// How often arrival times are collected from the workers.
+const GATHER_NS: u64 = 250_000_000;
+/// After the last publication: the minimum time without a receipt after which the rest is lost, and
+/// the maximum wait in total.
+const QUIET: Duration = Duration::from_secs(2);
+const WAIT: Duration = Duration::from_secs(30);
+
+/// A running fan-out.
+pub(crate) struct FanoutRun {
+    publishers: Vec<Publisher>,
+    spread: Spread,
+    fanout: Fanout,
+    receivers: u64,
+    began_ns: u64,
+    gathered_ns: u64,
+    /// When the publishers were done.
+    done_ns: Option<u64>,
+    /// The number of receipts when it last changed, and when that was.
+    received: u64,
+    received_ns: u64,
+}
+
+impl FanoutRun {
+    /// Starts publishing to all sockets, which already count; `open` is their number per worker, and
+    /// `senders` of them are no receivers.
+    pub(crate) fn start(
+        fanout: &Fanout,
+        remote: &Remote<Order>,
+        open: &[u64],
+        senders: u64,
+        now_ns: u64,
+    ) -> io::Result<FanoutRun> {
+        let receivers = open.iter().sum::<u64>().saturating_sub(senders);
+        let places = sockets(open).zip(0..fanout.publishers);
+        let publishers = places.map(|((worker, nth), index)| {
+            let remote = remote.clone();
+            let place =
+                PublisherConfig { index, remote, worker, nth, begin_ns: now_ns, counters: None };
+            Publisher::start(fanout, place)
+        });
+        Ok(FanoutRun {
+            publishers: publishers.collect::<io::Result<_>>()?,
+            spread: Spread::default(),
+            fanout: fanout.clone(),
+            receivers,
+            began_ns: now_ns,
+            gathered_ns: now_ns,
+            done_ns: None,
+            received: 0,
+            received_ns: now_ns,
+        })
+    }
+
+    /// Publications of all publishers that were accepted, or may have been.
+    pub(crate) fn published(&self) -> u64 {
+        self.publishers.iter().map(|publisher| u64::from(publisher.published())).sum()
+    }
+
+    /// Accepted and failed publications.
+    pub(crate) fn progress(&self) -> Published {
+        Publisher::progress(&self.publishers)
+    }
+
+    /// Accepted publications of each publisher.
+    pub(crate) fn published_each(&self) -> Arc<[u32]> {
+        self.publishers.iter().map(Publisher::published).collect()
+    }
+
+    /// Collects arrival times. Returns true when nothing more is awaited.
+    pub(crate) fn tend(
+        &mut self,
+        all_metrics: &[Arc<Metrics>],
+        counts: &Snapshot,
+        now_ns: u64,
+    ) -> bool {
+        if now_ns >= self.gathered_ns + GATHER_NS {
+            self.gathered_ns = now_ns;
+            self.gather(all_metrics);
+        }
+        if counts.publications != self.received {
+            (self.received, self.received_ns) = (counts.publications, now_ns);
+        }
+        if self.done_ns.is_none() && self.publishers.iter().all(Publisher::is_done) {
+            self.done_ns = Some(now_ns);
+        }
+        let Some(done_ns) = self.done_ns else { return false };
+        let quiet_ns = QUIET.max(self.fanout.late_after).as_nanos() as u64;
+        let all = self.published() * self.receivers;
+        counts.publications >= all
+            || now_ns > self.received_ns.max(done_ns) + quiet_ns
+            || now_ns > done_ns + WAIT.as_nanos() as u64
+    }
+
+    fn gather(&mut self, all_metrics: &[Arc<Metrics>]) {
+        for metrics in all_metrics {
+            let mut arrivals = std::mem::take(&mut *metrics.arrivals());
+            self.spread.gather(&mut arrivals, self.receivers);
+        }
+    }
+
+    /// Stops publishing.
+    pub(crate) fn stop(&mut self) {
+        for publisher in &self.publishers {
+            publisher.stop();
+        }
+        for publisher in &mut self.publishers {
+            publisher.join();
+        }
+    }
+
+    /// Returns the summary, after the receivers were judged.
+    pub(crate) fn summary(
+        &mut self,
+        all_metrics: &[Arc<Metrics>],
+        counts: &Snapshot,
+    ) -> (FanoutSummary, Times) {
+        self.gather(all_metrics);
+        let times = self.spread.finish();
+        let mut stats = PublishStats::default();
+        for publisher in &self.publishers {
+            stats.merge(publisher.stats());
+        }
+        let mut worst: Vec<_> =
+            all_metrics.iter().filter_map(|metrics| metrics.judged()).flatten().collect();
+        keep_worst(&mut worst);
+        let by_http = matches!(self.fanout.publish, Publish::Http(_));
+        let took_ns = stats.last_sent_ns.saturating_sub(self.began_ns);
+        let rate = self.fanout.rate as f64;
+        let summary = FanoutSummary {
+            publishers: self.publishers.len() as u32,
+            publish_failed: stats.failed,
+            rate,
+            reached_rate: reached_rate(rate, stats.sent, took_ns),
+            publish_lag: stats.recorder.latency(Series::PublishLag),
+            publish: stats.recorder.latency(Series::Publish).filter(|_| by_http),
+            receivers_short: counts.receivers_short,
+            worst,
+        };
+        (summary, times)
+    }
+}
+
+/// The rate reached. n publications take n - 1 intervals, as the first is due at once; for a single
+/// one the configured rate is returned.
+pub(crate) fn reached_rate(rate: f64, sent: u64, took_ns: u64) -> f64 {
+    match sent {
+        0 => 0.0,
+        1 => rate,
+        _ if took_ns == 0 => rate,
+        _ => (sent - 1) as f64 * 1e9 / took_ns as f64,
+    }
+}
+
+/// The worker and index of every open socket, round-robin over workers; then the first socket of the
+/// first worker forever, so that HTTP publishers need no open sockets.
+pub(crate) fn sockets(open: &[u64]) -> impl Iterator<Item = (usize, u32)> {
+    let rounds = open.iter().copied().max().unwrap_or(0).min(u64::from(Fanout::PUBLISHERS_MAX));
+    let turn = move |nth: u64| {
+        let has = move |&(_, &open): &(usize, &u64)| open > nth;
+        open.iter().enumerate().filter(has).map(move |(worker, _)| (worker, nth as u32))
+    };
+    (0..rounds).flat_map(turn).chain(std::iter::repeat((0, 0)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn publishing_sockets_alternate_between_workers() {
+        let places: Vec<_> = sockets(&[2, 0, 3, 1]).take(7).collect();
+        assert_eq!(places, [(0, 0), (2, 0), (3, 0), (0, 1), (2, 1), (2, 2), (0, 0)]);
+        assert_eq!(sockets(&[]).take(2).collect::<Vec<_>>(), [(0, 0); 2]);
+    }
+
+    #[test]
+    fn rate_counts_intervals() {
+        assert_eq!(reached_rate(10.0, 11, 1_000_000_000), 10.0);
+        assert_eq!(reached_rate(10.0, 11, 2_000_000_000), 5.0);
+        assert_eq!((reached_rate(10.0, 1, 0), reached_rate(10.0, 0, 0)), (10.0, 0.0));
+    }
+}

@@ -1,0 +1,123 @@
+//! [`Requests`]: the configuration of a run of requests.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use crate::Endpoint;
+use crate::workload::stages::Stage;
+
+/// A run of requests and answers. Each user sends a request, waits for the answer, and repeats.
+#[derive(Clone, Debug)]
+pub struct Requests {
+    /// Targets of requests, referred to by number. At most 256.
+    pub endpoints: Vec<Endpoint>,
+    /// Users, each with at most one connection at a time.
+    pub connections: u64,
+    /// When they send.
+    pub pace: Pace,
+    /// Nothing is due after this time; `None` leaves the end to `requests`.
+    pub duration: Option<Duration>,
+    /// Requests in total, without the warm-up; `None` leaves the end to `duration`.
+    pub requests: Option<u64>,
+    /// Requests due in this initial time are sent but not counted.
+    pub warm_up: Duration,
+    /// Time for a connect, including a proxy's answer and the TLS handshake; `None`: only `timeout`
+    /// applies.
+    pub connect_timeout: Option<Duration>,
+    /// Time for a complete answer, from when a user takes up the request, including a connect.
+    pub timeout: Duration,
+    /// A new connection for each request.
+    pub new_connections: bool,
+    /// Requests a connection may have under way at the same time (RFC 9112 section 9.3.2).
+    pub pipeline: u32,
+    /// Redirects followed per request; 0 treats them as answers.
+    pub redirects: u32,
+    /// The script follows redirects itself.
+    pub follows: bool,
+    /// Addresses of this machine to connect from; empty leaves it to the kernel, and on loopback
+    /// to us.
+    pub sources: Vec<IpAddr>,
+    /// When stopped, it does not wait for requests in flight.
+    pub stops_at_once: bool,
+    /// Start even if the machine is too small.
+    pub force: bool,
+}
+
+/// When users send.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Pace {
+    /// Closed model: each user sends when its last request is answered.
+    Closed,
+    /// Closed model with a varying number of users.
+    Users(Vec<Stage>),
+    /// Open model: requests per second over all users, due whether or not a user is free. Latency is
+    /// measured from the due time.
+    Rate(u64),
+    /// Open model with a varying rate: [`Stage::connections`] is requests per second.
+    Rates(Vec<Stage>),
+}
+
+impl Requests {
+    /// The most requests in flight per connection.
+    pub const PIPELINE_MAX: u32 = 64;
+    /// Requests in flight at the end are awaited for this plus the slowest service time so far. After
+    /// that they have failed.
+    pub const GRACE: Duration = Duration::from_secs(2);
+    /// Pause of a user after a failed connect.
+    pub const CONNECT_REST: Duration = Duration::from_millis(1);
+
+    /// A closed loop of ten seconds over `connections` connections.
+    #[must_use]
+    pub fn new(endpoints: Vec<Endpoint>, connections: u64) -> Requests {
+        Requests {
+            endpoints,
+            connections,
+            pace: Pace::Closed,
+            duration: Some(Duration::from_secs(10)),
+            requests: None,
+            warm_up: Duration::ZERO,
+            connect_timeout: None,
+            timeout: Duration::from_secs(30),
+            new_connections: false,
+            pipeline: 1,
+            redirects: 0,
+            follows: false,
+            sources: Vec::new(),
+            stops_at_once: false,
+            force: false,
+        }
+    }
+
+    /// When nothing is due any more, measured from the end of the warm-up.
+    #[must_use]
+    pub fn over_after(&self) -> Option<Duration> {
+        let staged = match &self.pace {
+            Pace::Users(stages) | Pace::Rates(stages) => {
+                Some(stages.iter().map(|stage| stage.time).sum())
+            }
+            Pace::Closed | Pace::Rate(_) => None,
+        };
+        [staged, self.duration].into_iter().flatten().min()
+    }
+
+    /// Returns why the configuration is inconsistent.
+    pub(crate) fn unfit(&self) -> Option<&'static str> {
+        let open = matches!(self.pace, Pace::Rate(_) | Pace::Rates(_));
+        Some(match self {
+            _ if self.pipeline == 0 || self.pipeline > Self::PIPELINE_MAX => {
+                "pipelining takes 1 to 64 requests"
+            }
+            _ if self.pipeline > 1 && self.new_connections => {
+                "pipelining needs persistent connections"
+            }
+            _ if self.pipeline > 1 && self.redirects > 0 => {
+                "redirects are not followed while requests are pipelined"
+            }
+            _ if self.over_after().is_none() && self.requests.is_none() => {
+                "no end is set: expected a duration, a number of requests, or stages"
+            }
+            _ if open && self.pace == Pace::Rate(0) => "a rate must be at least 1",
+            _ => return None,
+        })
+    }
+}

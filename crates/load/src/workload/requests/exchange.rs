@@ -1,0 +1,611 @@
+//! The connections of a [`Requester`]: connects, requests, answers, redirects, and their failures.
+
+use std::io::ErrorKind;
+
+use engine::invariant;
+use engine::{Closed, ConnId, Core, Sent, Sys};
+
+use crate::outcome::failure::Failure;
+use crate::transport::driver::{CompleteAnswer, Driver, Received};
+use crate::workload::requests::answer::header;
+use crate::workload::requests::answer::{Answer, Awaited, Times};
+use crate::workload::requests::config::Requests;
+use crate::workload::requests::request::Kind;
+use crate::workload::requests::requester::Requester;
+use crate::workload::requests::script::{Script, SocketEnd};
+use crate::workload::requests::user::{Activity, Flight, Socket};
+
+/// How a connect started.
+enum ConnectStart {
+    /// It is in progress; true if it is already connected and its first bytes are sent.
+    Connecting(ConnId, bool),
+    /// The queue of a UNIX socket is full.
+    Later,
+}
+
+impl<D: Driver, S: Script> Requester<D, S> {
+    /// Sends the request of a user that was due at `due_ns`.
+    pub(crate) fn send<Y: Sys>(
+        &mut self,
+        core: &mut Core<Y, Self>,
+        user: u32,
+        due_ns: u64,
+        now_ns: u64,
+    ) {
+        let Some(one) = self.users.get_mut(user as usize) else {
+            return invariant::broken("each user number is in the table of users");
+        };
+        one.activity = Activity::Busy;
+        one.hops = 0;
+        let times = Times { due_ns, begun_ns: now_ns, ..Times::default() };
+        if due_ns >= self.schedule.measure_ns {
+            self.metrics.counts.begun.add(1);
+        }
+        if let Some(failure) = one.refused.take() {
+            return self.refuse(user, failure, times);
+        }
+        one.flights.push_back(Flight { times, ..Flight::default() });
+        self.in_flight += 1;
+        if D::PUSHES {
+            self.script.begin(user, now_ns);
+        }
+        self.arm(user, now_ns);
+        self.dispatch(core, user, now_ns);
+        self.fill(core, user, now_ns);
+    }
+
+    /// Fails a request that cannot be sent, when it is due.
+    fn refuse(&mut self, user: u32, failure: Failure, times: Times) {
+        let now_ns = times.begun_ns;
+        self.judge(user, Err(failure), 0, Times { done_ns: now_ns, ..times });
+        self.sleep(user, now_ns + Requests::CONNECT_REST.as_nanos() as u64);
+    }
+
+    /// Sends another request on a connection with pipelining.
+    fn fill<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32, now_ns: u64) {
+        if self.config.pipeline == 1 {
+            return;
+        }
+        let Some(one) = self.users.get(user as usize) else {
+            return invariant::broken("each user number is in the table of users");
+        };
+        let room = one.flights.len() < self.config.pipeline as usize;
+        if one.opened && one.activity == Activity::Busy && room {
+            self.advance(core, user, now_ns);
+        }
+    }
+
+    /// Sends the latest request of a user, and connects first if necessary.
+    fn dispatch<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32, now_ns: u64) {
+        if D::PUSHES && !self.choose(core, user, now_ns) {
+            return;
+        }
+        let wants = self.script.wants(user);
+        let Some(one) = self.users.get_mut(user as usize) else {
+            return invariant::broken("each user number is in the table of users");
+        };
+        let redirect = one.redirect.take();
+        let request = match &redirect {
+            Some(redirect) => redirect,
+            None => self.script.request(user),
+        };
+        let (endpoint, is_head) = (request.endpoint(), request.is_head());
+        let first = one.flights.len() == 1;
+        if let Some(latest) = one.flights.back_mut() {
+            latest.is_head = is_head;
+        }
+        if first {
+            one.awaited.begin(wants, self.config.redirects > 0, is_head);
+        }
+        // A user has one connection: it is closed before a request to another target.
+        if one.endpoint != endpoint && first {
+            one.opened = false;
+            one.conn.take().into_iter().for_each(|id| core.abort(id));
+        }
+        match one.conn.filter(|_| one.opened) {
+            Some(id) => {
+                let bytes = self.driver.encode(&mut one.state, request);
+                let sent = core.write(id, bytes);
+                one.redirect = redirect;
+                // A connection that drops a request has ended, which is reported later.
+                if sent != Sent::Dropped {
+                    self.sent(user, now_ns);
+                    if D::PUSHES {
+                        self.schedule_finish(user);
+                    }
+                }
+            }
+            None => {
+                one.endpoint = endpoint;
+                one.redirect = redirect;
+                self.connect(core, user, now_ns);
+            }
+        }
+    }
+
+    /// Notes that the latest request of a user was passed to the kernel.
+    #[inline]
+    fn sent(&mut self, user: u32, now_ns: u64) {
+        let Some(one) = self.users.get_mut(user as usize) else {
+            return invariant::broken("each user number is in the table of users");
+        };
+        let (hops, latest) = (one.hops, one.flights.back_mut());
+        let Some(Flight { times, .. }) = latest else {
+            return invariant::broken("a request that was sent is in flight");
+        };
+        let counts = &self.metrics.counts;
+        match hops {
+            0 if times.due_ns >= self.schedule.measure_ns => counts.sent.add(1),
+            0 => counts.warm_up_sent.add(1),
+            _ => return counts.redirects.add(1),
+        }
+        times.sent_ns = now_ns;
+    }
+
+    pub(crate) fn connect<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32, now_ns: u64) {
+        let Some(number) = self.users.get(user as usize).map(|one| one.endpoint) else {
+            return invariant::broken("each user number is in the table of users");
+        };
+        let Some(route) = self.route(core, number) else { return self.wait_for_lookup(user) };
+        self.arm_connect(user, now_ns);
+        self.begin_tunnel(user, &route);
+        let begun = match route.target() {
+            Ok((target, instead)) => self.begin_connect(core, user, target, instead),
+            Err(failure) => Err(failure),
+        };
+        match begun {
+            Ok(ConnectStart::Later) => self.connect_later(user, now_ns),
+            Ok(ConnectStart::Connecting(id, is_sent)) => {
+                let Some(one) = self.users.get_mut(user as usize) else {
+                    return invariant::broken("each user number is in the table of users");
+                };
+                one.conn = Some(id);
+                if let Some(socket) = core.user_mut(id) {
+                    *socket = Socket { user, opened: false };
+                }
+                match &mut one.tunnel {
+                    Some(tunnel) => tunnel.is_requested = is_sent,
+                    None if is_sent => {
+                        self.opened(core, user, id);
+                        self.sent(user, now_ns);
+                    }
+                    None => {}
+                }
+            }
+            Err(failure) => {
+                self.metrics.counts.connects_failed.add(1);
+                self.fail(core, user, failure, now_ns);
+            }
+        }
+    }
+
+    /// Starts a connect with its first bytes: the user's request, or `instead`.
+    fn begin_connect<Y: Sys>(
+        &mut self,
+        core: &mut Core<Y, Self>,
+        user: u32,
+        target: u8,
+        instead: Option<&[u8]>,
+    ) -> Result<ConnectStart, Failure> {
+        let position = self.part.number(user);
+        let Some(one) = self.users.get_mut(user as usize) else {
+            invariant::broken("each user number is in the table of users");
+            return Err(Failure::ConnectFailed);
+        };
+        let is_own = usize::from(one.endpoint) < self.config.endpoints.len();
+        let first = match instead {
+            Some(instead) => instead,
+            None => {
+                one.state = D::State::default();
+                let request = match &one.redirect {
+                    Some(redirect) => redirect,
+                    None => self.script.request(user),
+                };
+                self.driver.encode(&mut one.state, request)
+            }
+        };
+        loop {
+            let Some(source) = self.sources.source(position, self.changes) else {
+                // Ports become free again: start over with the first source.
+                self.changes = 0;
+                return Err(Failure::NoAddress);
+            };
+            // The plan of sources is only for the configured targets.
+            let source = source.filter(|_| is_own || !self.config.sources.is_empty());
+            let error = match core.connect_with_data(target, source, first) {
+                Ok((id, is_sent)) => return Ok(ConnectStart::Connecting(id, is_sent)),
+                // The queue of a UNIX socket is full.
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    return Ok(ConnectStart::Later);
+                }
+                Err(error) => Closed::from_connect_error(&error),
+            };
+            match error {
+                Closed::NoAddress => self.changes += 1,
+                other => return Err(Failure::of_closed(other, false)),
+            }
+        }
+    }
+
+    fn opened<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32, id: ConnId) {
+        if let Some(one) = self.users.get_mut(user as usize) {
+            one.opened = true;
+        }
+        if let Some(socket) = core.user_mut(id) {
+            socket.opened = true;
+        }
+        self.metrics.counts.opened.add(1);
+        self.metrics.counts.open.add(1);
+    }
+
+    /// The user of a connection, if it is still the one in use.
+    #[inline]
+    fn user_of<Y: Sys>(&self, core: &Core<Y, Self>, id: ConnId) -> Option<u32> {
+        let user = core.user(id)?.user;
+        let one = self.users.get(user as usize)?;
+        (one.conn == Some(id)).then_some(user)
+    }
+
+    /// Handles a connect that did not complete at once.
+    pub(crate) fn on_connected<Y: Sys>(&mut self, core: &mut Core<Y, Self>, id: ConnId) {
+        let Some(user) = self.user_of(core, id) else {
+            return core.abort(id);
+        };
+        let is_tunnel = self.users.get(user as usize).is_some_and(|one| one.tunnel.is_some());
+        if is_tunnel && !self.tunnel_connected(core, user, id) {
+            return;
+        }
+        self.opened(core, user, id);
+        let now_ns = core.clock_ns();
+        let Some(one) = self.users.get_mut(user as usize) else {
+            return invariant::broken("each user number is in the table of users");
+        };
+        one.state = D::State::default();
+        let request = match &one.redirect {
+            Some(redirect) => redirect,
+            None => self.script.request(user),
+        };
+        let bytes = self.driver.encode(&mut one.state, request);
+        if core.write(id, bytes) != Sent::Dropped {
+            self.sent(user, now_ns);
+        }
+        self.fill(core, user, now_ns);
+    }
+
+    pub(crate) fn on_data<Y: Sys>(&mut self, core: &mut Core<Y, Self>, id: ConnId, data: &[u8]) {
+        let now_ns = core.clock_ns();
+        let mut rest = data;
+        while !rest.is_empty() {
+            let Some(user) = self.user_of(core, id) else { return };
+            let Some(one) = self.users.get_mut(user as usize) else {
+                return invariant::broken("each user number is in the table of users");
+            };
+            if one.tunnel.is_some() && !one.opened {
+                return self.tunnel_received(core, user, id, rest);
+            }
+            let Some(flight) = one.flights.front_mut().filter(|flight| flight.times.sent_ns > 0)
+            else {
+                return self.unasked(core, user);
+            };
+            if flight.times.first_ns == 0 {
+                flight.times.first_ns = now_ns;
+            }
+            match self.driver.receive(&mut one.state, rest, &mut one.awaited) {
+                Received::More => return,
+                Received::Complete(whole) => {
+                    rest = rest.get(whole.used..).unwrap_or_default();
+                    self.complete(core, user, whole, !rest.is_empty(), now_ns);
+                }
+                Received::Failed(failure) => {
+                    return self.fail_connection(core, user, failure, now_ns);
+                }
+                // Only returned by drivers that push.
+                Received::Pushed(_) | Received::Closing(_) => return,
+            }
+        }
+    }
+
+    /// Handles a complete answer; `more` if bytes follow it.
+    pub(crate) fn complete<Y: Sys>(
+        &mut self,
+        core: &mut Core<Y, Self>,
+        user: u32,
+        whole: CompleteAnswer,
+        more: bool,
+        now_ns: u64,
+    ) {
+        if self.config.redirects > 0 && self.redirect(core, user, whole, more, now_ns) {
+            return;
+        }
+        if self.config.pipeline == 1 && self.follows_up(user, whole, now_ns) {
+            return self.follow(core, user, whole, more, now_ns);
+        }
+        let Some(one) = self.users.get_mut(user as usize) else {
+            return invariant::broken("each user number is in the table of users");
+        };
+        let Some(flight) = one.flights.pop_front() else {
+            return invariant::broken("an answer belongs to a request in flight");
+        };
+        self.in_flight -= 1;
+        one.redirect = None;
+        let times = Times { done_ns: now_ns, ..flight.times };
+        self.judge(user, Ok(whole.status), whole.body_bytes, times);
+        self.continue_user(core, user, whole, more, now_ns);
+    }
+
+    /// Continues with the connection and its user after an answer.
+    fn continue_user<Y: Sys>(
+        &mut self,
+        core: &mut Core<Y, Self>,
+        user: u32,
+        whole: CompleteAnswer,
+        more: bool,
+        now_ns: u64,
+    ) {
+        let Some(one) = self.users.get_mut(user as usize) else {
+            return invariant::broken("each user number is in the table of users");
+        };
+        let waits = !one.flights.is_empty();
+        if waits && whole.keep {
+            let is_head = one.flights.front().is_some_and(|flight| flight.is_head);
+            one.awaited.begin(self.script.wants(user), false, is_head);
+        } else if waits {
+            // Requests pipelined behind it will not be answered.
+            self.fail_connection(core, user, Failure::Closed, now_ns);
+            return;
+        } else if more {
+            self.unasked(core, user);
+        } else if !whole.keep || self.config.new_connections && !(D::PUSHES && one.on_socket) {
+            self.close_idle(core, user);
+        }
+        let at = self.users.get(user as usize).map(|one| one.activity);
+        match at {
+            Some(Activity::Busy) => self.advance(core, user, now_ns),
+            // The user is done, or parked.
+            Some(Activity::Over | Activity::Parked) => self.close_idle(core, user),
+            _ => {}
+        }
+    }
+
+    /// Whether the script follows up an answer with another request.
+    #[inline]
+    fn follows_up(&mut self, user: u32, whole: CompleteAnswer, now_ns: u64) -> bool {
+        let Some(one) = self.users.get(user as usize) else {
+            invariant::broken("each user number is in the table of users");
+            return false;
+        };
+        let Some(flight) = one.flights.front() else {
+            invariant::broken("an answer belongs to a request in flight");
+            return false;
+        };
+        let answer = Answer {
+            outcome: Ok(whole.status),
+            head: &one.awaited.head,
+            body: &one.awaited.body,
+            is_cut: false,
+            body_bytes: whole.body_bytes,
+            is_warm_up: flight.times.due_ns < self.schedule.measure_ns,
+            times: Times { done_ns: now_ns, ..flight.times },
+        };
+        self.script.follows_up(user, &answer)
+    }
+
+    /// Sends the follow-up of the script as part of the same request.
+    fn follow<Y: Sys>(
+        &mut self,
+        core: &mut Core<Y, Self>,
+        user: u32,
+        whole: CompleteAnswer,
+        more: bool,
+        now_ns: u64,
+    ) {
+        let Some(one) = self.users.get_mut(user as usize) else {
+            return invariant::broken("each user number is in the table of users");
+        };
+        one.hops += 1;
+        if more || !whole.keep || self.config.new_connections {
+            one.opened = false;
+            one.conn.take().into_iter().for_each(|id| core.abort(id));
+        }
+        self.dispatch(core, user, now_ns);
+    }
+
+    /// Follows a redirect. Returns false if the answer is none.
+    fn redirect<Y: Sys>(
+        &mut self,
+        core: &mut Core<Y, Self>,
+        user: u32,
+        whole: CompleteAnswer,
+        more: bool,
+        now_ns: u64,
+    ) -> bool {
+        let Some(one) = self.users.get_mut(user as usize) else {
+            invariant::broken("each user number is in the table of users");
+            return false;
+        };
+        if !matches!(whole.status, 301 | 302 | 303 | 307 | 308) {
+            return false;
+        }
+        let Some(location) = header(&one.awaited.head, "location") else { return false };
+        let request = match &one.redirect {
+            Some(redirect) => redirect,
+            None => self.script.request(user),
+        };
+        let next = request.redirected(whole.status, location, &self.targets);
+        if more || !whole.keep || self.config.new_connections {
+            one.opened = false;
+            one.conn.take().into_iter().for_each(|id| core.abort(id));
+        }
+        let failure = match next {
+            _ if one.hops >= self.config.redirects => Failure::TooManyRedirects,
+            None => Failure::RedirectElsewhere,
+            Some(next) => {
+                one.hops += 1;
+                one.redirect = Some(Box::new(next));
+                self.dispatch(core, user, now_ns);
+                return true;
+            }
+        };
+        self.fail(core, user, failure, now_ns);
+        true
+    }
+
+    /// Closes a connection on which the server sent unsolicited data, as further data cannot be trusted.
+    fn unasked<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32) {
+        self.metrics.counts.unasked.add(1);
+        self.close_idle(core, user);
+    }
+
+    /// Aborts the connection and fails the requests on it.
+    pub(crate) fn fail_connection<Y: Sys>(
+        &mut self,
+        core: &mut Core<Y, Self>,
+        user: u32,
+        failure: Failure,
+        now_ns: u64,
+    ) {
+        let Some(one) = self.users.get_mut(user as usize) else {
+            return invariant::broken("each user number is in the table of users");
+        };
+        one.opened = false;
+        one.conn.take().into_iter().for_each(|id| core.abort(id));
+        self.fail(core, user, failure, now_ns);
+    }
+
+    /// Handles the timeout of the oldest request of a user.
+    pub(crate) fn time_out<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32, now_ns: u64) {
+        let Some(one) = self.users.get(user as usize) else {
+            return invariant::broken("each user number is in the table of users");
+        };
+        let opened = one.opened;
+        let stays = one.flights.front().is_some_and(|flight| flight.kind.leaves_open());
+        if D::PUSHES && opened && stays {
+            return self.fail(core, user, Failure::Timeout, now_ns);
+        }
+        let failure = if opened { Failure::Timeout } else { Failure::ConnectTimeout };
+        self.metrics.counts.connects_failed.add(u64::from(!opened));
+        self.fail_connection(core, user, failure, now_ns);
+    }
+
+    /// Fails all requests in flight of a user, whose connection is closed or unusable.
+    pub(crate) fn fail<Y: Sys>(
+        &mut self,
+        core: &mut Core<Y, Self>,
+        user: u32,
+        failure: Failure,
+        now_ns: u64,
+    ) {
+        let Some(one) = self.users.get_mut(user as usize) else {
+            return invariant::broken("each user number is in the table of users");
+        };
+        one.redirect = None;
+        let flights = std::mem::take(&mut one.flights);
+        let at = one.activity;
+        self.in_flight -= flights.len();
+        for flight in &flights {
+            let times = Times { done_ns: now_ns, ..flight.times };
+            self.judge(user, Err(failure), 0, times);
+        }
+        match at {
+            Activity::Busy if failure.is_of_connect() => {
+                self.sleep(user, now_ns + Requests::CONNECT_REST.as_nanos() as u64);
+            }
+            Activity::Busy => self.advance(core, user, now_ns),
+            Activity::Over | Activity::Parked => self.close_idle(core, user),
+            _ => {}
+        }
+    }
+
+    /// Passes the result of a request to the script, and counts it.
+    #[inline]
+    fn judge(&mut self, user: u32, outcome: Result<u16, Failure>, body_bytes: u64, times: Times) {
+        let Some(one) = self.users.get_mut(user as usize) else {
+            return invariant::broken("each user number is in the table of users");
+        };
+        let is_warm_up = times.due_ns < self.schedule.measure_ns;
+        let decoded = match outcome {
+            Ok(_) => one.awaited.decode(body_bytes),
+            Err(_) => Ok(false),
+        };
+        let Awaited { head, body, decoded: plain, .. } = &one.awaited;
+        let is_cut = decoded != Ok(true) && !body.is_empty() && (body.len() as u64) < body_bytes;
+        let body = if decoded == Ok(true) { plain } else { body };
+        // An answer that cannot be decoded counts as one, but the script gets the failure.
+        let shown = outcome.and_then(|status| decoded.map(|_| status));
+        let answer = Answer { outcome: shown, head, body, is_cut, body_bytes, is_warm_up, times };
+        let judged = self.script.answered(user, &answer);
+        let counts = &self.metrics.counts;
+        if is_warm_up {
+            return counts.warm_up.add(1);
+        }
+        if decoded == Ok(true) {
+            counts.decoded_bytes.add(plain.len() as u64);
+        }
+        if let Ok(status) = outcome {
+            counts.answered.add(1);
+            counts.body_bytes.add(body_bytes);
+            counts.count_status(status);
+            self.timings.answered(&times);
+        } else if outcome != Err(Failure::Unfinished) {
+            self.timings.failed(times.done_ns);
+        }
+        match shown.err().or(judged) {
+            None => counts.ok.add(1),
+            Some(failure) => counts.count_failed(failure),
+        }
+    }
+
+    /// Fails the requests in flight of a user at the end of the run.
+    pub(crate) fn give_up<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32, now_ns: u64) {
+        let Some(one) = self.users.get_mut(user as usize) else {
+            return invariant::broken("each user number is in the table of users");
+        };
+        let flights = std::mem::take(&mut one.flights);
+        self.in_flight -= flights.len();
+        // Waiting for a message that may never be sent is no failure.
+        for flight in flights.iter().filter(|flight| flight.kind != Kind::Await) {
+            let times = Times { done_ns: now_ns, ..flight.times };
+            self.judge(user, Err(Failure::Unfinished), 0, times);
+        }
+        self.close_idle(core, user);
+    }
+
+    pub(crate) fn on_closed<Y: Sys>(&mut self, core: &mut Core<Y, Self>, id: ConnId, why: Closed) {
+        let opened = core.user(id).is_some_and(|socket| socket.opened);
+        if opened {
+            self.metrics.counts.open.sub(1);
+            self.metrics.counts.ended.add(1);
+        }
+        let Some(user) = self.user_of(core, id) else {
+            if D::PUSHES {
+                self.on_inactive_closed(core, id);
+            }
+            return;
+        };
+        let now_ns = core.clock_ns();
+        let Some(one) = self.users.get_mut(user as usize) else {
+            return invariant::broken("each user number is in the table of users");
+        };
+        if D::PUSHES && one.on_socket && opened {
+            self.script.socket_ended(user, SocketEnd::Lost);
+        }
+        (one.conn, one.opened) = (None, false);
+        if !opened {
+            self.metrics.counts.connects_failed.add(1);
+            return self.fail(core, user, Failure::of_closed(why, false), now_ns);
+        }
+        if one.flights.is_empty() {
+            return self.metrics.counts.closed_idle.add(1);
+        }
+        if why != Closed::Gone {
+            return self.fail(core, user, Failure::of_closed(why, true), now_ns);
+        }
+        match self.driver.ended(&mut one.state) {
+            Received::Complete(whole) => {
+                self.complete(core, user, CompleteAnswer { keep: false, ..whole }, false, now_ns);
+            }
+            Received::Failed(failure) => self.fail(core, user, failure, now_ns),
+            _ => self.fail(core, user, Failure::Closed, now_ns),
+        }
+    }
+}

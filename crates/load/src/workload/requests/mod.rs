@@ -1,0 +1,39 @@
+//! Requests and answers: HTTP/1.1, plain TCP and private protocols. [`crate::drive`] runs WebSockets.
+//!
+//! [`drive_requests`] distributes users over workers. A [`Driver`] is the protocol of a connection, a
+//! [`Script`] decides what its user sends; [`Requests`] sets the number of users and when they send.
+//! Each request ends in exactly one [`Answer`] or [`Failure`].
+//!
+//! With [`Driver::PUSHES`] a server may also push messages: they go to the script, whose user may be
+//! waiting for one. [`WebSocket`], [`Cable`] and [`Web`] are such drivers.
+//!
+//! Runs of WebSockets or Action Cable alone use [`crate::Run`], which counts connections instead. Both
+//! use the engine's workers.
+
+pub(crate) mod answer;
+pub(crate) mod config;
+pub(crate) mod drive;
+pub(crate) mod exchange;
+pub(crate) mod pushes;
+pub(crate) mod request;
+pub(crate) mod requester;
+pub(crate) mod route;
+pub(crate) mod schedule;
+pub(crate) mod script;
+pub(crate) mod user;
+
+pub use self::answer::{Answer, Awaited, Times, Wants};
+pub use self::config::{Pace, Requests};
+pub use self::drive::{RequestsOutcome, drive_requests};
+pub use self::request::{HttpRequest, Kind, Request};
+pub use self::script::{Accepted, Fixed, Part, Script, SocketEnd, Step};
+pub use crate::outcome::failure::Failure;
+pub use crate::outcome::request_metrics::RequestSnapshot;
+pub use crate::outcome::requests::{RequestConnections, RequestCounts, RequestSummary};
+pub use crate::transport::cable::Cable;
+pub use crate::transport::driver::{CompleteAnswer, Driver, Push, Received};
+pub use crate::transport::http1::Http1;
+pub use crate::transport::target_table::{REDIRECT_HOSTS_MAX, TargetTable};
+pub use crate::transport::tcp::{Expect, Prefix, Tcp};
+pub use crate::transport::web::Web;
+pub use crate::transport::websocket::WebSocket;

@@ -1,0 +1,256 @@
+//! Connections with pushed messages: a user has one HTTP connection and one WebSocket, one of which is
+//! active at a time. Nothing of this is compiled for drivers without [`Driver::PUSHES`].
+
+use engine::invariant;
+use engine::{Closed, ConnId, Core, Sys};
+
+use crate::outcome::failure::Failure;
+use crate::transport::driver::{CompleteAnswer, Driver, Received};
+use crate::workload::requests::request::Kind;
+use crate::workload::requests::requester::Requester;
+use crate::workload::requests::script::Script;
+use crate::workload::requests::script::SocketEnd;
+
+impl<D: Driver, S: Script> Requester<D, S> {
+    /// Activates the connection for the latest request. False if there is none, and the request has
+    /// failed.
+    pub(crate) fn choose<Y: Sys>(
+        &mut self,
+        core: &mut Core<Y, Self>,
+        user: u32,
+        now_ns: u64,
+    ) -> bool {
+        let (kind, awaits) = (self.script.kind(user), self.script.awaits(user));
+        let Some(one) = self.users.get_mut(user as usize) else {
+            invariant::broken("each user number is in the table of users");
+            return false;
+        };
+        one.activate(kind != Kind::Plain);
+        if let Some(flight) = one.flights.back_mut() {
+            (flight.kind, flight.awaits) = (kind, awaits || kind == Kind::Await);
+        }
+        match kind {
+            Kind::Plain => true,
+            Kind::Connect | Kind::ConnectCable => {
+                self.close_active(core, user);
+                true
+            }
+            _ if one.opened => true,
+            _ => {
+                self.fail(core, user, Failure::NotConnected, now_ns);
+                false
+            }
+        }
+    }
+
+    /// Schedules the end of a request that needs no answer, or whose answer may be in the inbox.
+    pub(crate) fn schedule_finish(&mut self, user: u32) {
+        let flight = self.users.get(user as usize).and_then(|one| one.flights.front());
+        let over = flight.is_some_and(|flight| match flight.kind {
+            Kind::Text | Kind::Binary => !flight.awaits,
+            kind => kind == Kind::Await,
+        });
+        if over {
+            self.soon.push(user);
+        }
+    }
+
+    /// Ends the scheduled requests. It runs later so that a flow of them does not recurse.
+    pub(crate) fn finish_soon<Y: Sys>(&mut self, core: &mut Core<Y, Self>) {
+        for user in std::mem::take(&mut self.soon) {
+            let now_ns = core.clock_ns();
+            let Some(one) = self.users.get_mut(user as usize) else {
+                invariant::broken("each user number is in the table of users");
+                continue;
+            };
+            let flight = one.flights.front().filter(|flight| flight.times.sent_ns > 0);
+            let body_bytes = match flight.map(|flight| (flight.kind, flight.awaits)) {
+                Some((Kind::Text | Kind::Binary, false)) => 0,
+                Some((Kind::Await, _)) => match self.script.recall(user) {
+                    Some(message) => {
+                        one.awaited.body(&message);
+                        message.len() as u64
+                    }
+                    None => continue,
+                },
+                _ => continue,
+            };
+            let whole = CompleteAnswer { used: 0, status: 0, keep: true, body_bytes };
+            self.complete(core, user, whole, false, now_ns);
+        }
+    }
+
+    /// The user of a connection, and whether it is the inactive one.
+    fn owner<Y: Sys>(&self, core: &Core<Y, Self>, id: ConnId) -> Option<(u32, bool)> {
+        let user = core.user(id)?.user;
+        let one = self.users.get(user as usize)?;
+        let inactive = || one.inactive.as_ref().is_some_and(|inactive| inactive.conn == Some(id));
+        match one.conn == Some(id) {
+            true => Some((user, false)),
+            false => inactive().then_some((user, true)),
+        }
+    }
+
+    pub(crate) fn on_pushing_data<Y: Sys>(
+        &mut self,
+        core: &mut Core<Y, Self>,
+        id: ConnId,
+        data: &[u8],
+    ) {
+        let now_ns = core.clock_ns();
+        let mut rest = data;
+        while !rest.is_empty() {
+            let Some((user, is_inactive)) = self.owner(core, id) else { return };
+            let Some(one) = self.users.get_mut(user as usize) else {
+                return invariant::broken("each user number is in the table of users");
+            };
+            if one.tunnel.is_some() && !one.opened && !is_inactive {
+                return self.tunnel_received(core, user, id, rest);
+            }
+            let on_socket = one.on_socket != is_inactive;
+            let sent = one.flights.front().is_some_and(|flight| flight.times.sent_ns > 0);
+            let waits = !is_inactive && sent;
+            if !on_socket && !waits {
+                self.metrics.counts.unasked.add(1);
+                return self.drop_connection(core, user, is_inactive, false);
+            }
+            let state = match (is_inactive, &mut one.inactive) {
+                (true, Some(inactive)) => &mut inactive.state,
+                _ => &mut one.state,
+            };
+            let received = self.driver.receive(state, rest, &mut one.awaited);
+            let reply = self.driver.reply();
+            if !reply.is_empty() {
+                core.write(id, reply);
+            }
+            match received {
+                Received::More => return,
+                Received::Pushed(used) => {
+                    rest = rest.get(used..).unwrap_or_default();
+                    self.pushed(core, user, waits, now_ns);
+                }
+                Received::Complete(whole) => {
+                    rest = rest.get(whole.used..).unwrap_or_default();
+                    if waits {
+                        let more = !on_socket && !rest.is_empty();
+                        self.complete(core, user, whole, more, now_ns);
+                    } else if !whole.keep {
+                        return self.drop_connection(core, user, is_inactive, true);
+                    }
+                }
+                Received::Closing(code) => {
+                    self.script.socket_ended(user, SocketEnd::Closed(code));
+                    self.drop_connection(core, user, is_inactive, true);
+                    return self.fail_waiting(core, user, is_inactive, Failure::Closed, now_ns);
+                }
+                Received::Failed(failure) => {
+                    if on_socket {
+                        self.script.socket_ended(user, SocketEnd::Failed(failure));
+                    }
+                    self.drop_connection(core, user, is_inactive, on_socket);
+                    return self.fail_waiting(core, user, is_inactive, failure, now_ns);
+                }
+            }
+        }
+    }
+
+    /// Fails what a user awaits on a closed connection.
+    fn fail_waiting<Y: Sys>(
+        &mut self,
+        core: &mut Core<Y, Self>,
+        user: u32,
+        is_inactive: bool,
+        failure: Failure,
+        now_ns: u64,
+    ) {
+        let waits = self.users.get(user as usize).is_some_and(|one| !one.flights.is_empty());
+        if waits && !is_inactive {
+            self.fail(core, user, failure, now_ns);
+        }
+    }
+
+    /// Passes a pushed message to the script.
+    fn pushed<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32, waits: bool, now_ns: u64) {
+        let Some(one) = self.users.get_mut(user as usize) else {
+            return invariant::broken("each user number is in the table of users");
+        };
+        let waits = waits && one.flights.front().is_some_and(|flight| flight.awaits);
+        let push = self.driver.message();
+        if !self.script.pushed(user, &push, waits, now_ns) || !waits {
+            return;
+        }
+        one.awaited.body(push.data);
+        let body_bytes = push.data.len() as u64;
+        let whole = CompleteAnswer { used: 0, status: 0, keep: true, body_bytes };
+        self.complete(core, user, whole, false, now_ns);
+    }
+
+    /// Closes a connection of a user; if `gracefully`, after pending data is sent.
+    fn drop_connection<Y: Sys>(
+        &mut self,
+        core: &mut Core<Y, Self>,
+        user: u32,
+        is_inactive: bool,
+        gracefully: bool,
+    ) {
+        let Some(one) = self.users.get_mut(user as usize) else {
+            return invariant::broken("each user number is in the table of users");
+        };
+        let (conn, opened) = match (is_inactive, &mut one.inactive) {
+            (true, Some(inactive)) => (&mut inactive.conn, &mut inactive.opened),
+            _ => (&mut one.conn, &mut one.opened),
+        };
+        let gracefully = gracefully && std::mem::take(opened);
+        *opened = false;
+        match conn.take() {
+            Some(id) if gracefully => core.end_after(id, Closed::ByUs),
+            Some(id) => core.abort(id),
+            None => {}
+        }
+    }
+
+    /// Closes the active connection, with a close frame if the protocol has one.
+    pub(crate) fn close_active<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32) {
+        let Some(one) = self.users.get_mut(user as usize) else {
+            return invariant::broken("each user number is in the table of users");
+        };
+        if let Some(id) = one.conn.filter(|_| one.opened) {
+            let bytes = self.driver.close(&mut one.state);
+            if !bytes.is_empty() {
+                core.write(id, bytes);
+            }
+        }
+        self.drop_connection(core, user, false, true);
+    }
+
+    /// Closes the inactive connection.
+    pub(crate) fn close_inactive<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32) {
+        let Some(one) = self.users.get_mut(user as usize) else {
+            return invariant::broken("each user number is in the table of users");
+        };
+        let Some(inactive) = &mut one.inactive else { return };
+        if let Some(id) = inactive.conn.filter(|_| inactive.opened) {
+            let bytes = self.driver.close(&mut inactive.state);
+            if !bytes.is_empty() {
+                core.write(id, bytes);
+            }
+        }
+        self.drop_connection(core, user, true, true);
+    }
+
+    /// Handles the end of an inactive connection.
+    pub(crate) fn on_inactive_closed<Y: Sys>(&mut self, core: &mut Core<Y, Self>, id: ConnId) {
+        let Some((user, true)) = self.owner(core, id) else { return };
+        let Some(one) = self.users.get_mut(user as usize) else {
+            return invariant::broken("each user number is in the table of users");
+        };
+        let is_socket = !one.on_socket;
+        if let Some(inactive) = &mut one.inactive {
+            (inactive.conn, inactive.opened) = (None, false);
+        }
+        self.metrics.counts.closed_idle.add(1);
+        if is_socket {
+            self.script.socket_ended(user, SocketEnd::Lost);
+        }
+    }
+}

@@ -1,0 +1,600 @@
+//! [`Requester`]: the worker handler of a run of requests: when its users send and wait, and when the
+//! run ends. Connections are handled in [`crate::workload::requests::exchange`].
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+
+use engine::invariant;
+use engine::{Answer, Closed, ConnId, Core, Handler, Incoming, Response, Sys};
+use wire::websocket::OpCode;
+
+use crate::outcome::request_metrics::RequestMetrics;
+use crate::outcome::timings::Timings;
+use crate::transport::driver::Driver;
+use crate::transport::sources::Sources;
+use crate::transport::target_table::TargetTable;
+use crate::workload::requests::config::Requests;
+use crate::workload::requests::route::ConnectRoute;
+use crate::workload::requests::schedule::{NextSend, Schedule};
+use crate::workload::requests::script::{Part, Script, SocketEnd, Step};
+use crate::workload::requests::user::{Activity, Socket, User};
+
+/// Users started, and due requests sent, per turn.
+const STARTS_PER_TURN: u32 = 64;
+const SENDS_PER_TURN: usize = 256;
+/// How often the number of users is updated with stages.
+const STAGE_NS: u64 = 20_000_000;
+/// How often a user that stays is checked.
+const STAY_NS: u64 = 20_000_000;
+
+/// An order of the main thread.
+pub(crate) enum Order {
+    /// Begin the run at this time.
+    Begin(u64),
+    /// End the run now.
+    Stop,
+    /// The name of a target was resolved.
+    Resolved,
+}
+
+/// Why a user is woken.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Wake {
+    Rested,
+    Timeout,
+    /// It stays, and may be done now.
+    Stayed,
+    ConnectTimeout,
+    /// The queue of its UNIX socket was full.
+    Connect,
+}
+
+/// The stage of a run.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum Stage {
+    Waiting,
+    Running,
+    /// Nothing more is sent; answers are awaited until then.
+    Ending(u64),
+    Over,
+}
+
+/// One worker's side of a run.
+pub(crate) struct Requester<D: Driver, S: Script> {
+    pub(crate) config: Arc<Requests>,
+    pub(crate) targets: TargetTable,
+    /// Routes to targets by number, made on first use.
+    pub(crate) routes: Vec<Option<ConnectRoute>>,
+    /// Users that wait for a name to be resolved.
+    awaiting_lookup: Vec<u32>,
+    pub(crate) metrics: Arc<RequestMetrics>,
+    pub(crate) driver: D,
+    pub(crate) script: S,
+    pub(crate) part: Part,
+    pub(crate) sources: Sources,
+    /// How many source addresses ran out of ports.
+    pub(crate) changes: u32,
+    pub(crate) users: Vec<User<D::State>>,
+    pub(crate) schedule: Schedule,
+    pub(crate) timings: Timings,
+    /// Requests in flight.
+    pub(crate) in_flight: usize,
+    pub(crate) timeout_ns: u64,
+    /// Users that are not done.
+    alive: usize,
+    /// Users below this have begun.
+    started: u32,
+    /// Users that are ready; the last is used first, so that no more connections are opened than
+    /// needed.
+    idle: Vec<u32>,
+    /// Whether the sending user was idle when its request was due.
+    was_free: bool,
+    parked: Vec<u32>,
+    /// Wake-ups of users: ends of pauses, and timeouts.
+    wakes: BinaryHeap<Reverse<(u64, u32, Wake)>>,
+    next_stage_ns: u64,
+    stage: Stage,
+    /// Users whose request may end without an answer; see `pushes.rs`.
+    pub(crate) soon: Vec<u32>,
+}
+
+impl<D: Driver, S: Script> Requester<D, S> {
+    pub(crate) fn new(
+        config: Arc<Requests>,
+        targets: TargetTable,
+        metrics: Arc<RequestMetrics>,
+        sources: Sources,
+        part: Part,
+        driver: D,
+        script: S,
+    ) -> Requester<D, S> {
+        let schedule = Schedule::new(&config, part, 0);
+        let timeout_ns = u64::try_from(config.timeout.as_nanos()).unwrap_or(u64::MAX);
+        Requester {
+            config,
+            targets,
+            routes: Vec::new(),
+            awaiting_lookup: Vec::new(),
+            metrics,
+            driver,
+            script,
+            part,
+            sources,
+            changes: 0,
+            users: Vec::new(),
+            schedule,
+            timings: Timings::new(),
+            in_flight: 0,
+            timeout_ns,
+            alive: part.users as usize,
+            started: 0,
+            idle: Vec::new(),
+            was_free: false,
+            parked: Vec::new(),
+            wakes: BinaryHeap::new(),
+            next_stage_ns: 0,
+            stage: Stage::Waiting,
+            soon: Vec::new(),
+        }
+    }
+
+    fn begin<Y: Sys>(&mut self, core: &mut Core<Y, Self>, begin_ns: u64) {
+        self.schedule = Schedule::new(&self.config, self.part, begin_ns);
+        self.script.start(&self.targets, self.schedule.measure_ns);
+        self.users = (0..self.part.users).map(|_| User::new()).collect();
+        if D::PUSHES {
+            self.driver.seed(core.random());
+        }
+        self.stage = Stage::Running;
+    }
+
+    // ---- users ----
+
+    /// Executes the next step of a user that can send another request.
+    pub(crate) fn advance<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32, now_ns: u64) {
+        if self.stage != Stage::Running {
+            return self.retire(core, user);
+        }
+        match self.script.next(user, now_ns) {
+            Step::Send => self.ready(core, user, now_ns),
+            Step::Wait(time) => {
+                let time_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+                self.sleep(user, now_ns.saturating_add(time_ns));
+            }
+            Step::Fail(failure) => {
+                if let Some(one) = self.users.get_mut(user as usize) {
+                    one.refused = Some(failure);
+                }
+                self.ready(core, user, now_ns);
+            }
+            Step::End => self.retire(core, user),
+        }
+    }
+
+    /// Sends the request of a user, or queues the user until one is due.
+    fn ready<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32, now_ns: u64) {
+        if self.schedule.is_staged() && user >= self.schedule.users_at(now_ns) {
+            return self.park(core, user);
+        }
+        match self.schedule.take(now_ns) {
+            NextSend::Due(due_ns) => {
+                // It is late although another user, or this one with pipelining, was free.
+                if self.was_free || !self.idle.is_empty() {
+                    self.note_late(due_ns, now_ns);
+                }
+                self.send(core, user, due_ns, now_ns);
+            }
+            NextSend::Later => {
+                self.set(user, Activity::Idle);
+                self.idle.push(user);
+            }
+            NextSend::Over => self.retire(core, user),
+        }
+    }
+
+    /// Records how late a request is sent although a user was free.
+    fn note_late(&mut self, due_ns: u64, now_ns: u64) {
+        if due_ns >= self.schedule.measure_ns {
+            self.timings.late(now_ns.saturating_sub(due_ns));
+        }
+    }
+
+    /// Suspends a user.
+    pub(crate) fn sleep(&mut self, user: u32, until_ns: u64) {
+        self.set(user, Activity::Asleep(until_ns));
+        self.wakes.push(Reverse((until_ns, user, Wake::Rested)));
+    }
+
+    /// Parks a surplus user: it closes its connection and waits.
+    fn park<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32) {
+        self.set(user, Activity::Parked);
+        if let Some(one) = self.users.get_mut(user as usize) {
+            // When it resumes, its script decides again.
+            one.refused = None;
+        }
+        self.parked.push(user);
+        if D::PUSHES {
+            self.script.socket_ended(user, SocketEnd::Parked);
+        }
+        self.close_idle(core, user);
+        if D::PUSHES {
+            self.close_inactive(core, user);
+        }
+    }
+
+    /// Ends a user. Its requests in flight are still awaited.
+    fn retire<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32) {
+        let Some(one) = self.users.get_mut(user as usize) else {
+            return invariant::broken("each user number is in the table of users");
+        };
+        let stays = one.activity == Activity::Staying && self.stage != Stage::Over;
+        if one.activity == Activity::Over || stays {
+            return;
+        }
+        if D::PUSHES && self.stage != Stage::Over && self.script.stays(user, core.clock_ns()) {
+            one.activity = Activity::Staying;
+            self.wakes.push(Reverse((core.clock_ns() + STAY_NS, user, Wake::Stayed)));
+            return;
+        }
+        one.activity = Activity::Over;
+        self.alive -= 1;
+        self.close_idle(core, user);
+        if D::PUSHES {
+            self.close_inactive(core, user);
+        }
+    }
+
+    /// Closes the connection of a user without requests in flight.
+    pub(crate) fn close_idle<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32) {
+        let Some(one) = self.users.get_mut(user as usize) else {
+            return invariant::broken("each user number is in the table of users");
+        };
+        if one.flights.is_empty() {
+            if D::PUSHES && one.on_socket {
+                return self.close_active(core, user);
+            }
+            one.opened = false;
+            one.conn.take().into_iter().for_each(|id| core.abort(id));
+        }
+    }
+
+    fn set(&mut self, user: u32, activity: Activity) {
+        if let Some(one) = self.users.get_mut(user as usize) {
+            one.activity = activity;
+        }
+    }
+
+    /// Sets the wake-up for the timeout of a request.
+    pub(crate) fn arm(&mut self, user: u32, begun_ns: u64) {
+        let at_ns = begun_ns.saturating_add(self.timeout_of(user));
+        let Some(one) = self.users.get_mut(user as usize) else {
+            return invariant::broken("each user number is in the table of users");
+        };
+        if one.armed_ns == 0 || at_ns < one.armed_ns {
+            one.armed_ns = at_ns;
+            self.wakes.push(Reverse((at_ns, user, Wake::Timeout)));
+        }
+    }
+
+    /// The timeout of the request of a user.
+    #[inline]
+    fn timeout_of(&self, user: u32) -> u64 {
+        let limit = if D::PUSHES { self.script.limit(user) } else { None };
+        let nanoseconds = limit.map(|limit| u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX));
+        nanoseconds.unwrap_or(self.timeout_ns)
+    }
+
+    /// Sets the wake-up for the timeout of a connect.
+    pub(crate) fn arm_connect(&mut self, user: u32, now_ns: u64) {
+        let Some(timeout) = self.config.connect_timeout else { return };
+        let Some(one) = self.users.get_mut(user as usize) else {
+            return invariant::broken("each user number is in the table of users");
+        };
+        one.connect_ns = now_ns;
+        if !one.is_connect_armed {
+            one.is_connect_armed = true;
+            let at_ns = now_ns.saturating_add(timeout.as_nanos() as u64);
+            self.wakes.push(Reverse((at_ns, user, Wake::ConnectTimeout)));
+        }
+    }
+
+    /// Retries a connect after a pause, as the queue of the UNIX socket is full.
+    pub(crate) fn connect_later(&mut self, user: u32, now_ns: u64) {
+        let at_ns = now_ns + Requests::CONNECT_REST.as_nanos() as u64;
+        self.wakes.push(Reverse((at_ns, user, Wake::Connect)));
+    }
+
+    /// Suspends a user until the name of its target is resolved.
+    pub(crate) fn wait_for_lookup(&mut self, user: u32) {
+        if let Some(one) = self.users.get_mut(user as usize).filter(|one| !one.awaits_lookup) {
+            one.awaits_lookup = true;
+            self.awaiting_lookup.push(user);
+        }
+    }
+
+    fn connect_resolved<Y: Sys>(&mut self, core: &mut Core<Y, Self>) {
+        let now_ns = core.clock_ns();
+        for user in std::mem::take(&mut self.awaiting_lookup) {
+            let Some(one) = self.users.get_mut(user as usize) else {
+                invariant::broken("each user number is in the table of users");
+                continue;
+            };
+            one.awaits_lookup = false;
+            if one.conn.is_none() && !one.flights.is_empty() {
+                self.connect(core, user, now_ns);
+            }
+        }
+    }
+
+    // ---- parts of a turn ----
+
+    fn start_users<Y: Sys>(&mut self, core: &mut Core<Y, Self>) {
+        for _ in 0..STARTS_PER_TURN {
+            if self.started >= self.part.users || self.stage != Stage::Running {
+                return;
+            }
+            let user = self.started;
+            self.started += 1;
+            self.advance(core, user, core.clock_ns());
+        }
+    }
+
+    fn wake_users<Y: Sys>(&mut self, core: &mut Core<Y, Self>, now_ns: u64) {
+        while let Some(&Reverse((at_ns, user, why))) = self.wakes.peek() {
+            if at_ns > now_ns {
+                return;
+            }
+            self.wakes.pop();
+            match why {
+                Wake::Rested => self.wake(core, user, now_ns),
+                Wake::Timeout => self.look_at_timeout(core, user, at_ns, now_ns),
+                Wake::Stayed => {
+                    self.set(user, Activity::Busy);
+                    self.retire(core, user);
+                }
+                Wake::ConnectTimeout => self.look_at_connect(core, user, now_ns),
+                Wake::Connect => self.connect_again(core, user, now_ns),
+            }
+        }
+    }
+
+    fn wake<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32, now_ns: u64) {
+        let Some(one) = self.users.get_mut(user as usize) else {
+            return invariant::broken("each user number is in the table of users");
+        };
+        if matches!(one.activity, Activity::Asleep(until_ns) if until_ns <= now_ns) {
+            one.activity = Activity::Busy;
+            self.advance(core, user, now_ns);
+        }
+    }
+
+    /// Checks whether the request of a user has timed out; it may be a newer one.
+    fn look_at_timeout<Y: Sys>(
+        &mut self,
+        core: &mut Core<Y, Self>,
+        user: u32,
+        at_ns: u64,
+        now_ns: u64,
+    ) {
+        let timeout_ns = self.timeout_of(user);
+        let Some(one) = self.users.get_mut(user as usize) else {
+            return invariant::broken("each user number is in the table of users");
+        };
+        if one.armed_ns != at_ns {
+            // A wake-up that was set later was due sooner, and has replaced this one.
+            return;
+        }
+        one.armed_ns = 0;
+        let Some(flight) = one.flights.front() else { return };
+        let begun_ns = flight.times.begun_ns;
+        if begun_ns.saturating_add(timeout_ns) <= now_ns {
+            self.time_out(core, user, now_ns);
+        } else {
+            self.arm(user, begun_ns);
+        }
+    }
+
+    /// Checks whether the connect of a user has timed out; it may be a newer one, or none.
+    fn look_at_connect<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32, now_ns: u64) {
+        let Some(timeout) = self.config.connect_timeout else { return };
+        let Some(one) = self.users.get_mut(user as usize) else {
+            return invariant::broken("each user number is in the table of users");
+        };
+        one.is_connect_armed = false;
+        if one.opened || one.flights.is_empty() {
+            return;
+        }
+        let (begun_ns, timeout_ns) = (one.connect_ns, timeout.as_nanos() as u64);
+        if begun_ns.saturating_add(timeout_ns) <= now_ns {
+            self.time_out(core, user, now_ns);
+        } else {
+            self.arm_connect(user, begun_ns);
+        }
+    }
+
+    fn connect_again<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32, now_ns: u64) {
+        let Some(one) = self.users.get(user as usize) else {
+            return invariant::broken("each user number is in the table of users");
+        };
+        if one.conn.is_none() && !one.awaits_lookup && !one.flights.is_empty() {
+            self.connect(core, user, now_ns);
+        }
+    }
+
+    /// Sends the requests that are due. Returns true if more may be due.
+    fn send_due<Y: Sys>(&mut self, core: &mut Core<Y, Self>) -> bool {
+        for _ in 0..SENDS_PER_TURN {
+            let Some(&user) = self.idle.last() else { return false };
+            let now_ns = core.clock_ns();
+            match self.schedule.take(now_ns) {
+                NextSend::Due(due_ns) => {
+                    self.idle.pop();
+                    self.note_late(due_ns, now_ns);
+                    self.was_free = true;
+                    self.send(core, user, due_ns, now_ns);
+                    self.was_free = false;
+                }
+                NextSend::Later => return false,
+                NextSend::Over => {
+                    self.idle.pop();
+                    self.retire(core, user);
+                }
+            }
+        }
+        true
+    }
+
+    /// Resumes parked users if the stage has more users now.
+    fn look_at_stage<Y: Sys>(&mut self, core: &mut Core<Y, Self>, now_ns: u64) {
+        if !self.schedule.is_staged() || now_ns < self.next_stage_ns {
+            return;
+        }
+        self.next_stage_ns = now_ns + STAGE_NS;
+        let users = self.schedule.users_at(now_ns);
+        let parked = std::mem::take(&mut self.parked);
+        for user in parked {
+            if user < users {
+                self.set(user, Activity::Busy);
+                self.advance(core, user, now_ns);
+            } else {
+                self.parked.push(user);
+            }
+        }
+    }
+
+    /// Stops sending: users without a request end, the others have a grace period.
+    fn begin_ending<Y: Sys>(&mut self, core: &mut Core<Y, Self>, now_ns: u64) {
+        self.stage = Stage::Ending(now_ns.saturating_add(self.grace_ns()));
+        self.metrics.set_untaken(self.schedule.untaken(now_ns));
+        (self.idle, self.parked) = (Vec::new(), Vec::new());
+        self.started = self.part.users;
+        for user in 0..self.part.users {
+            let waits = self
+                .users
+                .get(user as usize)
+                .is_some_and(|one| one.activity == Activity::Busy && !one.flights.is_empty());
+            // The others end with their answer.
+            if !waits {
+                self.retire(core, user);
+            }
+        }
+    }
+
+    fn stop<Y: Sys>(&mut self, core: &mut Core<Y, Self>, now_ns: u64) {
+        if self.stage == Stage::Running {
+            self.schedule.until_ns = now_ns;
+            self.begin_ending(core, now_ns);
+        }
+        if self.config.stops_at_once && matches!(self.stage, Stage::Ending(_)) {
+            self.stage = Stage::Ending(now_ns);
+        }
+    }
+
+    /// The grace period for answers at the end. It includes the slowest service time, so that a slow
+    /// server is not counted as failing.
+    fn grace_ns(&self) -> u64 {
+        let slowest_ns = (self.timings.slowest_ms() * 1e6) as u64;
+        let grace = Requests::GRACE.max(self.script.grace());
+        slowest_ns.saturating_add(grace.as_nanos() as u64)
+    }
+
+    fn finish<Y: Sys>(&mut self, core: &mut Core<Y, Self>, now_ns: u64) {
+        self.stage = Stage::Over;
+        // Waiting without an answer does not prolong the measured time.
+        let settled_ns = self.timings.settled_ns();
+        let is_at_end = self.schedule.is_at_end(now_ns);
+        let end_ns = if is_at_end { self.schedule.until_ns } else { 0 };
+        self.metrics.set_over(settled_ns.max(end_ns));
+        for user in 0..self.part.users {
+            self.give_up(core, user, now_ns);
+            self.retire(core, user);
+        }
+        self.timings.flush_rest(&self.metrics.timed);
+        self.metrics.set_done();
+    }
+
+    fn next_ns(&self, now_ns: u64) -> Option<u64> {
+        let end_ns = match self.stage {
+            Stage::Ending(give_up_ns) => give_up_ns,
+            _ => self.schedule.until_ns,
+        };
+        let due_ns = self.schedule.next_ns().filter(|_| !self.idle.is_empty());
+        let wake_ns = self.wakes.peek().map(|Reverse((at_ns, ..))| *at_ns);
+        let soon_ns = (!self.soon.is_empty()).then_some(now_ns);
+        let stage_ns = self.schedule.is_staged().then_some(self.next_stage_ns);
+        let start_ns = (self.started < self.part.users).then_some(now_ns);
+        let end_ns = Some(end_ns).filter(|end_ns| *end_ns < u64::MAX);
+        let all = [end_ns, due_ns, wake_ns, stage_ns, start_ns, soon_ns, self.timings.next_ns()];
+        all.into_iter().flatten().min()
+    }
+}
+
+impl<D: Driver, S: Script> Handler for Requester<D, S> {
+    type User = Socket;
+    type Post = Order;
+
+    /// Never called: a client does not listen.
+    fn request<Y: Sys>(&mut self, _: &mut Core<Y, Self>, _: ConnId, _: &Incoming) -> Answer {
+        Answer::Respond(Response::text(404, "This is a client.\n"))
+    }
+
+    /// Never called: its connections are raw.
+    fn open<Y: Sys>(&mut self, _: &mut Core<Y, Self>, _: ConnId) {}
+
+    fn message<Y: Sys>(&mut self, _: &mut Core<Y, Self>, _: ConnId, _: OpCode, _: &mut [u8]) {}
+
+    fn connected<Y: Sys>(&mut self, core: &mut Core<Y, Self>, id: ConnId) {
+        self.on_connected(core, id);
+    }
+
+    fn data<Y: Sys>(&mut self, core: &mut Core<Y, Self>, id: ConnId, data: &mut [u8]) {
+        if D::PUSHES {
+            self.on_pushing_data(core, id, data);
+        } else {
+            self.on_data(core, id, data);
+        }
+    }
+
+    fn closed<Y: Sys>(&mut self, core: &mut Core<Y, Self>, id: ConnId, why: Closed, _: bool) {
+        self.on_closed(core, id, why);
+    }
+
+    fn post<Y: Sys>(&mut self, core: &mut Core<Y, Self>, order: Order) {
+        match order {
+            Order::Begin(begin_ns) => self.begin(core, begin_ns),
+            Order::Resolved => self.connect_resolved(core),
+            Order::Stop => self.stop(core, core.now_ns()),
+        }
+    }
+
+    fn turn<Y: Sys>(&mut self, core: &mut Core<Y, Self>) -> Option<u64> {
+        let now_ns = core.now_ns();
+        if matches!(self.stage, Stage::Waiting | Stage::Over) {
+            return None;
+        }
+        if self.stage == Stage::Running && now_ns < self.schedule.begin_ns {
+            return Some(self.schedule.begin_ns);
+        }
+        self.start_users(core);
+        if D::PUSHES {
+            self.finish_soon(core);
+        }
+        self.wake_users(core, now_ns);
+        self.look_at_stage(core, now_ns);
+        let more = self.schedule.is_open() && self.send_due(core);
+        let is_over = match self.stage {
+            Stage::Ending(give_up_ns) => now_ns >= give_up_ns,
+            _ => false,
+        };
+        if is_over || self.alive == 0 && self.in_flight == 0 {
+            self.finish(core, now_ns);
+            return None;
+        }
+        if self.stage == Stage::Running && now_ns >= self.schedule.until_ns {
+            self.begin_ending(core, now_ns);
+        }
+        self.timings.flush(&self.metrics.timed, now_ns);
+        if more { Some(now_ns) } else { self.next_ns(now_ns) }
+    }
+}

@@ -1,0 +1,192 @@
+//! [`Script`]: what users send. [`Fixed`] repeats one request and is the fast path; scenarios are
+//! another implementation.
+
+use std::time::Duration;
+
+use crate::outcome::failure::Failure;
+use crate::transport::driver::Push;
+use crate::transport::target_table::TargetTable;
+use crate::workload::requests::answer::{Answer, Wants};
+use crate::workload::requests::request::{Kind, Request};
+
+/// The next step of a user.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// Send [`Script::request`] as soon as the schedule allows.
+    Send,
+    /// Pause, then call [`Script::next`] again.
+    Wait(Duration),
+    /// The request cannot be sent: it fails as soon as the schedule allows.
+    Fail(Failure),
+    /// The user is done.
+    End,
+}
+
+/// The users of a worker: numbers `first`, `first + stride` and so on.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Part {
+    /// The worker's number.
+    pub worker: u16,
+    /// The number of the worker's user 0.
+    pub first: u64,
+    /// The difference between the numbers of two users.
+    pub stride: u64,
+    /// Users of this worker.
+    pub users: u32,
+}
+
+impl Part {
+    /// The number in the run of a user of this worker.
+    #[must_use]
+    pub fn number(&self, user: u32) -> u64 {
+        self.first + u64::from(user) * self.stride
+    }
+}
+
+/// The script of the users of one worker. They are numbered from 0; [`Part::number`] is the number in
+/// the run. The calls for every request, once each unless noted: `next` returning [`Step::Send`],
+/// `wants`, `request`, and finally `answered`; after [`Step::Fail`] only `answered`.
+pub trait Script: Send + 'static {
+    /// Called at the start, with the targets and the end of the warm-up.
+    fn start(&mut self, _targets: &TargetTable, _measure_ns: u64) {}
+
+    /// The next step of a user without a request in flight.
+    fn next(&mut self, user: u32, now_ns: u64) -> Step;
+
+    /// The request to send now. Called again for a redirect.
+    fn request(&mut self, user: u32) -> &Request;
+
+    /// The parts of the answer that the script needs.
+    #[inline]
+    fn wants(&self, _user: u32) -> Wants {
+        Wants::Nothing
+    }
+
+    /// Whether a complete answer is followed up by another request, which [`Script::request`] then
+    /// returns. It is sent at once, counts as a redirect, and its answer is that of the first request.
+    /// Not called with pipelining.
+    #[inline]
+    fn follows_up(&mut self, _user: u32, _answer: &Answer<'_>) -> bool {
+        false
+    }
+
+    /// Takes the result of a request. Returns a failure if a complete answer is not as expected.
+    fn answered(&mut self, user: u32, answer: &Answer<'_>) -> Option<Failure>;
+
+    // Only for drivers with `PUSHES`:
+
+    /// The kind of the next request. All but [`Kind::Plain`] use the user's WebSocket.
+    fn kind(&self, _user: u32) -> Kind {
+        Kind::Plain
+    }
+
+    /// Whether a sent message is answered by one that [`Script::pushed`] accepts.
+    fn awaits(&self, _user: u32) -> bool {
+        false
+    }
+
+    /// The timeout of the request in flight, if it differs from that of the run.
+    fn limit(&self, _user: u32) -> Option<Duration> {
+        None
+    }
+
+    /// Called before a request is sent.
+    fn begin(&mut self, _user: u32, _now_ns: u64) {}
+
+    /// Takes a pushed message. If the user `waits` for one: returns whether it is this one.
+    fn pushed(&mut self, _user: u32, _push: &Push<'_>, _waits: bool, _now_ns: u64) -> bool {
+        false
+    }
+
+    /// Takes an earlier message that matches what the user waits for.
+    fn recall(&mut self, _user: u32) -> Option<Vec<u8>> {
+        None
+    }
+
+    /// Called when the user's WebSocket ends other than by its steps.
+    fn socket_ended(&mut self, _user: u32, _end: SocketEnd) {}
+
+    /// Whether a user that is done keeps its connections, as messages are still expected.
+    fn stays(&mut self, _user: u32, _now_ns: u64) -> bool {
+        false
+    }
+
+    /// How long users may stay after the end of the run.
+    fn grace(&self) -> Duration {
+        Duration::ZERO
+    }
+}
+
+/// How a WebSocket ended.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum SocketEnd {
+    /// The server closed it, with this code.
+    Closed(u16),
+    /// It ended without a close frame.
+    Lost,
+    /// The server violated the protocol.
+    Failed(Failure),
+    /// We closed it, as its user was parked.
+    Parked,
+}
+
+/// Each user repeats one request. It allocates nothing.
+#[derive(Clone, Debug)]
+pub struct Fixed {
+    requests: Vec<Request>,
+    part: Part,
+    accepted: Accepted,
+}
+
+/// The statuses that are accepted.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub enum Accepted {
+    /// Those below 400, including 0 for protocols without status.
+    #[default]
+    Below400,
+    /// These.
+    Only(Vec<u16>),
+}
+
+impl Accepted {
+    /// Whether a status is accepted.
+    #[must_use]
+    #[inline]
+    pub fn has(&self, status: u16) -> bool {
+        match self {
+            Accepted::Below400 => status < 400,
+            Accepted::Only(statuses) => statuses.contains(&status),
+        }
+    }
+}
+
+impl Fixed {
+    /// User `n` of the run sends request `n` modulo their number. At least one is required.
+    #[must_use]
+    pub fn new(requests: Vec<Request>, part: Part, accepted: Accepted) -> Fixed {
+        assert!(!requests.is_empty(), "a script needs a request");
+        Fixed { requests, part, accepted }
+    }
+}
+
+impl Script for Fixed {
+    #[inline]
+    fn next(&mut self, _user: u32, _now_ns: u64) -> Step {
+        Step::Send
+    }
+
+    #[inline]
+    fn request(&mut self, user: u32) -> &Request {
+        let number = match self.requests.len() {
+            1 => 0,
+            several => (self.part.number(user) % several as u64) as usize,
+        };
+        &self.requests[number]
+    }
+
+    #[inline]
+    fn answered(&mut self, _user: u32, answer: &Answer<'_>) -> Option<Failure> {
+        let refused = answer.outcome.is_ok_and(|status| !self.accepted.has(status));
+        refused.then_some(Failure::Status)
+    }
+}

@@ -1,0 +1,188 @@
+//! A scenario: the steps of users as compiled plain data ([`Scenario`]), and the users that execute them
+//! ([`Users`], a [`crate::workload::requests::script::Script`]).
+//!
+//! It does not read scenario files, which the command line does, and has no access to sockets or clocks.
+
+pub(crate) mod check;
+pub(crate) mod cookies;
+pub(crate) mod extract;
+pub(crate) mod feed;
+pub(crate) mod groups;
+pub(crate) mod render;
+pub(crate) mod sockets;
+pub(crate) mod speak;
+pub(crate) mod template;
+pub(crate) mod user;
+pub(crate) mod users;
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::Endpoint;
+
+pub use self::check::{Bound, Check, Expected, Rule, statuses};
+pub use self::cookies::{COOKIE_BYTES_MAX, COOKIES_MAX};
+pub use self::extract::{BODY_KEPT_MAX, CAPTURE_BYTES_MAX, Source};
+pub use self::feed::{FEED_BYTES_MAX, FEED_COLUMNS_MAX, Feed, Order};
+pub use self::groups::{GROUP_PAIRS_MAX, Group, Kind as GroupKind, Role};
+pub use self::sockets::{INBOX_BYTES_MAX, INBOX_MESSAGES_MAX};
+pub use self::speak::{Action, Match, Receive};
+pub use self::template::{BadTemplate, FUNCTIONS, Names, Template, TemplateContext};
+pub use self::users::{Clock, Users};
+pub use crate::outcome::groups::GroupSummary;
+pub use crate::outcome::tally::{CheckSummary, FlowSummary, SocketSummary, StepSummary, Tallies};
+
+/// The most steps of a scenario in all flows, as each has its own histograms.
+pub const STEPS_MAX: usize = 64;
+
+/// The steps of users.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// The targets of steps, the same as those of the run.
+    pub endpoints: Vec<Endpoint>,
+    /// Alternative sequences of steps; at least one.
+    pub flows: Vec<Flow>,
+    /// The steps of all flows, concatenated; at most [`STEPS_MAX`].
+    pub steps: Vec<Step>,
+    /// Sources of values.
+    pub feeds: Vec<Arc<Feed>>,
+    /// The number of capture slots.
+    pub captures: usize,
+    /// Passes of each user; `None` for no limit.
+    pub passes: Option<u64>,
+    /// Whether users keep cookies.
+    pub cookies: bool,
+    /// Redirects followed per step.
+    pub redirects: u8,
+    /// Ask servers to close the connection after each answer.
+    pub close: bool,
+    /// Offer permessage-deflate on WebSockets, and compress messages of at least this many bytes.
+    pub compress_above: Option<usize>,
+    /// Groups of users that send to each other.
+    pub group: Option<Group>,
+    /// Users that start at the same time, and the interval to the next ones.
+    pub arrive: Option<(u64, Duration)>,
+}
+
+impl Scenario {
+    /// Whether users have WebSockets.
+    #[must_use]
+    pub fn has_sockets(&self) -> bool {
+        self.steps.iter().any(|step| !matches!(step.action, Action::Request))
+    }
+
+    /// Chooses the flow of a pass by weight, among those for a role.
+    fn chosen(&self, role: Option<Role>, chance: u64) -> usize {
+        let weight = |flow: &Flow| match flow.role {
+            Some(of) if role.is_some_and(|role| role != of) => 0,
+            _ => u64::from(flow.weight),
+        };
+        let all: u64 = self.flows.iter().map(weight).sum();
+        let mut left = ((u128::from(chance) * u128::from(all)) >> 64) as u64;
+        let lands = |flow: &Flow| {
+            let here = left < weight(flow);
+            left = left.saturating_sub(weight(flow));
+            here
+        };
+        self.flows.iter().position(lands).unwrap_or_default()
+    }
+}
+
+impl Scenario {
+    /// Rewinds the feeds at the start of a run.
+    pub fn begin(&self) {
+        self.feeds.iter().for_each(|feed| feed.rewind());
+    }
+}
+
+/// A sequence of steps.
+#[derive(Clone, Debug)]
+pub struct Flow {
+    /// The name in summaries.
+    pub name: String,
+    /// How often it is chosen, relative to the others.
+    pub weight: u32,
+    /// Its range of [`Scenario::steps`].
+    pub steps: Range<usize>,
+    /// The role of its users; `None` for all.
+    pub role: Option<Role>,
+    /// Messages per second of each user in it, sent when due.
+    pub rate: Option<u64>,
+}
+
+/// A request or a message on a WebSocket, and the handling of the answer.
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// The name in summaries.
+    pub name: String,
+    /// Index of [`Scenario::endpoints`].
+    pub endpoint: u8,
+    /// The method, such as `GET`.
+    pub method: String,
+    /// Path and query.
+    pub target: Template,
+    /// Headers in order.
+    pub headers: Vec<(String, Template)>,
+    /// The action.
+    pub action: Action,
+    /// The body of the request, or the message.
+    pub body: Option<Template>,
+    /// A message to await, after sending or alone.
+    pub receive: Option<Receive>,
+    /// Its timeout, if it differs from that of the run.
+    pub limit: Option<Duration>,
+    /// How often it is repeated in a row, at least 1.
+    pub repeat: u32,
+    /// Whether it is repeated for each receiver of the user.
+    pub each: bool,
+    /// Whether it carries a stamp, and so is expected at receivers.
+    pub stamped: bool,
+    /// User and password for Basic authentication (RFC 7617).
+    pub basic: Option<Template>,
+    /// Values captured from the answer.
+    pub captures: Vec<Capture>,
+    /// Conditions on the answer.
+    pub checks: Vec<Check>,
+    /// Random pause after it, from minimum to maximum.
+    pub think: Option<(Duration, Duration)>,
+    /// Whether it is done only until it succeeds once.
+    pub once: bool,
+}
+
+impl Step {
+    /// A minimal step; a request is a GET.
+    #[must_use]
+    pub fn new(name: String, endpoint: u8, action: Action, target: Template) -> Step {
+        Step {
+            name,
+            endpoint,
+            method: "GET".to_owned(),
+            target,
+            headers: Vec::new(),
+            action,
+            body: None,
+            receive: None,
+            limit: None,
+            repeat: 1,
+            each: false,
+            stamped: false,
+            basic: None,
+            captures: Vec::new(),
+            checks: Vec::new(),
+            think: None,
+            once: false,
+        }
+    }
+}
+
+/// A value of an answer for later templates.
+#[derive(Clone, Debug)]
+pub struct Capture {
+    /// The name that templates use.
+    pub name: String,
+    /// Its slot, below [`Scenario::captures`].
+    pub slot: usize,
+    /// Where to find it.
+    pub source: Source,
+}

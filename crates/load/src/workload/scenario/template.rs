@@ -1,0 +1,504 @@
+//! [`Template`]: text with `{{…}}` placeholders, compiled once and rendered into a reused buffer.
+//! The result depends on [`Values`] alone, so that rendering twice gives the same bytes.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::sync::Arc;
+
+use crate::delivery::publication;
+use crate::delivery::publication::Publication;
+use crate::workload::scenario::feed::Feed;
+
+/// Text with placeholders.
+#[derive(Clone, Debug)]
+pub struct Template {
+    context: TemplateContext,
+    parts: Vec<Part>,
+}
+
+/// Where the text is used, which decides how values are escaped.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum TemplateContext {
+    /// A request's path and query: invalid characters are percent-encoded.
+    Target,
+    /// A header value: control characters become spaces.
+    Header,
+    /// A body or a message: unchanged.
+    Body,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Part {
+    Literal(Box<[u8]>),
+    Value(Value, Escape),
+}
+
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum Value {
+    Uuid,
+    Seq,
+    User,
+    Pass,
+    NowMs,
+    RandomInt {
+        least: i64,
+        most: i64,
+    },
+    Column {
+        feed: usize,
+        column: usize,
+    },
+    Capture(usize),
+    Stamp,
+    Group,
+    Member,
+    To,
+    /// A column of the receiver's row.
+    ToColumn {
+        feed: usize,
+        column: usize,
+    },
+}
+
+/// An explicit escape of a value.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum Escape {
+    None,
+    /// `{{url NAME}}`: as one component of a URL.
+    Url,
+    /// `{{json NAME}}`: inside a JSON string.
+    Json,
+}
+
+/// The names that a template may use.
+#[derive(Clone, Default, Debug)]
+pub struct Names {
+    /// Fixed values.
+    pub variables: BTreeMap<String, String>,
+    /// Feeds, whose columns are `NAME.COLUMN`.
+    pub feeds: Vec<Arc<Feed>>,
+    /// Captures of earlier steps, by slot.
+    pub captures: Vec<String>,
+}
+
+/// The functions and what they return.
+pub const FUNCTIONS: [(&str, &str); 14] = [
+    ("uuid", "a random UUID, version 4"),
+    ("seq", "a number unique to each request of the run, from 0"),
+    ("user", "the user's number, from 0"),
+    ("pass", "passes that this user began before this one, from 0"),
+    ("now_ms", "milliseconds since 1970"),
+    ("random_int LEAST MOST", "a random integer, both bounds included"),
+    ("stamp", "sender, number and time of a message, checked by its receivers"),
+    ("group", "the number of the user's group, from 0"),
+    ("member", "the user's position in its group, from 0"),
+    ("to", "the number of the receiving user; with `each`, every receiver in turn"),
+    ("to NAME.COLUMN", "a column of that user's row: its number modulo the rows"),
+    ("env NAME", "an environment variable, read when the run begins"),
+    ("url NAME", "percent-encodes a value as a URL component"),
+    ("json NAME", "escapes a value for the inside of a JSON string"),
+];
+
+/// Why a template does not compile.
+#[derive(PartialEq, Eq, Debug)]
+pub enum BadTemplate {
+    /// What is wrong.
+    Invalid(String),
+    /// An unknown name.
+    Unknown {
+        /// The name.
+        name: String,
+        /// The known names.
+        known: Vec<String>,
+    },
+}
+
+/// The values of one request.
+#[derive(Copy, Clone, Debug)]
+pub struct Values<'a> {
+    /// Unique to each request of the run.
+    pub seq: u64,
+    /// The user's number.
+    pub user: u64,
+    /// Passes that this user has completed.
+    pub pass: u64,
+    /// Wall clock.
+    pub now_ms: u64,
+    /// Random, for this request.
+    pub random: u64,
+    /// The feeds.
+    pub feeds: &'a [Arc<Feed>],
+    /// This user's row of each feed.
+    pub rows: &'a [u32],
+    /// This user's captures by slot.
+    pub captures: &'a [Option<Box<[u8]>>],
+    /// The stamp of the message.
+    pub stamp: Publication,
+    /// The user's group, and its position there.
+    pub group: (u32, u32),
+    /// The number of the receiving user.
+    pub to: u64,
+}
+
+impl Template {
+    /// Compiles `text`.
+    ///
+    /// # Errors
+    /// An unknown or malformed placeholder, or a literal that is not allowed in this context.
+    pub fn compile(
+        text: &str,
+        context: TemplateContext,
+        names: &Names,
+    ) -> Result<Template, BadTemplate> {
+        let mut template = Template { context, parts: Vec::new() };
+        let mut rest = text;
+        while let Some((before, after)) = rest.split_once("{{") {
+            template.literal(before)?;
+            let unclosed = || BadTemplate::Invalid(format!("{text:?}: {{{{ is not closed by }}}}"));
+            let (inside, after) = after.split_once("}}").ok_or_else(unclosed)?;
+            template.value(inside, names)?;
+            rest = after;
+        }
+        template.literal(rest)?;
+        Ok(template)
+    }
+
+    /// Whether it has no placeholders.
+    #[must_use]
+    pub fn is_constant(&self) -> bool {
+        self.parts.iter().all(|part| matches!(part, Part::Literal(_)))
+    }
+
+    /// Whether it contains a stamp.
+    #[must_use]
+    pub fn is_stamped(&self) -> bool {
+        self.parts.iter().any(|part| matches!(part, Part::Value(Value::Stamp, _)))
+    }
+
+    /// Appends the text with these values.
+    pub fn render(&self, out: &mut Vec<u8>, values: &Values<'_>) {
+        for (at, part) in self.parts.iter().enumerate() {
+            match part {
+                Part::Literal(bytes) => out.extend_from_slice(bytes),
+                Part::Value(value, escape) => self.render_value(out, *value, *escape, values, at),
+            }
+        }
+    }
+
+    fn literal(&mut self, text: &str) -> Result<(), BadTemplate> {
+        let fits = |byte: u8| match self.context {
+            TemplateContext::Target => is_of_target(byte),
+            TemplateContext::Header => !byte.is_ascii_control() || byte == b'\t',
+            TemplateContext::Body => true,
+        };
+        if let Some(wrong) = text.chars().find(|char| char.is_ascii() && !fits(*char as u8)) {
+            return Err(BadTemplate::Invalid(format!("{text:?}: {wrong:?} is not allowed here")));
+        }
+        match self.parts.last_mut() {
+            _ if text.is_empty() => {}
+            Some(Part::Literal(before)) => *before = [&before[..], text.as_bytes()].concat().into(),
+            _ => self.parts.push(Part::Literal(text.as_bytes().into())),
+        }
+        Ok(())
+    }
+
+    fn value(&mut self, inside: &str, names: &Names) -> Result<(), BadTemplate> {
+        let words: Vec<&str> = inside.split_whitespace().collect();
+        let (escape, words) = match words.as_slice() {
+            ["url", rest @ ..] if !rest.is_empty() => (Escape::Url, rest),
+            ["json", rest @ ..] if !rest.is_empty() => (Escape::Json, rest),
+            words => (Escape::None, words),
+        };
+        let value = match *words {
+            ["uuid"] => Value::Uuid,
+            ["seq"] => Value::Seq,
+            ["user"] => Value::User,
+            ["pass"] => Value::Pass,
+            ["now_ms"] => Value::NowMs,
+            ["stamp"] => Value::Stamp,
+            ["group"] => Value::Group,
+            ["member"] => Value::Member,
+            ["to"] => Value::To,
+            ["to", name] => match names.find(name) {
+                Some(Value::Column { feed, column }) => Value::ToColumn { feed, column },
+                _ => return Err(names.unknown(name)),
+            },
+            ["random_int", least, most] => random_int(least, most)?,
+            ["env", name] => {
+                let unset =
+                    |_| BadTemplate::Invalid(format!("environment variable {name} is not set"));
+                return self.fixed(&std::env::var(name).map_err(unset)?, escape);
+            }
+            [name] => match (names.variables.get(name), names.find(name)) {
+                (_, Some(value)) => value,
+                (Some(text), None) => return self.fixed(text, escape),
+                (None, None) => return Err(names.unknown(name)),
+            },
+            _ => return Err(names.unknown(inside.trim())),
+        };
+        self.parts.push(Part::Value(value, escape));
+        Ok(())
+    }
+
+    /// Inserts a value that is known at compile time.
+    fn fixed(&mut self, text: &str, escape: Escape) -> Result<(), BadTemplate> {
+        let mut bytes = Vec::new();
+        insert(&mut bytes, text.as_bytes(), self.context, escape);
+        let text = String::from_utf8(bytes);
+        self.literal(&text.map_err(|_| BadTemplate::Invalid("not UTF-8".to_owned()))?)
+    }
+
+    fn render_value(
+        &self,
+        out: &mut Vec<u8>,
+        value: Value,
+        escape: Escape,
+        values: &Values<'_>,
+        at: usize,
+    ) {
+        let random = |turn: u64| mixed(values.random ^ mixed(at as u64 ^ turn << 32));
+        // Writing to a `Vec` cannot fail.
+        let _ = match value {
+            Value::Uuid => uuid(out, random(0), random(1)),
+            Value::Seq => write!(out, "{}", values.seq),
+            Value::User => write!(out, "{}", values.user),
+            Value::Pass => write!(out, "{}", values.pass),
+            Value::NowMs => write!(out, "{}", values.now_ms),
+            Value::Stamp => write!(out, "{}", publication::encode(&values.stamp, 0)),
+            Value::Group => write!(out, "{}", values.group.0),
+            Value::Member => write!(out, "{}", values.group.1),
+            Value::To => write!(out, "{}", values.to),
+            Value::ToColumn { feed, column } => {
+                let feed = values.feeds.get(feed);
+                let row = feed.map(|feed| (values.to % u64::from(feed.rows().max(1))) as u32);
+                let cell = feed.zip(row).map(|(feed, row)| feed.cell(row, column));
+                insert(out, cell.unwrap_or_default(), self.context, escape);
+                Ok(())
+            }
+            Value::RandomInt { least, most } => {
+                let span = (i128::from(most) - i128::from(least) + 1) as u128;
+                let above = (u128::from(random(0)) * span) >> 64;
+                write!(out, "{}", i128::from(least) + above as i128)
+            }
+            Value::Column { feed, column } => {
+                let row = values.rows.get(feed).copied().unwrap_or_default();
+                let cell = values.feeds.get(feed).map(|feed| feed.cell(row, column));
+                insert(out, cell.unwrap_or_default(), self.context, escape);
+                Ok(())
+            }
+            Value::Capture(slot) => {
+                let captured = values.captures.get(slot).and_then(Option::as_deref);
+                insert(out, captured.unwrap_or_default(), self.context, escape);
+                Ok(())
+            }
+        };
+    }
+}
+
+impl Names {
+    fn find(&self, name: &str) -> Option<Value> {
+        if let Some(slot) = self.captures.iter().position(|captured| captured == name) {
+            return Some(Value::Capture(slot));
+        }
+        let (feed_name, column) = name.split_once('.')?;
+        let feed = self.feeds.iter().position(|feed| feed.name() == feed_name)?;
+        let column = self.feeds.get(feed)?.column(column)?;
+        Some(Value::Column { feed, column })
+    }
+
+    fn unknown(&self, name: &str) -> BadTemplate {
+        let columns = self.feeds.iter().flat_map(|feed| {
+            feed.columns().iter().map(move |column| format!("{}.{column}", feed.name()))
+        });
+        let functions = FUNCTIONS.iter().map(|(function, _)| (*function).to_owned());
+        let named = self.variables.keys().chain(&self.captures).cloned();
+        let known = named.chain(columns).chain(functions).collect();
+        BadTemplate::Unknown { name: name.to_owned(), known }
+    }
+}
+
+fn random_int(least: &str, most: &str) -> Result<Value, BadTemplate> {
+    let both = least.parse().ok().zip(most.parse().ok());
+    match both.filter(|(least, most)| least <= most) {
+        Some((least, most)) => Ok(Value::RandomInt { least, most }),
+        None => Err(BadTemplate::Invalid(format!(
+            "random_int {least} {most}: expected a minimum and a maximum, as in {{{{random_int 1 100}}}}"
+        ))),
+    }
+}
+
+/// Appends a value, escaped for its context.
+fn insert(out: &mut Vec<u8>, value: &[u8], context: TemplateContext, escape: Escape) {
+    let unreserved = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+    match (escape, context) {
+        (Escape::Url, _) => percent_encoded(out, value, unreserved),
+        (Escape::Json, _) => json_escaped(out, value),
+        (Escape::None, TemplateContext::Target) => percent_encoded(out, value, is_of_target),
+        (Escape::None, TemplateContext::Header) => {
+            out.extend(value.iter().map(|&byte| if byte.is_ascii_control() { b' ' } else { byte }));
+        }
+        (Escape::None, TemplateContext::Body) => out.extend_from_slice(value),
+    }
+}
+
+fn percent_encoded(out: &mut Vec<u8>, value: &[u8], stays: impl Fn(u8) -> bool) {
+    for &byte in value {
+        if stays(byte) {
+            out.push(byte);
+        } else {
+            let _ = write!(out, "%{byte:02X}");
+        }
+    }
+}
+
+fn json_escaped(out: &mut Vec<u8>, value: &[u8]) {
+    for &byte in value {
+        match byte {
+            b'"' | b'\\' => out.extend_from_slice(&[b'\\', byte]),
+            b'\n' => out.extend_from_slice(b"\\n"),
+            0..=0x1f => {
+                let _ = write!(out, "\\u{byte:04x}");
+            }
+            _ => out.push(byte),
+        }
+    }
+}
+
+/// Whether a byte is allowed in a request target (RFC 3986; a fragment is never sent).
+fn is_of_target(byte: u8) -> bool {
+    byte.is_ascii_graphic() && !b"\"#<>\\^`{|}".contains(&byte)
+}
+
+fn uuid(out: &mut Vec<u8>, high: u64, low: u64) -> std::io::Result<()> {
+    // RFC 9562 section 5.4: version 4, variant 10.
+    let high = high & !0xf000 | 0x4000;
+    let low = low & !(0b11 << 62) | 0b10 << 62;
+    let (a, b, c) = (high >> 32, high >> 16 & 0xffff, high & 0xffff);
+    write!(out, "{a:08x}-{b:04x}-{c:04x}-{:04x}-{:012x}", low >> 48, low & 0xffff_ffff_ffff)
+}
+
+/// Mixes a counter into a pseudo-random number (SplitMix64).
+pub(crate) fn mixed(number: u64) -> u64 {
+    let number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let number = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let number = (number ^ number >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    number ^ number >> 31
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    fn names() -> Names {
+        let people = Feed::from_csv("people", b"name,age\nAnn,31\n\"B \"\"b\"\"\r\nX: y\",32\n");
+        Names {
+            variables: BTreeMap::from([("plan".to_owned(), "a b".to_owned())]),
+            feeds: vec![Arc::new(people.unwrap())],
+            captures: vec!["token".to_owned()],
+        }
+    }
+
+    fn rendered(text: &str, context: TemplateContext, row: u32, random: u64) -> String {
+        let names = names();
+        let captures = [Some(b"t\"1".to_vec().into_boxed_slice())];
+        let values = Values {
+            seq: 7,
+            user: 8,
+            pass: 9,
+            now_ms: 1_700_000_000_123,
+            random,
+            feeds: &names.feeds,
+            rows: &[row],
+            captures: &captures,
+            stamp: Publication { publisher: 8, sequence: 3, published_ns: 5 },
+            group: (2, 1),
+            to: 11,
+        };
+        let mut out = Vec::new();
+        Template::compile(text, context, &names).unwrap().render(&mut out, &values);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn placeholders_are_replaced_by_values() {
+        let text = "{{seq}}/{{user}}/{{ pass }}/{{now_ms}}/{{plan}}/{{people.age}}/{{token}}!";
+        assert_eq!(rendered(text, TemplateContext::Body, 0, 1), "7/8/9/1700000000123/a b/31/t\"1!");
+        assert_eq!(
+            rendered(r#"{"a":{"b":"{{json token}}"}}"#, TemplateContext::Body, 0, 1),
+            r#"{"a":{"b":"t\"1"}}"#
+        );
+    }
+
+    #[test]
+    fn messages_name_their_sender_and_receiver() {
+        let text = "{{group}}/{{member}}/{{to}}/{{to people.age}}";
+        assert_eq!(rendered(text, TemplateContext::Body, 0, 1), "2/1/11/32", "row 11 of two");
+        let stamp = rendered("{{stamp}}", TemplateContext::Body, 0, 1);
+        let publication = publication::parse(stamp.as_bytes()).unwrap();
+        assert_eq!((publication.publisher, publication.sequence), (8, 3));
+        let stamped =
+            |text| Template::compile(text, TemplateContext::Body, &names()).unwrap().is_stamped();
+        assert!(stamped("a{{stamp}}") && !stamped("{{to}}"));
+        let unknown =
+            Template::compile("{{to people.agee}}", TemplateContext::Body, &names()).unwrap_err();
+        assert!(matches!(unknown, BadTemplate::Unknown { name, .. } if name == "people.agee"));
+    }
+
+    #[test]
+    fn values_are_escaped_for_their_context() {
+        assert_eq!(
+            rendered("/x?n={{people.name}}", TemplateContext::Target, 1, 1),
+            "/x?n=B%20%22b%22%0D%0AX:%20y"
+        );
+        assert_eq!(rendered("/x/{{url plan}}", TemplateContext::Target, 0, 1), "/x/a%20b");
+        assert_eq!(rendered("a {{people.name}}", TemplateContext::Header, 1, 1), "a B \"b\"  X: y");
+        let broken = Template::compile("/a b", TemplateContext::Target, &names()).unwrap_err();
+        assert!(matches!(broken, BadTemplate::Invalid(said) if said.contains("' '")));
+    }
+
+    #[test]
+    fn random_values_differ_per_request_and_not_per_rendering() {
+        let draws: BTreeSet<String> = (0..200)
+            .map(|seed| rendered("{{random_int -1 2}}", TemplateContext::Body, 0, seed))
+            .collect();
+        let all = ["-1", "0", "1", "2"].map(str::to_owned);
+        assert_eq!(draws, BTreeSet::from(all), "both ends, and nothing beyond");
+        let text = "{{uuid}} {{uuid}} {{random_int 0 9223372036854775807}}";
+        let first = rendered(text, TemplateContext::Body, 0, 5);
+        assert_eq!(first, rendered(text, TemplateContext::Body, 0, 5));
+        assert_ne!(first, rendered(text, TemplateContext::Body, 0, 6));
+        let (one, other) = (&first[..36], &first[37..73]);
+        assert_ne!(one, other, "two in one text differ");
+        for uuid in [one, other] {
+            let dashes: Vec<usize> = uuid.match_indices('-').map(|(at, _)| at).collect();
+            assert_eq!(dashes, [8, 13, 18, 23], "{uuid}");
+            assert!(
+                uuid.as_bytes()[14] == b'4' && b"89ab".contains(&uuid.as_bytes()[19]),
+                "{uuid}"
+            );
+        }
+    }
+
+    #[test]
+    fn unknown_names_are_reported_with_the_known_ones() {
+        let wrong = |text| Template::compile(text, TemplateContext::Body, &names()).unwrap_err();
+        let BadTemplate::Unknown { name, known } = wrong("{{people.nmae}}") else { panic!() };
+        assert_eq!(name, "people.nmae");
+        for one in ["people.name", "plan", "token", "uuid"] {
+            assert!(known.iter().any(|known| known == one), "{one}: {known:?}");
+        }
+        for text in ["{{seq", "{{random_int 5 1}}", "{{random_int 5 x}}", "{{env NO_SUCH_NAME_9}}"]
+        {
+            assert!(matches!(wrong(text), BadTemplate::Invalid(_)), "{text}");
+        }
+        assert!(matches!(wrong("{{}}"), BadTemplate::Unknown { .. }));
+        assert!(
+            Template::compile("{{plan}}", TemplateContext::Body, &names()).unwrap().is_constant()
+        );
+        assert!(
+            !Template::compile("{{seq}}", TemplateContext::Body, &names()).unwrap().is_constant()
+        );
+    }
+}

@@ -1,0 +1,475 @@
+//! [`Users`]: the users of one worker in a scenario, as a [`Script`]. A request depends only on the
+//! state of its user, so rendering it again gives the same bytes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::delivery::group::Members;
+use crate::outcome::tally::Tallies;
+use crate::outcome::tally::Tally;
+use crate::workload::scenario::extract::BODY_KEPT_MAX;
+use crate::workload::scenario::extract::{AnswerView, CAPTURE_BYTES_MAX};
+use crate::workload::scenario::render::{RenderContext, Renderer};
+use crate::workload::scenario::speak;
+use crate::workload::scenario::speak::Action;
+use crate::workload::scenario::template::mixed;
+use crate::workload::scenario::user::{User, render_context};
+use crate::workload::scenario::{Scenario, Step};
+use engine::invariant;
+
+use crate::outcome::failure::Failure;
+use crate::transport::driver::Push;
+use crate::transport::target_table::TargetTable;
+use crate::workload::requests::answer::{Answer, Wants};
+use crate::workload::requests::request::{Kind, Request};
+use crate::workload::requests::script::{Part, Script, SocketEnd, Step as Next};
+
+/// How often tallies are merged for views during the run.
+const MERGE_NS: u64 = 250_000_000;
+
+/// One worker's users.
+pub struct Users {
+    pub(crate) scenario: Arc<Scenario>,
+    pub(crate) part: Part,
+    pub(crate) users: Vec<User>,
+    /// Users in groups.
+    pub(crate) members: Option<Members>,
+    /// Whether some steps use WebSockets.
+    has_sockets: bool,
+    pub(crate) scratch: Vec<u8>,
+    /// Constant requests, by step.
+    fixed: Vec<Option<Request>>,
+    wants: Vec<Wants>,
+    /// The last rendered request.
+    request: Request,
+    renderer: Renderer,
+    seed: u64,
+    /// Numbers assigned to requests.
+    numbered: u64,
+    clock: Clock,
+    targets: TargetTable,
+    /// Requests due before this are warm-up and in no tally.
+    pub(crate) measure_ns: u64,
+    pub(crate) tally: Tally,
+    tallies: Tallies,
+    merged_ns: u64,
+}
+
+/// The wall clock at one moment of the monotonic clock.
+#[derive(Copy, Clone, Debug)]
+pub struct Clock {
+    /// Nanoseconds of the monotonic clock.
+    pub now_ns: u64,
+    /// Milliseconds since 1970 at that moment.
+    pub now_ms: u64,
+}
+
+/// Grace in addition to the quiet time, for messages in flight at the end of a run.
+const GROUP_GRACE: Duration = Duration::from_secs(10);
+
+/// How a pass continues after a step.
+enum After {
+    GoesOn,
+    PassEnds,
+}
+
+impl Users {
+    /// The users of a worker. `seed` determines all random values of the run.
+    #[must_use]
+    pub fn new(
+        scenario: Arc<Scenario>,
+        part: Part,
+        tallies: Tallies,
+        seed: u64,
+        clock: Clock,
+    ) -> Users {
+        let wants = scenario.steps.iter().map(|step| wants(&scenario, step)).collect();
+        let mut renderer = Renderer::default();
+        let fixed = scenario.steps.iter().map(|step| fixed(&scenario, step, &mut renderer));
+        Users {
+            members: tallies.state().map(Members::new),
+            has_sockets: scenario.has_sockets(),
+            scratch: Vec::new(),
+            fixed: fixed.collect(),
+            wants,
+            users: Vec::new(),
+            request: Request::default(),
+            renderer,
+            seed,
+            numbered: 0,
+            clock,
+            targets: TargetTable::new(&scenario.endpoints),
+            measure_ns: 0,
+            tally: Tally::new(&scenario),
+            tallies,
+            merged_ns: 0,
+            part,
+            scenario,
+        }
+    }
+
+    /// Creates users up to `user`, so that memory is used only by started ones.
+    fn ensure(&mut self, user: u32) {
+        while self.users.len() <= user as usize {
+            let at = self.users.len() as u32;
+            let number = self.part.number(at);
+            let mut user = User::new(&self.scenario, mixed(self.seed ^ mixed(number)));
+            user.stamp.publisher = number as u32;
+            user.think = self.arrives_after(number);
+            if let Some(members) = &mut self.members {
+                members.add(number);
+                user.place = members.place(at);
+            }
+            self.users.push(user);
+            self.set_receiver(at, None);
+        }
+    }
+
+    /// Begins a pass; false if the user is done.
+    fn begin_pass(&mut self, at: u32, now_ns: u64) -> bool {
+        let number = self.part.number(at);
+        let role = self.members.as_ref().map(|members| members.role(at));
+        let Some(user) = self.users.get_mut(at as usize) else {
+            invariant::broken("a user is created before its first step");
+            return false;
+        };
+        let passes = self.scenario.passes;
+        if user.is_done || passes.is_some_and(|passes| user.counted >= passes) {
+            return false;
+        }
+        for (row, feed) in user.rows.iter_mut().zip(&self.scenario.feeds) {
+            user.random = user.random.wrapping_add(1);
+            let Some(next) = feed.next_row(number, mixed(user.random)) else { return false };
+            *row = next;
+        }
+        user.flow = self.scenario.chosen(role, user.chance());
+        user.repeated = 0;
+        user.passes += 1;
+        user.is_counted = now_ns >= self.measure_ns;
+        if user.is_counted {
+            user.counted += 1;
+            self.tally.pass(user.flow);
+        }
+        user.step = None;
+        user.advance(&self.scenario);
+        true
+    }
+
+    /// Prepares the next request of a user, unless it leads to no server of the scenario.
+    fn prepare(&mut self, at: u32, now_ns: u64) -> Next {
+        const NOWHERE: Next = Next::Fail(Failure::RedirectElsewhere);
+        let Some(user) = self.users.get_mut(at as usize) else {
+            invariant::broken("a user is created before its first step");
+            return NOWHERE;
+        };
+        user.seq = self.numbered * self.part.stride.max(1) + u64::from(self.part.worker);
+        self.numbered += 1;
+        user.draw = user.chance();
+        let since_ms = now_ns.saturating_sub(self.clock.now_ns) / 1_000_000;
+        user.now_ms = self.clock.now_ms + since_ms;
+        let Some(step) = user.step else { return NOWHERE };
+        if self.fixed.get(step).is_some_and(Option::is_some) {
+            return Next::Send;
+        }
+        let asked = self
+            .users
+            .get(at as usize)
+            .and_then(|user| render_context(&self.scenario, user, self.part.number(at)));
+        let Some(asked) = asked else {
+            invariant::broken("a step has an endpoint of the scenario");
+            return NOWHERE;
+        };
+        let target = self.renderer.target(&asked);
+        if target.starts_with(b"/http:") || target.starts_with(b"/https:") {
+            return NOWHERE;
+        }
+        Next::Send
+    }
+
+    /// Checks a complete answer.
+    fn judge(&mut self, at: u32, status: u16, answer: &Answer<'_>) -> (After, Option<Failure>) {
+        let scenario = Arc::clone(&self.scenario);
+        let Some(user) = self.users.get_mut(at as usize) else {
+            invariant::broken("a user is created before its first step");
+            return (After::PassEnds, None);
+        };
+        let found = user.step.and_then(|at| Some((at, scenario.steps.get(at)?)));
+        let Some((number, step)) = found else {
+            invariant::broken("an answer belongs to a step of the scenario");
+            return (After::PassEnds, None);
+        };
+        if scenario.cookies {
+            user.keep_cookies(&scenario, step, answer);
+        }
+        if let Some(failure) = speak::refused(&step.action, status, answer) {
+            return (After::PassEnds, Some(failure));
+        }
+        let counts = !answer.is_warm_up;
+        let followed = user.redirected(&scenario, &self.targets, step, status, answer);
+        if let Some(Err(failure)) = followed {
+            return (After::PassEnds, Some(failure));
+        }
+        let seen = AnswerView::new(status, answer);
+        let kept = matches!(self.wants.get(number), Some(Wants::Body(_)));
+        if kept && seen.is_cut() {
+            return (After::PassEnds, Some(Failure::TooLarge));
+        }
+        let mut failure = None;
+        for (at, check) in step.checks.iter().enumerate() {
+            let held = check.holds(&seen);
+            if counts {
+                self.tally.check(number, at, held);
+            }
+            failure = failure.or((!held).then_some(Failure::Check));
+        }
+        let judged = step
+            .checks
+            .iter()
+            .any(|check| matches!(check.rule, crate::workload::scenario::check::Rule::Status(_)));
+        if status >= 400 && !judged {
+            return (After::PassEnds, Some(Failure::Status));
+        }
+        let mut missing = false;
+        for (at, capture) in step.captures.iter().enumerate() {
+            let value = capture.source.find(&seen).filter(|v| v.len() <= CAPTURE_BYTES_MAX);
+            if counts {
+                self.tally.check(number, step.checks.len() + at, value.is_some());
+            }
+            missing |= value.is_none();
+            if let (Some(slot), Some(value)) = (user.captures.get_mut(capture.slot), value) {
+                *slot = Some(value.into());
+            }
+        }
+        match missing {
+            true => (After::PassEnds, Some(failure.unwrap_or(Failure::Check))),
+            false => (After::GoesOn, failure),
+        }
+    }
+
+    /// Ends the current step.
+    fn over(&mut self, at: u32, after: &After, failure: Option<Failure>, answer: &Answer<'_>) {
+        let Some(user) = self.users.get_mut(at as usize) else {
+            return invariant::broken("a user is created before its first step");
+        };
+        let Some(number) = user.step else { return };
+        let is_whole = answer.outcome.is_ok();
+        if !answer.is_warm_up {
+            self.tally.step(number, failure, is_whole.then_some(&answer.times));
+        }
+        user.follow = None;
+        let think = self.scenario.steps.get(number).and_then(|step| step.think);
+        user.think = think.map(|(least, most)| user.between(least, most));
+        if matches!(after, After::PassEnds) {
+            user.step = None;
+            return;
+        }
+        if self.repeats(at, number) {
+            return;
+        }
+        let Some(user) = self.users.get_mut(at as usize) else {
+            return invariant::broken("a user is created before its first step");
+        };
+        if failure.is_none() {
+            user.do_once(number);
+        }
+        user.advance(&self.scenario);
+        if user.step.is_none() && user.is_counted {
+            self.tally.completed(user.flow);
+        }
+    }
+}
+
+impl Users {
+    /// Merges the tally several times a second, for views during the run.
+    fn publish_tally(&mut self, now_ns: u64) {
+        if now_ns.saturating_sub(self.merged_ns) >= MERGE_NS {
+            self.merged_ns = now_ns;
+            self.tallies.try_merge(&mut self.tally);
+        }
+    }
+}
+
+impl Script for Users {
+    fn start(&mut self, targets: &TargetTable, measure_ns: u64) {
+        (self.targets, self.measure_ns) = (targets.clone(), measure_ns);
+        self.members.iter_mut().for_each(|members| members.measure_from(measure_ns));
+    }
+
+    fn next(&mut self, user: u32, now_ns: u64) -> Next {
+        self.ensure(user);
+        let Some(one) = self.users.get_mut(user as usize) else {
+            invariant::broken("a user is created before its first step");
+            return Next::End;
+        };
+        if let Some(time) = one.think.take() {
+            return Next::Wait(time);
+        }
+        if one.step.is_none() && !self.begin_pass(user, now_ns) {
+            return Next::End;
+        }
+        if self.has_sockets
+            && let Some(next) = self.before_sending(user, now_ns)
+        {
+            return next;
+        }
+        self.prepare(user, now_ns)
+    }
+
+    fn request(&mut self, user: u32) -> &Request {
+        let one = self.users.get(user as usize);
+        let fixed = one.filter(|one| one.follow.is_none()).and_then(|one| one.step);
+        if let Some(request) = fixed.and_then(|step| self.fixed.get(step)?.as_ref()) {
+            return request;
+        }
+        let asked = one.and_then(|one| render_context(&self.scenario, one, self.part.number(user)));
+        if let Some(asked) = asked {
+            if asked.follow.is_none() && !matches!(asked.step.action, Action::Request) {
+                speak::render(&asked, &mut self.renderer, &mut self.request);
+                return &self.request;
+            }
+            let (endpoint, is_head) = (asked.number(), asked.method() == "HEAD");
+            let renderer = &mut self.renderer;
+            self.request.set_rendered(endpoint, is_head, |out| renderer.render(&asked, out));
+        } else {
+            invariant::broken("a request belongs to a step of the scenario");
+        }
+        &self.request
+    }
+
+    fn wants(&self, user: u32) -> Wants {
+        let step = self.users.get(user as usize).and_then(|user| user.step);
+        step.and_then(|step| self.wants.get(step)).copied().unwrap_or_default()
+    }
+
+    fn follows_up(&mut self, user: u32, answer: &Answer<'_>) -> bool {
+        let Ok(status @ 300..400) = answer.outcome else { return false };
+        let Some(one) = self.users.get_mut(user as usize) else {
+            invariant::broken("a user is created before its first step");
+            return false;
+        };
+        let found = one.step.and_then(|at| Some((at, self.scenario.steps.get(at)?)));
+        let Some((number, step)) = found else {
+            invariant::broken("an answer belongs to a step of the scenario");
+            return false;
+        };
+        if speak::refused(&step.action, status, answer).is_some() {
+            return false;
+        }
+        let followed = one.redirected(&self.scenario, &self.targets, step, status, answer);
+        let Some(Ok(follow)) = followed else { return false };
+        if self.scenario.cookies {
+            one.keep_cookies(&self.scenario, step, answer);
+        }
+        one.follow = Some(Box::new(follow));
+        if !answer.is_warm_up {
+            self.tally.redirect(number);
+        }
+        true
+    }
+
+    fn answered(&mut self, user: u32, answer: &Answer<'_>) -> Option<Failure> {
+        let (after, failure) = match answer.outcome {
+            Ok(status) => self.judge(user, status, answer),
+            Err(failure) => (After::PassEnds, Some(failure)),
+        };
+        if self.has_sockets {
+            self.note_unsent(user, answer);
+        }
+        self.over(user, &after, failure, answer);
+        if self.tallies.is_live() {
+            self.publish_tally(answer.times.done_ns);
+        }
+        failure.filter(|_| answer.outcome.is_ok())
+    }
+
+    fn kind(&self, user: u32) -> Kind {
+        let one = self.users.get(user as usize).filter(|one| one.follow.is_none());
+        let step = one.and_then(|one| self.scenario.steps.get(one.step?));
+        step.map_or(Kind::Plain, |step| step.action.kind())
+    }
+
+    fn awaits(&self, user: u32) -> bool {
+        let step = self.users.get(user as usize).and_then(|user| user.step);
+        let step = step.and_then(|step| self.scenario.steps.get(step));
+        step.is_some_and(|step| step.receive.is_some())
+    }
+
+    fn limit(&self, user: u32) -> Option<Duration> {
+        let step = self.users.get(user as usize).and_then(|user| user.step);
+        step.and_then(|step| self.scenario.steps.get(step)?.limit)
+    }
+
+    fn begin(&mut self, user: u32, now_ns: u64) {
+        self.stamp(user, now_ns);
+    }
+
+    fn pushed(&mut self, user: u32, push: &Push<'_>, waits: bool, now_ns: u64) -> bool {
+        self.on_push(user, push, waits, now_ns)
+    }
+
+    fn recall(&mut self, user: u32) -> Option<Vec<u8>> {
+        self.take_matching(user)
+    }
+
+    fn socket_ended(&mut self, user: u32, left: SocketEnd) {
+        self.on_socket_end(user, left);
+    }
+
+    fn stays(&mut self, user: u32, now_ns: u64) -> bool {
+        self.ensure(user);
+        self.members.as_mut().is_some_and(|members| members.stays(user, now_ns))
+    }
+
+    fn grace(&self) -> Duration {
+        self.scenario.group.map_or(Duration::ZERO, |group| group.quiet + GROUP_GRACE)
+    }
+}
+
+impl Drop for Users {
+    fn drop(&mut self) {
+        if let Some(members) = &mut self.members {
+            self.tally.stats = members.finish(|at| self.part.number(at));
+        }
+        self.tallies.merge(&self.tally);
+    }
+}
+
+/// The parts of an answer that checks, captures, cookies and redirects need.
+fn wants(scenario: &Scenario, step: &Step) -> Wants {
+    let checks = step.checks.iter().map(crate::workload::scenario::check::Check::wants);
+    let captures = step.captures.iter().map(|capture| capture.source.wants());
+    let own = (scenario.cookies || scenario.redirects > 0).then_some(Wants::Head);
+    let confirmed = matches!(step.action, Action::Subscribe(_));
+    let confirmed = confirmed.then_some(Wants::Body(BODY_KEPT_MAX));
+    let all: Vec<Wants> = checks.chain(captures).chain(own).chain(confirmed).collect();
+    match () {
+        () if all.iter().any(|wants| matches!(wants, Wants::Body(_))) => Wants::Body(BODY_KEPT_MAX),
+        () if all.contains(&Wants::Head) => Wants::Head,
+        () => Wants::Nothing,
+    }
+}
+
+/// The request of a constant step, rendered once.
+fn fixed(scenario: &Scenario, step: &Step, renderer: &mut Renderer) -> Option<Request> {
+    let headers = step.headers.iter().map(|(_, value)| value);
+    let texts = headers.chain([&step.target]).chain(&step.body).chain(&step.basic);
+    let is_request = matches!(step.action, Action::Request);
+    if !is_request
+        || scenario.cookies
+        || !texts.into_iter().all(crate::workload::scenario::template::Template::is_constant)
+    {
+        return None;
+    }
+    let user = User::new(scenario, 0);
+    let (values, jar, follow) = (user.values(scenario, 0), None, None);
+    let endpoint = scenario.endpoints.get(usize::from(step.endpoint))?;
+    let asked = RenderContext { scenario, step, endpoint, values, jar, follow };
+    let mut request = Request::default();
+    let is_head = step.method == "HEAD";
+    request.set_rendered(step.endpoint, is_head, |out| renderer.render(&asked, out));
+    Some(request)
+}
+
+#[cfg(test)]
+#[path = "users_tests.rs"]
+mod tests;

@@ -21,7 +21,6 @@ mod channels;
 mod commands;
 mod curl;
 mod output;
-mod progress;
 mod report;
 #[allow(dead_code, reason = "`standfast proxy` uses it")]
 mod routes;

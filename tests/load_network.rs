@@ -323,11 +323,9 @@ fn unresolved_host_is_counted_for_each_request() {
     fails_by("dns", "tcp://nowhere.invalid:9", &["--data", "x"]);
     let (finished, document) = load("http://nowhere.invalid/", &["--fail", "errors<21"]);
     assert_eq!(finished.code, Some(1), "no threshold is met without answers: {finished:?}");
-    assert_eq!(
-        document["connections"],
-        json!({"opened": 0, "failed": 20, "closed_idle": 0,
-        "unasked": 0, "time_wait_most": document["connections"]["time_wait_most"]})
-    );
+    for (name, count) in [("opened", 0), ("failed", 20), ("closed_idle", 0), ("unasked", 0)] {
+        assert_eq!(document["connections"][name], json!(count), "{name}");
+    }
     let (finished, document) = scenario("", "http://nowhere.invalid/x");
     assert_eq!(finished.code, Some(1), "{finished:?}");
     assert_eq!(document["flows"][0]["steps"][0]["errors"], json!({"dns": 20}), "{document}");

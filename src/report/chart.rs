@@ -28,7 +28,7 @@ pub(super) struct Chart<'a> {
     /// Format of values at the axis and in the crosshair.
     pub(super) unit: Unit,
     /// Start and name of each phase.
-    pub(super) phases: &'a [(f64, &'static str)],
+    pub(super) phases: &'a [(f64, &'a str)],
 }
 
 /// One line; an unknown value leaves a gap.

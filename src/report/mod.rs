@@ -4,6 +4,7 @@
 //! It does not depend on `prove` or `load`, which supply rows of text. The template escapes all values.
 
 mod chart;
+mod outcome;
 
 use std::path::Path;
 use std::time::SystemTime;
@@ -16,7 +17,7 @@ use serde::Serialize;
 
 use self::chart::{Chart, Drawing, Line, Unit};
 use crate::output;
-use crate::progress::{Sample, Series, Usage};
+use load::{Sample, SampleSeries, Usage};
 
 /// Rows of a name and a text.
 pub(crate) type Rows = Vec<(String, String)>;
@@ -35,7 +36,7 @@ pub(crate) struct Report<'a> {
     pub(crate) tables: Vec<Table>,
     /// The configuration, including defaults.
     pub(crate) configuration: Rows,
-    pub(crate) series: &'a Series,
+    pub(crate) series: &'a SampleSeries,
     pub(crate) machine: &'a Machine,
     pub(crate) command: String,
 }
@@ -200,12 +201,12 @@ fn per_second(samples: &[Sample], count: &dyn Fn(&Sample) -> Option<f64>) -> Vec
 }
 
 /// Returns where each phase begins.
-fn phases(samples: &[Sample]) -> Vec<(f64, &'static str)> {
-    let mut phases: Vec<(f64, &'static str)> = Vec::new();
+fn phases(samples: &[Sample]) -> Vec<(f64, &str)> {
+    let mut phases: Vec<(f64, &str)> = Vec::new();
     for sample in samples {
         if phases.last().is_none_or(|(_, last)| *last != sample.phase) {
             let begins = if phases.is_empty() { 0.0 } else { sample.elapsed_seconds };
-            phases.push((begins, sample.phase));
+            phases.push((begins, &*sample.phase));
         }
     }
     phases
@@ -241,7 +242,7 @@ fn machine(machine: &Machine) -> Rows {
 mod tests {
     use super::*;
 
-    fn report(series: &Series) -> String {
+    fn report(series: &SampleSeries) -> String {
         let reasons = ["<script>alert(1)</script> & more".to_owned()];
         Report {
             title: "a <b>bold</b> run".to_owned(),
@@ -261,7 +262,7 @@ mod tests {
 
     #[test]
     fn values_are_escaped() {
-        let page = report(&Series::new());
+        let page = report(&SampleSeries::new());
         assert!(!page.contains("<b>bold") && !page.contains("<script>alert"), "{page}");
         assert!(page.contains("&lt;script&gt;alert(1)") && page.contains("a &lt;b&gt;bold"));
         assert!(page.contains("☃ &amp; &lt;i&gt;co"), "{page}");
@@ -270,11 +271,16 @@ mod tests {
 
     #[test]
     fn unmeasured_values_have_no_chart() {
-        let mut series = Series::new();
+        let mut series = SampleSeries::new();
         for second in 0..5 {
             let elapsed_seconds = f64::from(second);
             let phase = if second < 2 { "connect" } else { "hold" };
-            series.push(&Sample { elapsed_seconds, phase, open: 7, ..Sample::default() });
+            series.push(&Sample {
+                elapsed_seconds,
+                phase: phase.into(),
+                open: 7,
+                ..Sample::default()
+            });
         }
         let page = report(&series);
         assert!(page.contains("Open sockets") && page.contains("<polyline"));

@@ -6,7 +6,7 @@ use ratatui::{Terminal, TerminalOptions, Viewport};
 use super::model::Model;
 use super::terminal::{self, Backend};
 use super::{About, Face, Step, say, view};
-use crate::progress::Sample;
+use load::Sample;
 
 /// Minimum time between two drawings, unless the phase or the terminal size changed.
 const DRAW_SECONDS: f64 = 0.24;

@@ -20,7 +20,7 @@ use std::sync::{Mutex, PoisonError};
 use admin::log;
 
 use self::plain::Plain;
-use crate::progress::Sample;
+use load::Sample;
 
 /// Description of a run.
 #[cfg_attr(not(feature = "screen"), allow(dead_code, reason = "rows of text need no title"))]

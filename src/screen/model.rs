@@ -4,7 +4,9 @@
 use std::collections::VecDeque;
 
 use super::{About, Step};
-use crate::progress::{Sample, Series, Usage};
+use std::borrow::Cow;
+
+use load::{Sample, SampleSeries, Usage};
 
 /// Time window of the rates, long enough to read them.
 const RATE_SECONDS: f64 = 2.0;
@@ -15,14 +17,14 @@ pub(super) struct Model {
     pub(super) title: String,
     pub(super) sockets: u64,
     /// Phase names, and the index of the current one.
-    pub(super) phases: Vec<&'static str>,
+    pub(super) phases: Vec<Cow<'static, str>>,
     pub(super) at: usize,
     pub(super) done: f64,
     pub(super) now: Sample,
     before: Sample,
     ends_here: u64,
     recent: VecDeque<Sample>,
-    series: Series,
+    series: SampleSeries,
     notes: Vec<String>,
 }
 
@@ -50,14 +52,14 @@ impl Model {
         Model {
             title: about.title,
             sockets: about.sockets,
-            phases: about.phases,
+            phases: about.phases.into_iter().map(Cow::Borrowed).collect(),
             at: 0,
             done: 0.0,
             now: Sample::default(),
             before: about.before,
             ends_here: about.ends_here,
             recent: VecDeque::new(),
-            series: Series::new(),
+            series: SampleSeries::new(),
             notes: Vec::new(),
         }
     }
@@ -71,7 +73,7 @@ impl Model {
             self.recent.pop_front();
         }
         let begins = self.now.phase != sample.phase;
-        self.at = self.place_of(sample.phase);
+        self.at = self.place_of(&sample.phase);
         // A phase that took no time is complete.
         self.done = if step.done.is_finite() { step.done.clamp(0.0, 1.0) } else { 1.0 };
         self.now = sample.clone();
@@ -79,11 +81,11 @@ impl Model {
     }
 
     /// An unannounced phase is inserted after the current one.
-    fn place_of(&mut self, phase: &'static str) -> usize {
-        let known = self.phases.iter().position(|known| *known == phase);
+    fn place_of(&mut self, phase: &str) -> usize {
+        let known = self.phases.iter().position(|known| known == phase);
         known.unwrap_or_else(|| {
             let after = (self.at + 1).min(self.phases.len());
-            self.phases.insert(after, phase);
+            self.phases.insert(after, Cow::Owned(phase.to_owned()));
             after
         })
     }
@@ -181,7 +183,7 @@ mod tests {
         let server = Usage { rss_bytes: 10_000 + open * 70, cpu_seconds: 1.0 + elapsed_seconds };
         Sample {
             elapsed_seconds,
-            phase: "connect",
+            phase: "connect".into(),
             open,
             server: Some(server),
             ..Sample::default()
@@ -226,9 +228,10 @@ mod tests {
         let mut model = model();
         assert!(take(&mut model, &at(0.0, 0)), "the first begins");
         assert!(!take(&mut model, &at(1.0, 0)));
-        assert!(take(&mut model, &Sample { phase: "fanout", ..at(2.0, 0) }));
-        assert_eq!((model.at, &model.phases[..]), (1, &["connect", "fanout", "hold"][..]));
-        assert!(take(&mut model, &Sample { phase: "hold", ..at(3.0, 0) }));
+        assert!(take(&mut model, &Sample { phase: "fanout".into(), ..at(2.0, 0) }));
+        assert_eq!(model.at, 1);
+        assert_eq!(model.phases, ["connect", "fanout", "hold"]);
+        assert!(take(&mut model, &Sample { phase: "hold".into(), ..at(3.0, 0) }));
         assert_eq!(model.at, 2);
     }
 }

@@ -3,7 +3,7 @@
 use admin::log;
 
 use super::{Face, Step, say};
-use crate::progress::Sample;
+use load::Sample;
 
 /// Minimum time between rows that stay.
 const ROW_SECONDS: f64 = 0.99;

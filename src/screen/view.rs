@@ -12,7 +12,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Paragraph, Sparkline};
 
 use super::model::{Curve, Model};
-use crate::progress::{Sample, Usage};
+use load::{Sample, Usage};
 
 const DIM: Style = Style::new().add_modifier(Modifier::DIM);
 const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
@@ -321,8 +321,8 @@ mod tests {
     use ratatui::backend::TestBackend;
 
     use super::*;
-    use crate::progress::Latency;
     use crate::screen::{About, Step};
+    use load::SampleLatency;
 
     fn model() -> Model {
         let usage = |rss_bytes, cpu_seconds| Some(Usage { rss_bytes, cpu_seconds });
@@ -334,12 +334,12 @@ mod tests {
         for second in 0..3_700 {
             let sample = Sample {
                 elapsed_seconds: f64::from(second),
-                phase: if second < 30 { "connect" } else { "hold" },
+                phase: if second < 30 { "connect" } else { "hold" }.into(),
                 open: (u64::from(second as u32) * 30_000).min(900_000),
                 failed: 3,
                 closed: 2,
                 received: u64::from(second as u32) * 34_567,
-                latency: Some(Latency { p50_ms: 1.25, p99_ms: 88.0, max_ms: 120.0 }),
+                latency: Some(SampleLatency { p50_ms: 1.25, p99_ms: 88.0, max_ms: 120.0 }),
                 server: usage(63_000_000, f64::from(second) * 1.5),
                 client: usage(70_000_000, f64::from(second) * 0.5),
                 kernel_bytes: Some(7_560_000_000),

@@ -94,8 +94,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         false
     };
     let ended = drive_requests(&config, Frames::default, script, |_| {}, wait)?;
-    print!("{}", ended.summary);
-    if ended.summary.reasons().is_empty() { Ok(()) } else { Err("not all was answered".into()) }
+    print!("{}", ended);
+    if ended.held { Ok(()) } else { Err("not all was answered".into()) }
 }
 
 /// Answers the frames of one connection until it ends.

@@ -78,6 +78,15 @@ impl Config {
     }
 }
 
+impl Config {
+    /// How long messages of an echo are due, if that is set.
+    #[must_use]
+    pub fn sending(&self) -> Option<Duration> {
+        let echo = self.echo.as_ref()?;
+        echo.duration.filter(|_| echo.messages.is_none() || echo.turnover)
+    }
+}
+
 /// Every connection is an Action Cable client with one subscription. [`Config::protocols`] sets the
 /// subprotocols it offers.
 #[derive(Clone, Debug)]

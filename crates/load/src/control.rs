@@ -25,7 +25,7 @@
 //! | `churned` | once after `churn`: all was published, and every subscription judged | `owed`, `lost` |
 //! | `row` | each 250 ms | `elapsed` (seconds), `open`, `failed`, `closed`, `replaced`, `heartbeats_sent`, `heartbeats_received`, `answered`, `unanswered_sockets`, `messages_sent`, `messages_received`, `publications`, `publications_duplicated`; `errors` by cause, left out while there are none; `p50_ms`, `p99_ms`, `max_ms` of the last complete second, null without values |
 //! | `error` | a line was not a valid command | `message` |
-//! | `summary` | once, last, before the connections are closed | the complete [`Summary`] |
+//! | `summary` | once, last, before the connections are closed | the complete [`Outcome`] |
 //!
 //! A publication is a text made by [`crate::delivery::publication::encode`]. The end of standard
 //! input aborts the run. It never ends by itself.
@@ -40,8 +40,8 @@ use engine::sys::process;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Close, Config, Content, Echo, Latency, Recorder, Run, RunOutcome, Series, Snapshot, StartError,
-    Summary,
+    Close, Config, Content, Echo, Latency, Outcome, Recorder, Run, Series, Snapshot, StartError,
+    judge,
 };
 
 const LOOK: Duration = Duration::from_millis(20);
@@ -51,30 +51,44 @@ const SECOND_NS: u64 = 1_000_000_000;
 /// How long answers to the last messages are awaited.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A command line.
-#[derive(Deserialize, Debug, PartialEq)]
+/// A command.
+#[derive(Serialize, Deserialize, Debug, PartialEq)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-enum Command {
+pub enum Command {
+    /// Begin connections up to this total; it never falls.
     Target(u64),
+    /// Ping every open socket once in this many seconds; 0 stops.
     Heartbeat(f64),
+    /// Send this many messages of `size` bytes on every open socket, `rate` per second over all.
+    #[allow(missing_docs, reason = "described above")]
     Echo { size: usize, rate: u64, messages: u32 },
+    /// For this time every open socket sends this many messages and is then replaced.
+    #[allow(missing_docs, reason = "described above")]
     Turnover { size: usize, messages: u32, seconds: f64 },
+    /// Expect this many broadcasts of a publisher at every open socket.
+    #[allow(missing_docs, reason = "described above")]
     Expect { publisher: u32, messages: u32 },
+    /// Begin and end subscriptions while publishing, as the run's flags say.
     Churn,
+    /// End the run.
     Finish(Finish),
 }
 
-#[derive(Deserialize, Debug, PartialEq, Copy, Clone)]
+/// How connections are closed at the end.
+#[derive(Serialize, Deserialize, Debug, PartialEq, Copy, Clone)]
 #[serde(rename_all = "snake_case")]
-enum Finish {
+pub enum Finish {
+    /// By the closing handshake.
     Graceful,
+    /// By RST.
     Abort,
 }
 
-/// An event line.
-#[derive(Serialize)]
+/// An event.
+#[derive(Serialize, Deserialize, Debug)]
 #[serde(tag = "event", rename_all = "snake_case")]
-enum Event<'a> {
+#[allow(missing_docs, reason = "described in the table of the module")]
+pub enum Event {
     Ready { pid: u32, workers: usize, private_tables: bool },
     Reached { connections: u64, open: u64, failed: u64, seconds: f64 },
     Answered { sockets: u64 },
@@ -82,32 +96,34 @@ enum Event<'a> {
     Expecting { publisher: u32, expected: u64 },
     Received { publisher: u32, received: u64, duplicated: u64 },
     Churned { owed: u64, lost: u64 },
-    Row(Row),
+    Row(ProgressRow),
     Error { message: String },
-    Summary(&'a Summary),
+    Summary(Box<Outcome>),
 }
 
-#[derive(Serialize)]
-struct Row {
-    elapsed: f64,
-    open: u64,
-    failed: u64,
-    closed: u64,
-    replaced: u64,
-    heartbeats_sent: u64,
-    heartbeats_received: u64,
-    answered: u64,
-    unanswered_sockets: u64,
-    messages_sent: u64,
-    messages_received: u64,
-    publications: u64,
-    publications_duplicated: u64,
+/// The state of a controlled run.
+#[derive(Serialize, Deserialize, Clone, Default, Debug)]
+#[allow(missing_docs, reason = "described in the table of the module")]
+pub struct ProgressRow {
+    pub elapsed: f64,
+    pub open: u64,
+    pub failed: u64,
+    pub closed: u64,
+    pub replaced: u64,
+    pub heartbeats_sent: u64,
+    pub heartbeats_received: u64,
+    pub answered: u64,
+    pub unanswered_sockets: u64,
+    pub messages_sent: u64,
+    pub messages_received: u64,
+    pub publications: u64,
+    pub publications_duplicated: u64,
     /// Omitted while nothing went wrong.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    errors: BTreeMap<&'static str, u64>,
-    p50_ms: Option<f64>,
-    p99_ms: Option<f64>,
-    max_ms: Option<f64>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub errors: BTreeMap<String, u64>,
+    pub p50_ms: Option<f64>,
+    pub p99_ms: Option<f64>,
+    pub max_ms: Option<f64>,
 }
 
 /// Runs `config` under the commands of `input` and writes events to `output`; the phases of the
@@ -120,7 +136,7 @@ pub fn run_commands(
     input: impl BufRead + Send + 'static,
     output: impl Write,
     mut interrupted: impl FnMut() -> bool,
-) -> Result<RunOutcome, StartError> {
+) -> Result<Outcome, StartError> {
     let run = Run::start(config)?;
     let lines = read_lines(input);
     let mut control = Control::new(run, output);
@@ -145,10 +161,12 @@ pub fn run_commands(
         control.look()?;
     };
     control.run.finish_churn();
-    let summary = control.run.summary(config);
-    control.emit(&Event::Summary(&summary))?;
+    let mut outcome = control.run.outcome(config);
+    outcome.interrupted = was_interrupted;
+    judge(&mut outcome, &[]);
+    control.emit(&Event::Summary(Box::new(outcome.clone())))?;
     control.run.finish(config, how)?;
-    Ok(RunOutcome { summary, interrupted: was_interrupted })
+    Ok(outcome)
 }
 
 /// Reads lines on a thread that ends with the input.
@@ -197,7 +215,7 @@ impl<W: Write> Control<W> {
         }
     }
 
-    fn emit(&mut self, event: &Event<'_>) -> io::Result<()> {
+    fn emit(&mut self, event: &Event) -> io::Result<()> {
         let mut line = serde_json::to_vec(event)?;
         line.push(b'\n');
         self.output.write_all(&line)?;
@@ -298,7 +316,7 @@ impl<W: Write> Control<W> {
         }
         self.last_row_ns = now_ns;
         let latency = self.second.latency(&self.run, now_ns);
-        self.emit(&Event::Row(Row {
+        self.emit(&Event::Row(ProgressRow {
             elapsed: (now_ns - self.began_ns) as f64 / 1e9,
             open: counts.open,
             failed: counts.failed_total(),
@@ -312,7 +330,7 @@ impl<W: Write> Control<W> {
             messages_received: counts.echo_received,
             publications: counts.publications,
             publications_duplicated: counts.publications_duplicated,
-            errors: counts.errors().into_iter().collect(),
+            errors: counts.errors().into_iter().map(|(kind, n)| (kind.to_owned(), n)).collect(),
             p50_ms: latency.map(|latency| latency.p50_ms),
             p99_ms: latency.map(|latency| latency.p99_ms),
             max_ms: latency.map(|latency| latency.max_ms),

@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use engine::sys::process;
 
+use crate::outcome::Outcome;
+use crate::outcome::judge::judge;
 use crate::outcome::request_metrics::RequestSnapshot;
 use crate::workload::stages;
-use crate::{Close, Config, Latency, Recorder, Run, Series, Snapshot, StartError, Summary};
+use crate::{Close, Config, Latency, Recorder, Run, Series, Snapshot, StartError};
 
 /// How often the end of a phase is polled, and how often a row is made.
 const LOOK_NS: u64 = 20_000_000;
@@ -82,15 +84,6 @@ pub struct Published {
     pub failed: u64,
 }
 
-/// The result of a run.
-#[derive(Debug)]
-pub struct RunOutcome {
-    /// Its summary.
-    pub summary: Summary,
-    /// It was interrupted.
-    pub interrupted: bool,
-}
-
 /// Runs all phases of `config`. `row` is called once a second; `wait` waits for the given time or
 /// less and returns true to end the run.
 ///
@@ -100,15 +93,17 @@ pub fn drive(
     config: &Config,
     row: impl FnMut(&Row),
     wait: impl FnMut(Duration) -> bool,
-) -> Result<RunOutcome, StartError> {
+) -> Result<Outcome, StartError> {
     let mut run = Run::start(config)?;
     let now_ns = process::now_ns();
     let mut watch = Watch { row, wait, began_ns: now_ns, rows: Rows::new(now_ns) };
     let interrupted = phases(&mut run, config, &mut watch)?;
     run.finish_fanout();
     run.finish_churn();
-    let summary = run.finish(config, Close::Graceful)?;
-    Ok(RunOutcome { summary, interrupted })
+    let mut outcome = run.finish(config, Close::Graceful)?;
+    outcome.interrupted = interrupted;
+    judge(&mut outcome, &[]);
+    Ok(outcome)
 }
 
 /// Runs the phases; true if one was interrupted.

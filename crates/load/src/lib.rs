@@ -2,7 +2,7 @@
 //!
 //! [`Run`] controls one run: it opens connections on its own [`engine::Workers`], holds them with
 //! heartbeats, sends and checks messages, counts the publications that each receiver gets, and
-//! returns a [`Summary`]. [`drive`] runs the phases of a [`Config`]; [`control`] executes commands of
+//! returns an [`Outcome`]. [`drive`] runs the phases of a [`Config`]; [`control`] executes commands of
 //! another process. [`requests`] does the same for requests and answers, over HTTP or a private
 //! protocol.
 //!
@@ -22,20 +22,27 @@ mod workload;
 pub use crate::config::{Cable, Churn, Close, Config, Connect, Content, Echo, Fanout, Publish};
 pub use crate::delivery::publication;
 pub use crate::delivery::spread::Times;
-pub use crate::drive::{Counts, Progress, Published, Row, RunOutcome, drive};
+pub use crate::drive::{Counts, Progress, Published, Row, drive};
 pub use crate::outcome::cable::CableSummary;
 pub use crate::outcome::cause::Cause;
 pub use crate::outcome::churn::ChurnSummary;
+pub use crate::outcome::generator::{Generator, Watched};
+pub use crate::outcome::judge::{
+    Metric, Sign, Threshold, ThresholdResult, Verdict, judge, last_line,
+};
 pub use crate::outcome::metrics::Snapshot;
 pub use crate::outcome::recorder::{Buckets, Latency, Recorder, Series};
-pub use crate::outcome::summary::{
-    BroadcastSummary, Connections, EchoSummary, FanoutSummary, Figures, HeartbeatSummary, Receiver,
-    Summary,
+pub use crate::outcome::run_config::{PaceConfig, RunConfig};
+pub use crate::outcome::samples::{Sample, SampleLatency, SampleSeries, Usage};
+pub use crate::outcome::sections::{
+    BroadcastSummary, Connections, EchoSummary, FanoutSummary, HeartbeatSummary, Quantiles,
+    Receiver, RequestCounts,
 };
+pub use crate::outcome::{OUTCOME_VERSION, Outcome};
 pub use crate::run::{ENDPOINTS_MAX, Run, StartError};
 pub use crate::transport::connect_options::{ConnectOptions, Proxy, Resolve, Route, basic};
 pub use crate::transport::endpoint::Endpoint;
 pub use crate::transport::retry::{Growth, Retry};
 pub use crate::workload::fanout::http::HttpPublish;
-pub use crate::workload::validator::{Validator, Verdict};
+pub use crate::workload::validator::{AnswerVerdict, Validator};
 pub use crate::workload::{requests, scenario, stages};

@@ -17,9 +17,11 @@ use engine::{Limits, Plan, Tables, Workers};
 
 use crate::delivery::checker::Expect;
 use crate::delivery::spread::{Spread, Times};
+use crate::outcome::Outcome;
 use crate::outcome::cable::CableSummary;
+use crate::outcome::judge::judge;
 use crate::outcome::metrics::{Metrics, Snapshot};
-use crate::outcome::summary::Expected;
+use crate::outcome::sections::{Expected, SocketRun};
 use crate::transport::cable_client::{CableChannel, CableClients};
 use crate::transport::connector::Connector;
 use crate::transport::in_flight::InFlight;
@@ -32,7 +34,7 @@ use crate::workload::fanout::{FanoutRun, sockets};
 use crate::workload::shares::shares;
 use crate::{
     Churn, ChurnSummary, Close, Config, Echo, Endpoint, Fanout, FanoutSummary, Publish, Published,
-    Recorder, Summary,
+    Recorder,
 };
 
 /// The most destinations of one run, which is what an engine worker supports.
@@ -461,34 +463,45 @@ impl Run {
         merged
     }
 
-    /// The summary so far.
+    /// The outcome so far, not judged.
     #[must_use]
-    pub fn summary(&self, config: &Config) -> Summary {
+    pub fn outcome(&self, config: &Config) -> Outcome {
         let now = self.snapshot();
         let begun = if self.requested > 0 { self.requested } else { config.connections };
-        let requested = begun.saturating_sub(now.retired);
-        let fanout = match self.judged.clone() {
+        let (fanout, times) = match self.judged.clone() {
             Some((fanout, times)) => (Some(fanout), times),
             None => (None, self.times(now.open)),
         };
         let recorder = self.recorder();
-        let (asked, expected) = (self.requested_messages, self.expected);
-        let mut summary =
-            Summary::new(requested, self.connecting(), &now, &recorder, asked, expected, fanout);
-        summary.connections.in_flight_max = self.in_flight.max();
+        let run = SocketRun {
+            requested: begun.saturating_sub(now.retired),
+            connecting: self.connecting(),
+            in_flight_max: self.in_flight.max(),
+            counts: &now,
+            recorder: &recorder,
+            messages: self.requested_messages,
+            sending_seconds: config.sending().map(|time| time.as_secs_f64()),
+            expected: self.expected,
+            fanout,
+            times,
+        };
+        let mut outcome = run.outcome();
         if self.cable {
             let all_metrics = self.all_metrics.iter().map(|metrics| &**metrics);
-            summary.add_cable(CableSummary::new(&now, &recorder, all_metrics));
+            outcome.cable = Some(CableSummary::new(&now, &recorder, all_metrics));
         }
-        if let Some(churn) = self.churned.clone() {
-            summary.add_churn(churn);
+        outcome.churn.clone_from(&self.churned);
+        if let Some(churn) = &outcome.churn {
+            outcome.latency_of_all = churn.latency_of_all;
         }
-        if !summary.held {
+        judge(&mut outcome, &[]);
+        if !outcome.held {
             // With --force: the shortfalls found at the start are the likeliest cause.
             let short = self.fit.shortfalls.iter();
-            summary.reasons.extend(short.map(|shortfall| shortfall.text.clone()));
+            outcome.machine_short = short.map(|shortfall| shortfall.text.clone()).collect();
+            judge(&mut outcome, &[]);
         }
-        summary
+        outcome
     }
 
     /// Arrival times of publications outside a fan-out, which nothing gathers.
@@ -501,18 +514,18 @@ impl Run {
         spread.finish()
     }
 
-    /// Takes the summary, closes all connections and ends the workers.
+    /// Takes the outcome, closes all connections and ends the workers.
     ///
     /// # Errors
     /// The error that made a worker fail.
-    pub fn finish(self, config: &Config, how: Close) -> io::Result<Summary> {
-        let summary = self.summary(config);
+    pub fn finish(self, config: &Config, how: Close) -> io::Result<Outcome> {
+        let outcome = self.outcome(config);
         self.end_connections(how, CLOSE_TIMEOUT);
         if how == Close::Graceful {
             self.end_connections(Close::Abort, CLOSE_TIMEOUT);
         }
         self.workers.drain(Duration::ZERO)?;
-        Ok(summary)
+        Ok(outcome)
     }
 
     fn end_connections(&self, how: Close, timeout: Duration) {

@@ -17,7 +17,7 @@ use engine::{
     Answer, Closed, ConnId, Core, Handler, Incoming, Limits, Plan, Remote, Response, Sys, Tables,
     Workers,
 };
-use load::{Config, Endpoint, Fanout, Publish, Summary, publication};
+use load::{Config, Endpoint, Fanout, Outcome, Publish, publication};
 use wire::websocket::OpCode;
 
 /// The timing of the run and of the server's delays: a delay must be shorter than 64 publications, and
@@ -123,12 +123,12 @@ fn config(port: u16, connections: u64, timing: &Timing) -> Config {
     }
 }
 
-fn drive(config: &Config) -> Summary {
+fn drive(config: &Config) -> Outcome {
     let wait = |time| {
         std::thread::sleep(time);
         false
     };
-    load::drive(config, |_| {}, wait).unwrap().summary
+    load::drive(config, |_| {}, wait).unwrap()
 }
 
 /// The faults of the server.

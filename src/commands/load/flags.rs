@@ -8,12 +8,11 @@ use admin::Address;
 use clap::builder::ValueParser;
 use clap::{Subcommand, ValueEnum};
 use load::stages::Stage;
-use load::{Connect, Fanout, Proxy, Resolve};
+use load::{Connect, Fanout, Proxy, Resolve, Threshold};
 
 use super::requests::flags as requests;
 use super::scenario::InitArgs;
-use super::threshold::Threshold;
-use super::{compare, from_curl, metrics};
+use super::{compare, from_curl, metrics, threshold};
 use crate::{tls, units};
 
 /// Help headings; `standfast help load TOPIC` selects flags by them.
@@ -266,7 +265,7 @@ pub(crate) struct Args {
 
     /// Condition for exit code 0, such as 'p99<50ms' or 'failed<1': p50, p90, p95, p99, p999, max
     /// (times); failed, closed, lost, errors, rate (counts); errors also as 'errors<0.1%'
-    #[arg(long, visible_alias = "fail", value_name = "CONDITION", help_heading = RESULTS)]
+    #[arg(long, value_parser = threshold::parse, visible_alias = "fail", value_name = "CONDITION", help_heading = RESULTS)]
     pub(super) threshold: Vec<Threshold>,
 
     /// Report memory, CPU and descriptors of this process

@@ -5,18 +5,17 @@
 
 use anyhow::Result;
 use capacity::Machine;
-use load::Row;
+use load::{Generator, Row, Watched};
 
 use super::csv::Csv;
 use super::flags::Args;
 use super::metrics::Metrics;
 use super::screen::Screen;
-use super::watch::{Generator, Watched};
-use crate::progress::{Sample, Series, Usage};
+use load::{SampleSeries, Usage};
 
 /// The screen, the CSV file and the metrics of a run.
-pub(super) struct Observers<'a> {
-    screen: Screen<'a>,
+pub(super) struct Observers<'a, 's> {
+    screen: Screen<'s>,
     csv: Option<&'a mut Csv>,
     metrics: Option<&'a Metrics>,
     observed: Observed,
@@ -26,10 +25,10 @@ pub(super) struct Observers<'a> {
 pub(super) struct Observed {
     pub(super) generator: Generator,
     pub(super) watched: Option<Watched>,
-    pub(super) samples: Series,
+    pub(super) samples: SampleSeries,
 }
 
-impl<'a> Observers<'a> {
+impl<'a, 's> Observers<'a, 's> {
     /// Starts right before the run; `screen` receives the usage of the watched process until then.
     ///
     /// # Errors
@@ -38,17 +37,17 @@ impl<'a> Observers<'a> {
         args: &Args,
         machine: &Machine,
         (csv, metrics): (Option<&'a mut Csv>, Option<&'a Metrics>),
-        screen: impl FnOnce(Option<Usage>) -> Screen<'a>,
-    ) -> Result<Observers<'a>> {
+        screen: impl FnOnce(Option<Usage>) -> Screen<'s>,
+    ) -> Result<Observers<'a, 's>> {
         let mut watched =
             args.watch_pid.map(Watched::begin).transpose().map_err(anyhow::Error::msg)?;
         let before = watched.as_mut().and_then(Watched::sample);
         let generator = Generator::new(machine.cores);
-        let observed = Observed { generator, watched, samples: Series::new() };
+        let observed = Observed { generator, watched, samples: SampleSeries::new() };
         Ok(Observers { screen: screen(before), csv, metrics, observed })
     }
 
-    pub(super) fn row(&mut self, row: &Row) -> Sample {
+    pub(super) fn row(&mut self, row: &Row) {
         let Observed { generator, watched, samples } = &mut self.observed;
         let usage = watched.as_mut().and_then(|watched| watched.sample_with(row));
         let sample = self.screen.row(row, usage);
@@ -56,7 +55,6 @@ impl<'a> Observers<'a> {
         self.csv.iter_mut().for_each(|csv| csv.row(row));
         self.metrics.iter().for_each(|metrics| metrics.row(row));
         samples.push(&sample);
-        sample
     }
 
     /// Ends the observation and restores the terminal.

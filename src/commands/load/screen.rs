@@ -7,8 +7,8 @@ use capacity::{KernelMemory, ProcessMemory};
 use load::requests::{Pace, Requests};
 use load::{Config, Endpoint, Row};
 
-use crate::progress::{Latency, Sample, Usage};
 use crate::screen::{self, About, Rows, Step};
+use load::{Sample, SampleLatency, Usage};
 
 /// Number of rows after which the column titles are repeated.
 const TITLES_EVERY: u32 = 20;
@@ -97,7 +97,7 @@ impl<'a> Screen<'a> {
     }
 
     fn sample(&self, row: &Row, server: Option<Usage>) -> Sample {
-        let latency = row.latency.map(|latency| Latency {
+        let latency = row.latency.map(|latency| SampleLatency {
             p50_ms: latency.p50_ms,
             p99_ms: latency.p99_ms,
             max_ms: latency.max_ms,
@@ -106,7 +106,7 @@ impl<'a> Screen<'a> {
         let growth = kernel.zip(self.kernel_before).map(|(now, then)| now.saturating_sub(then));
         Sample {
             elapsed_seconds: row.elapsed.as_secs_f64(),
-            phase: row.phase,
+            phase: row.phase.into(),
             open: row.open,
             failed: row.failed,
             closed: row.closed,
@@ -149,7 +149,7 @@ fn of_sockets_done(config: &Config, sample: &Sample, since: f64) -> f64 {
         Some(messages) => of_count(sample.received, u64::from(messages) * sample.open),
         None => duration.map_or(0.0, of_time),
     };
-    match (sample.phase, echo, fanout) {
+    match (&*sample.phase, echo, fanout) {
         ("stages", ..) => of_time(stages.iter().map(|stage| stage.time).sum()),
         ("hold", ..) => of_time(*hold),
         ("echo", Some(echo), _) if echo.turnover => echo.duration.map_or(0.0, of_time),

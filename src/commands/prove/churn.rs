@@ -5,8 +5,9 @@
 use std::time::Duration;
 
 use capacity::{Bytes, Count};
+use load::{ChurnSummary, Outcome};
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::broadcast::Admin;
 use super::processes::TOPIC;
@@ -59,42 +60,21 @@ pub(super) struct ChurnMemory {
 #[derive(Serialize)]
 pub(super) struct ChurnResult {
     #[serde(flatten)]
-    pub(super) counts: Value,
+    pub(super) counts: ChurnSummary,
     pub(super) server_rss_bytes: ChurnMemory,
 }
 
 impl ChurnResult {
-    /// Returns `None` if the summary has no churn.
-    pub(super) fn new(load: Option<&Value>, memory: Option<ChurnMemory>) -> Option<ChurnResult> {
-        let counts = load?.get("churn").filter(|churn| churn.is_object())?.clone();
-        Some(ChurnResult { counts, server_rss_bytes: memory? })
-    }
-
-    fn count(&self, key: &str) -> u64 {
-        self.counts[key].as_u64().unwrap_or(0)
+    /// Returns `None` if the outcome has no churn.
+    pub(super) fn new(load: &Outcome, memory: Option<ChurnMemory>) -> Option<ChurnResult> {
+        Some(ChurnResult { counts: load.churn.clone()?, server_rss_bytes: memory? })
     }
 
     /// Returns why the churn fell short.
     pub(super) fn reasons(&self) -> Vec<String> {
         let ChurnMemory { settled, end, .. } = self.server_rss_bytes;
-        let failed = self.counts["publish_failed"].as_object().into_iter().flatten();
-        let failed = failed.filter_map(|(_, count)| count.as_u64()).sum();
-        let counts = [
-            ("lost", "publications were lost"),
-            ("duplicated", "publications were duplicated"),
-            ("reordered", "publications arrived out of order"),
-            ("late", "publications arrived late"),
-            ("stale", "publications arrived 64 or more behind"),
-            ("corrupted", "publications were corrupted"),
-            ("unexpected", "messages arrived without a subscription"),
-            ("unconfirmed", "subscribes were not confirmed"),
-        ];
-        let counts = counts.map(|(key, what)| (self.count(key), what));
-        let more = [(failed, "publications were rejected or not answered")];
-        let some = counts.into_iter().chain(more).filter(|(count, _)| *count > 0);
-        let mut reasons: Vec<String> =
-            some.map(|(count, what)| format!("{count} {what}")).collect();
-        if self.count("owed") == 0 {
+        let mut reasons = self.counts.reasons();
+        if self.counts.owed == 0 {
             reasons.push("no subscription lasted long enough to expect a publication".to_owned());
         }
         let (share, least) = GROWTH;
@@ -110,17 +90,17 @@ impl ChurnResult {
 
     /// Returns its lines of the summary.
     pub(super) fn lines(&self) -> [(&'static str, String); 2] {
-        let of = |key| Count(self.count(key));
+        let of = &self.counts;
         let ChurnMemory { start, settled, end } = self.server_rss_bytes;
         let counts = format!(
             "{} subscriptions checked, {} publications, {} expected, {} received, {} lost, {} duplicated, {} unexpected",
-            of("judged"),
-            of("published"),
-            of("owed"),
-            of("received"),
-            of("lost"),
-            of("duplicated"),
-            of("unexpected"),
+            Count(of.judged),
+            Count(of.published),
+            Count(of.owed),
+            Count(of.received),
+            Count(of.lost),
+            Count(of.duplicated),
+            Count(of.unexpected),
         );
         let memory = format!(
             "server {} at the start, {} after 10 s, {} at the end",
@@ -136,24 +116,25 @@ impl ChurnResult {
 mod tests {
     use super::*;
 
-    fn result(counts: Value, end: u64) -> Option<ChurnResult> {
+    fn result(counts: ChurnSummary, end: u64) -> ChurnResult {
         let memory = ChurnMemory { start: 5 << 20, settled: 10 << 20, end };
-        ChurnResult::new(Some(&json!({ "churn": counts })), Some(memory))
+        let load = Outcome { churn: Some(counts), ..Outcome::default() };
+        ChurnResult::new(&load, Some(memory)).unwrap()
     }
 
     #[test]
     fn loss_and_memory_growth_are_reasons() {
-        let clean = json!({ "owed": 7, "lost": 0, "publish_failed": {} });
-        assert!(result(clean.clone(), 11 << 20).unwrap().reasons().is_empty());
-        let grown = result(clean, 12 << 20).unwrap().reasons();
+        let clean = ChurnSummary { owed: 7, ..ChurnSummary::default() };
+        assert!(result(clean.clone(), 11 << 20).reasons().is_empty());
+        let grown = result(clean.clone(), 12 << 20).reasons();
         assert!(grown.len() == 1 && grown[0].contains("memory grew"), "{grown:?}");
-        let lost = json!({ "owed": 7, "lost": 2, "publish_failed": { "HTTP 503": 3 } });
-        let reasons = result(lost, 0).unwrap().reasons();
+        let publish_failed = [("HTTP 503".to_owned(), 3)].into();
+        let lost = ChurnSummary { lost: 2, publish_failed, ..clean };
         assert_eq!(
-            reasons,
+            result(lost, 0).reasons(),
             ["2 publications were lost", "3 publications were rejected or not answered"]
         );
-        assert!(result(json!({ "owed": 0 }), 0).unwrap().reasons()[0].contains("long enough"));
-        assert!(result(Value::Null, 0).is_none());
+        assert!(result(ChurnSummary::default(), 0).reasons()[0].contains("long enough"));
+        assert!(ChurnResult::new(&Outcome::default(), Some(ChurnMemory::default())).is_none());
     }
 }

@@ -87,8 +87,7 @@ fn figures(proof: &Proof) -> Rows {
             proof.system_bytes.map_or("unknown".to_owned(), |bytes| format!("+{}", Bytes(bytes))),
         ),
     ];
-    let h = &proof.heartbeats;
-    if h.sent > 0 {
+    if let Some(h) = proof.heartbeats.as_ref().filter(|h| h.sent > 0) {
         let answered = format!("{} of {} answered", Count(h.received), Count(h.sent));
         rows.push(("heartbeats", answered));
     }
@@ -101,8 +100,7 @@ fn figures(proof: &Proof) -> Rows {
         let times = [m.p50_ms, m.p99_ms, m.max_ms].map(ms).join(", ");
         rows.push(("round trip: p50, p99, max", times));
     }
-    let b = &proof.broadcast;
-    if b.expected > 0 {
+    if let Some(b) = proof.broadcast.as_ref().filter(|b| b.expected > 0) {
         rows.push((
             "broadcast",
             format!("{} of {} delivered", Count(b.received), Count(b.expected)),

@@ -13,7 +13,7 @@ use super::plan::{Messages, Plan};
 use super::processes::{Load, Progress, Serve, TOPIC};
 use super::result::{Mark, Measured, ProcessFigures};
 use super::screen::Screen;
-use crate::progress::{Sample, Usage};
+use load::{Sample, Usage};
 
 /// Connection counts at which memory is measured, as in the reference experiment's table.
 const MARKS: [u64; 4] = [10_000, 100_000, 200_000, 500_000];
@@ -105,9 +105,9 @@ impl<'a> Run<'a> {
             self.measured.connect_seconds += seconds_since(began_ns);
             self.mark(mark);
         }
-        let progress = self.load.last_progress();
-        self.measured.failed = progress.failed;
-        self.screen.connected(&self.measured, progress);
+        let row = &self.load.last_progress().row;
+        self.measured.failed = row.failed;
+        self.screen.connected(&self.measured, row);
         Ok(())
     }
 
@@ -125,6 +125,8 @@ impl<'a> Run<'a> {
 
     /// Holds the sockets open for the requested time, and until each has answered.
     fn hold(&mut self) -> Result<(), Stop> {
+        (self.measured.server.hold_began, self.measured.client.hold_began) =
+            self.measure_processes();
         if !self.plan.heartbeat.is_zero() {
             self.load.heartbeat(self.plan.heartbeat)?;
         }
@@ -135,15 +137,16 @@ impl<'a> Run<'a> {
             (None, None) => self.wait_for_heartbeats(began_ns)?,
         }
         self.measured.hold_seconds = seconds_since(began_ns);
-        let progress = self.load.last_progress();
-        self.measured.open = progress.open;
-        self.measured.unanswered = (!self.plan.heartbeat.is_zero()).then_some(progress.unanswered);
+        let row = self.load.last_progress().row.clone();
+        self.measured.open = row.open;
+        self.measured.unanswered =
+            (!self.plan.heartbeat.is_zero()).then_some(row.unanswered_sockets);
         let (server, client) = self.measure_processes();
         self.measured.server.held = server;
         self.measured.client.held = client;
         self.measured.kernel_growth = self.kernel_growth();
         self.measured.system_growth = self.system_growth();
-        self.screen.held(&self.measured, progress);
+        self.screen.held(&self.measured, &row);
         Ok(())
     }
 
@@ -156,7 +159,8 @@ impl<'a> Run<'a> {
             let (progress, sample) = self.look("hold")?;
             let held = seconds_since(began_ns);
             self.screen.holding(&sample, held, hold);
-            let answered = progress.heartbeats_received > 0 && progress.unanswered == 0;
+            let answered =
+                progress.row.heartbeats_received > 0 && progress.row.unanswered_sockets == 0;
             let waits = !answered && period > 0.0;
             if held >= longest || (held >= hold && !waits) {
                 return Ok(());
@@ -179,7 +183,7 @@ impl<'a> Run<'a> {
             if memory.settled == 0 && held >= churn::SETTLED.as_secs_f64() {
                 memory.settled = memory.end;
             }
-            if progress.churned() || progress.open == 0 || held >= longest {
+            if progress.churned() || progress.row.open == 0 || held >= longest {
                 break;
             }
         }
@@ -192,7 +196,7 @@ impl<'a> Run<'a> {
 
     /// Holds while each socket sends its messages and receives the echoes.
     fn exchange(&mut self, messages: Messages, began_ns: u64) -> Result<(), Stop> {
-        let rate = messages.rate(self.load.last_progress().open);
+        let rate = messages.rate(self.load.last_progress().row.open);
         self.load.echo(messages.size, rate, messages.per_socket(self.plan.hold))?;
         let hold = self.plan.hold.as_secs_f64();
         let longest = hold + LAST_WAIT.as_secs_f64();
@@ -200,7 +204,7 @@ impl<'a> Run<'a> {
             let (progress, sample) = self.look("hold")?;
             let held = seconds_since(began_ns);
             self.screen.exchanging(&sample, held, hold);
-            let over = progress.echoed() || progress.open == 0;
+            let over = progress.echoed() || progress.row.open == 0;
             if held >= longest || (held >= hold && over) {
                 // The next row contains the last answers.
                 return self.look("hold").map(drop);
@@ -215,7 +219,7 @@ impl<'a> Run<'a> {
         }
         // Heartbeats would disturb the timing of the broadcast.
         self.load.heartbeat(Duration::ZERO)?;
-        let open = self.load.last_progress().open;
+        let open = self.load.last_progress().row.open;
         self.load.expect(broadcast::PUBLISHER, self.plan.broadcasts)?;
         for sequence in 0..self.plan.broadcasts {
             let began_ns = process::now_ns();
@@ -224,8 +228,8 @@ impl<'a> Run<'a> {
             self.measured.publish_seconds.push(took.as_secs_f64());
             loop {
                 let (progress, sample) = self.look("broadcast")?;
-                self.screen.broadcasting(&sample, sequence, open, progress);
-                let everywhere = progress.broadcast_received >= open * u64::from(sequence + 1);
+                self.screen.broadcasting(&sample, sequence, open, &progress.row);
+                let everywhere = progress.row.publications >= open * u64::from(sequence + 1);
                 if everywhere || seconds_since(began_ns) > LAST_WAIT.as_secs_f64() {
                     break;
                 }
@@ -252,23 +256,22 @@ impl<'a> Run<'a> {
     /// Waits for progress and records a sample.
     fn look(&mut self, phase: &'static str) -> Result<(Progress, Sample), Stop> {
         self.check_signals()?;
-        let progress = self.load.progress(LOOK)?;
+        let progress = self.load.progress(LOOK)?.clone();
         let (server, client) = self.measure_processes();
+        let row = &progress.row;
         let sample = Sample {
             elapsed_seconds: seconds_since(self.began_ns),
-            phase,
-            open: progress.open,
-            failed: progress.failed,
-            closed: progress.lost,
-            sent: progress.heartbeats_sent + progress.messages_sent,
-            received: progress.heartbeats_received
-                + progress.messages_received
-                + progress.broadcast_received,
-            latency: progress.latency,
+            phase: phase.into(),
+            open: row.open,
+            failed: row.failed,
+            closed: row.closed,
+            sent: row.heartbeats_sent + row.messages_sent,
+            received: row.heartbeats_received + row.messages_received + row.publications,
+            latency: progress.latency(),
             server: server.map(usage),
             client: client.map(usage),
             kernel_bytes: self.kernel_growth(),
-            errors: self.load.errors().to_vec(),
+            errors: row.errors.iter().map(|(cause, count)| (cause.clone(), *count)).collect(),
         };
         self.measured.series.push(&sample);
         Ok((progress, sample))

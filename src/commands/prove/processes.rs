@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{self as child_process, Child, ChildStdin, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -20,8 +20,9 @@ use super::link::{self, Namespaces};
 use super::phases::Stop;
 use super::plan::Plan;
 use crate::commands::load::connect_flag;
-use crate::progress::Latency;
 use crate::screen;
+use load::control::{Command, Event, Finish, ProgressRow};
+use load::{Outcome, SampleLatency};
 
 /// The topic that every socket subscribes to.
 pub(super) const TOPIC: &str = "prove";
@@ -55,7 +56,7 @@ impl Started {
 fn start(before: &[String], arguments: &[String]) -> Result<Started> {
     let program = std::env::current_exe().context("cannot find the path of this executable")?;
     let mut words = before.iter().map(OsString::from).chain([program.into()]);
-    let mut child = Command::new(words.next().unwrap_or_default())
+    let mut child = child_process::Command::new(words.next().unwrap_or_default())
         .args(words)
         .args(arguments)
         .stdin(Stdio::piped())
@@ -216,26 +217,9 @@ impl Drop for Serve {
 }
 
 /// The last progress report of the load process.
-#[derive(Copy, Clone, Default, Debug)]
+#[derive(Clone, Default, Debug)]
 pub(super) struct Progress {
-    /// Sockets open now.
-    pub(super) open: u64,
-    /// Connects that failed after all retries.
-    pub(super) failed: u64,
-    /// Sockets that were open and are closed.
-    pub(super) lost: u64,
-    /// Heartbeats sent and answered.
-    pub(super) heartbeats_sent: u64,
-    pub(super) heartbeats_received: u64,
-    /// Open sockets that have answered no heartbeat yet.
-    pub(super) unanswered: u64,
-    /// Echo messages sent and received back.
-    pub(super) messages_sent: u64,
-    pub(super) messages_received: u64,
-    /// Broadcast messages received over all sockets.
-    pub(super) broadcast_received: u64,
-    /// Latency of the last full second.
-    pub(super) latency: Option<Latency>,
+    pub(super) row: ProgressRow,
     reached: u64,
     echoed: bool,
     churned: bool,
@@ -256,6 +240,12 @@ impl Progress {
     pub(super) fn echoed(&self) -> bool {
         self.echoed
     }
+
+    /// Latency of the last full second.
+    pub(super) fn latency(&self) -> Option<SampleLatency> {
+        let ProgressRow { p50_ms, p99_ms, max_ms, .. } = self.row;
+        Some(SampleLatency { p50_ms: p50_ms?, p99_ms: p99_ms?, max_ms: max_ms? })
+    }
 }
 
 /// The load process.
@@ -264,8 +254,6 @@ pub(super) struct Load {
     stdin: ChildStdin,
     lines: Receiver<Value>,
     progress: Progress,
-    /// Number of errors so far by cause.
-    errors: Vec<(String, u64)>,
     expecting: bool,
 }
 
@@ -302,7 +290,7 @@ impl Load {
         let Started { mut child, lines, .. } = started;
         let stdin = child.stdin.take().context("the load process has no standard input")?;
         let progress = Progress::default();
-        Ok(Load { child, stdin, lines, progress, errors: Vec::new(), expecting: false })
+        Ok(Load { child, stdin, lines, progress, expecting: false })
     }
 
     pub(super) fn pid(&self) -> u32 {
@@ -311,18 +299,18 @@ impl Load {
 
     /// Opens sockets up to this number.
     pub(super) fn target(&mut self, connections: u64) -> Result<(), Stop> {
-        self.send(&json!({ "target": connections }))
+        self.send(&Command::Target(connections))
     }
 
     /// Starts heartbeats, one per socket and period.
     pub(super) fn heartbeat(&mut self, period: Duration) -> Result<(), Stop> {
-        self.send(&json!({ "heartbeat": period.as_secs_f64() }))
+        self.send(&Command::Heartbeat(period.as_secs_f64()))
     }
 
     /// Sends `messages` echo messages on every open socket, `rate` per second over all.
     pub(super) fn echo(&mut self, size: usize, rate: u64, messages: u32) -> Result<(), Stop> {
         self.progress.echoed = false;
-        self.send(&json!({ "echo": { "size": size, "rate": rate, "messages": messages } }))
+        self.send(&Command::Echo { size, rate, messages })
     }
 
     /// Sends `messages` echo messages on every open socket, each after the last came back, then
@@ -335,88 +323,71 @@ impl Load {
     ) -> Result<(), Stop> {
         self.progress.echoed = false;
         let seconds = time.as_secs_f64();
-        self.send(
-            &json!({ "turnover": { "size": size, "messages": messages, "seconds": seconds } }),
-        )
+        self.send(&Command::Turnover { size, messages, seconds })
     }
 
     /// Starts the churn that its flags describe.
     pub(super) fn churn(&mut self) -> Result<(), Stop> {
-        self.send(&json!("churn"))
+        self.send(&Command::Churn)
     }
 
     /// Makes every open socket expect `messages` broadcasts of one publisher, and waits until it does.
     pub(super) fn expect(&mut self, publisher: u32, messages: u32) -> Result<(), Stop> {
-        self.send(&json!({ "expect": { "publisher": publisher, "messages": messages } }))?;
+        self.send(&Command::Expect { publisher, messages })?;
         while !self.expecting {
             self.progress(Duration::from_millis(250))?;
         }
         Ok(())
     }
 
-    fn send(&mut self, command: &Value) -> Result<(), Stop> {
+    fn send(&mut self, command: &Command) -> Result<(), Stop> {
+        let command =
+            serde_json::to_string(command).map_err(|error| Stop::Broken(error.to_string()))?;
         writeln!(self.stdin, "{command}")
             .and_then(|()| self.stdin.flush())
             .map_err(|error| Stop::Broken(format!("cannot write to the load process: {error}")))
     }
 
-    pub(super) fn errors(&self) -> &[(String, u64)] {
-        &self.errors
-    }
-
-    pub(super) fn last_progress(&self) -> Progress {
-        self.progress
+    pub(super) fn last_progress(&self) -> &Progress {
+        &self.progress
     }
 
     /// Waits at most `wait` for a report and returns the progress.
-    pub(super) fn progress(&mut self, wait: Duration) -> Result<Progress, Stop> {
+    pub(super) fn progress(&mut self, wait: Duration) -> Result<&Progress, Stop> {
         match self.lines.recv_timeout(wait) {
-            Ok(line) => self.update(&line),
+            Ok(line) => self.update(event(line).map_err(Stop::Broken)?),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => {
                 let how = self.child.wait().map_or_else(|e| e.to_string(), |s| s.to_string());
                 return Err(Stop::Broken(format!("load ended during the proof: {how}")));
             }
         }
-        Ok(self.progress)
+        Ok(&self.progress)
     }
 
-    fn update(&mut self, line: &Value) {
-        let number = |value: &Value| value.as_u64();
+    fn update(&mut self, event: Event) {
         let progress = &mut self.progress;
-        match line["event"].as_str() {
-            Some("reached") => {
-                progress.reached = number(&line["connections"]).unwrap_or(progress.reached);
+        match event {
+            Event::Reached { connections, open, failed, .. } => {
+                progress.reached = connections;
+                (progress.row.open, progress.row.failed) = (open, failed);
             }
-            Some("echoed") => progress.echoed = true,
-            Some("churned") => progress.churned = true,
-            Some("expecting") => self.expecting = true,
-            Some("row") => {
-                progress.latency = latency(line);
-                self.errors = errors(line);
+            Event::Echoed { sent, received } => {
+                progress.echoed = true;
+                (progress.row.messages_sent, progress.row.messages_received) = (sent, received);
             }
-            _ => {}
-        }
-        for (key, counter) in [
-            ("open", &mut progress.open),
-            ("failed", &mut progress.failed),
-            ("closed", &mut progress.lost),
-            ("heartbeats_sent", &mut progress.heartbeats_sent),
-            ("heartbeats_received", &mut progress.heartbeats_received),
-            ("unanswered_sockets", &mut progress.unanswered),
-            ("messages_sent", &mut progress.messages_sent),
-            ("messages_received", &mut progress.messages_received),
-            ("publications", &mut progress.broadcast_received),
-        ] {
-            if let Some(value) = number(&line[key]) {
-                *counter = value;
-            }
+            Event::Churned { .. } => progress.churned = true,
+            Event::Expecting { .. } => self.expecting = true,
+            Event::Row(row) => progress.row = row,
+            Event::Received { received, .. } => progress.row.publications = received,
+            Event::Ready { .. } | Event::Answered { .. } | Event::Error { .. } => {}
+            Event::Summary(_) => {}
         }
     }
 
-    /// Tells the process to end and returns its summary. It may still be closing its sockets then.
-    pub(super) fn finish(&mut self) -> Result<Value, String> {
-        let sent = self.send(&json!({ "finish": "abort" }));
+    /// Tells the process to end and returns its outcome. It may still be closing its sockets then.
+    pub(super) fn finish(&mut self) -> Result<Outcome, String> {
+        let sent = self.send(&Command::Finish(Finish::Abort));
         if let Err(Stop::Broken(why)) = sent {
             return Err(why);
         }
@@ -424,8 +395,12 @@ impl Load {
         while process::now_ns() < deadline_ns {
             match self.lines.recv_timeout(Duration::from_millis(250)) {
                 // Its sockets are reset: a million closing handshakes would add nothing to the proof.
-                Ok(line) if line["event"] == "summary" => return Ok(line),
-                Ok(_) | Err(RecvTimeoutError::Timeout) => {}
+                Ok(line) => {
+                    if let Event::Summary(outcome) = event(line)? {
+                        return Ok(*outcome);
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
         }
@@ -433,14 +408,10 @@ impl Load {
     }
 }
 
-fn errors(row: &Value) -> Vec<(String, u64)> {
-    let causes = row["errors"].as_object().into_iter().flatten();
-    causes.filter_map(|(cause, count)| Some((cause.clone(), count.as_u64()?))).collect()
-}
-
-fn latency(row: &Value) -> Option<Latency> {
-    let ms = |key: &str| row[key].as_f64();
-    Some(Latency { p50_ms: ms("p50_ms")?, p99_ms: ms("p99_ms")?, max_ms: ms("max_ms")? })
+/// Reads an event of the load process. One that it cannot read proves nothing.
+fn event(line: Value) -> Result<Event, String> {
+    serde_json::from_value(line)
+        .map_err(|error| format!("cannot read an event of the load process: {error}"))
 }
 
 impl Drop for Load {

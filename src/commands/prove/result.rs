@@ -4,13 +4,12 @@ use std::collections::BTreeMap;
 
 use capacity::{Machine, ProcessMemory};
 use serde::Serialize;
-use serde_json::Value;
 
 use super::churn::{ChurnMemory, ChurnResult};
 use super::link::LinkResult;
 use super::plan::Plan;
 use crate::output;
-use crate::progress::Series;
+use load::{BroadcastSummary, Latency, Outcome, SampleSeries};
 
 /// Server and client at one moment; `None` where a process could not be read.
 pub(super) type ProcessFigures = (Option<ProcessMemory>, Option<ProcessMemory>);
@@ -19,6 +18,8 @@ pub(super) type ProcessFigures = (Option<ProcessMemory>, Option<ProcessMemory>);
 #[derive(Default)]
 pub(super) struct Samples {
     pub(super) start: Option<ProcessMemory>,
+    /// When the hold began, and at its end.
+    pub(super) hold_began: Option<ProcessMemory>,
     pub(super) held: Option<ProcessMemory>,
     pub(super) end: Option<ProcessMemory>,
 }
@@ -41,9 +42,9 @@ pub(super) struct Measured {
     pub(super) publish_seconds: Vec<f64>,
     pub(super) link: Option<LinkResult>,
     pub(super) churn: Option<ChurnMemory>,
-    pub(super) series: Series,
-    /// The summary of the load process.
-    pub(super) load: Option<Value>,
+    pub(super) series: SampleSeries,
+    /// The outcome of the load process.
+    pub(super) load: Option<Outcome>,
     pub(super) interrupted: bool,
     /// Failures of the proof itself.
     pub(super) broken: Vec<String>,
@@ -67,25 +68,11 @@ impl Measured {
             publish_seconds: Vec::new(),
             link: None,
             churn: None,
-            series: Series::new(),
+            series: SampleSeries::new(),
             load: None,
             interrupted: false,
             broken: Vec::new(),
         }
-    }
-
-    /// Returns a count of the load process's summary.
-    fn count(&self, section: &str, key: &str) -> u64 {
-        self.load.as_ref().and_then(|load| load[section][key].as_u64()).unwrap_or(0)
-    }
-
-    fn milliseconds(&self, section: &str, key: &str) -> Option<f64> {
-        self.load.as_ref().and_then(|load| load[section][key].as_f64())
-    }
-
-    fn spread(&self, key: &str) -> Option<Spread> {
-        let latency = &self.load.as_ref()?["broadcast"][key];
-        Some(Spread { p50_ms: latency["p50_ms"].as_f64()?, max_ms: latency["max_ms"].as_f64()? })
     }
 }
 
@@ -117,20 +104,24 @@ pub(super) struct ProcessResult {
     pub(super) rss_bytes_per_connection: f64,
     /// Over the whole proof, without closing.
     pub(super) cpu_seconds: f64,
+    /// Over `hold_seconds`; null if it could not be read.
+    pub(super) hold_cpu_seconds: Option<f64>,
 }
 
 #[derive(Serialize)]
 pub(super) struct Heartbeats {
     pub(super) sent: u64,
     pub(super) received: u64,
-    /// Sockets that never answered one.
-    pub(super) unanswered_sockets: u64,
+    /// Sockets that never answered one; `None` without heartbeats.
+    pub(super) unanswered_sockets: Option<u64>,
 }
 
 /// Echo messages over all sockets.
 #[derive(Serialize)]
 pub(super) struct MessageCounts {
     pub(super) sent: u64,
+    /// Requested and never sent.
+    pub(super) unsent: u64,
     pub(super) received: u64,
     pub(super) lost: u64,
     pub(super) duplicated: u64,
@@ -186,10 +177,12 @@ pub(super) struct Proof {
     /// Growth of the memory in use on the whole machine.
     pub(super) system_bytes: Option<u64>,
     pub(super) marks: Vec<Mark>,
-    pub(super) heartbeats: Heartbeats,
+    /// `None` if the load process reported nothing.
+    pub(super) heartbeats: Option<Heartbeats>,
     /// `None` without messages.
     pub(super) messages: Option<MessageCounts>,
-    pub(super) broadcast: Broadcast,
+    /// `None` without a broadcast.
+    pub(super) broadcast: Option<Broadcast>,
     /// `None` on loopback.
     pub(super) link: Option<LinkResult>,
     /// `None` without churn.
@@ -200,11 +193,15 @@ pub(super) struct Proof {
     pub(super) reasons: Vec<String>,
     /// Samples over time, at most some thousand.
     #[serde(rename = "samples")]
-    pub(super) series: Series,
+    pub(super) series: SampleSeries,
     #[serde(skip)]
     pub(super) interrupted: bool,
 }
 
+/// Lateness of the last percent of messages from which the requested rate counts as missed: in seconds,
+/// and as a share of the hold if that is more.
+const LATE_SECONDS: f64 = 1.0;
+const LATE_SHARE: f64 = 0.02;
 /// Every socket stayed open, answered, and received each message once.
 const HELD: &str = "HELD";
 const FELL_SHORT: &str = "FELL SHORT";
@@ -215,36 +212,13 @@ impl Proof {
     pub(super) fn judge(mut measured: Measured, machine: &Machine, plan: &Plan) -> Proof {
         let series = std::mem::take(&mut measured.series);
         let m = &measured;
-        let expected = m.count("broadcast", "expected");
-        let broadcast = Broadcast {
-            expected,
-            received: m.count("broadcast", "received"),
-            lost: m.count("broadcast", "lost"),
-            duplicated: m.count("broadcast", "duplicated"),
-            p50_ms: m.milliseconds("broadcast", "p50_ms"),
-            p99_ms: m.milliseconds("broadcast", "p99_ms"),
-            last_ms: m.milliseconds("broadcast", "last_ms"),
-            to_last: m.spread("to_last"),
-            first_to_last: m.spread("first_to_last"),
-        };
-        let messages = plan.messages.map(|_| MessageCounts {
-            sent: m.count("echo", "sent"),
-            received: m.count("echo", "received"),
-            lost: m.count("echo", "lost"),
-            duplicated: m.count("echo", "duplicated"),
-            reordered: m.count("echo", "reordered"),
-            corrupted: m.count("echo", "corrupted"),
-            p50_ms: m.milliseconds("latency", "p50_ms"),
-            p99_ms: m.milliseconds("latency", "p99_ms"),
-            max_ms: m.milliseconds("latency", "max_ms"),
-        });
-        let closed = causes(m.load.as_ref(), "closed");
-        let mut reasons = reasons(m, messages.as_ref(), &broadcast, &closed);
-        let churn = ChurnResult::new(m.load.as_ref(), m.churn);
+        let load = m.load.as_ref();
+        let broadcast = load.and_then(|load| load.broadcast.as_ref()).map(Broadcast::of);
+        let messages = plan.messages.and(load).and_then(MessageCounts::of);
+        let closed = load.map(|load| without_zeros(&load.closed)).unwrap_or_default();
+        let churn = load.and_then(|load| ChurnResult::new(load, m.churn));
+        let mut reasons = reasons(m, plan, messages.as_ref(), broadcast.as_ref(), &closed);
         reasons.extend(churn.iter().flat_map(ChurnResult::reasons));
-        if plan.churn.is_some() && churn.is_none() {
-            reasons.push("the load process reported no churn results".to_owned());
-        }
         let verdict = match (m.interrupted, reasons.is_empty()) {
             (true, _) => INTERRUPTED,
             (false, true) => HELD,
@@ -274,17 +248,19 @@ impl Proof {
             kernel_bytes_per_socket,
             system_bytes: m.system_growth,
             marks: m.marks.clone(),
-            heartbeats: Heartbeats {
-                sent: m.count("heartbeats", "sent"),
-                received: m.count("heartbeats", "received"),
-                unanswered_sockets: m.unanswered.unwrap_or(0),
-            },
+            heartbeats: load.and_then(|load| load.heartbeats.as_ref()).map(|of| Heartbeats {
+                sent: of.sent,
+                received: of.received,
+                unanswered_sockets: m.unanswered,
+            }),
             messages,
             broadcast,
             link: m.link.clone(),
             churn,
             closed,
-            connect_errors: causes(m.load.as_ref(), "connect_errors"),
+            connect_errors: load
+                .map(|load| without_zeros(&load.connect_errors))
+                .unwrap_or_default(),
             verdict,
             reasons,
             series,
@@ -299,8 +275,9 @@ impl Proof {
 
 fn reasons(
     m: &Measured,
+    plan: &Plan,
     messages: Option<&MessageCounts>,
-    broadcast: &Broadcast,
+    broadcast: Option<&Broadcast>,
     closed: &BTreeMap<String, u64>,
 ) -> Vec<String> {
     let mut reasons = m.broken.clone();
@@ -312,6 +289,9 @@ fn reasons(
     if m.interrupted {
         add(1, "interrupted before the end".into());
     }
+    if m.load.is_none() {
+        add(1, "the load process reported no outcome".into());
+    }
     add(m.failed, format!("{} connections failed to open", m.failed));
     let missing = m.requested.saturating_sub(m.open + m.failed);
     add(missing, format!("{missing} requested sockets are not open"));
@@ -322,36 +302,111 @@ fn reasons(
     if m.unanswered.is_none() && messages.is_none() {
         add(1, "the sockets were not verified: there were no heartbeats and no messages".into());
     }
-    if let Some(&MessageCounts { lost, duplicated, reordered, corrupted, .. }) = messages {
-        add(lost, format!("{lost} messages were not answered"));
-        add(duplicated, format!("{duplicated} answers were duplicated"));
-        add(reordered, format!("{reordered} answers arrived out of order"));
-        add(corrupted, format!("{corrupted} answers did not match a message that was sent"));
+    match (messages, plan.messages) {
+        (None, Some(_)) => add(1, "the load process reported no messages".into()),
+        (Some(messages), Some(asked)) => {
+            let MessageCounts { unsent, lost, duplicated, reordered, corrupted, .. } = *messages;
+            add(unsent, format!("{unsent} messages were never sent"));
+            add(lost, format!("{lost} messages were not answered"));
+            add(duplicated, format!("{duplicated} answers were duplicated"));
+            add(reordered, format!("{reordered} answers arrived out of order"));
+            add(corrupted, format!("{corrupted} answers did not match a message that was sent"));
+            let hold = plan.hold.as_secs_f64();
+            match m.load.as_ref().and_then(send_lag) {
+                _ if m.interrupted => {}
+                None => add(1, "it is unknown whether messages were sent on time".into()),
+                Some(lag) if lag > LATE_SECONDS.max(hold * LATE_SHARE) => {
+                    let requested = asked.rate(m.open) as f64;
+                    let reached = requested * hold / (hold + lag);
+                    add(
+                        1,
+                        format!(
+                            "sent {reached:.0} of {requested:.0} requested messages per second, 1 % \
+                             of them more than {lag:.1} s late"
+                        ),
+                    );
+                }
+                Some(_) => {}
+            }
+        }
+        _ => {}
     }
-    for (key, what) in [
-        ("rejected", "subscriptions were rejected"),
-        ("waiting", "sockets are open but not subscribed"),
-        ("unexpected", "messages were not valid Action Cable or unexpected"),
-    ] {
-        let count = m.count("cable", key);
+    for (count, what) in m.load.iter().filter_map(|load| load.cable.as_ref()).flat_map(|cable| {
+        [
+            (cable.rejected, "subscriptions were rejected"),
+            (cable.waiting, "sockets are open but not subscribed"),
+            (cable.unexpected, "messages were not valid Action Cable or unexpected"),
+        ]
+    }) {
         add(count, format!("{count} {what}"));
     }
-    add(broadcast.lost, format!("{} broadcast deliveries were lost", broadcast.lost));
-    add(
-        broadcast.duplicated,
-        format!("{} broadcast deliveries were duplicated", broadcast.duplicated),
-    );
+    if plan.broadcasts > 0 && broadcast.is_none() {
+        add(1, "the load process reported no broadcast".into());
+    }
+    if let Some(broadcast) = broadcast {
+        add(broadcast.lost, format!("{} broadcast deliveries were lost", broadcast.lost));
+        add(
+            broadcast.duplicated,
+            format!("{} broadcast deliveries were duplicated", broadcast.duplicated),
+        );
+    }
+    if plan.churn.is_some() && m.load.as_ref().is_none_or(|load| load.churn.is_none()) {
+        add(1, "the load process reported no churn results".into());
+    }
     reasons
+}
+
+impl MessageCounts {
+    /// The messages of an outcome.
+    fn of(load: &Outcome) -> Option<MessageCounts> {
+        let echo = load.echo.as_ref()?;
+        Some(MessageCounts {
+            sent: echo.sent,
+            unsent: echo.unsent,
+            received: echo.received,
+            lost: echo.lost,
+            duplicated: echo.duplicated,
+            reordered: echo.reordered,
+            corrupted: echo.corrupted,
+            p50_ms: load.latency.map(|latency| latency.p50_ms),
+            p99_ms: load.latency.map(|latency| latency.p99_ms),
+            max_ms: load.latency.map(|latency| latency.max_ms),
+        })
+    }
+}
+
+impl Broadcast {
+    fn of(broadcast: &BroadcastSummary) -> Broadcast {
+        let spread = |latency: Option<Latency>| {
+            latency.map(|latency| Spread { p50_ms: latency.p50_ms, max_ms: latency.max_ms })
+        };
+        Broadcast {
+            expected: broadcast.expected,
+            received: broadcast.received,
+            lost: broadcast.lost,
+            duplicated: broadcast.duplicated,
+            p50_ms: broadcast.p50_ms,
+            p99_ms: broadcast.p99_ms,
+            last_ms: broadcast.last_ms,
+            to_last: spread(broadcast.times.to_last),
+            first_to_last: spread(broadcast.times.first_to_last),
+        }
+    }
+}
+
+/// Returns how late the last percent of messages was sent, in seconds.
+fn send_lag(load: &Outcome) -> Option<f64> {
+    let (due, sent) = (load.latency?, load.service_time?);
+    Some((due.p99_ms - sent.p99_ms).max(0.0) / 1e3)
 }
 
 fn list(causes: &BTreeMap<String, u64>) -> String {
     causes.iter().map(|(cause, n)| format!("{cause} {n}")).collect::<Vec<_>>().join(", ")
 }
 
-fn causes(load: Option<&Value>, key: &str) -> BTreeMap<String, u64> {
-    let object = load.and_then(|load| load[key].as_object());
-    let pairs = object.into_iter().flatten();
-    pairs.filter_map(|(cause, n)| Some((cause.clone(), n.as_u64().filter(|&n| n > 0)?))).collect()
+fn without_zeros(causes: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
+    let some = causes.iter().filter(|(_, count)| **count > 0);
+    some.map(|(cause, count)| (cause.clone(), *count)).collect()
 }
 
 fn process(samples: &Samples, open: u64) -> ProcessResult {
@@ -364,6 +419,10 @@ fn process(samples: &Samples, open: u64) -> ProcessResult {
             open as f64,
         ),
         cpu_seconds: samples.end.or(samples.held).map_or(0.0, |memory| memory.cpu_seconds),
+        hold_cpu_seconds: samples
+            .held
+            .zip(samples.hold_began)
+            .map(|(held, began)| held.cpu_seconds - began.cpu_seconds),
     }
 }
 
@@ -375,7 +434,7 @@ fn ratio(a: f64, b: f64) -> f64 {
 mod tests {
     use std::time::Duration;
 
-    use serde_json::json;
+    use load::{EchoSummary, HeartbeatSummary};
 
     use super::*;
     use crate::commands::prove::plan::Messages;
@@ -384,13 +443,24 @@ mod tests {
         let mut m = Measured::new(10);
         m.open = 10;
         m.unanswered = Some(0);
-        m.load = Some(json!({
-            "heartbeats": { "sent": 10, "received": 10 },
-            "broadcast": { "expected": 10, "received": 10, "lost": 0, "duplicated": 0 },
-            "closed": { "gone": 0 },
-            "connect_errors": {},
-        }));
+        let broadcast =
+            BroadcastSummary { expected: 10, received: 10, ..BroadcastSummary::default() };
+        let heartbeats = HeartbeatSummary { sent: 10, received: 10, ..HeartbeatSummary::default() };
+        m.load = Some(Outcome {
+            heartbeats: Some(heartbeats),
+            broadcast: Some(broadcast),
+            closed: [("gone".to_owned(), 0)].into(),
+            ..Outcome::default()
+        });
         m
+    }
+
+    fn load(m: &mut Measured) -> &mut Outcome {
+        m.load.as_mut().unwrap()
+    }
+
+    fn broadcast(m: &mut Measured) -> &mut BroadcastSummary {
+        load(m).broadcast.as_mut().unwrap()
     }
 
     fn plan(messages: Option<Messages>) -> Plan {
@@ -424,18 +494,17 @@ mod tests {
     fn any_failure_prevents_held() {
         assert_eq!(verdict(measured()), (HELD, String::new()));
         type Spoil = fn(&mut Measured);
-        let spoilt: [(Spoil, &str); 8] = [
-            (|m| m.load.as_mut().unwrap()["cable"] = json!({ "waiting": 6 }), "6 sockets are open"),
+        let spoilt: [(Spoil, &str); 10] = [
+            (|m| load(m).cable.get_or_insert_default().waiting = 6, "6 sockets are open"),
             (|m| m.failed = 1, "1 connections failed"),
             (|m| m.open = 9, "1 requested sockets"),
             (|m| m.unanswered = Some(2), "2 sockets answered no heartbeat"),
             (|m| m.unanswered = None, "no heartbeats and no messages"),
-            (
-                |m| m.load.as_mut().unwrap()["broadcast"]["lost"] = 3.into(),
-                "3 broadcast deliveries",
-            ),
-            (|m| m.load.as_mut().unwrap()["broadcast"]["duplicated"] = 4.into(), "were duplicated"),
-            (|m| m.load.as_mut().unwrap()["closed"]["gone"] = 5.into(), "gone 5"),
+            (|m| broadcast(m).lost = 3, "3 broadcast deliveries"),
+            (|m| broadcast(m).duplicated = 4, "were duplicated"),
+            (|m| load(m).closed = [("gone".to_owned(), 5)].into(), "gone 5"),
+            (|m| load(m).broadcast = None, "reported no broadcast"),
+            (|m| m.load = None, "reported no outcome"),
         ];
         for (spoil, why) in spoilt {
             let mut m = measured();
@@ -453,14 +522,34 @@ mod tests {
     fn every_message_must_be_echoed() {
         let every = Duration::from_millis(100);
         let plan = plan(Some(Messages { every, size: 20 }));
-        for (lost, verdict) in [(0, HELD), (1, FELL_SHORT)] {
+        let times = |p99_ms| Latency { p99_ms, count: 100, ..Latency::default() };
+        let run = |lost, lag_ms| {
             let mut m = measured();
             m.unanswered = None;
-            m.load.as_mut().unwrap()["echo"] =
-                json!({ "sent": 100, "received": 100, "lost": lost });
-            let proof = Proof::judge(m, &Machine::read(), &plan);
+            let echo = EchoSummary { sent: 100, received: 100, lost, ..EchoSummary::default() };
+            load(&mut m).echo = Some(echo);
+            load(&mut m).latency = Some(times(20.0 + lag_ms));
+            load(&mut m).service_time = Some(times(20.0));
+            m
+        };
+        let unknown = |mut m: Measured| {
+            load(&mut m).latency = None;
+            m
+        };
+        let unreported = |mut m: Measured| {
+            load(&mut m).echo = None;
+            m
+        };
+        for (measured, verdict, why) in [
+            (run(0, 0.0), HELD, ""),
+            (run(1, 0.0), FELL_SHORT, "1 messages were not answered"),
+            (run(0, 3_000.0), FELL_SHORT, "sent 25 of 100 requested messages per second"),
+            (unknown(run(0, 0.0)), FELL_SHORT, "unknown whether messages were sent on time"),
+            (unreported(run(0, 0.0)), FELL_SHORT, "reported no messages"),
+        ] {
+            let proof = Proof::judge(measured, &Machine::read(), &plan);
             assert_eq!(proof.verdict, verdict, "{:?}", proof.reasons);
-            assert_eq!(proof.messages.unwrap().sent, 100);
+            assert!(proof.reasons.join("; ").contains(why), "{why}: {:?}", proof.reasons);
         }
     }
 }

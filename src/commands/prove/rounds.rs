@@ -113,9 +113,9 @@ fn table(plan: &Plan, connections: u64, proofs: &[(Round, Proof)]) -> String {
     line(["standfast", "connects", "publish → last", "first → last", ""]);
     let ms = |spread: Option<Spread>| spread.map_or("-".into(), |s| format!("{:.1} ms", s.p50_ms));
     for (round, proof) in proofs {
-        let (seconds, b) = (proof.connections.seconds, &proof.broadcast);
+        let (seconds, b) = (proof.connections.seconds, proof.broadcast.as_ref());
         let connects = format!("{seconds:.2} s");
-        let (last, spread) = (ms(b.to_last), ms(b.first_to_last));
+        let (last, spread) = (ms(b.and_then(|b| b.to_last)), ms(b.and_then(|b| b.first_to_last)));
         line([&title(*round), &connects, &last, &spread, proof.verdict]);
     }
     if plan.cable {

@@ -5,11 +5,11 @@ use capacity::{Bytes, Count, Machine};
 
 use super::churn::ChurnResult;
 use super::plan::Plan;
-use super::processes::Progress;
 use super::result::{Mark, Measured, Proof, Spread};
 use crate::output;
-use crate::progress::{Sample, Usage};
 use crate::screen::{self, About, Rows, Step};
+use load::control::ProgressRow;
+use load::{Sample, Usage};
 
 /// Progress goes to standard error, the verdict to standard output unless JSON goes there.
 pub(super) struct Screen {
@@ -89,11 +89,11 @@ impl Screen {
         ));
     }
 
-    pub(super) fn connected(&mut self, measured: &Measured, progress: Progress) {
+    pub(super) fn connected(&mut self, measured: &Measured, row: &ProgressRow) {
         self.note(&format!(
             "connected: {} open, {} failed, {:.1} s",
-            Count(progress.open),
-            Count(progress.failed),
+            Count(row.open),
+            Count(row.failed),
             measured.connect_seconds
         ));
     }
@@ -126,14 +126,14 @@ impl Screen {
         );
     }
 
-    pub(super) fn held(&mut self, measured: &Measured, progress: Progress) {
+    pub(super) fn held(&mut self, measured: &Measured, row: &ProgressRow) {
         self.note(&format!(
             "held for {:.0} s: {} open, {} lost, {} heartbeats and {} messages answered",
             measured.hold_seconds,
-            Count(progress.open),
-            Count(progress.lost),
-            Count(progress.heartbeats_received),
-            Count(progress.messages_received),
+            Count(row.open),
+            Count(row.closed),
+            Count(row.heartbeats_received),
+            Count(row.messages_received),
         ));
     }
 
@@ -142,9 +142,9 @@ impl Screen {
         sample: &Sample,
         sequence: u32,
         open: u64,
-        progress: Progress,
+        row: &ProgressRow,
     ) {
-        let received = progress.broadcast_received.saturating_sub(open * u64::from(sequence));
+        let received = row.publications.saturating_sub(open * u64::from(sequence));
         self.row(
             sample,
             share(received, open),
@@ -228,8 +228,9 @@ fn render(proof: &Proof) -> String {
             _ => "unknown".into(),
         },
     );
-    let h = &proof.heartbeats;
-    line("heartbeats", format!("{} sent, {} answered", Count(h.sent), Count(h.received)));
+    if let Some(h) = &proof.heartbeats {
+        line("heartbeats", format!("{} sent, {} answered", Count(h.sent), Count(h.received)));
+    }
     let ms = |v: Option<f64>| v.map_or("-".into(), |v| format!("{v:.0} ms"));
     if let Some(m) = &proof.messages {
         line(
@@ -245,8 +246,7 @@ fn render(proof: &Proof) -> String {
             ),
         );
     }
-    let b = &proof.broadcast;
-    if b.expected > 0 {
+    if let Some(b) = proof.broadcast.as_ref().filter(|b| b.expected > 0) {
         line(
             "broadcast",
             format!(
@@ -264,7 +264,8 @@ fn render(proof: &Proof) -> String {
     for (name, value) in proof.churn.iter().flat_map(ChurnResult::lines) {
         line(name, value);
     }
-    if let Some((last, spread)) = b.to_last.zip(b.first_to_last) {
+    let broadcast = proof.broadcast.as_ref();
+    if let Some((last, spread)) = broadcast.and_then(|b| b.to_last.zip(b.first_to_last)) {
         let both = |s: Spread| format!("median {:.1} ms, max {:.1} ms", s.p50_ms, s.max_ms);
         line("to the last", both(last));
         line("first → last", both(spread));

@@ -7,13 +7,12 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Result, anyhow, bail};
 use engine::sys::process;
-use load::requests::{RequestSummary, Requests, RequestsOutcome, Web, drive_requests};
+use load::requests::{Requests, Web, drive_requests};
 use load::scenario::{
-    Action, BadTemplate, Clock, Feed, Flow, Group, GroupKind, GroupSummary, Names, Order, Role,
-    Scenario, Step, Tallies, Template, TemplateContext, Users,
+    Action, BadTemplate, Clock, Feed, Flow, Group, GroupKind, Names, Order, Role, Scenario, Step,
+    Tallies, Template, TemplateContext, Users,
 };
-use load::{ConnectOptions, Row};
-use serde::Serialize;
+use load::{ConnectOptions, Row, judge};
 
 use super::flags::{Args, is_true};
 use super::sockets::{self, VARIABLES};
@@ -46,16 +45,6 @@ pub(super) fn is_group_chat(args: &Args) -> Result<bool> {
     Ok(true)
 }
 
-/// The document of `--json`.
-#[derive(Serialize)]
-struct Document<'a> {
-    #[serde(flatten)]
-    summary: &'a RequestSummary,
-    groups: &'a GroupSummary,
-    held: bool,
-    reasons: &'a [String],
-}
-
 /// Runs the command.
 ///
 /// # Errors
@@ -82,18 +71,12 @@ pub(super) fn run(args: &Args, url: &str) -> Result<ExitCode> {
         ));
     };
     let mut wait = Wait::new(args);
-    let ended = drive_requests(&requests, Web::new, script, row, |time| wait.wait(time))?;
-    let RequestsOutcome { summary, interrupted } = &ended;
-    let Some(groups) = tallies.groups() else { bail!("bug: the run has no groups") };
-    let mut reasons = groups.reasons();
-    if summary.requests.failed > 0 {
-        reasons.push(format!("{} steps failed", summary.requests.failed));
-    }
-    table.print(&format!("{groups}{summary}"));
-    reasons.iter().for_each(|reason| table.print(&format!("fell short: {reason}\n")));
-    let held = reasons.is_empty();
-    write(args, &Document { summary, groups: &groups, held, reasons: &reasons })?;
-    Ok(code(held, *interrupted && wait.by_user))
+    let mut outcome = drive_requests(&requests, Web::new, script, row, |time| wait.wait(time))?;
+    outcome.groups = tallies.groups();
+    judge(&mut outcome, &[]);
+    table.print(&outcome.to_string());
+    write(args, &outcome)?;
+    Ok(code(outcome.reasons.is_empty(), outcome.interrupted && wait.by_user))
 }
 
 /// Reads the clocks, for `{{now_ms}}`.

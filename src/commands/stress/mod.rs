@@ -83,7 +83,7 @@ fn sockets(args: &Args, url: &str) -> Result<ExitCode> {
         }
     };
     let ended = sockets::drive(&plan, &stats, rows, |time| wait.wait(time))?;
-    let summary = &ended.summary;
+    let summary = &ended;
     let held = if to_all {
         table.print(&summary.to_string());
         write(args, &summary)?;
@@ -97,7 +97,7 @@ fn sockets(args: &Args, url: &str) -> Result<ExitCode> {
 }
 
 /// Returns lines on why messages were not sent or not answered.
-fn why(summary: &load::Summary) -> Vec<String> {
+fn why(summary: &load::Outcome) -> Vec<String> {
     let failed = causes("connects failed by", &summary.connect_errors);
     let closed = causes("connections ended by", &summary.closed);
     let short = (!summary.reasons.is_empty())

@@ -9,11 +9,10 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use engine::sys::process;
 use load::requests::{
-    Answer, Failure, Http1, Pace, Part, Request, RequestSummary, Requests, Script, Step, Wants,
-    drive_requests,
+    Answer, Failure, Http1, Pace, Part, Request, Requests, Script, Step, Wants, drive_requests,
 };
 use load::stages::Stage;
-use load::{Endpoint, Row};
+use load::{Endpoint, Outcome, Row};
 
 use super::flags::{Args, is_true};
 use super::live_stats::{LiveStats, NO_ANSWER, WorkerStats};
@@ -67,20 +66,22 @@ pub(super) fn run(args: &Args, url: &str, commands: Option<Commands>) -> Result<
     let began_ns = process::now_ns();
     let row = |row: &Row| table.second(row.elapsed);
     let ended = drive_requests(&config, Http1::new, script, row, |time| wait.wait(time))?;
-    let elapsed = Duration::from_secs_f64(ended.summary.seconds).max(Duration::from_micros(1));
-    let elapsed = if ended.summary.seconds > 0.0 { elapsed } else { since(began_ns) };
-    let mut why: Vec<String> = causes("failed by", &failures(&ended.summary)).into_iter().collect();
-    if ended.summary.requests.unfinished > 0 {
-        let count = ended.summary.requests.unfinished;
+    let seconds = ended.seconds.unwrap_or(0.0);
+    let requests = ended.requests.unwrap_or_default();
+    let elapsed = Duration::from_secs_f64(seconds).max(Duration::from_micros(1));
+    let elapsed = if seconds > 0.0 { elapsed } else { since(began_ns) };
+    let mut why: Vec<String> = causes("failed by", &failures(&ended)).into_iter().collect();
+    if requests.unfinished > 0 {
+        let count = requests.unfinished;
         why.push(format!("not counted: {count} requests without an answer when the run ended"));
     }
-    let stress = table.end(elapsed, ended.summary.latency.as_ref(), &why);
-    write(args, &Document { stress: &stress, run: &ended.summary })?;
+    let stress = table.end(elapsed, ended.latency.as_ref(), &why);
+    write(args, &Document { stress: &stress, run: &ended })?;
     Ok(code(stress.failed == 0 && stress.ok > 0, ended.interrupted && wait.by_user))
 }
 
 /// Returns the failures by cause, without the requests that the end of the run interrupted.
-fn failures(summary: &RequestSummary) -> BTreeMap<&'static str, u64> {
+fn failures(summary: &Outcome) -> BTreeMap<String, u64> {
     let mut errors = summary.errors.clone();
     errors.remove(Failure::Unfinished.name());
     errors

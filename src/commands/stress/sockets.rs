@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use load::{
-    Config, Connect, ConnectOptions, Echo, Endpoint, Fanout, Publish, Row, RunOutcome, Validator,
-    Verdict,
+    AnswerVerdict, Config, Connect, ConnectOptions, Echo, Endpoint, Fanout, Outcome, Publish, Row,
+    Validator,
 };
 
 use super::flags::{Args, is_true};
@@ -235,13 +235,19 @@ impl Validator for Pings {
         into.extend(self.template.replace("$SEQ", &sequence).into_bytes());
     }
 
-    fn judge(&self, connection: u64, sequence: u32, data: &[u8], nanoseconds: u64) -> Verdict {
+    fn judge(
+        &self,
+        connection: u64,
+        sequence: u32,
+        data: &[u8],
+        nanoseconds: u64,
+    ) -> AnswerVerdict {
         let sequence = Pings::sequence(connection, sequence);
         let sent = self.template.contains("$SEQ").then_some(sequence.as_str());
         let (is_ok, code) = match self.verify.judge(sent, data) {
             MessageResult::Foreign => {
                 self.foreign.fetch_add(1, Ordering::Relaxed);
-                return Verdict::Foreign;
+                return AnswerVerdict::Foreign;
             }
             MessageResult::Good => (true, 200),
             MessageResult::Bad(code) => (false, code),
@@ -253,7 +259,7 @@ impl Validator for Pings {
         if self.debug {
             output::note(&format!("{code} {}", String::from_utf8_lossy(data)));
         }
-        if is_ok { Verdict::Right } else { Verdict::Wrong }
+        if is_ok { AnswerVerdict::Right } else { AnswerVerdict::Wrong }
     }
 }
 
@@ -267,7 +273,7 @@ pub(super) fn drive(
     stats: &LiveStats,
     row: impl FnMut(&Row),
     wait: impl FnMut(Duration) -> bool,
-) -> Result<RunOutcome> {
+) -> Result<Outcome> {
     let ended = load::drive(&plan.config, row, wait)?;
     let judged = stats.sum().all();
     stats.add().unanswered(unanswered(&plan.config, &ended, judged));
@@ -277,14 +283,14 @@ pub(super) fn drive(
 /// Returns the number of messages without an answer. After a complete run with a number of messages
 /// these are all planned ones that were not judged; otherwise the lost ones, and one for each
 /// connection that did not open or did not stay open.
-fn unanswered(config: &Config, ended: &RunOutcome, judged: u64) -> u64 {
+fn unanswered(config: &Config, ended: &Outcome, judged: u64) -> u64 {
     let asked = config.echo.as_ref().and_then(|echo| echo.messages).filter(|_| !ended.interrupted);
     if let Some(each) = asked {
         return config.connections.saturating_mul(u64::from(each)).saturating_sub(judged);
     }
-    let lost = ended.summary.echo.as_ref().map_or(0, |echo| echo.lost);
-    let ended_early = ended.summary.closed.values().sum::<u64>();
-    lost + ended.summary.connections.failed + ended_early
+    let lost = ended.echo.as_ref().map_or(0, |echo| echo.lost);
+    let ended_early = ended.closed.values().sum::<u64>();
+    lost + ended.connections.failed + ended_early
 }
 
 #[cfg(test)]
@@ -306,9 +312,9 @@ mod tests {
         pings.write(255, 3, &mut sent);
         assert_eq!(sent, br#"{"seq":"ff-3","cmd":"ping","data":{}}"#);
         let answer = br#"{"seq":"ff-3","cmd":"ping","response":{"code":200}}"#;
-        assert_eq!(pings.judge(255, 3, answer, 1), Verdict::Right);
-        assert_eq!(pings.judge(255, 4, answer, 1), Verdict::Foreign);
-        assert_eq!(pings.judge(255, 4, b"x", 1), Verdict::Wrong);
+        assert_eq!(pings.judge(255, 3, answer, 1), AnswerVerdict::Right);
+        assert_eq!(pings.judge(255, 4, answer, 1), AnswerVerdict::Foreign);
+        assert_eq!(pings.judge(255, 4, b"x", 1), AnswerVerdict::Wrong);
         let sum = stats.sum();
         assert_eq!((sum.ok, sum.failed, sum.users), (1, 1, 1));
     }

@@ -119,7 +119,7 @@ impl Table {
 }
 
 /// Returns a line of causes with their counts; `None` without any.
-pub(super) fn causes(title: &str, causes: &BTreeMap<&'static str, u64>) -> Option<String> {
+pub(super) fn causes(title: &str, causes: &BTreeMap<String, u64>) -> Option<String> {
     let named: Vec<String> =
         causes.iter().map(|(cause, count)| format!("{cause} {count}")).collect();
     (!named.is_empty()).then(|| format!("{title}: {}", named.join(", ")))

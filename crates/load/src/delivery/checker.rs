@@ -19,7 +19,7 @@ use crate::delivery::publication;
 use crate::delivery::publication::Publication;
 use crate::delivery::window::{Delivery, Window};
 use crate::outcome::metrics::Metrics;
-use crate::outcome::summary::Receiver;
+use crate::outcome::sections::Receiver;
 use crate::workload::client::Client;
 use crate::workload::socket::Socket;
 

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::delivery::publication::Publication;
 use crate::{Latency, Recorder, Series};
@@ -29,7 +29,7 @@ struct Arrival {
 type Key = (u32, u32);
 
 /// Arrival times of publications.
-#[derive(Clone, Default, Debug, Serialize)]
+#[derive(Clone, Default, Debug, Serialize, Deserialize)]
 pub struct Times {
     /// Per publication: from publishing to its first and last receipt, and from first to last.
     pub to_first: Option<Latency>,

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::outcome::metrics::Metrics;
-use crate::outcome::summary::write_latency;
+use crate::outcome::text::write_latency;
 use crate::{Latency, Recorder, Series, Snapshot};
 
 /// Action Cable clients.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Default, Debug, Serialize, Deserialize)]
 pub struct CableSummary {
     /// Subscribed at the end.
     pub subscribed: u64,

@@ -3,14 +3,16 @@
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use crate::outcome::summary::write_latency;
+use crate::outcome::sections::Quantiles;
+use crate::outcome::text::write_latency;
+use crate::outcome::{ANY, CountedShortfall, DUPLICATED, LATE, LOST, REORDERED};
 use crate::workload::fanout::publisher::PublishStats;
 use crate::{Latency, Recorder, Series, Snapshot};
 
 /// Subscriptions that began and ended during publishing.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Default, Debug, Serialize, Deserialize)]
 pub struct ChurnSummary {
     /// Streams that were published to in turn.
     pub streams: u64,
@@ -50,6 +52,9 @@ pub struct ChurnSummary {
     pub unconfirmed: u64,
     /// Publication to receipt.
     pub latency: Option<Latency>,
+    /// `latency` of everything that was expected, where what was lost took forever.
+    #[serde(default)]
+    pub latency_of_all: Option<Quantiles>,
     /// From the due time of a publication to its send.
     pub publish_lag: Option<Latency>,
     /// From the send to the server's answer.
@@ -83,23 +88,31 @@ impl ChurnSummary {
             unexpected: counts.churn_unexpected,
             unconfirmed: counts.churn_unconfirmed,
             latency: recorder.latency(Series::Broadcast),
+            latency_of_all: recorder.quantiles(Series::Broadcast, 0, counts.churn_lost),
             publish_lag: stats.recorder.latency(Series::PublishLag),
             publish: stats.recorder.latency(Series::Publish),
             publish_failed: stats.failed,
         }
     }
 
-    pub(crate) fn shortfalls(&self) -> [(u64, &'static str); 9] {
+    /// The shortfalls as clauses.
+    #[must_use]
+    pub fn reasons(&self) -> Vec<String> {
+        let some = self.shortfalls().into_iter().filter(|(count, ..)| *count > 0);
+        some.map(|(count, what, _)| format!("{count} {what}")).collect()
+    }
+
+    pub(crate) fn shortfalls(&self) -> [CountedShortfall; 9] {
         [
-            (self.lost, "publications were lost"),
-            (self.duplicated, "publications were duplicated"),
-            (self.reordered, "publications were reordered"),
-            (self.late, "publications were late"),
-            (self.stale, "publications were 64 or more behind"),
-            (self.corrupted, "publications were corrupted"),
-            (self.unexpected, "messages were for subscriptions that did not exist"),
-            (self.unconfirmed, "subscribes were not confirmed"),
-            (self.publish_failed.values().sum(), "publications were rejected or not answered"),
+            (self.lost, "publications were lost", LOST),
+            (self.duplicated, "publications were duplicated", DUPLICATED),
+            (self.reordered, "publications were reordered", REORDERED),
+            (self.late, "publications were late", LATE),
+            (self.stale, "publications were 64 or more behind", ANY),
+            (self.corrupted, "publications were corrupted", ANY),
+            (self.unexpected, "messages were for subscriptions that did not exist", ANY),
+            (self.unconfirmed, "subscribes were not confirmed", ANY),
+            (self.publish_failed.values().sum(), "publications were rejected or not answered", ANY),
         ]
     }
 }

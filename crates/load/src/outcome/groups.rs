@@ -2,16 +2,17 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::delivery::group::GroupStats;
-use crate::outcome::summary::write_latency;
+use crate::outcome::sections::Quantiles;
+use crate::outcome::text::write_latency;
 use crate::workload::scenario::groups::GroupState;
 use crate::{Latency, Receiver, Series};
 
 /// Messages between users in groups. received + lost = expected; reordered and late messages were
 /// received too.
-#[derive(Serialize, Clone, PartialEq, Debug)]
+#[derive(Serialize, Deserialize, Clone, PartialEq, Debug)]
 pub struct GroupSummary {
     /// The kind of group: `1:1`, `1:N`, `N:1` or `N:N`.
     pub kind: String,
@@ -59,6 +60,9 @@ pub struct GroupSummary {
     pub early: u64,
     /// From sending to receipt.
     pub latency: Option<Latency>,
+    /// `latency` of everything that was expected, where what was lost took forever.
+    #[serde(default)]
+    pub latency_of_all: Option<Quantiles>,
     /// Receivers that lost some.
     pub receivers_short: u64,
     /// The receivers that lost most, at most ten.
@@ -98,27 +102,10 @@ impl GroupSummary {
             foreign: stats.foreign,
             early: stats.early,
             latency: stats.recorder.latency(Series::Broadcast),
+            latency_of_all: stats.recorder.quantiles(Series::Broadcast, 0, stats.lost),
             receivers_short: stats.short,
             worst: stats.worst.clone(),
         }
-    }
-
-    /// The shortfalls as clauses.
-    #[must_use]
-    pub fn reasons(&self) -> Vec<String> {
-        let missed = self.groups.saturating_sub(self.met);
-        let shortfalls = [
-            (missed, "groups were never complete"),
-            (self.not_sent, "messages could not be sent"),
-            (self.lost, "messages were lost"),
-            (self.duplicated, "messages were duplicated"),
-            (self.corrupted, "messages were corrupted"),
-            (self.foreign, "messages were delivered to the wrong user"),
-        ];
-        let some = shortfalls.into_iter().filter(|(count, _)| *count > 0);
-        let nothing =
-            (self.expected == 0).then(|| "no message was expected by any receiver".to_owned());
-        some.map(|(count, what)| format!("{count} {what}")).chain(nothing).collect()
     }
 }
 

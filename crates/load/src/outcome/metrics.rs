@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use engine::Counter;
 
 use crate::delivery::spread::Arrivals;
-use crate::outcome::summary::Receiver;
+use crate::outcome::sections::Receiver;
 use crate::{Cause, Recorder, Series};
 
 /// The most different disconnect reasons that are counted separately.

@@ -1,14 +1,398 @@
-//! The results of a run: counters and histograms of workers, and the summaries made of them.
+//! [`Outcome`]: the result of a run, of every kind. It is all that leaves a run: the text, the pages,
+//! `prove`, `compare`, `plan` and `stress` read it and nothing else. The schema is in
+//! `docs/protocol/load-json.md`.
+//!
+//! A section that a run does not have is `None`, as are figures that were not measured. Counts within
+//! a section are required: a document without one of them is not read as zero.
 
 pub(crate) mod cable;
 pub(crate) mod cause;
 pub(crate) mod churn;
 pub(crate) mod failure;
+pub(crate) mod generator;
 pub(crate) mod groups;
+pub(crate) mod judge;
 pub(crate) mod metrics;
+pub(crate) mod read;
 pub(crate) mod recorder;
 pub(crate) mod request_metrics;
-pub(crate) mod requests;
-pub(crate) mod summary;
+pub(crate) mod run_config;
+pub(crate) mod samples;
+pub(crate) mod sections;
 pub(crate) mod tally;
+pub(crate) mod text;
 pub(crate) mod timings;
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use self::generator::{Generator, Watched};
+use self::judge::{Figure, Metric, ThresholdResult};
+use self::run_config::RunConfig;
+use self::samples::SampleSeries;
+use self::sections::{
+    BroadcastSummary, Connections, EchoSummary, HeartbeatSummary, Quantiles, RequestCounts,
+};
+use crate::scenario::{FlowSummary, GroupSummary, SocketSummary};
+use crate::{CableSummary, ChurnSummary, Latency};
+
+/// The version of the schema that is written. Documents without a version are of version 1.
+pub const OUTCOME_VERSION: u32 = 2;
+
+/// The result of a run.
+#[derive(Clone, Default, Debug, Serialize, Deserialize)]
+pub struct Outcome {
+    /// [`OUTCOME_VERSION`].
+    pub version: u32,
+    /// The version of the program.
+    pub standfast: String,
+    /// No shortfall, and not interrupted.
+    pub held: bool,
+    /// It was interrupted.
+    pub interrupted: bool,
+    /// The shortfalls; empty if there were none.
+    pub reasons: Vec<String>,
+    /// Every shortfall is tolerated by a threshold that was met.
+    #[serde(default)]
+    pub tolerated: bool,
+    /// What was run.
+    #[serde(flatten)]
+    pub config: RunConfig,
+    /// Connections.
+    pub connections: Connections,
+    /// Requests; null for runs of WebSockets.
+    pub requests: Option<RequestCounts>,
+    /// Seconds in which requests were measured.
+    pub seconds: Option<f64>,
+    /// Complete answers ÷ `seconds`.
+    pub per_second: Option<f64>,
+    /// Accepted answers ÷ `seconds`; of an echo, messages answered correctly ÷ the seconds in which
+    /// messages were due.
+    pub good_per_second: Option<f64>,
+    /// From when a message was due to its answer; null if nothing was timed.
+    pub latency: Option<Latency>,
+    /// From when it was sent.
+    pub service_time: Option<Latency>,
+    /// `latency` of everything that was due, where what was not answered took forever.
+    #[serde(default)]
+    pub latency_of_all: Option<Quantiles>,
+    /// From when a message was due to when it was sent although a user was free (open model): the
+    /// error of the generator.
+    #[serde(default)]
+    pub scheduling_error: Option<Latency>,
+    /// Complete answers by status.
+    #[serde(default)]
+    pub status: BTreeMap<u16, u64>,
+    /// Failed requests by kind.
+    #[serde(default)]
+    pub errors: BTreeMap<String, u64>,
+    /// Bytes of bodies received, without framing, before decoding.
+    pub body_bytes: Option<u64>,
+    /// Decoded bytes of bodies with a content coding that were used.
+    pub decoded_bytes: Option<u64>,
+    /// Failed connects by cause.
+    #[serde(default)]
+    pub connect_errors: BTreeMap<String, u64>,
+    /// Retried attempts by cause.
+    #[serde(default)]
+    pub retried_by: BTreeMap<String, u64>,
+    /// WebSockets that ended before the run, by cause.
+    #[serde(default)]
+    pub closed: BTreeMap<String, u64>,
+    /// Pings and pongs of WebSockets.
+    pub heartbeats: Option<HeartbeatSummary>,
+    /// Messages sent and received back.
+    pub echo: Option<EchoSummary>,
+    /// Publications.
+    pub broadcast: Option<BroadcastSummary>,
+    /// Action Cable clients.
+    pub cable: Option<CableSummary>,
+    /// Churn of subscriptions.
+    pub churn: Option<ChurnSummary>,
+    /// The flows of a scenario.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub flows: Vec<FlowSummary>,
+    /// WebSockets of a scenario.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sockets: Option<SocketSummary>,
+    /// Messages between the users of a scenario.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub groups: Option<GroupSummary>,
+    /// The load generator; null if it was not observed.
+    pub generator: Option<Generator>,
+    /// The process of `--watch-pid`.
+    pub watched: Option<Watched>,
+    /// The thresholds.
+    pub thresholds: Vec<ThresholdResult>,
+    /// What the machine lacked for the run from the start, with `--force`.
+    #[serde(skip)]
+    pub machine_short: Vec<String>,
+    /// Samples over time, at most some thousand.
+    pub samples: SampleSeries,
+}
+
+/// What fell short, and the metrics on counts that include it.
+#[derive(Clone, Debug)]
+pub(crate) struct Shortfall {
+    pub(crate) text: String,
+    pub(crate) covered_by: &'static [Metric],
+}
+
+/// A count, what it counts, and the metrics that include it.
+pub(crate) type CountedShortfall = (u64, &'static str, &'static [Metric]);
+
+/// Metrics that include an error of any kind, and those that include certain ones.
+pub(crate) const ANY: &[Metric] = &[Metric::Errors, Metric::ErrorShare];
+const FAILED: &[Metric] = &[Metric::Failed, Metric::Errors, Metric::ErrorShare];
+const CLOSED: &[Metric] = &[Metric::Closed, Metric::Errors, Metric::ErrorShare];
+pub(crate) const LOST: &[Metric] = &[Metric::Lost, Metric::Errors, Metric::ErrorShare];
+pub(crate) const DUPLICATED: &[Metric] = &[Metric::Duplicated, Metric::Errors, Metric::ErrorShare];
+pub(crate) const REORDERED: &[Metric] = &[Metric::Reordered, Metric::Errors, Metric::ErrorShare];
+pub(crate) const LATE: &[Metric] = &[Metric::Late, Metric::Errors, Metric::ErrorShare];
+
+impl Outcome {
+    /// Failed connects and requests, ended connections, and messages lost or wrong.
+    #[must_use]
+    pub fn error_count(&self) -> u64 {
+        self.counted_shortfalls().iter().map(|(count, ..)| count).sum()
+    }
+
+    /// What was due: requests, or connections and messages.
+    #[must_use]
+    pub fn due_count(&self) -> u64 {
+        let requests = self.requests.map(|of| of.ok + of.failed + of.unsent);
+        let groups = self.groups.as_ref().map_or(0, |groups| groups.expected);
+        if let Some(requests) = requests {
+            return requests + groups;
+        }
+        let echo = self.echo.as_ref().map_or(0, |echo| echo.sent + echo.unsent);
+        let broadcast = self.broadcast.as_ref().map_or(0, |broadcast| {
+            broadcast.expected + broadcast.fanout.iter().map(|fanout| fanout.failed()).sum::<u64>()
+        });
+        let churn = self.churn.as_ref().map_or(0, |churn| churn.owed);
+        self.connections.requested + echo + broadcast + churn
+    }
+
+    /// Whether the generator was saturated, so that latencies and rates describe it and not the
+    /// server.
+    #[must_use]
+    pub fn is_saturated(&self) -> bool {
+        self.generator.as_ref().is_some_and(|generator| generator.saturated().is_some())
+    }
+
+    /// Whether the rate of an open model was missed, or met far too late.
+    fn missed_the_rate(&self) -> bool {
+        self.generator.as_ref().is_some_and(Generator::missed_the_rate)
+    }
+
+    /// Whether anything was received that the metric is about.
+    pub(crate) fn is_answered(&self, metric: Metric) -> bool {
+        let receipts = [
+            self.broadcast.as_ref().map(|broadcast| broadcast.received),
+            self.churn.as_ref().map(|churn| churn.received),
+            self.groups.as_ref().map(|groups| groups.received),
+        ];
+        let receipts: Option<u64> = receipts.into_iter().flatten().reduce(u64::max);
+        if is_of_receipts(metric)
+            && let Some(receipts) = receipts
+        {
+            return receipts > 0;
+        }
+        if let Some(requests) = &self.requests {
+            return requests.answered > 0;
+        }
+        let messages = [self.echo.as_ref().map(|echo| echo.received), receipts];
+        let messages: Option<u64> = messages.into_iter().flatten().reduce(u64::max);
+        let opened = || self.connections.opened.or(self.connections.open).unwrap_or(0);
+        messages.unwrap_or_else(opened) > 0
+    }
+
+    /// The value of a metric.
+    pub(crate) fn figure(&self, metric: Metric) -> Figure {
+        let all = self.latency_of_all;
+        let receipts = self.receipts();
+        let of = |quantiles: Option<Quantiles>, pick: fn(&Quantiles) -> Option<f64>| {
+            quantiles
+                .map_or(Figure::Unknown, |all| pick(&all).map_or(Figure::Infinite, Figure::Value))
+        };
+        let count =
+            |count: Option<u64>| count.map_or(Figure::Unknown, |count| Figure::Value(count as f64));
+        let value = |value: Option<f64>| value.map_or(Figure::Unknown, Figure::Value);
+        match metric {
+            Metric::P50 => of(all, |all| all.p50_ms),
+            Metric::P90 => of(all, |all| all.p90_ms),
+            Metric::P95 => of(all, |all| all.p95_ms),
+            Metric::P99 => of(all, |all| all.p99_ms),
+            Metric::P999 => of(all, |all| all.p999_ms),
+            Metric::Max => of(all, |all| all.max_ms),
+            Metric::ReceiptP50 => of(receipts, |all| all.p50_ms),
+            Metric::ReceiptP99 => of(receipts, |all| all.p99_ms),
+            Metric::ReceiptMax => of(receipts, |all| all.max_ms),
+            Metric::Failed => {
+                count(Some(self.requests.map_or(self.connections.failed, |of| of.failed)))
+            }
+            Metric::Closed => count(match self.requests {
+                Some(_) => self.connections.closed_idle,
+                None => Some(self.closed.values().sum()),
+            }),
+            Metric::Lost => count(
+                self.delivered(
+                    |echo| echo.lost,
+                    |broadcast| broadcast.lost,
+                    |churn| churn.lost,
+                    |groups| groups.lost,
+                )
+                .or(self.requests.map(|of| of.failed + of.unsent)),
+            ),
+            Metric::Duplicated => count(self.delivered(
+                |echo| echo.duplicated,
+                |broadcast| broadcast.duplicated,
+                |churn| churn.duplicated,
+                |groups| groups.duplicated,
+            )),
+            Metric::Reordered => count(self.delivered(
+                |echo| echo.reordered,
+                |broadcast| broadcast.reordered,
+                |churn| churn.reordered,
+                |groups| groups.reordered,
+            )),
+            Metric::Late => count(self.delivered(
+                |echo| echo.late,
+                |broadcast| broadcast.late,
+                |churn| churn.late,
+                |groups| groups.late,
+            )),
+            Metric::Errors => count(Some(self.error_count())),
+            Metric::ErrorShare => {
+                let due = self.due_count();
+                value((due > 0).then(|| 100.0 * self.error_count() as f64 / due as f64))
+            }
+            Metric::Rate => value(self.good_rate()),
+        }
+    }
+
+    /// Good answers per second; of a fan-out or a churn accepted publications per second.
+    #[must_use]
+    pub fn good_rate(&self) -> Option<f64> {
+        let fanout = self.broadcast.as_ref().and_then(|broadcast| broadcast.fanout.as_ref());
+        let published = fanout.map(|fanout| fanout.reached_rate);
+        let churn = self.churn.as_ref().map(|churn| churn.reached_rate);
+        self.good_per_second.or(published).or(churn)
+    }
+
+    /// Receipts of publications and of users in groups, where what was lost took forever.
+    fn receipts(&self) -> Option<Quantiles> {
+        let broadcast = self.broadcast.as_ref().and_then(|broadcast| broadcast.latency_of_all);
+        let churn = self.churn.as_ref().and_then(|churn| churn.latency_of_all);
+        let groups = self.groups.as_ref().and_then(|groups| groups.latency_of_all);
+        broadcast.or(churn).or(groups)
+    }
+
+    /// A count of messages over all that were checked; `None` without messages.
+    fn delivered(
+        &self,
+        of_echo: fn(&EchoSummary) -> u64,
+        of_broadcast: fn(&BroadcastSummary) -> u64,
+        of_churn: fn(&ChurnSummary) -> u64,
+        of_groups: fn(&GroupSummary) -> u64,
+    ) -> Option<u64> {
+        let counts = [
+            self.echo.as_ref().map(of_echo),
+            self.broadcast.as_ref().map(of_broadcast),
+            self.churn.as_ref().map(of_churn),
+            self.groups.as_ref().map(of_groups),
+        ];
+        counts.into_iter().flatten().reduce(|one, other| one + other)
+    }
+
+    /// All shortfalls.
+    pub(crate) fn shortfalls(&self) -> Vec<Shortfall> {
+        let counted = self.counted_shortfalls().into_iter().filter(|(count, ..)| *count > 0);
+        let mut shortfalls: Vec<Shortfall> = counted
+            .map(|(count, what, covered_by)| Shortfall {
+                text: format!("{count} {what}"),
+                covered_by,
+            })
+            .collect();
+        let mut add = |is: bool, text: &str| {
+            if is {
+                shortfalls.push(Shortfall { text: text.to_owned(), covered_by: &[] });
+            }
+        };
+        add(self.requests.is_some_and(|of| of.answered == 0), "nothing was answered");
+        let nothing = self.groups.as_ref().is_some_and(|groups| groups.expected == 0);
+        add(nothing, "no message was expected by any receiver");
+        self.machine_short.iter().for_each(|text| add(true, text));
+        add(self.missed_the_rate(), "the requested rate was not reached on time");
+        shortfalls
+    }
+
+    /// Counts that should be zero, what they count, and the metrics that include them.
+    fn counted_shortfalls(&self) -> Vec<CountedShortfall> {
+        let mut all = Vec::new();
+        match &self.requests {
+            Some(of) => all.extend([
+                (of.failed, "requests failed", FAILED),
+                (of.unsent, "requests were due and never sent", ANY),
+            ]),
+            None => {
+                let Connections { requested, failed, reconnects, .. } = self.connections;
+                let ended: u64 = self.closed.values().sum();
+                let gone = ended.saturating_sub(reconnects.unwrap_or(0));
+                let open = self.connections.open.unwrap_or(0);
+                let never = requested.saturating_sub(open + failed + gone);
+                all.extend([
+                    (failed, "connections failed", FAILED),
+                    (never, "connections were not opened", FAILED),
+                    (ended, "connections ended before the run did", CLOSED),
+                ]);
+            }
+        }
+        if let Some(echo) = &self.echo {
+            all.extend([
+                (echo.unsent, "messages were never sent", ANY),
+                (echo.lost, "messages were lost", LOST),
+                (echo.duplicated, "answers were duplicated", DUPLICATED),
+                (echo.reordered, "answers were reordered", REORDERED),
+                (echo.corrupted, "answers did not match a message that was sent", ANY),
+                (echo.late, "answers were late", LATE),
+            ]);
+        }
+        if let Some(broadcast) = &self.broadcast {
+            let refused = broadcast.fanout.iter().map(|fanout| fanout.failed()).sum();
+            all.extend([
+                (broadcast.lost, "publications were lost", LOST),
+                (broadcast.duplicated, "publications were duplicated", DUPLICATED),
+                (broadcast.reordered, "publications were reordered", REORDERED),
+                (broadcast.corrupted, "publications were corrupted", ANY),
+                (broadcast.late, "publications were late", LATE),
+                (broadcast.stale, "publications were 64 or more behind", ANY),
+                (refused, "publications were rejected or not answered", ANY),
+            ]);
+        }
+        if let Some(cable) = &self.cable {
+            all.extend(cable.shortfalls().map(|(count, what)| (count, what, ANY)));
+        }
+        if let Some(churn) = &self.churn {
+            all.extend(churn.shortfalls());
+        }
+        if let Some(groups) = &self.groups {
+            all.extend([
+                (groups.groups.saturating_sub(groups.met), "groups were never complete", ANY),
+                (groups.not_sent, "messages could not be sent", ANY),
+                (groups.lost, "messages were lost", LOST),
+                (groups.duplicated, "messages were duplicated", DUPLICATED),
+                (groups.corrupted, "messages were corrupted", ANY),
+                (groups.foreign, "messages were delivered to the wrong user", ANY),
+            ]);
+        }
+        all
+    }
+}
+
+/// Whether a metric is of messages that were received, where a run also has requests.
+fn is_of_receipts(metric: Metric) -> bool {
+    use Metric::{Duplicated, Late, Lost, ReceiptMax, ReceiptP50, ReceiptP99, Reordered};
+    matches!(metric, Duplicated | Late | Lost | ReceiptMax | ReceiptP50 | ReceiptP99 | Reordered)
+}

@@ -3,7 +3,9 @@
 
 use engine::invariant;
 use hdrhistogram::Histogram;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+
+use crate::outcome::sections::Quantiles;
 
 /// What is timed.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -125,6 +127,32 @@ impl Recorder {
         })
     }
 
+    /// The percentiles of a series whose `wrong` values count as never ended, as do `infinite` further
+    /// ones; `None` if nothing was timed. Which values are wrong is unknown, so they are taken for the
+    /// shortest: no percentile is below the true one.
+    pub(crate) fn quantiles(&self, series: Series, wrong: u64, infinite: u64) -> Option<Quantiles> {
+        let histogram = self.series.get(series as usize)?.as_ref()?;
+        let timed = histogram.len();
+        if timed == 0 {
+            return None;
+        }
+        let count = timed.saturating_add(infinite);
+        let at = |quantile: f64| {
+            let rank = quantile * count as f64 + wrong as f64;
+            let value = || histogram.value_at_quantile(rank / timed as f64) as f64 / 1e3;
+            (rank <= timed as f64).then(value)
+        };
+        Some(Quantiles {
+            count,
+            p50_ms: at(0.5),
+            p90_ms: at(0.9),
+            p95_ms: at(0.95),
+            p99_ms: at(0.99),
+            p999_ms: at(0.999),
+            max_ms: at(1.0),
+        })
+    }
+
     /// The longest value of a series in milliseconds; 0 if it is empty.
     pub(crate) fn longest_ms(&self, series: Series) -> f64 {
         let histogram = self.series.get(series as usize).and_then(Option::as_ref);
@@ -168,7 +196,7 @@ impl Recorder {
 pub type Buckets = (Vec<(f64, u64)>, f64, u64);
 
 /// Percentiles in milliseconds, exact to three digits.
-#[derive(Copy, Clone, PartialEq, Debug, Serialize)]
+#[derive(Default, Copy, Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Latency {
     /// The number of values.
     pub count: u64,
@@ -207,6 +235,25 @@ mod tests {
         fast.subtract(&before);
         assert_eq!(fast.latency(Series::Latency).unwrap().count, 2);
         assert_eq!(fast.latency(Series::Heartbeat), None);
+    }
+
+    #[test]
+    fn what_never_ended_is_above_every_percentile() {
+        let mut recorder = Recorder::default();
+        assert_eq!(recorder.quantiles(Series::Latency, 0, 9), None, "nothing was timed");
+        for _ in 0..99 {
+            recorder.record(Series::Latency, 1_000_000);
+        }
+        let all = recorder.quantiles(Series::Latency, 0, 0).unwrap();
+        assert_eq!((all.count, all.p99_ms, all.max_ms), (99, Some(1.0), Some(1.0)));
+        let one = recorder.quantiles(Series::Latency, 0, 1).unwrap();
+        assert_eq!((one.p99_ms, one.p999_ms, one.max_ms), (Some(1.0), None, None));
+        let half = recorder.quantiles(Series::Latency, 0, 101).unwrap();
+        assert_eq!((half.p50_ms, half.p90_ms), (None, None));
+        recorder.record(Series::Latency, 100_000_000);
+        let most = recorder.quantiles(Series::Latency, 50, 0).unwrap();
+        assert_eq!(most.p90_ms, None, "half of them were wrong");
+        assert!(most.p50_ms > Some(90.0), "the wrong ones may have been the quick ones");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use engine::invariant;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::delivery::group::GroupStats;
 use crate::outcome::failure::Failure;
@@ -29,7 +29,7 @@ pub(crate) struct Tally {
 }
 
 /// Events on users' WebSockets outside their steps.
-#[derive(Serialize, Clone, Default, PartialEq, Eq, Debug)]
+#[derive(Serialize, Deserialize, Clone, Default, PartialEq, Eq, Debug)]
 pub struct SocketSummary {
     /// Messages received.
     pub received: u64,
@@ -40,7 +40,7 @@ pub struct SocketSummary {
     /// WebSockets that ended without a close frame.
     pub gone: u64,
     /// WebSockets on which the server violated the protocol, by kind.
-    pub broken: BTreeMap<&'static str, u64>,
+    pub broken: BTreeMap<String, u64>,
 }
 
 #[derive(Clone, Default)]
@@ -64,7 +64,7 @@ pub struct Tallies {
 }
 
 /// A flow in the summary.
-#[derive(Serialize, Clone, PartialEq, Debug)]
+#[derive(Serialize, Deserialize, Clone, PartialEq, Debug)]
 pub struct FlowSummary {
     /// Its name.
     pub name: String,
@@ -77,7 +77,7 @@ pub struct FlowSummary {
 }
 
 /// A step in the summary.
-#[derive(Serialize, Clone, PartialEq, Debug)]
+#[derive(Serialize, Deserialize, Clone, PartialEq, Debug)]
 pub struct StepSummary {
     /// Its name.
     pub name: String,
@@ -86,7 +86,7 @@ pub struct StepSummary {
     /// Failed requests.
     pub failed: u64,
     /// Failed requests by kind.
-    pub errors: BTreeMap<&'static str, u64>,
+    pub errors: BTreeMap<String, u64>,
     /// Redirects followed.
     pub redirects: u64,
     /// From the due time to the complete answer, including redirects.
@@ -98,7 +98,7 @@ pub struct StepSummary {
 }
 
 /// A check, or whether a capture found something.
-#[derive(Serialize, Clone, PartialEq, Eq, Debug)]
+#[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
 pub struct CheckSummary {
     /// Its name.
     pub name: String,
@@ -215,7 +215,7 @@ impl SocketSummary {
             *self.closed_by.entry(*code).or_default() += count;
         }
         for (kind, count) in &other.broken {
-            *self.broken.entry(kind).or_default() += count;
+            *self.broken.entry(kind.clone()).or_default() += count;
         }
     }
 }
@@ -291,7 +291,7 @@ fn summary(step: &crate::workload::scenario::Step, tally: &StepTally) -> StepSum
         name: step.name.clone(),
         requests: tally.requests,
         failed: tally.errors.values().sum(),
-        errors: tally.errors.clone(),
+        errors: tally.errors.iter().map(|(kind, n)| ((*kind).to_owned(), *n)).collect(),
         redirects: tally.redirects,
         latency: tally.recorder.latency(Series::Latency),
         service_time: tally.recorder.latency(Series::ServiceTime),

@@ -31,7 +31,7 @@ use crate::workload::client::Client;
 use crate::workload::pacer::Pacer;
 use crate::workload::socket::Socket;
 use crate::workload::sweep::Sweep;
-use crate::{Content, Echo, Series, Validator, Verdict};
+use crate::{AnswerVerdict, Content, Echo, Series, Validator};
 
 /// How long after the end overdue messages are still sent: a rate that cannot be reached must not
 /// prolong the run.
@@ -248,9 +248,9 @@ impl EchoRun {
         };
         let took_ns = now_ns.saturating_sub(socket.sent_ns());
         match validator.judge(id.as_u64(), sequence, data, took_ns) {
-            Verdict::Foreign => return,
-            Verdict::Wrong => metrics.counts.corrupted.add(1),
-            Verdict::Right => {
+            AnswerVerdict::Foreign => return,
+            AnswerVerdict::Wrong => metrics.counts.corrupted.add(1),
+            AnswerVerdict::Right => {
                 let mut recorder = metrics.recorder();
                 recorder.record(Series::Latency, took_ns);
                 recorder.record(Series::ServiceTime, took_ns);

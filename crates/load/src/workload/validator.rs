@@ -9,12 +9,13 @@ pub trait Validator: Debug + Send + Sync {
     fn write(&self, connection: u64, sequence: u32, into: &mut Vec<u8>);
 
     /// Validates a message received while `sequence` was awaited, after `nanoseconds`.
-    fn judge(&self, connection: u64, sequence: u32, data: &[u8], nanoseconds: u64) -> Verdict;
+    fn judge(&self, connection: u64, sequence: u32, data: &[u8], nanoseconds: u64)
+    -> AnswerVerdict;
 }
 
 /// The relation of a received message to the last one sent.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Verdict {
+pub enum AnswerVerdict {
     /// Its correct answer. The next message may follow.
     Right,
     /// Its answer, but invalid: counted as corrupted. The next message may follow.

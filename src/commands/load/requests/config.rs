@@ -13,8 +13,12 @@ use crate::commands::load::flags::{Args, Bytes};
 
 /// A run of constant requests.
 #[derive(Debug)]
-pub(super) struct Plan {
-    pub(super) requests: Requests,
+pub(in crate::commands::load) struct Plan {
+    pub(in crate::commands::load) requests: Requests,
+    /// The method of HTTP requests.
+    pub(super) method: Option<String>,
+    /// Bytes of a body, or of a message over TCP.
+    pub(super) body_bytes: u64,
     /// One request per URL, in their order.
     pub(super) sent: Vec<Request>,
     pub(super) accepted: Accepted,
@@ -40,7 +44,7 @@ fn has_scheme(url: &str, schemes: &[&str]) -> bool {
 ///
 /// # Errors
 /// Invalid or conflicting flags.
-pub(super) fn plan(args: &Args) -> Result<Plan> {
+pub(in crate::commands::load) fn plan(args: &Args) -> Result<Plan> {
     let urls = destinations::urls(args)?;
     let web = urls.first().is_some_and(|url| has_scheme(url, &WEB));
     let ways = destinations::ways(args)?;
@@ -55,7 +59,10 @@ pub(super) fn plan(args: &Args) -> Result<Plan> {
         [] => Accepted::Below400,
         statuses => Accepted::Only(statuses.iter().cloned().flatten().collect()),
     };
-    Ok(Plan { requests: requests(args, endpoints), sent, accepted, expect })
+    let body_bytes = args.requests.data.as_ref().map_or(0, |Bytes(data)| data.len() as u64);
+    let method = web.then(|| method(args).to_owned());
+    let requests = requests(args, endpoints);
+    Ok(Plan { requests, method, body_bytes, sent, accepted, expect })
 }
 
 fn requests(args: &Args, endpoints: Vec<Endpoint>) -> Requests {
@@ -91,7 +98,7 @@ fn http(args: &Args, endpoints: &[Endpoint]) -> Result<Vec<Request>> {
         bail!("--expect, --expect-regex and --expect-length need a tcp:// or tls:// URL");
     }
     let body = flags.data.as_ref().map(|Bytes(data)| &data[..]);
-    let method = flags.method.as_deref().unwrap_or(if body.is_some() { "POST" } else { "GET" });
+    let method = method(args);
     let numbered = (0..=u8::MAX).zip(endpoints);
     let request = |(number, endpoint): (u8, &Endpoint)| {
         let http = HttpRequest {
@@ -106,6 +113,11 @@ fn http(args: &Args, endpoints: &[Endpoint]) -> Result<Vec<Request>> {
         if flags.http10 { request.as_http10() } else { request }
     };
     Ok(numbered.map(request).collect())
+}
+
+fn method(args: &Args) -> &str {
+    let default = if args.requests.data.is_some() { "POST" } else { "GET" };
+    args.requests.method.as_deref().unwrap_or(default)
 }
 
 fn raw(args: &Args, endpoints: &[Endpoint]) -> Result<Vec<Request>> {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use load::Threshold;
 use load::requests::{Pace, Requests};
 use load::scenario::{Feed, Flow, Names, Order, Scenario};
 use load::stages::Stage;
@@ -16,7 +17,7 @@ use super::hosts::{self, Hosts};
 use super::keys::{CONNECT, FEED, FLOW, ROUND, TOP};
 use super::steps::Reader;
 use super::tables::{Doc, Table};
-use crate::commands::load::threshold::Threshold;
+use crate::commands::load::threshold;
 use crate::{tls, units};
 
 /// The only version.
@@ -134,7 +135,7 @@ impl Experiment {
         };
         Ok(Experiment {
             about: top.text("about")?.map(|located| located.text),
-            thresholds: top.all("thresholds", str::parse)?,
+            thresholds: top.all("thresholds", threshold::parse)?,
             seed: top.parsed("seed", units::count)?,
             has_rounds: !tables.is_empty(),
             rounds,

@@ -5,7 +5,6 @@ mod file;
 mod groups;
 mod hosts;
 mod keys;
-mod page;
 mod report;
 mod run;
 mod sockets;

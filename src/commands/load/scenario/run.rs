@@ -5,27 +5,19 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Result;
-use capacity::Machine;
 use clap::ArgMatches;
 use engine::sys::process;
-use load::Row;
-use load::requests::{Http1, Pace, Web, drive_requests};
-use load::scenario::{Clock, GroupSummary, Tallies, Users};
+use load::requests::{Http1, Web, drive_requests};
+use load::scenario::{Clock, Tallies, Users};
+use load::{Outcome, RunConfig, Sample, SampleSeries, Threshold};
 
 use super::file::{Experiment, Overrides, Round};
-use super::page;
-use super::report::{self, Document, RoundResult};
-use crate::commands::load::csv::Csv;
+use super::report::Document;
 use crate::commands::load::destinations::warn_unresolved;
 use crate::commands::load::flags::Args;
-use crate::commands::load::metrics::Metrics;
-use crate::commands::load::observers::{Observed, Observers};
-use crate::commands::load::requests;
-use crate::commands::load::run_config;
+use crate::commands::load::measure::{self, Expectations, Files};
 use crate::commands::load::screen::Screen;
-use crate::commands::load::threshold::Threshold;
-use crate::output;
-use crate::progress::{Sample, Series};
+use crate::commands::load::settings;
 
 /// Runs the command. Exit code 0: all was answered, or the thresholds were met; 1: it fell short.
 ///
@@ -57,30 +49,27 @@ pub(in crate::commands::load) fn run(
     if let Some(round) = experiment.rounds.first() {
         warn_unresolved(&round.requests.endpoints, "requests");
     }
-    let machine = Machine::read();
     // The samples of all rounds in sequence, for the HTML report.
-    let mut whole = Series::new();
-    let mut csv = args.csv.as_deref().map(Csv::create).transpose()?;
-    let metrics = Metrics::start(args)?;
-    let metrics = metrics.as_ref();
-    let mut document = Document::new(name, &experiment, seed);
+    let mut whole = SampleSeries::new();
+    let mut files = Files::open(args)?;
+    let mut outcomes: Vec<Outcome> = Vec::new();
     for round in &experiment.rounds {
-        let run = RoundRun { args, name, round, thresholds: &thresholds, seed, clock, metrics };
-        let result = run.run(&mut csv, &mut whole, &mut interrupted)?;
-        let is_last = result.interrupted;
-        document.rounds.push(result);
+        let about = experiment.about.as_ref();
+        let run = RoundRun { args, name, about, round, thresholds: &thresholds, seed, clock };
+        let outcome = run.run(&mut files, &mut interrupted)?;
+        let before_seconds = whole.samples().last().map_or(0.0, |last| last.elapsed_seconds);
+        for sample in outcome.samples.samples() {
+            let elapsed_seconds = before_seconds + sample.elapsed_seconds;
+            whole.push(&Sample { elapsed_seconds, ..sample.clone() });
+        }
+        let is_last = outcome.interrupted;
+        outcomes.push(outcome);
         if is_last {
             break;
         }
     }
-    csv.map_or(Ok(()), Csv::finish)?;
-    output::report(args.json.as_deref(), &document.to_string(), &document)?;
-    if let Some(file) = &args.html {
-        page::report(&experiment, &document, &whole, &machine).write(file)?;
-    }
-    let interrupted = document.rounds.iter().any(|result| result.interrupted);
-    let short = document.rounds.iter().any(RoundResult::fell_short);
-    Ok(if interrupted { ExitCode::from(130) } else { ExitCode::from(u8::from(short)) })
+    let document = Document::new(name, &experiment, seed, &outcomes);
+    measure::report(args, files, &document.to_string(), &document, (&outcomes, &whole))
 }
 
 /// Reads the clocks, for `{{now_ms}}` and the expiry of cookies.
@@ -95,89 +84,51 @@ fn clock() -> Clock {
 struct RoundRun<'a> {
     args: &'a Args,
     name: &'a str,
+    about: Option<&'a String>,
     round: &'a Round,
     thresholds: &'a [&'a Threshold],
     seed: u64,
     clock: Clock,
-    metrics: Option<&'a Metrics>,
 }
 
 impl RoundRun<'_> {
-    fn run(
-        &self,
-        csv: &mut Option<Csv>,
-        whole: &mut Series,
-        interrupted: impl FnMut(Duration) -> bool,
-    ) -> Result<RoundResult> {
-        let RoundRun { args, round, seed, clock, metrics, .. } = *self;
-        let machine = Machine::read();
+    fn run(&self, files: &mut Files, interrupted: impl FnMut(Duration) -> bool) -> Result<Outcome> {
+        let RoundRun { args, round, seed, clock, .. } = *self;
         let shown = [self.name.to_owned()];
         let mut config = round.requests.clone();
         config.force = args.force;
         let screen = |before| Screen::of_requests(&config, &shown, args.plain, before);
-        let files = (csv.as_mut(), metrics);
-        let mut observers = Observers::begin(args, &machine, files, screen)?;
-        let before_seconds = whole.samples().last().map_or(0.0, |last| last.elapsed_seconds);
-        let row = |row: &Row| {
-            let sample = observers.row(row);
-            let elapsed_seconds = before_seconds + sample.elapsed_seconds;
-            whole.push(&Sample { elapsed_seconds, ..sample });
-        };
         let scenario = Arc::clone(&round.scenario);
-        let tallies = Tallies::new(&scenario, config.connections, metrics.is_some());
+        let tallies = Tallies::new(&scenario, config.connections, files.metrics.is_some());
         // Earlier rounds have used rows of the same feeds.
         scenario.begin();
-        metrics.iter().for_each(|metrics| metrics.round(&tallies, &scenario));
+        files.metrics.iter().for_each(|metrics| metrics.round(&tallies, &scenario));
         let own = tallies.clone();
         let script = move |part| Users::new(Arc::clone(&scenario), part, own.clone(), seed, clock);
         let has_sockets = round.scenario.has_sockets();
         let compress_above = round.scenario.compress_above;
         let web = move || Web::new().compressing(compress_above);
-        let ended = match has_sockets {
-            true => drive_requests(&config, web, script, row, interrupted)?,
-            false => drive_requests(&config, Http1::new, script, row, interrupted)?,
-        };
-        let Observed { mut generator, mut watched, samples } = observers.end();
-        let summary = ended.summary;
-        let rate = match config.pace {
-            Pace::Rate(rate) => Some(rate as f64),
-            _ => None,
-        };
-        generator.finish_requests(&summary, requests::is_open(&config));
-        if let Some(watched) = &mut watched {
-            watched.finish(samples.most_open(), summary.requests.answered);
-        }
-        let groups = tallies.groups();
-        let figure = |metric| {
-            let of_groups = groups.as_ref().and_then(|groups| report::of_groups(metric, groups));
-            of_groups.unwrap_or_else(|| requests::figure(metric, &summary))
-        };
-        let outcomes: Vec<_> = self.thresholds.iter().map(|t| t.judge(figure)).collect();
-        let mut reasons = summary.reasons();
-        reasons.extend(groups.iter().flat_map(GroupSummary::reasons));
-        if generator.missed_the_rate() {
-            reasons.push("the requested rate was not reached on time".to_owned());
-        }
-        let hosts = config.endpoints.iter().map(|endpoint| endpoint.origin());
-        let hosts: Vec<String> = hosts.collect();
-        Ok(RoundResult {
-            users: config.connections,
-            rate,
-            passes: round.scenario.passes,
-            config: run_config::RunConfig::of_requests(&hosts, &config),
-            keep_alive: !config.new_connections,
-            beside: round.beside,
-            held: reasons.is_empty(),
-            reasons,
-            flows: tallies.summary(&round.scenario),
-            sockets: has_sockets.then(|| tallies.sockets()),
-            groups,
-            thresholds: outcomes,
-            generator,
-            watched,
-            summary,
-            interrupted: ended.interrupted,
-            samples,
+        let expectations = Expectations { thresholds: self.thresholds, sending: None };
+        measure::measure(args, files, screen, &expectations, |row| {
+            let mut outcome = match has_sockets {
+                true => drive_requests(&config, web, script, row, interrupted)?,
+                false => drive_requests(&config, Http1::new, script, row, interrupted)?,
+            };
+            outcome.flows = tallies.summary(&round.scenario);
+            outcome.sockets = has_sockets.then(|| tallies.sockets());
+            outcome.groups = tallies.groups();
+            let hosts = config.endpoints.iter().map(|endpoint| endpoint.origin());
+            let hosts: Vec<String> = hosts.collect();
+            outcome.config = RunConfig {
+                scenario: Some(self.name.to_owned()),
+                about: self.about.cloned(),
+                seed: Some(seed),
+                passes: round.scenario.passes,
+                beside: round.beside,
+                settings: settings::of_requests(&config),
+                ..RunConfig::of_requests(&hosts, &config)
+            };
+            Ok(outcome)
         })
     }
 }

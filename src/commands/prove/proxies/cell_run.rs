@@ -7,8 +7,8 @@ use std::time::Duration;
 use anyhow::Context;
 use capacity::{Machine, ProcessMemory};
 use engine::sys::process::{self, Signal};
+use load::Outcome;
 use serde::Serialize;
-use serde_json::Value;
 
 use super::cell::{Cell, Traffic};
 use super::competitor::{Competitor, Installed, Proxy};
@@ -105,7 +105,7 @@ impl Pass<'_> {
         let most = self.exchange(began_ns, at_first[0].rss_bytes)?;
         let seconds = seconds_since(began_ns);
         let at_last = self.measure_memory()?;
-        let summary = self.load.finish().map_err(Stop::Broken)?;
+        let outcome = self.load.finish().map_err(Stop::Broken)?;
         self.serve.end_with(&mut self.load);
         let cores = |at: usize| match (at_first.get(at), at_last.get(at)) {
             (Some(first), Some(last)) => (last.cpu_seconds - first.cpu_seconds) / seconds,
@@ -124,7 +124,7 @@ impl Pass<'_> {
             connect_seconds,
             ..Figures::default()
         };
-        figures.take(&summary);
+        figures.take(outcome)?;
         Ok(figures)
     }
 
@@ -133,7 +133,8 @@ impl Pass<'_> {
         let began_ns = process::now_ns();
         self.load.target(self.cell.tunnels)?;
         loop {
-            if self.look()?.reached(self.cell.tunnels) || seconds_since(began_ns) > CONNECT_WAIT {
+            let tunnels = self.cell.tunnels;
+            if self.look()?.reached(tunnels) || seconds_since(began_ns) > CONNECT_WAIT {
                 return Ok(seconds_since(began_ns));
             }
         }
@@ -146,7 +147,7 @@ impl Pass<'_> {
         match self.cell.traffic {
             Traffic::Every(every) => {
                 let messages = Messages { every, size };
-                let rate = messages.rate(self.load.last_progress().open);
+                let rate = messages.rate(self.load.last_progress().row.open);
                 self.load.echo(size, rate, messages.per_socket(hold))?;
             }
             Traffic::BackToBack(messages) => self.load.turnover(size, messages, hold)?,
@@ -167,7 +168,7 @@ impl Pass<'_> {
     }
 
     /// Waits for progress.
-    fn look(&mut self) -> Result<Progress, Stop> {
+    fn look(&mut self) -> Result<&Progress, Stop> {
         let signal = process::wait_signal(Duration::ZERO);
         if matches!(signal, Some(Signal::Interrupt | Signal::Terminate)) {
             return Err(Stop::Interrupted);
@@ -192,33 +193,33 @@ impl Pass<'_> {
 }
 
 impl Figures {
-    /// Takes the counts of the clients' summary.
-    fn take(&mut self, summary: &Value) {
-        let count = |section: &str, key: &str| summary[section][key].as_u64().unwrap_or(0);
-        let of_connections = |key| count("connections", key);
-        self.open = of_connections("open");
-        self.failed = of_connections("failed");
-        self.opened = of_connections("requested") + of_connections("replaced");
-        self.opened = self.opened.saturating_sub(self.failed);
-        self.sent = count("echo", "sent");
-        self.received = count("echo", "received");
-        self.lost = count("echo", "lost");
-        self.duplicated = count("echo", "duplicated");
-        self.reordered = count("echo", "reordered");
-        self.corrupted = count("echo", "corrupted");
-        self.closed = causes(&summary["closed"]);
-        self.connect_errors = causes(&summary["connect_errors"]);
-        self.p50_ms = summary["latency"]["p50_ms"].as_f64();
-        self.p99_ms = summary["latency"]["p99_ms"].as_f64();
+    /// Takes the counts of the clients' outcome.
+    ///
+    /// # Errors
+    /// An outcome without messages.
+    fn take(&mut self, outcome: Outcome) -> Result<(), Stop> {
+        let Some(echo) = outcome.echo else {
+            return Err(Stop::Broken("the load process reported no messages".to_owned()));
+        };
+        let c = outcome.connections;
+        self.open = c.open.unwrap_or(0);
+        self.failed = c.failed;
+        self.opened = c.opened.unwrap_or(0);
+        self.sent = echo.sent;
+        self.received = echo.received;
+        self.lost = echo.lost + echo.unsent;
+        self.duplicated = echo.duplicated;
+        self.reordered = echo.reordered;
+        self.corrupted = echo.corrupted;
+        self.closed = outcome.closed;
+        self.connect_errors = outcome.connect_errors;
+        self.p50_ms = outcome.latency.map(|latency| latency.p50_ms);
+        self.p99_ms = outcome.latency.map(|latency| latency.p99_ms);
         let messages = self.received as f64;
         self.cpu_us_per_message =
             (messages > 0.0).then(|| self.cpu_cores * self.seconds * 1e6 / messages);
+        Ok(())
     }
-}
-
-fn causes(counts: &Value) -> BTreeMap<String, u64> {
-    let pairs = counts.as_object().into_iter().flatten();
-    pairs.filter_map(|(cause, n)| Some((cause.clone(), n.as_u64()?))).collect()
 }
 
 fn seconds_since(began_ns: u64) -> f64 {

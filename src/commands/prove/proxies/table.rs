@@ -8,9 +8,9 @@ use super::cell_run::Figures;
 use super::competitor::Competitor;
 use super::{CellResult, Experiment, Pass, RSS_BASE, RSS_PER_TUNNEL};
 use crate::commands::prove::plan::Plan;
-use crate::progress::Series;
 use crate::report::{self, Report, Rows};
 use crate::units::format_duration;
+use load::SampleSeries;
 
 /// Results of the reference experiment, for comparison.
 const REFERENCE: &str = "\
@@ -162,7 +162,7 @@ pub(super) fn page<'a>(experiment: &'a Experiment, plan: &Plan) -> Report<'a> {
 }
 
 /// The report has no charts over time.
-static NO_SERIES: Series = Series::EMPTY;
+static NO_SERIES: SampleSeries = SampleSeries::EMPTY;
 
 fn side_by_side(
     experiment: &Experiment,

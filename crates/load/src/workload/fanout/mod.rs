@@ -14,7 +14,7 @@ use self::publisher::{PublishStats, Publisher, PublisherConfig};
 use crate::delivery::checker::keep_worst;
 use crate::delivery::spread::{Spread, Times};
 use crate::outcome::metrics::{Metrics, Snapshot};
-use crate::outcome::summary::FanoutSummary;
+use crate::outcome::sections::FanoutSummary;
 use crate::workload::client::Order;
 use crate::{Fanout, Publish, Published, Series};
 

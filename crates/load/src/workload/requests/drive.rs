@@ -10,8 +10,10 @@ use engine::invariant;
 use engine::sys::process;
 use engine::{Limits, Plan, Remote, Tables, Workers};
 
+use crate::outcome::Outcome;
+use crate::outcome::judge::judge;
 use crate::outcome::request_metrics::{RequestMetrics, RequestSnapshot};
-use crate::outcome::requests::RequestSummary;
+use crate::outcome::sections::RequestRun;
 use crate::run::fit;
 use crate::transport::driver::Driver;
 use crate::transport::sources::Sources;
@@ -28,15 +30,6 @@ const ROW_NS: u64 = 1_000_000_000;
 /// Bytes of requests queued for a server that does not read.
 const SEND_QUEUE_BYTES: usize = 64 * 1024 * 1024;
 
-/// The result of a run of requests.
-#[derive(Debug)]
-pub struct RequestsOutcome {
-    /// Its summary.
-    pub summary: RequestSummary,
-    /// It was interrupted.
-    pub interrupted: bool,
-}
-
 /// Runs `config`. `driver` and `script` are called in each worker's thread to make its own; `row` is
 /// called once a second; `wait` waits for the given time or less and returns true to end the run.
 ///
@@ -49,7 +42,7 @@ pub fn drive_requests<D: Driver, S: Script>(
     script: impl Fn(Part) -> S + Send + Sync + 'static,
     mut row: impl FnMut(&Row),
     mut wait: impl FnMut(Duration) -> bool,
-) -> Result<RequestsOutcome, StartError> {
+) -> Result<Outcome, StartError> {
     if let Some(unfit) = config.unfit() {
         return Err(StartError::Unfit(unfit.to_owned()));
     }
@@ -69,9 +62,11 @@ pub fn drive_requests<D: Driver, S: Script>(
     run.collect();
     // The last partial second, so that the rows add up to the total.
     row(&run.row(process::now_ns()));
-    let summary = run.summary();
+    let mut outcome = run.outcome(config);
     run.workers.drain(Duration::ZERO)?;
-    Ok(RequestsOutcome { summary, interrupted })
+    outcome.interrupted = interrupted;
+    judge(&mut outcome, &[]);
+    Ok(outcome)
 }
 
 /// A run under way.
@@ -204,11 +199,17 @@ impl Run {
         row
     }
 
-    fn summary(&self) -> RequestSummary {
+    fn outcome(&self, config: &Requests) -> Outcome {
         let over_ns = self.all_metrics.iter().map(|metrics| metrics.over_ns()).max().unwrap_or(0);
-        let measured = Duration::from_nanos(over_ns.saturating_sub(self.measure_ns));
-        let untaken = self.all_metrics.iter().map(|metrics| metrics.untaken()).sum();
-        RequestSummary::new(&self.snapshot(), &self.timed, measured, untaken, self.time_wait_most)
+        let run = RequestRun {
+            requested: config.connections,
+            counts: &self.snapshot(),
+            timed: &self.timed,
+            measured: Duration::from_nanos(over_ns.saturating_sub(self.measure_ns)),
+            unsent: self.all_metrics.iter().map(|metrics| metrics.untaken()).sum(),
+            time_wait_most: self.time_wait_most,
+        };
+        run.outcome()
     }
 }
 

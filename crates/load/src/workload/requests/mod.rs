@@ -24,12 +24,11 @@ pub(crate) mod user;
 
 pub use self::answer::{Answer, Awaited, Times, Wants};
 pub use self::config::{Pace, Requests};
-pub use self::drive::{RequestsOutcome, drive_requests};
+pub use self::drive::drive_requests;
 pub use self::request::{HttpRequest, Kind, Request};
 pub use self::script::{Accepted, Fixed, Part, Script, SocketEnd, Step};
 pub use crate::outcome::failure::Failure;
 pub use crate::outcome::request_metrics::RequestSnapshot;
-pub use crate::outcome::requests::{RequestConnections, RequestCounts, RequestSummary};
 pub use crate::transport::cable::Cable;
 pub use crate::transport::driver::{CompleteAnswer, Driver, Push, Received};
 pub use crate::transport::http1::Http1;

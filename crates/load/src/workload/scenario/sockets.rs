@@ -258,7 +258,9 @@ impl Users {
             SocketEnd::Closed(code) => *sockets.closed_by.entry(code).or_default() += 1,
             SocketEnd::Lost => sockets.gone += 1,
             SocketEnd::Parked => {}
-            SocketEnd::Failed(failure) => *sockets.broken.entry(failure.name()).or_default() += 1,
+            SocketEnd::Failed(failure) => {
+                *sockets.broken.entry(failure.name().to_owned()).or_default() += 1
+            }
         }
         let Some(user) = self.users.get_mut(at as usize) else {
             return invariant::broken("a user is created before its first step");

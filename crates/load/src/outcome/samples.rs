@@ -1,76 +1,84 @@
 //! Samples of a run over time for the rows, the live screen and the report. A [`Sample`] is one moment
-//! of a run; a [`Series`] keeps a bounded number of them. It neither measures nor draws.
+//! of a run; a [`SampleSeries`] keeps a bounded number of them. It neither measures nor draws.
 
-use serde::{Serialize, Serializer};
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
 
 /// Maximum number of samples; beyond it every second one is dropped and the sampling interval doubles.
 const SAMPLES_MAX: usize = 1_024;
 
 /// One moment of a run. Counts are totals so far unless stated otherwise.
-#[derive(Clone, Default, Debug, Serialize)]
-pub(crate) struct Sample {
+#[derive(Clone, Default, Debug, Serialize, Deserialize)]
+pub struct Sample {
     /// Seconds since the run began.
-    pub(crate) elapsed_seconds: f64,
+    pub elapsed_seconds: f64,
     /// Phase of the run: connect, hold, echo, broadcast …
-    pub(crate) phase: &'static str,
+    pub phase: Cow<'static, str>,
     /// Open WebSockets.
-    pub(crate) open: u64,
+    pub open: u64,
     /// Failed connects.
-    pub(crate) failed: u64,
+    pub failed: u64,
     /// Closed WebSockets.
-    pub(crate) closed: u64,
+    pub closed: u64,
     /// Messages and heartbeats sent, and received.
-    pub(crate) sent: u64,
-    pub(crate) received: u64,
+    pub sent: u64,
+    /// See `sent`.
+    pub received: u64,
     /// Latency since the last sample: of answers, or of received publications.
     #[serde(flatten)]
-    pub(crate) latency: Option<Latency>,
+    pub latency: Option<SampleLatency>,
     /// Usage of the server and the generator, if known.
-    pub(crate) server: Option<Usage>,
-    pub(crate) client: Option<Usage>,
+    pub server: Option<Usage>,
+    /// See `server`.
+    pub client: Option<Usage>,
     /// Growth of the kernel's own memory since the run began.
-    pub(crate) kernel_bytes: Option<u64>,
+    pub kernel_bytes: Option<u64>,
     /// Errors so far by cause; causes without errors are left out.
     #[serde(skip)]
-    #[cfg_attr(not(feature = "screen"), allow(dead_code, reason = "rows show the totals"))]
-    pub(crate) errors: Vec<(String, u64)>,
+    pub errors: Vec<(String, u64)>,
 }
 
 /// Latency in milliseconds.
-#[derive(Copy, Clone, Debug, Serialize)]
-pub(crate) struct Latency {
-    pub(crate) p50_ms: f64,
-    pub(crate) p99_ms: f64,
-    pub(crate) max_ms: f64,
+#[derive(Copy, Clone, Debug, Serialize, Deserialize)]
+pub struct SampleLatency {
+    /// The median.
+    pub p50_ms: f64,
+    /// The 99th percentile.
+    pub p99_ms: f64,
+    /// The maximum.
+    pub max_ms: f64,
 }
 
 /// Memory and CPU of a process.
-#[derive(Copy, Clone, Default, Debug, Serialize)]
-pub(crate) struct Usage {
-    pub(crate) rss_bytes: u64,
+#[derive(Copy, Clone, Default, Debug, Serialize, Deserialize)]
+pub struct Usage {
+    /// Resident memory.
+    pub rss_bytes: u64,
     /// CPU time since it began.
-    pub(crate) cpu_seconds: f64,
+    pub cpu_seconds: f64,
 }
 
 /// Samples over a whole run, however long, in bounded memory.
-#[derive(Default, Debug)]
-pub(crate) struct Series {
+#[derive(Clone, Default, Debug, Serialize, Deserialize)]
+#[serde(from = "Vec<Sample>", into = "Vec<Sample>")]
+pub struct SampleSeries {
     samples: Vec<Sample>,
     /// Minimum time between two samples.
     every_seconds: f64,
 }
 
-impl Series {
+impl SampleSeries {
     /// The series of a run without samples.
-    pub(crate) const EMPTY: Series = Series { samples: Vec::new(), every_seconds: 1.0 };
+    pub const EMPTY: SampleSeries = SampleSeries { samples: Vec::new(), every_seconds: 1.0 };
 
     /// Creates a series with at most one sample per second, fewer in a long run.
-    pub(crate) fn new() -> Series {
-        Series { samples: Vec::new(), every_seconds: 1.0 }
+    pub fn new() -> SampleSeries {
+        SampleSeries { samples: Vec::new(), every_seconds: 1.0 }
     }
 
     /// Keeps a sample unless the last one is too recent. The first of a phase is always kept.
-    pub(crate) fn push(&mut self, sample: &Sample) {
+    pub fn push(&mut self, sample: &Sample) {
         if let Some(last) = self.samples.last() {
             let near = sample.elapsed_seconds - last.elapsed_seconds < self.every_seconds;
             if near && last.phase == sample.phase {
@@ -89,19 +97,25 @@ impl Series {
     }
 
     /// Returns the maximum number of open connections.
-    pub(crate) fn most_open(&self) -> u64 {
+    pub fn most_open(&self) -> u64 {
         self.samples.iter().map(|sample| sample.open).max().unwrap_or(0)
     }
 
     /// Returns the samples in the order of time.
-    pub(crate) fn samples(&self) -> &[Sample] {
+    pub fn samples(&self) -> &[Sample] {
         &self.samples
     }
 }
 
-impl Serialize for Series {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.samples.serialize(serializer)
+impl From<Vec<Sample>> for SampleSeries {
+    fn from(samples: Vec<Sample>) -> SampleSeries {
+        SampleSeries { samples, every_seconds: 1.0 }
+    }
+}
+
+impl From<SampleSeries> for Vec<Sample> {
+    fn from(series: SampleSeries) -> Vec<Sample> {
+        series.samples
     }
 }
 
@@ -110,12 +124,13 @@ mod tests {
     use super::*;
 
     fn at(second: u32, phase: &'static str) -> Sample {
+        let phase = Cow::Borrowed(phase);
         Sample { elapsed_seconds: f64::from(second) / 4.0, phase, ..Sample::default() }
     }
 
     #[test]
     fn a_long_run_keeps_a_bounded_number_of_even_samples() {
-        let mut series = Series::new();
+        let mut series = SampleSeries::new();
         for quarter in 0..4 * 10_000 {
             series.push(&at(quarter, "hold"));
         }
@@ -131,11 +146,11 @@ mod tests {
 
     #[test]
     fn a_short_phase_is_kept() {
-        let mut series = Series::new();
+        let mut series = SampleSeries::new();
         for (quarter, phase) in [(0, "connect"), (1, "connect"), (2, "hold"), (3, "broadcast")] {
             series.push(&at(quarter, phase));
         }
-        let phases: Vec<_> = series.samples().iter().map(|sample| sample.phase).collect();
+        let phases: Vec<_> = series.samples().iter().map(|sample| &*sample.phase).collect();
         assert_eq!(phases, ["connect", "hold", "broadcast"]);
     }
 }

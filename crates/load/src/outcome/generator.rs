@@ -6,11 +6,11 @@ use std::fmt::{self, Display};
 use std::fs;
 
 use capacity::{Bytes, Count, ProcessMemory};
-use load::requests::RequestSummary;
-use load::{Latency, Row, Summary};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use crate::progress::Usage;
+use crate::outcome::Outcome;
+use crate::outcome::samples::Usage;
+use crate::{Latency, Row};
 
 /// Share of the cores from which the generator counts as saturated.
 const BUSY: f64 = 0.9;
@@ -22,8 +22,8 @@ const TOO_LATE_MS: f64 = 1_000.0;
 const REACHED: f64 = 0.98;
 
 /// The process of `--watch-pid`.
-#[derive(Serialize, Debug)]
-pub(super) struct Watched {
+#[derive(Clone, Serialize, Deserialize, Debug)]
+pub struct Watched {
     pid: u32,
     rss_bytes_before: u64,
     rss_bytes: u64,
@@ -40,13 +40,13 @@ pub(super) struct Watched {
     cpu_before: f64,
     /// Connections open, and the phase, when the descriptors were counted last.
     #[serde(skip)]
-    counted_at: (u64, &'static str),
+    counted_at: (u64, String),
 }
 
 impl Watched {
     /// # Errors
     /// A process that does not exist or cannot be read.
-    pub(super) fn begin(pid: u32) -> Result<Watched, String> {
+    pub fn begin(pid: u32) -> Result<Watched, String> {
         let now = ProcessMemory::of(pid).map_err(|error| format!("--watch-pid {pid}: {error}"))?;
         let descriptors = descriptors(pid);
         Ok(Watched {
@@ -59,24 +59,24 @@ impl Watched {
             rss_bytes_per_connection: None,
             cpu_ms_per_1000_messages: None,
             cpu_before: now.cpu_seconds,
-            counted_at: (0, ""),
+            counted_at: (0, String::new()),
         })
     }
 
     /// Samples the process with a row of the run. Returns `None` once it has ended.
-    pub(super) fn sample_with(&mut self, row: &Row) -> Option<Usage> {
-        let (open, phase) = self.counted_at;
+    pub fn sample_with(&mut self, row: &Row) -> Option<Usage> {
+        let (open, phase) = (self.counted_at.0, self.counted_at.1.as_str());
         // Counting a million takes a second, so it is done as they grow by a quarter or when
         // another phase begins with more of them.
         if row.open > open + open / 4 || (row.open > open && row.phase != phase) {
-            self.counted_at = (row.open, row.phase);
+            self.counted_at = (row.open, row.phase.to_owned());
             self.descriptors = self.descriptors.max(descriptors(self.pid));
         }
         self.sample()
     }
 
     /// Samples memory and CPU. Returns `None` once it has ended.
-    pub(super) fn sample(&mut self) -> Option<Usage> {
+    pub fn sample(&mut self) -> Option<Usage> {
         let now = ProcessMemory::of(self.pid).ok()?;
         self.rss_bytes = now.rss_bytes;
         self.cpu_seconds = now.cpu_seconds - self.cpu_before;
@@ -84,7 +84,7 @@ impl Watched {
     }
 
     /// Returns memory, CPU and descriptors as texts.
-    pub(super) fn figures(&self) -> [String; 3] {
+    pub fn figures(&self) -> [String; 3] {
         let (before, after) = (Bytes(self.rss_bytes_before), Bytes(self.rss_bytes));
         let memory = self.rss_bytes_per_connection;
         let memory = memory.map(|each| format!(", {each:.0} B per connection")).unwrap_or_default();
@@ -100,7 +100,7 @@ impl Watched {
     }
 
     /// Computes the ratios from the open connections and the messages received in total.
-    pub(super) fn finish(&mut self, open: u64, messages: u64) {
+    pub fn finish(&mut self, open: u64, messages: u64) {
         let grown = self.rss_bytes.saturating_sub(self.rss_bytes_before) as f64;
         self.rss_bytes_per_connection = (open > 0).then(|| grown / open as f64);
         self.cpu_ms_per_1000_messages =
@@ -132,8 +132,8 @@ fn descriptors(pid: u32) -> u64 {
 }
 
 /// The load generator during a run.
-#[derive(Serialize, Default, Debug)]
-pub(super) struct Generator {
+#[derive(Clone, Serialize, Deserialize, Default, Debug)]
+pub struct Generator {
     cores: usize,
     cpu_seconds: f64,
     /// Maximum CPU of any second, in cores.
@@ -152,12 +152,14 @@ pub(super) struct Generator {
 }
 
 impl Generator {
-    pub(super) fn new(cores: usize) -> Generator {
+    /// The generator on a machine with `cores`.
+    #[must_use]
+    pub fn new(cores: usize) -> Generator {
         Generator { cores, ..Generator::default() }
     }
 
     /// Adds a row of the run with the generator's usage so far.
-    pub(super) fn row(&mut self, row: &Row, usage: Option<Usage>) {
+    pub fn row(&mut self, row: &Row, usage: Option<Usage>) {
         let elapsed = row.elapsed.as_secs_f64();
         let cpu = usage.map_or(0.0, |usage| usage.cpu_seconds);
         if let Some((before, cpu_before)) = self.last.replace((elapsed, cpu)) {
@@ -173,22 +175,24 @@ impl Generator {
         self.cpu_seconds = cpu;
     }
 
-    /// Evaluates the run; `requested` is the rate of an open model, `sending` the seconds during which
-    /// messages were due.
-    pub(super) fn finish(
-        &mut self,
-        summary: &Summary,
-        requested: Option<f64>,
-        sending: Option<f64>,
-    ) {
-        let fanout = summary.broadcast.as_ref().and_then(|broadcast| broadcast.fanout.as_ref());
-        let echoed = summary.echo.as_ref().zip(sending).map(|(echo, s)| echo.sent as f64 / s);
+    /// Evaluates a run whose messages were due in `sending` seconds, if that is known.
+    pub fn finish(&mut self, outcome: &Outcome, sending: Option<f64>) {
+        match outcome.requests {
+            Some(_) => self.finish_requests(outcome),
+            None => self.finish_sockets(outcome, sending),
+        }
+    }
+
+    fn finish_sockets(&mut self, outcome: &Outcome, sending: Option<f64>) {
+        let requested = outcome.config.pace.rate;
+        let fanout = outcome.broadcast.as_ref().and_then(|broadcast| broadcast.fanout.as_ref());
+        let echoed = outcome.echo.as_ref().zip(sending).map(|(echo, s)| echo.sent as f64 / s);
         let reached = fanout.map(|fanout| fanout.reached_rate).or(echoed);
         self.messages_per_second = reached;
-        let lag = match (fanout.and_then(|fanout| fanout.publish_lag.as_ref()), &summary.latency) {
+        let lag = match (fanout.and_then(|fanout| fanout.publish_lag.as_ref()), &outcome.latency) {
             (Some(lag), _) => lag.p99_ms,
             (None, Some(latency)) => {
-                let service = summary.service_time.as_ref().map_or(0.0, |time| time.p99_ms);
+                let service = outcome.service_time.as_ref().map_or(0.0, |time| time.p99_ms);
                 latency.p99_ms - service
             }
             (None, None) => 0.0,
@@ -198,7 +202,7 @@ impl Generator {
             .and_then(|fanout| fanout.publish_lag.as_ref())
             .is_some_and(|lag| lag.max_ms <= LATE_MS);
         // Connections that failed to open send nothing, which is not the generator's fault.
-        let c = &summary.connections;
+        let c = &outcome.connections;
         let opened = c.requested.saturating_sub(c.failed) as f64 / c.requested.max(1) as f64;
         let opened = if fanout.is_some() { 1.0 } else { opened };
         let below =
@@ -216,13 +220,15 @@ impl Generator {
 
     /// Evaluates a run of requests. If the server is too slow, the rate is missed but the generator is not
     /// at fault; it is at fault for requests sent late although a connection was free.
-    pub(super) fn finish_requests(&mut self, summary: &RequestSummary, is_open: bool) {
-        self.messages_per_second = Some(summary.per_second);
+    fn finish_requests(&mut self, outcome: &Outcome) {
+        self.messages_per_second = outcome.per_second;
         let p99 = |times: &Option<Latency>| times.as_ref().map_or(0.0, |times| times.p99_ms);
-        let lag = p99(&summary.scheduling_error);
-        let waited = p99(&summary.latency) - p99(&summary.service_time);
-        let sent = (summary.requests.ok + summary.requests.failed) as f64;
-        let short = sent < REACHED * (sent + summary.requests.unsent as f64);
+        let lag = p99(&outcome.scheduling_error);
+        let waited = p99(&outcome.latency) - p99(&outcome.service_time);
+        let of = outcome.requests.unwrap_or_default();
+        let sent = (of.ok + of.failed) as f64;
+        let short = sent < REACHED * (sent + of.unsent as f64);
+        let is_open = outcome.config.pace.is_open();
         self.rate_missed = is_open && (short || lag.max(waited) > TOO_LATE_MS);
         self.saturated = if lag > LATE_MS {
             Some(format!("1 % of the requests were sent more than {lag:.0} ms late"))
@@ -238,23 +244,25 @@ impl Generator {
         most.then(|| format!("it used 90 % or more of the {} cores", self.cores))
     }
 
-    pub(super) fn messages_per_second(&self) -> Option<f64> {
+    /// See the field.
+    #[must_use]
+    pub fn messages_per_second(&self) -> Option<f64> {
         self.messages_per_second
     }
 
     /// Returns the CPU usage as one line.
-    pub(super) fn figures(&self) -> String {
+    pub fn figures(&self) -> String {
         let Generator { cpu_seconds, cpu_cores_most, cores, .. } = self;
         format!("{cpu_seconds:.1} CPU seconds, at most {cpu_cores_most:.1} of {cores} cores")
     }
 
     /// Returns why the figures describe the generator instead of the target, if they do.
-    pub(super) fn saturated(&self) -> Option<&str> {
+    pub fn saturated(&self) -> Option<&str> {
         self.saturated.as_deref()
     }
 
     /// Returns whether the rate of an open model was missed.
-    pub(super) fn missed_the_rate(&self) -> bool {
+    pub fn missed_the_rate(&self) -> bool {
         self.rate_missed
     }
 }
@@ -270,10 +278,4 @@ impl Display for Generator {
             None => Ok(()),
         }
     }
-}
-
-/// Returns the messages and publications received in total.
-pub(super) fn received(summary: &Summary) -> u64 {
-    let echo = summary.echo.as_ref().map_or(0, |echo| echo.received);
-    echo + summary.broadcast.as_ref().map_or(0, |broadcast| broadcast.received)
 }

@@ -1,0 +1,392 @@
+//! [`judge`]: whether an [`Outcome`] is what was expected: [`Threshold`]s such as `p99<50ms`, `lost==0`
+//! or `rate>10k`, and, without them, no shortfall at all.
+//!
+//! The verdict fails closed. A figure that was not measured meets no threshold. Whatever was due and
+//! not answered took forever, so percentiles for thresholds are of everything that was due. `rate`
+//! counts good answers. And a shortfall has to be tolerated by a threshold on a count that covers it:
+//! a latency or a rate alone does not pass a run that fell short.
+
+use std::fmt::{self, Display};
+
+use serde::{Deserialize, Serialize};
+
+use crate::outcome::{Outcome, Shortfall};
+
+/// A condition on one figure of an outcome.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Threshold {
+    /// As written.
+    pub text: String,
+    /// The figure.
+    pub metric: Metric,
+    /// How it compares with the bound.
+    pub sign: Sign,
+    /// In milliseconds, a count, percent, or a rate per second.
+    pub bound: f64,
+}
+
+/// How a figure compares with its bound.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Sign {
+    /// Less than the bound.
+    Below,
+    /// More than the bound.
+    Above,
+    /// The bound itself.
+    Exactly,
+}
+
+macro_rules! metrics {
+    ($($(#[$doc:meta])* $variant:ident $name:literal,)*) => {
+        /// A figure of an outcome.
+        #[derive(Copy, Clone, PartialEq, Eq, Debug)]
+        pub enum Metric {
+            $($(#[$doc])* $variant,)*
+            /// [`Metric::Errors`] in percent of what was due.
+            ErrorShare,
+        }
+
+        impl Metric {
+            /// The metrics by name.
+            pub const NAMED: &[(&str, Metric)] = &[$(($name, Metric::$variant),)*];
+        }
+    };
+}
+
+metrics! {
+    /// Percentiles of latency in milliseconds, from when a message was due.
+    P50 "p50",
+    /// See [`Metric::P50`].
+    P90 "p90",
+    /// See [`Metric::P50`].
+    P95 "p95",
+    /// See [`Metric::P50`].
+    P99 "p99",
+    /// See [`Metric::P50`].
+    P999 "p999",
+    /// See [`Metric::P50`].
+    Max "max",
+    /// Requests that failed; in runs of WebSockets connects that failed.
+    Failed "failed",
+    /// Connections that ended before the run.
+    Closed "closed",
+    /// Messages without a receipt or an answer.
+    Lost "lost",
+    /// Messages received again.
+    Duplicated "duplicated",
+    /// Messages received after a later one.
+    Reordered "reordered",
+    /// Messages received later than allowed.
+    Late "late",
+    /// Percentiles from sending to receipt, of publications and of users in groups.
+    ReceiptP50 "receipt_p50",
+    /// See [`Metric::ReceiptP50`].
+    ReceiptP99 "receipt_p99",
+    /// See [`Metric::ReceiptP50`].
+    ReceiptMax "receipt_max",
+    /// All errors of connections and messages.
+    Errors "errors",
+    /// Good answers per second; of a fan-out accepted publications per second.
+    Rate "rate",
+}
+
+impl Metric {
+    /// Whether it is a time in milliseconds.
+    #[must_use]
+    pub fn is_time(self) -> bool {
+        use Metric::{Max, P50, P90, P95, P99, P999, ReceiptMax, ReceiptP50, ReceiptP99};
+        matches!(self, P50 | P90 | P95 | P99 | P999 | Max | ReceiptP50 | ReceiptP99 | ReceiptMax)
+    }
+}
+
+/// The value of a metric.
+#[derive(Copy, Clone, PartialEq, Debug)]
+pub(crate) enum Figure {
+    /// Measured.
+    Value(f64),
+    /// A percentile that lies among what was never answered.
+    Infinite,
+    /// Not measured.
+    Unknown,
+}
+
+/// The result of a threshold.
+#[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
+pub struct ThresholdResult {
+    /// As written.
+    pub threshold: String,
+    /// In milliseconds, a count, percent, or a rate per second; null if it was not measured or is
+    /// infinite.
+    pub value: Option<f64>,
+    /// Whether the threshold is met.
+    pub met: bool,
+    /// Why it is not met whatever its value is; null if its value decides.
+    #[serde(default)]
+    pub why: Option<String>,
+}
+
+impl Threshold {
+    fn judge(&self, outcome: &Outcome) -> ThresholdResult {
+        let figure = outcome.figure(self.metric);
+        let rate_or_time = self.metric.is_time() || self.metric == Metric::Rate;
+        let why = match (figure, outcome.is_answered(self.metric)) {
+            (_, false) => Some("nothing was answered".to_owned()),
+            (Figure::Unknown, _) => Some("not measured".to_owned()),
+            (Figure::Infinite, _) => {
+                Some("infinite: too many were due and never answered".to_owned())
+            }
+            (Figure::Value(_), true) if rate_or_time && outcome.is_saturated() => {
+                Some("the generator was saturated".to_owned())
+            }
+            (Figure::Value(_), true) => None,
+        };
+        let value = match figure {
+            Figure::Value(value) => Some(value),
+            Figure::Infinite | Figure::Unknown => None,
+        };
+        let met = value.filter(|_| why.is_none()).is_some_and(|value| match self.sign {
+            Sign::Below => value < self.bound,
+            Sign::Above => value > self.bound,
+            // Counts and their bounds are integers.
+            Sign::Exactly => (value - self.bound).abs() < f64::EPSILON,
+        });
+        // An infinite latency is above every bound.
+        let above = figure == Figure::Infinite && self.sign == Sign::Above;
+        let (met, why) =
+            if above && outcome.is_answered(self.metric) { (true, None) } else { (met, why) };
+        ThresholdResult { threshold: self.text.clone(), value, met, why }
+    }
+}
+
+/// Judges an outcome: sets its threshold results and whether it held.
+pub fn judge(outcome: &mut Outcome, thresholds: &[&Threshold]) {
+    outcome.thresholds = thresholds.iter().map(|threshold| threshold.judge(outcome)).collect();
+    let met = |metrics: &[Metric]| {
+        let mut results = thresholds.iter().zip(&outcome.thresholds);
+        results.any(|(threshold, result)| result.met && metrics.contains(&threshold.metric))
+    };
+    let shortfalls = outcome.shortfalls();
+    let tolerated = |shortfall: &Shortfall| met(shortfall.covered_by);
+    outcome.tolerated = shortfalls.iter().all(tolerated) && !thresholds.is_empty();
+    outcome.reasons = shortfalls.into_iter().map(|shortfall| shortfall.text).collect();
+    outcome.held = outcome.reasons.is_empty() && !outcome.interrupted;
+}
+
+/// The verdict on an outcome.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// No shortfall, and every threshold met.
+    Held,
+    /// Every threshold met, and what fell short is tolerated by them.
+    ThresholdsMet,
+    /// A threshold was missed, and nothing else.
+    ThresholdMissed,
+    /// It fell short.
+    FellShort,
+    /// It was interrupted.
+    Interrupted,
+}
+
+impl Verdict {
+    /// The verdict on a judged outcome.
+    #[must_use]
+    pub fn of(outcome: &Outcome) -> Verdict {
+        let missed = outcome.thresholds.iter().any(|result| !result.met);
+        match outcome {
+            _ if outcome.interrupted => Verdict::Interrupted,
+            _ if missed && outcome.reasons.is_empty() => Verdict::ThresholdMissed,
+            _ if missed => Verdict::FellShort,
+            _ if outcome.held && outcome.thresholds.is_empty() => Verdict::Held,
+            _ if outcome.held || outcome.tolerated => Verdict::ThresholdsMet,
+            _ => Verdict::FellShort,
+        }
+    }
+
+    /// Whether the run is what was expected.
+    #[must_use]
+    pub fn is_good(self) -> bool {
+        matches!(self, Verdict::Held | Verdict::ThresholdsMet)
+    }
+
+    /// The exit code of a command: 0, 1, or 130 if the run was interrupted.
+    #[must_use]
+    pub fn exit_code(self) -> u8 {
+        match self {
+            Verdict::Held | Verdict::ThresholdsMet => 0,
+            Verdict::ThresholdMissed | Verdict::FellShort => 1,
+            Verdict::Interrupted => 130,
+        }
+    }
+}
+
+impl ThresholdResult {
+    /// The value and the verdict as texts.
+    #[must_use]
+    pub fn texts(&self) -> [String; 2] {
+        let value = self.value.map_or("not measured".to_owned(), |value| format!("{value:.3}"));
+        match (self.met, &self.why) {
+            (true, _) if self.value.is_none() => ["infinite".to_owned(), "met".to_owned()],
+            (true, _) => [value, "met".to_owned()],
+            (false, None) => [value, "MISSED".to_owned()],
+            (false, Some(why)) if self.value.is_none() && why.starts_with("infinite") => {
+                ["infinite".to_owned(), format!("MISSED: {}", why.trim_start_matches("infinite: "))]
+            }
+            (false, Some(why)) if why == "not measured" => [value, "MISSED".to_owned()],
+            (false, Some(why)) => [value, format!("MISSED: {why}")],
+        }
+    }
+}
+
+impl Display for ThresholdResult {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [value, verdict] = self.texts();
+        writeln!(f, "threshold     {}: {value}, {verdict}", self.threshold)
+    }
+}
+
+/// The last line of the text of a judged outcome. `well` is said of a run without thresholds.
+#[must_use]
+pub fn last_line(outcome: &Outcome, well: &str) -> String {
+    let is_missed = outcome.thresholds.iter().any(|result| !result.met);
+    let missed = outcome.thresholds.iter().filter(|result| !result.met);
+    let missed = missed.map(|result| format!("threshold {} missed", result.threshold));
+    let reasons = &outcome.reasons;
+    let besides = match reasons.as_slice() {
+        [] => String::new(),
+        reasons => format!(" ({})", reasons.join("; ")),
+    };
+    let all = || missed.chain(reasons.iter().cloned()).collect::<Vec<_>>().join("; ");
+    let text = match Verdict::of(outcome) {
+        Verdict::Interrupted => format!("interrupted{besides}"),
+        Verdict::Held => well.to_owned(),
+        Verdict::ThresholdsMet => format!("thresholds met{besides}"),
+        Verdict::FellShort if !outcome.thresholds.is_empty() && !is_missed => {
+            let more = "no threshold tolerates it: add one such as errors<1%";
+            format!("fell short: {} ({more})", all())
+        }
+        Verdict::ThresholdMissed | Verdict::FellShort => format!("fell short: {}", all()),
+    };
+    format!("result        {text}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::outcome::sections::{EchoSummary, Quantiles, RequestCounts};
+
+    fn quantiles(p50_ms: Option<f64>) -> Option<Quantiles> {
+        let none = None;
+        let (count, p90_ms, p95_ms, p99_ms, p999_ms, max_ms) = (9, none, none, none, none, none);
+        Some(Quantiles { count, p50_ms, p90_ms, p95_ms, p99_ms, p999_ms, max_ms })
+    }
+
+    fn requests(ok: u64, failed: u64) -> Outcome {
+        let answered = ok + failed;
+        let mut outcome = Outcome {
+            requests: Some(RequestCounts { ok, failed, answered, ..RequestCounts::default() }),
+            good_per_second: Some(ok as f64),
+            latency_of_all: quantiles(Some(1.0)),
+            ..Outcome::default()
+        };
+        outcome.connections.requested = 1;
+        outcome
+    }
+
+    fn threshold(metric: Metric, sign: Sign, bound: f64) -> Threshold {
+        let (name, _) = Metric::NAMED.iter().find(|(_, known)| *known == metric).unwrap();
+        Threshold { text: (*name).to_owned(), metric, sign, bound }
+    }
+
+    fn verdict(mut outcome: Outcome, thresholds: &[Threshold]) -> (Verdict, String) {
+        judge(&mut outcome, &thresholds.iter().collect::<Vec<_>>());
+        (Verdict::of(&outcome), last_line(&outcome, "all answered"))
+    }
+
+    #[test]
+    fn nothing_is_met_without_answers_or_without_a_measurement() {
+        let all = Metric::NAMED.iter().map(|(_, metric)| *metric);
+        for metric in all {
+            let threshold = threshold(metric, Sign::Below, 1e9);
+            let silent = Outcome { requests: Some(RequestCounts::default()), ..requests(0, 0) };
+            assert_eq!(verdict(silent, &[threshold]).0, Verdict::FellShort, "{metric:?}");
+        }
+        let unmeasured = Outcome { latency_of_all: None, good_per_second: None, ..requests(9, 0) };
+        for metric in [Metric::P50, Metric::Rate, Metric::Duplicated, Metric::ReceiptMax] {
+            let threshold = [threshold(metric, Sign::Below, 1e9)];
+            let (verdict, _) = verdict(unmeasured.clone(), &threshold);
+            assert_eq!(verdict, Verdict::ThresholdMissed, "{metric:?}");
+        }
+    }
+
+    #[test]
+    fn a_percentile_among_what_was_never_answered_is_missed() {
+        let p99 = [threshold(Metric::P99, Sign::Below, 1e9)];
+        let (verdict, line) = verdict(requests(5, 500), &p99);
+        assert_eq!(verdict, Verdict::FellShort);
+        assert!(line.contains("fell short: threshold p99 missed; 500 requests failed"), "{line}");
+    }
+
+    #[test]
+    fn a_latency_or_a_rate_alone_does_not_pass_a_run_that_fell_short() {
+        let p50 = || threshold(Metric::P50, Sign::Below, 9.0);
+        let rate = || threshold(Metric::Rate, Sign::Above, 1.0);
+        assert_eq!(verdict(requests(9, 0), &[p50(), rate()]).0, Verdict::ThresholdsMet);
+        let (short, line) = verdict(requests(9, 1), &[p50(), rate()]);
+        assert_eq!(short, Verdict::FellShort);
+        assert!(line.contains("1 requests failed (no threshold tolerates it"), "{line}");
+        let few = |metric| threshold(metric, Sign::Below, 2.0);
+        for metric in [Metric::Errors, Metric::Failed] {
+            let (tolerated, line) = verdict(requests(9, 1), &[p50(), few(metric)]);
+            assert_eq!(tolerated, Verdict::ThresholdsMet, "{metric:?}");
+            assert_eq!(line, "result        thresholds met (1 requests failed)\n");
+        }
+        let echo = EchoSummary { sent: 9, received: 8, lost: 1, ..EchoSummary::default() };
+        let lost = || Outcome { requests: None, echo: Some(echo.clone()), ..requests(0, 0) };
+        let open = |mut outcome: Outcome| {
+            outcome.connections.open = Some(1);
+            outcome
+        };
+        assert_eq!(verdict(open(lost()), &[few(Metric::Failed)]).0, Verdict::FellShort);
+        assert_eq!(verdict(open(lost()), &[few(Metric::Lost)]).0, Verdict::ThresholdsMet);
+    }
+
+    #[test]
+    fn rate_counts_good_answers() {
+        let rate = threshold(Metric::Rate, Sign::Above, 490.0);
+        let refused = Outcome { per_second: Some(500.0), ..requests(0, 500) };
+        assert_eq!(verdict(refused, &[rate]).0, Verdict::FellShort);
+    }
+
+    #[test]
+    fn the_last_line_names_the_reason() {
+        let errors = || vec![threshold(Metric::Errors, Sign::Below, 5.0)];
+        let interrupted = |outcome: Outcome| Outcome { interrupted: true, ..outcome };
+        for (outcome, thresholds, verdict_of, said) in [
+            (
+                requests(9, 1),
+                errors(),
+                Verdict::ThresholdsMet,
+                "thresholds met (1 requests failed)",
+            ),
+            (requests(9, 0), errors(), Verdict::ThresholdsMet, "thresholds met"),
+            (
+                requests(9, 9),
+                errors(),
+                Verdict::FellShort,
+                "fell short: threshold errors missed; 9 requests failed",
+            ),
+            (requests(9, 1), vec![], Verdict::FellShort, "fell short: 1 requests failed"),
+            (requests(9, 0), vec![], Verdict::Held, "all answered"),
+            (interrupted(requests(9, 0)), vec![], Verdict::Interrupted, "interrupted"),
+            (
+                interrupted(requests(9, 1)),
+                errors(),
+                Verdict::Interrupted,
+                "interrupted (1 requests failed)",
+            ),
+        ] {
+            let (verdict, line) = verdict(outcome, &thresholds);
+            assert_eq!((verdict, line), (verdict_of, format!("result        {said}\n")));
+        }
+    }
+}

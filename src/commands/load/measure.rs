@@ -1,0 +1,98 @@
+//! [`measure`]: one run from its start to its judged [`Outcome`], and [`report`], which writes it.
+//! All kinds of runs go through here.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Result;
+use capacity::Machine;
+use load::{Outcome, Row, SampleSeries, Threshold, Usage, Verdict, judge};
+use serde::Serialize;
+
+use super::csv::Csv;
+use super::flags::Args;
+use super::metrics::Metrics;
+use super::observers::{Observed, Observers};
+use super::screen::Screen;
+use crate::output;
+use crate::report::Report;
+
+/// The files that are written while a run lasts.
+pub(super) struct Files {
+    csv: Option<Csv>,
+    pub(super) metrics: Option<Metrics>,
+}
+
+impl Files {
+    /// Opens the files of `--csv` and `--metrics`.
+    ///
+    /// # Errors
+    /// A file that cannot be written, an address that cannot be bound.
+    pub(super) fn open(args: &Args) -> Result<Files> {
+        let csv = args.csv.as_deref().map(Csv::create).transpose()?;
+        Ok(Files { csv, metrics: Metrics::start(args)? })
+    }
+}
+
+/// How messages are judged.
+pub(super) struct Expectations<'a> {
+    pub(super) thresholds: &'a [&'a Threshold],
+    /// How long messages of an echo are due, if that is set.
+    pub(super) sending: Option<Duration>,
+}
+
+/// Runs `drive` under observation; `screen` receives the usage of the watched process before the run.
+///
+/// # Errors
+/// Those of `drive`, and a process of `--watch-pid` that does not exist.
+pub(super) fn measure<'s>(
+    args: &Args,
+    files: &mut Files,
+    screen: impl FnOnce(Option<Usage>) -> Screen<'s>,
+    expectations: &Expectations<'_>,
+    drive: impl FnOnce(&mut dyn FnMut(&Row)) -> Result<Outcome>,
+) -> Result<Outcome> {
+    let files = (files.csv.as_mut(), files.metrics.as_ref());
+    let mut observers = Observers::begin(args, &Machine::read(), files, screen)?;
+    let mut outcome = drive(&mut |row| observers.row(row))?;
+    let Observed { mut generator, mut watched, samples } = observers.end();
+    generator.finish(&outcome, expectations.sending.map(|time| time.as_secs_f64()));
+    if let Some(watched) = &mut watched {
+        let open = outcome.connections.open.unwrap_or_else(|| samples.most_open());
+        watched.finish(open, received(&outcome));
+    }
+    outcome.generator = Some(generator);
+    outcome.watched = watched;
+    outcome.samples = samples;
+    judge(&mut outcome, expectations.thresholds);
+    Ok(outcome)
+}
+
+/// Returns the answers, messages and publications received in total.
+fn received(outcome: &Outcome) -> u64 {
+    let requests = outcome.requests.map_or(0, |requests| requests.answered);
+    let echo = outcome.echo.as_ref().map_or(0, |echo| echo.received);
+    let broadcast = outcome.broadcast.as_ref().map_or(0, |broadcast| broadcast.received);
+    requests + echo + broadcast
+}
+
+/// Writes the text, the JSON and the page of a run, and returns the exit code of the worst of its
+/// `outcomes`.
+///
+/// # Errors
+/// A file that cannot be written.
+pub(super) fn report(
+    args: &Args,
+    files: Files,
+    text: &str,
+    document: &impl Serialize,
+    (outcomes, samples): (&[Outcome], &SampleSeries),
+) -> Result<ExitCode> {
+    output::report(args.json.as_deref(), text, document)?;
+    if let Some(file) = &args.html {
+        Report::of_outcomes(outcomes, samples, &Machine::read()).write(file)?;
+    }
+    files.csv.map_or(Ok(()), Csv::finish)?;
+    let worst = outcomes.iter().map(|outcome| Verdict::of(outcome).exit_code()).max();
+    Ok(ExitCode::from(worst.unwrap_or(1)))
+}

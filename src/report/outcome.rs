@@ -1,0 +1,312 @@
+//! The report of [`Outcome`]s: of a run, or of the rounds of a scenario.
+
+use std::collections::BTreeMap;
+
+use capacity::{Count, Machine};
+use load::scenario::StepSummary;
+use load::{
+    BroadcastSummary, CableSummary, Latency, Outcome, RequestCounts, SampleSeries, ThresholdResult,
+    Verdict,
+};
+
+use super::{Report, Rows, Table};
+use crate::output;
+
+impl<'a> Report<'a> {
+    /// The report of a run, or of several rounds: then a table compares them, and the rest shows the
+    /// first round that is not as expected, else the last.
+    pub(crate) fn of_outcomes(
+        outcomes: &'a [Outcome],
+        series: &'a SampleSeries,
+        machine: &'a Machine,
+    ) -> Report<'a> {
+        let worst = outcomes.iter().find(|outcome| !Verdict::of(outcome).is_good());
+        let shown = worst.or(outcomes.last());
+        let mut tables = Vec::new();
+        if outcomes.len() > 1 {
+            tables.push(rounds(outcomes));
+        }
+        if let Some(outcome) = shown {
+            let own = [thresholds(&outcome.thresholds), steps(outcome), checks(outcome)];
+            tables.extend(own.into_iter().flatten());
+            tables.extend(outcome.requests.and_then(|_| by_name(outcome)));
+        }
+        Report {
+            title: shown.map(title).unwrap_or_default(),
+            verdict: shown.map_or(("NOTHING RAN", false), verdict),
+            result: result(outcomes),
+            reasons: shown.map_or(&[], |outcome| &outcome.reasons),
+            figures: shown.map(figures).unwrap_or_default(),
+            tables,
+            configuration: shown.map(|outcome| outcome.config.settings.clone()).unwrap_or_default(),
+            series,
+            machine,
+            command: output::command_line(),
+        }
+    }
+}
+
+fn title(outcome: &Outcome) -> String {
+    let config = &outcome.config;
+    let about = config.about.as_ref().map(|about| format!(": {about}")).unwrap_or_default();
+    match &config.scenario {
+        Some(scenario) => format!("{scenario}{about}"),
+        None => format!("Load on {}", config.target.join(", ")),
+    }
+}
+
+/// Returns the verdict and whether it is a success.
+fn verdict(outcome: &Outcome) -> (&'static str, bool) {
+    let verdict = Verdict::of(outcome);
+    let text = match verdict {
+        Verdict::Interrupted => "INTERRUPTED",
+        Verdict::ThresholdMissed => "THRESHOLD MISSED",
+        Verdict::FellShort => "FELL SHORT",
+        Verdict::ThresholdsMet => "THRESHOLDS MET",
+        Verdict::Held if outcome.requests.is_some() => "ALL ANSWERED",
+        Verdict::Held => "HELD",
+    };
+    (text, verdict.is_good())
+}
+
+/// Returns the result in one sentence.
+fn result(outcomes: &[Outcome]) -> String {
+    let requests: Vec<RequestCounts> = outcomes.iter().filter_map(|one| one.requests).collect();
+    if let [outcome] = outcomes
+        && requests.is_empty()
+    {
+        let c = &outcome.connections;
+        let open = Count(c.open.unwrap_or(0));
+        return format!("{open} of {} WebSockets open at the end", Count(c.requested));
+    }
+    let all = |pick: fn(&RequestCounts) -> u64| Count(requests.iter().map(pick).sum());
+    format!("{} of {} requests answered", all(|of| of.answered), all(|of| of.sent))
+}
+
+fn figures(outcome: &Outcome) -> Rows {
+    match &outcome.requests {
+        Some(requests) => of_requests(outcome, requests),
+        None => of_sockets(outcome),
+    }
+}
+
+fn count(count: Option<u64>) -> String {
+    count.map_or("unknown".to_owned(), |count| Count(count).to_string())
+}
+
+/// Returns the table of thresholds, if there are any.
+fn thresholds(results: &[ThresholdResult]) -> Option<Table> {
+    let row = |result: &ThresholdResult| {
+        let [value, verdict] = result.texts();
+        vec![result.threshold.clone(), value, verdict]
+    };
+    (!results.is_empty()).then(|| Table {
+        title: "Thresholds",
+        heads: vec!["condition", "measured", ""],
+        rows: results.iter().map(row).collect(),
+    })
+}
+
+fn of_sockets(outcome: &Outcome) -> Rows {
+    let mut rows = Vec::new();
+    let mut add = |name: &str, value: String| rows.push((name.to_owned(), value));
+    let c = &outcome.connections;
+    let (seconds, rate) = (c.seconds.unwrap_or(0.0), c.per_second.unwrap_or(0.0));
+    add("opened in", format!("{seconds:.2} s, {} per second", Count(rate as u64)));
+    add("failed to open", causes(&outcome.connect_errors));
+    add("closed before the end", causes(&outcome.closed));
+    if let Some(replaced) = c.replaced.filter(|replaced| *replaced > 0) {
+        add("replaced after their messages", Count(replaced).to_string());
+    }
+    if let Some(h) = outcome.heartbeats.as_ref().filter(|h| h.sent > 0) {
+        add("heartbeats", format!("{} of {} answered", Count(h.received), Count(h.sent)));
+        add("ping round trip", times(h.latency.as_ref()));
+    }
+    if let Some(cable) = &outcome.cable {
+        subscribed(cable, &mut add);
+    }
+    if let Some(echo) = &outcome.echo {
+        add("messages", format!("{} sent, {} received", Count(echo.sent), Count(echo.received)));
+        if echo.unsent > 0 {
+            add("not sent", Count(echo.unsent).to_string());
+        }
+        add("lost, duplicated", format!("{}, {}", Count(echo.lost), Count(echo.duplicated)));
+        let rest = [echo.reordered, echo.corrupted, echo.late].map(|n| Count(n).to_string());
+        add("reordered, corrupted, late", rest.join(", "));
+        add("latency (due to answer)", times(outcome.latency.as_ref()));
+        add("service time (sent to answer)", times(outcome.service_time.as_ref()));
+    }
+    if let Some(broadcast) = &outcome.broadcast {
+        fan_out(broadcast, &mut add);
+    }
+    generated(outcome, add);
+    rows
+}
+
+/// Returns the figures of the generator and of the watched process.
+fn generated(outcome: &Outcome, mut add: impl FnMut(&str, String)) {
+    if let Some(generator) = &outcome.generator {
+        add("generator", generator.figures());
+        if let Some(why) = generator.saturated() {
+            add("generator or machine saturated", why.to_owned());
+        }
+    }
+    if let Some(watched) = &outcome.watched {
+        let [memory, cpu, descriptors] = watched.figures();
+        add("watched process, memory", memory);
+        add("watched process, CPU", cpu);
+        add("watched process, descriptors", descriptors);
+    }
+}
+
+fn subscribed(cable: &CableSummary, mut add: impl FnMut(&str, String)) {
+    let CableSummary { subscribed, rejected, waiting, repeated, stale, .. } = cable;
+    let waits = rejected + waiting;
+    add("subscribed, not subscribed", format!("{}, {}", Count(*subscribed), Count(waits)));
+    add("repeated subscribes", Count(*repeated).to_string());
+    add("stale, without pings", Count(*stale).to_string());
+    add("connect to welcome", times(cable.to_welcome.as_ref()));
+    add("subscribe to confirmation", times(cable.to_confirm.as_ref()));
+    add("connect to confirmation", times(cable.to_subscribed.as_ref()));
+}
+
+fn fan_out(broadcast: &BroadcastSummary, mut add: impl FnMut(&str, String)) {
+    let b = broadcast;
+    add("published", format!("{} to {} receivers", Count(b.published), Count(b.receivers)));
+    add("deliveries", format!("{} of {}", Count(b.received), Count(b.expected)));
+    add("lost, duplicated", format!("{}, {}", Count(b.lost), Count(b.duplicated)));
+    let rest = [b.reordered, b.corrupted, b.late].map(|n| Count(n).to_string());
+    add("reordered, corrupted, late", rest.join(", "));
+    add("delivery latency", times(b.latency.as_ref()));
+    add("publish to first receipt", times(b.times.to_first.as_ref()));
+    add("publish to last receipt", times(b.times.to_last.as_ref()));
+    add("first to last receipt", times(b.times.first_to_last.as_ref()));
+    if let Some(fanout) = &b.fanout {
+        add(
+            "rate reached, requested",
+            format!("{:.1}, {:.1} per second", fanout.reached_rate, fanout.rate),
+        );
+        add("lateness of publications", times(fanout.publish_lag.as_ref()));
+    }
+}
+
+fn causes(by_cause: &BTreeMap<String, u64>) -> String {
+    let all: u64 = by_cause.values().sum();
+    if all == 0 {
+        return "0".to_owned();
+    }
+    let named: Vec<_> =
+        by_cause.iter().map(|(cause, count)| format!("{cause} {}", Count(*count))).collect();
+    format!("{} ({})", Count(all), named.join(", "))
+}
+
+/// Formats p50, p99 and maximum.
+fn times(latency: Option<&Latency>) -> String {
+    latency.map_or("not measured".to_owned(), |l| {
+        format!("p50 {:.2} ms, p99 {:.2} ms, max {:.2} ms", l.p50_ms, l.p99_ms, l.max_ms)
+    })
+}
+
+fn of_requests(outcome: &Outcome, of: &RequestCounts) -> Rows {
+    let mut rows = Vec::new();
+    let mut row = |name: &str, value: String| rows.push((name.to_owned(), value));
+    row("requests", format!("{} ok, {} failed", Count(of.ok), Count(of.failed)));
+    row("due but not sent", Count(of.unsent).to_string());
+    let (per_second, seconds) = (outcome.per_second.unwrap_or(0.0), outcome.seconds.unwrap_or(0.0));
+    row("answer rate", format!("{per_second:.1} per second over {seconds:.2} s"));
+    row("latency (due to answer)", times(outcome.latency.as_ref()));
+    row("service time (sent to answer)", times(outcome.service_time.as_ref()));
+    if outcome.scheduling_error.is_some() {
+        row("scheduling delay", times(outcome.scheduling_error.as_ref()));
+    }
+    let c = &outcome.connections;
+    row("connections", format!("{} opened, {} failed", count(c.opened), Count(c.failed)));
+    row("maximum in TIME_WAIT on this machine", count(c.time_wait_most));
+    row("body bytes", count(outcome.body_bytes));
+    if let Some(decoded) = outcome.decoded_bytes.filter(|decoded| *decoded > 0) {
+        row("body bytes after decoding", Count(decoded).to_string());
+    }
+    generated(outcome, row);
+    rows
+}
+
+/// Returns the table of statuses and failures.
+fn by_name(outcome: &Outcome) -> Option<Table> {
+    let statuses = outcome.status.iter().map(|(status, n)| (status.to_string(), *n));
+    let errors = outcome.errors.iter().map(|(kind, n)| (kind.clone(), *n));
+    let rows: Vec<Vec<String>> =
+        statuses.chain(errors).map(|(name, n)| vec![name, Count(n).to_string()]).collect();
+    let (title, heads) = ("Response statuses and failures", vec!["", "requests"]);
+    (!rows.is_empty()).then_some(Table { title, heads, rows })
+}
+
+fn rounds(outcomes: &[Outcome]) -> Table {
+    let row = |outcome: &Outcome| {
+        let of = outcome.requests.unwrap_or_default();
+        let beside = outcome.config.beside.map_or("-".to_owned(), |beside| format!("{beside:.0}"));
+        let [p50, p99] = percentiles(outcome.latency.as_ref());
+        let kind = if outcome.config.keep_alive == Some(true) { "kept" } else { "new each" };
+        vec![
+            count(outcome.config.users),
+            kind.to_owned(),
+            Count(of.ok + of.failed).to_string(),
+            Count(of.failed).to_string(),
+            format!("{:.0}", outcome.per_second.unwrap_or(0.0)),
+            beside,
+            p50,
+            p99,
+        ]
+    };
+    Table {
+        title: "Rounds",
+        heads: vec![
+            "users",
+            "connections",
+            "requests",
+            "failed",
+            "per second",
+            "beside",
+            "p50 ms",
+            "p99 ms",
+        ],
+        rows: outcomes.iter().map(row).collect(),
+    }
+}
+
+fn steps(outcome: &Outcome) -> Option<Table> {
+    let row = |flow: &str, step: &StepSummary| {
+        let [p50, p99] = percentiles(step.latency.as_ref());
+        let errors = step.errors.iter().map(|(kind, n)| format!("{kind} {n}"));
+        vec![
+            format!("{flow}: {}", step.name),
+            Count(step.requests).to_string(),
+            Count(step.failed).to_string(),
+            errors.collect::<Vec<_>>().join(", "),
+            Count(step.redirects).to_string(),
+            p50,
+            p99,
+        ]
+    };
+    let each = outcome.flows.iter().flat_map(|flow| flow.steps.iter().map(|s| row(&flow.name, s)));
+    let heads = vec!["", "requests", "failed", "by", "redirects", "p50 ms", "p99 ms"];
+    let rows: Vec<Vec<String>> = each.collect();
+    (!rows.is_empty()).then_some(Table { title: "Steps", heads, rows })
+}
+
+fn checks(outcome: &Outcome) -> Option<Table> {
+    let steps = outcome.flows.iter().flat_map(|flow| &flow.steps);
+    let each = steps.flat_map(|step| {
+        step.checks.iter().map(|check| {
+            let name = format!("{}: {}", step.name, check.name);
+            vec![name, Count(check.passed).to_string(), Count(check.failed).to_string()]
+        })
+    });
+    let rows: Vec<Vec<String>> = each.collect();
+    let heads = vec!["", "passed", "failed"];
+    (!rows.is_empty()).then_some(Table { title: "Checks and captures", heads, rows })
+}
+
+fn percentiles(latency: Option<&Latency>) -> [String; 2] {
+    let none = || "-".to_owned();
+    latency.map_or([none(), none()], |l| [l.p50_ms, l.p99_ms].map(|ms| format!("{ms:.3}")))
+}

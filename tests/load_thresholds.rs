@@ -80,7 +80,7 @@ fn refused_publications_are_not_lost_and_no_success() {
     let number = AtomicU32::new(0);
     let admin = server.admin;
     let web = Web::start(move |request| {
-        if number.fetch_add(1, Ordering::SeqCst) % 10 > 0 {
+        if !number.fetch_add(1, Ordering::SeqCst).is_multiple_of(10) {
             return (503, Vec::new(), String::new());
         }
         let answer = http::post(admin, "/api/publish", &request.body);

@@ -31,6 +31,7 @@ mod harness;
 mod help;
 mod hostile;
 mod install;
+mod interrupted;
 mod lifecycle;
 mod limits;
 mod listeners;

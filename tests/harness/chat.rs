@@ -77,7 +77,12 @@ impl Chat {
 }
 
 impl Chat {
-    /// Returns all received texts.
+    /// Returns the number of texts received so far.
+    pub(crate) fn received(&self) -> usize {
+        self.state.lock().unwrap().book.said.len()
+    }
+
+    /// Returns all received texts, once all clients have disconnected.
     pub(crate) fn said(&self) -> Vec<String> {
         self.book().said
     }

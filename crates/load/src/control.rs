@@ -41,7 +41,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Close, Config, Content, Echo, Latency, Outcome, Recorder, Run, Series, Snapshot, StartError,
-    judge,
 };
 
 const LOOK: Duration = Duration::from_millis(20);
@@ -161,9 +160,10 @@ pub fn run_commands(
         control.look()?;
     };
     control.run.finish_churn();
-    let mut outcome = control.run.outcome(config);
-    outcome.interrupted = was_interrupted;
-    judge(&mut outcome, &[]);
+    if was_interrupted {
+        control.run.interrupt();
+    }
+    let outcome = control.run.outcome(config);
     control.emit(&Event::Summary(Box::new(outcome.clone())))?;
     control.run.finish(config, how)?;
     Ok(outcome)

@@ -7,7 +7,6 @@ use std::time::Duration;
 use engine::sys::process;
 
 use crate::outcome::Outcome;
-use crate::outcome::judge::judge;
 use crate::outcome::request_metrics::RequestSnapshot;
 use crate::workload::stages;
 use crate::{Close, Config, Latency, Recorder, Run, Series, Snapshot, StartError};
@@ -97,13 +96,12 @@ pub fn drive(
     let mut run = Run::start(config)?;
     let now_ns = process::now_ns();
     let mut watch = Watch { row, wait, began_ns: now_ns, rows: Rows::new(now_ns) };
-    let interrupted = phases(&mut run, config, &mut watch)?;
+    if phases(&mut run, config, &mut watch)? {
+        run.interrupt();
+    }
     run.finish_fanout();
     run.finish_churn();
-    let mut outcome = run.finish(config, Close::Graceful)?;
-    outcome.interrupted = interrupted;
-    judge(&mut outcome, &[]);
-    Ok(outcome)
+    Ok(run.finish(config, Close::Graceful)?)
 }
 
 /// Runs the phases; true if one was interrupted.

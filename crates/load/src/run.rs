@@ -96,6 +96,10 @@ pub struct Run {
     requested_messages: Option<u64>,
     /// Connections are clients of Action Cable.
     cable: bool,
+    interrupted: bool,
+    /// When the first echo began, and when the last was seen to be over.
+    echo_began_ns: Option<u64>,
+    echo_over_ns: Cell<Option<u64>>,
     began_ns: u64,
     /// Time until the target was reached. Later reconnects do not count.
     connected: Cell<Option<Duration>>,
@@ -169,6 +173,9 @@ impl Run {
             churned: None,
             requested_messages: None,
             cable,
+            interrupted: false,
+            echo_began_ns: None,
+            echo_over_ns: Cell::new(None),
             began_ns,
             connected: Cell::new(None),
         })
@@ -289,6 +296,8 @@ impl Run {
         let open = self.reached_each();
         let whole = open.iter().sum();
         let begin_ns = process::now_ns();
+        self.echo_began_ns.get_or_insert(begin_ns);
+        self.echo_over_ns.set(None);
         let (mut nth, of) = (0, open.iter().filter(|part| **part > 0).count() as u64);
         for (worker, &part) in open.iter().enumerate() {
             let Some(metrics) = self.all_metrics.get(worker) else {
@@ -311,7 +320,16 @@ impl Run {
     /// Whether the echo is over on all workers: all messages are answered or given up.
     #[must_use]
     pub fn echo_done(&self) -> bool {
-        self.all_metrics.iter().all(|metrics| metrics.echo_is_done())
+        let done = self.all_metrics.iter().all(|metrics| metrics.echo_is_done());
+        if done && self.echo_over_ns.get().is_none() {
+            self.echo_over_ns.set(Some(process::now_ns()));
+        }
+        done
+    }
+
+    /// Notes that the run is ended early: what is in flight is neither lost nor failed.
+    pub fn interrupt(&mut self) {
+        self.interrupted = true;
     }
 
     /// Makes all sockets that are open now count the publications of `publisher`, of which there
@@ -480,7 +498,8 @@ impl Run {
             counts: &now,
             recorder: &recorder,
             messages: self.requested_messages,
-            sending_seconds: config.sending().map(|time| time.as_secs_f64()),
+            sending: self.sending(config),
+            interrupted: self.interrupted,
             expected: self.expected,
             fanout,
             times,
@@ -494,14 +513,23 @@ impl Run {
         if let Some(churn) = &outcome.churn {
             outcome.latency_of_all = churn.latency_of_all;
         }
+        outcome.interrupted = self.interrupted;
         judge(&mut outcome, &[]);
-        if !outcome.held {
+        if !outcome.reasons.is_empty() {
             // With --force: the shortfalls found at the start are the likeliest cause.
             let short = self.fit.shortfalls.iter();
             outcome.machine_short = short.map(|shortfall| shortfall.text.clone()).collect();
             judge(&mut outcome, &[]);
         }
         outcome
+    }
+
+    /// How long messages of an echo were due: as configured, or until it was over or is now.
+    fn sending(&self, config: &Config) -> Option<Duration> {
+        let began_ns = self.echo_began_ns?;
+        let over_ns = self.echo_over_ns.get().unwrap_or_else(process::now_ns);
+        let passed = Duration::from_nanos(over_ns.saturating_sub(began_ns));
+        Some(config.sending().map_or(passed, |sending| sending.min(passed)))
     }
 
     /// Arrival times of publications outside a fan-out, which nothing gathers.

@@ -2,7 +2,6 @@
 //! All kinds of runs go through here.
 
 use std::process::ExitCode;
-use std::time::Duration;
 
 use anyhow::Result;
 use capacity::Machine;
@@ -34,13 +33,6 @@ impl Files {
     }
 }
 
-/// How messages are judged.
-pub(super) struct Expectations<'a> {
-    pub(super) thresholds: &'a [&'a Threshold],
-    /// How long messages of an echo are due, if that is set.
-    pub(super) sending: Option<Duration>,
-}
-
 /// Runs `drive` under observation; `screen` receives the usage of the watched process before the run.
 ///
 /// # Errors
@@ -49,14 +41,14 @@ pub(super) fn measure<'s>(
     args: &Args,
     files: &mut Files,
     screen: impl FnOnce(Option<Usage>) -> Screen<'s>,
-    expectations: &Expectations<'_>,
+    thresholds: &[&Threshold],
     drive: impl FnOnce(&mut dyn FnMut(&Row)) -> Result<Outcome>,
 ) -> Result<Outcome> {
     let files = (files.csv.as_mut(), files.metrics.as_ref());
     let mut observers = Observers::begin(args, &Machine::read(), files, screen)?;
     let mut outcome = drive(&mut |row| observers.row(row))?;
     let Observed { mut generator, mut watched, samples } = observers.end();
-    generator.finish(&outcome, expectations.sending.map(|time| time.as_secs_f64()));
+    generator.finish(&outcome);
     if let Some(watched) = &mut watched {
         let open = outcome.connections.open.unwrap_or_else(|| samples.most_open());
         watched.finish(open, received(&outcome));
@@ -64,7 +56,7 @@ pub(super) fn measure<'s>(
     outcome.generator = Some(generator);
     outcome.watched = watched;
     outcome.samples = samples;
-    judge(&mut outcome, expectations.thresholds);
+    judge(&mut outcome, thresholds);
     Ok(outcome)
 }
 

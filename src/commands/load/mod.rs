@@ -31,7 +31,7 @@ use load::{Config, Outcome, Publish, RunConfig, Threshold, Verdict};
 pub(crate) use self::destinations::warn_unresolved;
 use self::flags::Command;
 pub(crate) use self::flags::{Args, connect, connect_flag};
-use self::measure::{Expectations, Files};
+use self::measure::Files;
 use self::screen::Screen;
 use crate::output;
 
@@ -62,7 +62,7 @@ pub(crate) fn run(args: &Args, flags: &ArgMatches) -> Result<ExitCode> {
         let plan = requests::plan(args)?;
         warn_unresolved(&plan.requests.endpoints, "requests");
         let screen = |before| Screen::of_requests(&plan.requests, &args.urls, args.plain, before);
-        return one(args, screen, None, |row| {
+        return one(args, screen, |row| {
             let mut outcome = plan.drive(row, interrupted)?;
             outcome.config = plan.config(&args.urls);
             Ok(outcome)
@@ -78,7 +78,7 @@ pub(crate) fn run(args: &Args, flags: &ArgMatches) -> Result<ExitCode> {
         return controlled(&config, || interrupted(Duration::ZERO));
     }
     let screen = |before| Screen::of_sockets(&config, &args.urls, args.plain, before);
-    one(args, screen, config.sending(), |row| {
+    one(args, screen, |row| {
         let mut outcome = load::drive(&config, row, interrupted)?;
         outcome.config = RunConfig::of_sockets(&args.urls, &config);
         outcome.config.settings = settings::of_sockets(&config);
@@ -90,13 +90,11 @@ pub(crate) fn run(args: &Args, flags: &ArgMatches) -> Result<ExitCode> {
 fn one<'a>(
     args: &Args,
     screen: impl FnOnce(Option<load::Usage>) -> Screen<'a>,
-    sending: Option<Duration>,
     drive: impl FnOnce(&mut dyn FnMut(&load::Row)) -> Result<Outcome>,
 ) -> Result<ExitCode> {
     let mut files = Files::open(args)?;
     let thresholds: Vec<&Threshold> = args.threshold.iter().collect();
-    let expectations = Expectations { thresholds: &thresholds, sending };
-    let outcome = measure::measure(args, &mut files, screen, &expectations, drive)?;
+    let outcome = measure::measure(args, &mut files, screen, &thresholds, drive)?;
     let text = outcome.to_string();
     let outcomes = std::slice::from_ref(&outcome);
     measure::report(args, files, &text, &outcome, (outcomes, &outcome.samples))

@@ -32,6 +32,8 @@ pub(super) struct Run<'a> {
     /// Kernel and system memory before the processes were started.
     kernel_before: Option<KernelMemory>,
     began_ns: u64,
+    hold_began_ns: Option<u64>,
+    is_held_taken: bool,
     // Last: dropped after the processes that run in the namespaces.
     namespaces: Option<Namespaces>,
 }
@@ -73,12 +75,26 @@ impl<'a> Run<'a> {
             ..Sample::default()
         };
         screen.begin(plan, connections, before);
-        Ok(Run { plan, screen, serve, load, measured, kernel_before, began_ns, namespaces })
+        Ok(Run {
+            plan,
+            screen,
+            serve,
+            load,
+            measured,
+            kernel_before,
+            began_ns,
+            hold_began_ns: None,
+            is_held_taken: false,
+            namespaces,
+        })
     }
 
     /// Runs all phases in order; an early stop keeps the measurements so far.
     pub(super) fn measure(mut self) -> Measured {
         let phases = self.connect().and_then(|()| self.hold()).and_then(|()| self.broadcast());
+        if phases.is_err() {
+            self.take_held();
+        }
         match phases {
             Ok(()) => {}
             Err(Stop::Interrupted) => self.measured.interrupted = true,
@@ -131,14 +147,27 @@ impl<'a> Run<'a> {
             self.load.heartbeat(self.plan.heartbeat)?;
         }
         let began_ns = process::now_ns();
+        self.hold_began_ns = Some(began_ns);
         match (self.plan.messages, self.plan.churn) {
             (Some(messages), _) => self.exchange(messages, began_ns)?,
             (None, Some(_)) => self.churn(began_ns)?,
             (None, None) => self.wait_for_heartbeats(began_ns)?,
         }
-        self.measured.hold_seconds = seconds_since(began_ns);
+        self.take_held();
+        let row = &self.load.last_progress().row.clone();
+        self.screen.held(&self.measured, row);
+        Ok(())
+    }
+
+    /// Takes what is held now: at the end of the hold, or when the proof stops before it.
+    fn take_held(&mut self) {
+        if self.is_held_taken {
+            return;
+        }
+        self.is_held_taken = true;
+        self.measured.hold_seconds = self.hold_began_ns.map_or(0.0, seconds_since);
         let row = self.load.last_progress().row.clone();
-        self.measured.open = row.open;
+        (self.measured.open, self.measured.failed) = (row.open, row.failed);
         self.measured.unanswered =
             (!self.plan.heartbeat.is_zero()).then_some(row.unanswered_sockets);
         let (server, client) = self.measure_processes();
@@ -146,8 +175,6 @@ impl<'a> Run<'a> {
         self.measured.client.held = client;
         self.measured.kernel_growth = self.kernel_growth();
         self.measured.system_growth = self.system_growth();
-        self.screen.held(&self.measured, &row);
-        Ok(())
     }
 
     /// Holds until each socket has answered a ping, if there are any.

@@ -175,18 +175,19 @@ impl Generator {
         self.cpu_seconds = cpu;
     }
 
-    /// Evaluates a run whose messages were due in `sending` seconds, if that is known.
-    pub fn finish(&mut self, outcome: &Outcome, sending: Option<f64>) {
+    /// Evaluates a run.
+    pub fn finish(&mut self, outcome: &Outcome) {
         match outcome.requests {
             Some(_) => self.finish_requests(outcome),
-            None => self.finish_sockets(outcome, sending),
+            None => self.finish_sockets(outcome),
         }
     }
 
-    fn finish_sockets(&mut self, outcome: &Outcome, sending: Option<f64>) {
+    fn finish_sockets(&mut self, outcome: &Outcome) {
         let requested = outcome.config.pace.rate;
         let fanout = outcome.broadcast.as_ref().and_then(|broadcast| broadcast.fanout.as_ref());
-        let echoed = outcome.echo.as_ref().zip(sending).map(|(echo, s)| echo.sent as f64 / s);
+        let echoed =
+            outcome.echo.as_ref().zip(outcome.seconds).map(|(echo, s)| echo.sent as f64 / s);
         let reached = fanout.map(|fanout| fanout.reached_rate).or(echoed);
         self.messages_per_second = reached;
         let lag = match (fanout.and_then(|fanout| fanout.publish_lag.as_ref()), &outcome.latency) {

@@ -63,12 +63,11 @@ pub struct Outcome {
     pub connections: Connections,
     /// Requests; null for runs of WebSockets.
     pub requests: Option<RequestCounts>,
-    /// Seconds in which requests were measured.
+    /// Seconds in which requests or messages of an echo were measured.
     pub seconds: Option<f64>,
     /// Complete answers ÷ `seconds`.
     pub per_second: Option<f64>,
-    /// Accepted answers ÷ `seconds`; of an echo, messages answered correctly ÷ the seconds in which
-    /// messages were due.
+    /// Answers as expected ÷ `seconds`.
     pub good_per_second: Option<f64>,
     /// From when a message was due to its answer; null if nothing was timed.
     pub latency: Option<Latency>,
@@ -320,7 +319,8 @@ impl Outcome {
                 shortfalls.push(Shortfall { text: text.to_owned(), covered_by: &[] });
             }
         };
-        add(self.requests.is_some_and(|of| of.answered == 0), "nothing was answered");
+        let silent = self.requests.is_some_and(|of| of.answered == 0) && !self.interrupted;
+        add(silent, "nothing was answered");
         let nothing = self.groups.as_ref().is_some_and(|groups| groups.expected == 0);
         add(nothing, "no message was expected by any receiver");
         self.machine_short.iter().for_each(|text| add(true, text));
@@ -342,6 +342,7 @@ impl Outcome {
                 let gone = ended.saturating_sub(reconnects.unwrap_or(0));
                 let open = self.connections.open.unwrap_or(0);
                 let never = requested.saturating_sub(open + failed + gone);
+                let never = if self.interrupted { 0 } else { never };
                 all.extend([
                     (failed, "connections failed", FAILED),
                     (never, "connections were not opened", FAILED),
@@ -351,7 +352,8 @@ impl Outcome {
         }
         if let Some(echo) = &self.echo {
             all.extend([
-                (echo.unsent, "messages were never sent", ANY),
+                // Those of an interrupted run would have been sent later.
+                (if self.interrupted { 0 } else { echo.unsent }, "messages were never sent", ANY),
                 (echo.lost, "messages were lost", LOST),
                 (echo.duplicated, "answers were duplicated", DUPLICATED),
                 (echo.reordered, "answers were reordered", REORDERED),

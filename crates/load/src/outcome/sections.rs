@@ -59,8 +59,11 @@ pub struct RequestCounts {
     pub sent: u64,
     /// Answered completely with any status.
     pub answered: u64,
-    /// Failed because there was no answer when the run ended.
+    /// Without an answer when the run ended: failed, or unknown if it was interrupted.
     pub unfinished: u64,
+    /// In flight when the run was interrupted; not in `failed`.
+    #[serde(default)]
+    pub unknown: u64,
     /// Due in the open model but never sent, as no user was free.
     pub unsent: u64,
     /// Sent in the warm-up.
@@ -114,6 +117,9 @@ pub struct EchoSummary {
     pub received: u64,
     /// Sent and never answered.
     pub lost: u64,
+    /// In flight when the run was interrupted; not in `lost`.
+    #[serde(default)]
+    pub unknown: u64,
     /// Duplicate answers.
     pub duplicated: u64,
     /// Answered after a later message (open model).
@@ -138,6 +144,9 @@ pub struct BroadcastSummary {
     pub received: u64,
     /// Not received.
     pub lost: u64,
+    /// Not received yet when the run was interrupted; not in `lost`.
+    #[serde(default)]
+    pub unknown: u64,
     /// Received again.
     pub duplicated: u64,
     /// Received after a later one.
@@ -233,8 +242,9 @@ pub(crate) struct SocketRun<'a> {
     pub(crate) recorder: &'a Recorder,
     /// Messages that echoes were to send, without those limited by time only; `None` without an echo.
     pub(crate) messages: Option<u64>,
-    /// Seconds in which messages of an echo were due.
-    pub(crate) sending_seconds: Option<f64>,
+    /// How long messages of an echo were due.
+    pub(crate) sending: Option<Duration>,
+    pub(crate) interrupted: bool,
     pub(crate) expected: Option<Expected>,
     pub(crate) fanout: Option<FanoutSummary>,
     pub(crate) times: Times,
@@ -267,11 +277,17 @@ impl SocketRun<'_> {
             unanswered_sockets: counts.unanswered_sockets(),
             latency: recorder.latency(Series::Heartbeat),
         };
+        // When a run is interrupted nobody knows what would have become of messages in flight; those
+        // given up had their time.
+        let unanswered = counts.unanswered_messages();
+        let given_up = counts.given_up.saturating_sub(counts.late);
+        let unknown = if self.interrupted { unanswered.saturating_sub(given_up) } else { 0 };
         let echo = self.messages.map(|requested| EchoSummary {
             sent: counts.echo_sent,
             unsent: requested.saturating_sub(counts.echo_sent),
             received: counts.echo_received,
-            lost: counts.unanswered_messages(),
+            lost: unanswered - unknown,
+            unknown,
             duplicated: counts.duplicated,
             reordered: counts.reordered,
             corrupted: counts.corrupted,
@@ -284,20 +300,28 @@ impl SocketRun<'_> {
             Some(unanswered) => recorder.quantiles(Series::Latency, 0, unanswered),
             None => of_heartbeats,
         };
-        let sending = self.sending_seconds.filter(|seconds| *seconds > 0.0);
-        let broadcast = self.expected.map(|expected| BroadcastSummary {
+        let sending = self.sending.map(|time| time.as_secs_f64()).filter(|seconds| *seconds > 0.0);
+        let sending = sending.filter(|_| echo.is_some());
+        let mut broadcast = self.expected.map(|expected| BroadcastSummary {
             fanout: self.fanout,
             times: self.times,
             ..broadcast(expected, counts, recorder)
         });
+        if let Some(broadcast) = broadcast.as_mut().filter(|_| self.interrupted) {
+            broadcast.unknown = std::mem::take(&mut broadcast.lost);
+        }
         let receipts = broadcast.as_ref().and_then(|broadcast| broadcast.latency_of_all);
         Outcome {
             version: OUTCOME_VERSION,
             standfast: env!("CARGO_PKG_VERSION").to_owned(),
             connections,
-            good_per_second: sending
-                .filter(|_| echo.is_some())
-                .map(|seconds| counts.echo_answered as f64 / seconds),
+            seconds: sending,
+            per_second: sending.map(|seconds| counts.echo_answered as f64 / seconds),
+            good_per_second: sending.map(|seconds| {
+                // The validator's wrong answers are answers too.
+                let good = counts.echo_answered.saturating_sub(counts.corrupted);
+                good as f64 / seconds
+            }),
             latency: recorder.latency(Series::Latency),
             service_time: recorder.latency(Series::ServiceTime),
             latency_of_all: if echo.is_none() {
@@ -319,6 +343,7 @@ impl SocketRun<'_> {
 /// A run of requests as its main thread knows it.
 pub(crate) struct RequestRun<'a> {
     pub(crate) requested: u64,
+    pub(crate) interrupted: bool,
     pub(crate) counts: &'a RequestSnapshot,
     pub(crate) timed: &'a Recorder,
     pub(crate) measured: Duration,
@@ -331,8 +356,13 @@ impl RequestRun<'_> {
         let RequestRun { counts, timed, unsent, .. } = self;
         let seconds = self.measured.as_secs_f64();
         let RequestSnapshot { ok, sent, answered, redirects, .. } = *counts;
-        let failed = counts.failed_total();
         let unfinished = counts.failed.get(Failure::Unfinished.index()).copied();
+        let unfinished = unfinished.unwrap_or_default();
+        // When a run is interrupted nobody knows what would have become of requests in flight.
+        let unknown = if self.interrupted { unfinished } else { 0 };
+        let failed = counts.failed_total() - unknown;
+        let mut errors = counts.errors();
+        errors.retain(|(kind, _)| !self.interrupted || *kind != Failure::Unfinished.name());
         let rate = |count: u64| (seconds > 0.0).then(|| count as f64 / seconds);
         // Complete answers that were not accepted are timed too.
         let answers = timed.latency(Series::Latency).map_or(0, |latency| latency.count);
@@ -341,6 +371,7 @@ impl RequestRun<'_> {
         Outcome {
             version: OUTCOME_VERSION,
             standfast: env!("CARGO_PKG_VERSION").to_owned(),
+            interrupted: self.interrupted,
             connections: Connections {
                 requested: self.requested,
                 opened: Some(counts.opened),
@@ -355,7 +386,8 @@ impl RequestRun<'_> {
                 failed,
                 sent,
                 answered,
-                unfinished: unfinished.unwrap_or_default(),
+                unfinished,
+                unknown,
                 unsent,
                 warm_up: counts.warm_up_sent,
                 redirects,
@@ -368,7 +400,7 @@ impl RequestRun<'_> {
             latency_of_all: timed.quantiles(Series::Latency, wrong, never),
             scheduling_error: timed.latency(Series::SendLag),
             status: counts.statuses().collect(),
-            errors: counts.errors().into_iter().map(|(kind, n)| (kind.to_owned(), n)).collect(),
+            errors: errors.into_iter().map(|(kind, n)| (kind.to_owned(), n)).collect(),
             body_bytes: Some(counts.body_bytes),
             decoded_bytes: Some(counts.decoded_bytes),
             ..Outcome::default()
@@ -385,6 +417,7 @@ fn broadcast(expected: Expected, counts: &Snapshot, recorder: &Recorder) -> Broa
         expected: expected.total(),
         received: counts.publications,
         lost,
+        unknown: 0,
         duplicated: counts.publications_duplicated,
         reordered: counts.publications_reordered,
         corrupted: counts.corrupted,
@@ -421,7 +454,8 @@ mod tests {
             counts,
             recorder: &Recorder::default(),
             messages: Some(9),
-            sending_seconds: None,
+            sending: None,
+            interrupted: false,
             expected,
             fanout: None,
             times: Times::default(),

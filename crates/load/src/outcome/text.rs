@@ -74,6 +74,9 @@ impl Outcome {
             if *unsent > 0 {
                 write!(f, "{unsent} never sent, ")?;
             }
+            if echo.unknown > 0 {
+                write!(f, "{} in flight at the end, ", echo.unknown)?;
+            }
             write!(f, "{lost} lost, {duplicated} duplicated, {} reordered, ", echo.reordered)?;
             writeln!(f, "{} corrupted, {} late", echo.corrupted, echo.late)?;
             write_latency(f, "  from due    ", self.latency.as_ref())?;
@@ -93,6 +96,7 @@ impl Outcome {
         }
         writeln!(f, ": {ok} ok, {failed} failed")?;
         for (count, what) in [
+            (requests.unknown, "in flight at the end: their result is unknown"),
             (unsent, "were due and never sent: no connection was free"),
             (warm_up, "in the warm-up, not counted otherwise"),
             (redirects, "more to follow redirects"),
@@ -184,7 +188,11 @@ impl Display for BroadcastSummary {
             f,
             "publications  {published} to {receivers} receivers, {received} of {expected} received"
         )?;
-        write!(f, "              {lost} lost, {} duplicated, ", self.duplicated)?;
+        write!(f, "              {lost} lost, ")?;
+        if self.unknown > 0 {
+            write!(f, "{} not received yet at the end, ", self.unknown)?;
+        }
+        write!(f, "{} duplicated, ", self.duplicated)?;
         write!(f, "{} reordered, {} corrupted, ", self.reordered, self.corrupted)?;
         writeln!(f, "{} late, {} stale, {} foreign", self.late, self.stale, self.foreign)?;
         write_latency(f, "  to receipt  ", self.latency.as_ref())?;

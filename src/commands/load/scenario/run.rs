@@ -15,7 +15,7 @@ use super::file::{Experiment, Overrides, Round};
 use super::report::Document;
 use crate::commands::load::destinations::warn_unresolved;
 use crate::commands::load::flags::Args;
-use crate::commands::load::measure::{self, Expectations, Files};
+use crate::commands::load::measure::{self, Files};
 use crate::commands::load::screen::Screen;
 use crate::commands::load::settings;
 
@@ -108,8 +108,7 @@ impl RoundRun<'_> {
         let has_sockets = round.scenario.has_sockets();
         let compress_above = round.scenario.compress_above;
         let web = move || Web::new().compressing(compress_above);
-        let expectations = Expectations { thresholds: self.thresholds, sending: None };
-        measure::measure(args, files, screen, &expectations, |row| {
+        measure::measure(args, files, screen, self.thresholds, |row| {
             let mut outcome = match has_sockets {
                 true => drive_requests(&config, web, script, row, interrupted)?,
                 false => drive_requests(&config, Http1::new, script, row, interrupted)?,

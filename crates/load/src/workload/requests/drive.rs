@@ -62,9 +62,8 @@ pub fn drive_requests<D: Driver, S: Script>(
     run.collect();
     // The last partial second, so that the rows add up to the total.
     row(&run.row(process::now_ns()));
-    let mut outcome = run.outcome(config);
+    let mut outcome = run.outcome(config, interrupted);
     run.workers.drain(Duration::ZERO)?;
-    outcome.interrupted = interrupted;
     judge(&mut outcome, &[]);
     Ok(outcome)
 }
@@ -199,10 +198,11 @@ impl Run {
         row
     }
 
-    fn outcome(&self, config: &Requests) -> Outcome {
+    fn outcome(&self, config: &Requests, interrupted: bool) -> Outcome {
         let over_ns = self.all_metrics.iter().map(|metrics| metrics.over_ns()).max().unwrap_or(0);
         let run = RequestRun {
             requested: config.connections,
+            interrupted,
             counts: &self.snapshot(),
             timed: &self.timed,
             measured: Duration::from_nanos(over_ns.saturating_sub(self.measure_ns)),

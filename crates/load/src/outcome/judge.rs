@@ -133,7 +133,7 @@ impl Threshold {
             (_, false) => Some("nothing was answered".to_owned()),
             (Figure::Unknown, _) => Some("not measured".to_owned()),
             (Figure::Infinite, _) => {
-                Some("infinite: too many were due and never answered".to_owned())
+                Some("infinite: too many failed or were never answered".to_owned())
             }
             (Figure::Value(_), true) if rate_or_time && outcome.is_saturated() => {
                 Some("the generator was saturated".to_owned())

@@ -129,7 +129,8 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
     let api = Api { table: of_api, registry: Arc::clone(&registry), active_drains };
     let control = Control::new(Arc::clone(&shared), service.remote().clone(), api, watchdog);
     service.admin = start_admin(config, control)?;
-    let watcher = Watcher::start(table, Arc::clone(&registry)).map_err(StartError::Watch)?;
+    let watcher = Watcher::start(table, Arc::clone(&registry), &config.sources);
+    let watcher = watcher.map_err(StartError::Watch)?;
     log_ready(config, &listen, service.admin.as_ref());
     let failure_log = FailureLog::default();
     Ok(Running { service, shared, registry, log, failure_log, _watcher: watcher })

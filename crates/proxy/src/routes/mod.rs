@@ -6,6 +6,7 @@
 //! route also applies to requests that match it when they are decoded.
 
 mod access;
+mod cookie_scope;
 mod filter;
 mod find;
 mod header_rules;

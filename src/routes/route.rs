@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use ::proxy::{AccessList, HeaderRule, Network, RouteConfig, RouteSettings};
+use ::proxy::{AccessList, Clients, HeaderRule, RouteConfig, RouteSettings};
 use anyhow::Result;
 use toml::de::DeTable;
 
@@ -46,10 +46,13 @@ impl Source<'_> {
     }
 
     fn settings(&self, table: &DeTable<'_>, route: &Value<'_>) -> Result<RouteSettings> {
-        let allow: Vec<Network> = self.list(table, "allow", "networks such as \"10.0.0.0/8\"")?;
-        let deny: Vec<Network> = self.list(table, "deny", "networks such as \"10.0.0.0/8\"")?;
+        let clients = |key| -> Result<Vec<Clients>> {
+            self.list(table, key, "networks such as \"10.0.0.0/8\", or \"unix:\"")
+        };
+        let (allow, deny) = (clients("allow")?, clients("deny")?);
         if allow.is_empty() && table.contains_key("allow") {
-            return Err(self.at(route, "allow is empty: to refuse all, deny 0.0.0.0/0 and ::/0"));
+            let why = "allow is empty: to refuse all, deny 0.0.0.0/0, ::/0 and unix:";
+            return Err(self.at(route, why));
         }
         let access = AccessList::new(&allow, &deny).map_err(|why| self.at(route, why))?;
         let headers = |key| -> Result<Vec<HeaderRule>> { self.list(table, key, "\"Name: value\"") };
@@ -115,7 +118,7 @@ mod tests {
         assert_eq!(parsed("").unwrap().settings, RouteSettings::default());
         let keys = "request_headers = ['X-A: $remote_addr', 'Cookie:']\n\
                     response_headers = ['Server:']\n\
-                    allow = ['10.0.0.0/8', '::1']\ndeny = ['10.1.0.0/16']\n\
+                    allow = ['10.0.0.0/8', '::1', 'unix:']\ndeny = ['10.1.0.0/16']\n\
                     max_body = 'off'\nbody_timeout = '5s'\nbody_min_rate = 'off'\n\
                     body_buffer = '64KiB'\nupstream_timeout = '1s'\nanswer_timeout = '2m'";
         let settings = parsed(keys).unwrap().settings;
@@ -147,6 +150,10 @@ mod tests {
             ("request_headers = ['A: b', 'a:']", "host *, path /: request_headers names a twice"),
             ("allow = ['10.0.0.0/33']", "f:3: allow: invalid network \"10.0.0.0/33\""),
             ("allow = ['10.0.0.1/8']", "f:3: allow: invalid network \"10.0.0.1/8\": bits are set"),
+            (
+                "allow = ['unix:/a']",
+                "f:3: allow: invalid value \"unix:/a\": expected unix: without",
+            ),
             ("allow = []", "allow is empty"),
             ("allow = ['::1']\ndeny = ['::1']", "f:1: ::1/128 is in allow and in deny"),
             ("max_body = 'many'", "f:3: max_body: invalid value \"many\""),

@@ -69,6 +69,12 @@ impl Relay {
         let Some(route) = routes.find(host, path_of(request)) else {
             return self.refuse_unrouted(core, request, &context, (Refusal::NoRoute, upgrade));
         };
+        if identity.peer.is_none() && core.is_reset(client) {
+            // The client is gone. Without its address it is not taken for the client of a UNIX socket, and its
+            // request must not reach an upstream.
+            core.reset(client);
+            return Answer::Raw;
+        }
         context.routed(route.settings.as_ref(), || core.random());
         let allowed = routes.allows(route, identity.address(), host, path_of(request));
         let pool = Arc::clone(&route.pool);
@@ -86,11 +92,6 @@ impl Relay {
                 return self.refuse_unrouted(core, request, &context, (why, true));
             }
         };
-        if identity.peer.is_none() && core.is_reset(client) {
-            // The client is gone, and a request without its address must not reach an upstream.
-            core.reset(client);
-            return Answer::Raw;
-        }
         let exchange = self.exchange(core, client, incoming, (pool, context), body);
         let index = self.exchanges.insert(exchange);
         self.counters().exchanges.add(1);

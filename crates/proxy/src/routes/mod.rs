@@ -16,7 +16,7 @@ mod routes_config;
 mod settings;
 mod table;
 
-pub use self::access::AccessList;
+pub use self::access::{AccessList, Clients};
 pub use self::filter::UpstreamFilter;
 pub use self::find::{Route, Routes};
 pub use self::header_rules::HeaderRule;

@@ -10,7 +10,7 @@ use super::{Source, Value};
 use crate::units::idle_timeout;
 use crate::{bodies, units};
 
-pub(super) const ROUTE_KEYS: [&str; 13] = [
+pub(super) const ROUTE_KEYS: [&str; 15] = [
     "host",
     "path",
     "pool",
@@ -22,8 +22,10 @@ pub(super) const ROUTE_KEYS: [&str; 13] = [
     "body_timeout",
     "body_min_rate",
     "body_buffer",
+    "connect_timeout",
     "upstream_timeout",
     "answer_timeout",
+    "idle_timeout",
 ];
 
 impl Source<'_> {
@@ -66,8 +68,10 @@ impl Source<'_> {
             body_timeout: self.value(table, "body_timeout", time)?,
             body_min_rate: self.value(table, "body_min_rate", bodies::body_min_rate)?,
             body_buffer_bytes: self.value(table, "body_buffer", bodies::body_buffer)?,
+            connect_timeout: self.value(table, "connect_timeout", positive)?,
             handshake_timeout: self.value(table, "upstream_timeout", positive)?,
             answer_timeout: self.value(table, "answer_timeout", positive)?,
+            idle_timeout: self.value(table, "idle_timeout", time)?,
         })
     }
 
@@ -120,7 +124,8 @@ mod tests {
                     response_headers = ['Server:']\n\
                     allow = ['10.0.0.0/8', '::1', 'unix:']\ndeny = ['10.1.0.0/16']\n\
                     max_body = 'off'\nbody_timeout = '5s'\nbody_min_rate = 'off'\n\
-                    body_buffer = '64KiB'\nupstream_timeout = '1s'\nanswer_timeout = '2m'";
+                    body_buffer = '64KiB'\nupstream_timeout = '1s'\nanswer_timeout = '2m'\n\
+                    connect_timeout = '3s'\nidle_timeout = 'off'";
         let settings = parsed(keys).unwrap().settings;
         let names: Vec<&str> = settings.request_headers.iter().map(HeaderRule::name).collect();
         assert_eq!((names, settings.response_headers.len()), (vec!["X-A", "Cookie"], 1));
@@ -131,6 +136,8 @@ mod tests {
         assert_eq!(settings.body_buffer_bytes, Some(Some(65_536)));
         assert_eq!(settings.handshake_timeout, Some(Duration::from_secs(1)));
         assert_eq!(settings.answer_timeout, Some(Duration::from_secs(120)));
+        assert_eq!(settings.connect_timeout, Some(Duration::from_secs(3)));
+        assert_eq!(settings.idle_timeout, Some(None));
     }
 
     #[test]

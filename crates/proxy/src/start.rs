@@ -121,7 +121,7 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
     let shared = Arc::new(shared);
     let for_relays = Arc::clone(&shared);
     let relay = move |worker, _: &_| Relay::new(worker, Arc::clone(&for_relays));
-    let limits = config.live.engine_limits();
+    let limits = config.live.engine_limits(None);
     let mut service = bootstrap.start(&limits, relay).map_err(StartError::Bootstrap)?;
     log.as_mut().map_or(Ok(()), AccessLog::start).map_err(StartError::Log)?;
     let registry = Arc::new(Mutex::new(registry));

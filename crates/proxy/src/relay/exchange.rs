@@ -124,6 +124,12 @@ impl Exchange {
         self.settings.as_ref().map_or(*all, |settings| settings.bodies(all))
     }
 
+    /// The time for a connect to its upstream, with TLS.
+    pub(super) fn connect_timeout(&self, all: &Timeouts) -> Duration {
+        let of_route = self.settings.as_ref().and_then(|settings| settings.connect_timeout);
+        of_route.unwrap_or(all.connect)
+    }
+
     /// The time for its response, and for each pause in it and in the request's body.
     pub(super) fn answer_timeout(&self, all: &Timeouts) -> Duration {
         let of_route = self.settings.as_ref().and_then(|settings| settings.answer_timeout);

@@ -13,6 +13,7 @@ mod connect;
 mod context;
 mod dispatch;
 mod exchange;
+mod idle_timeouts;
 mod redirect;
 #[cfg(test)]
 #[cfg(feature = "simulation")]
@@ -31,6 +32,7 @@ use wire::websocket::OpCode;
 use self::bound::BoundConnections;
 use self::connect::IdleConnection;
 use self::exchange::Exchanges;
+use self::idle_timeouts::IdleTimeouts;
 use self::tunnel::{ClientLeg, UpstreamLeg};
 
 use crate::access_log::Side;
@@ -127,6 +129,7 @@ pub struct Relay {
     log_entries: PendingEntries,
     drains: Drains,
     clock: timeouts::Clock,
+    idle_timeouts: IdleTimeouts,
     /// Queued requests, the oldest first.
     waiters: VecDeque<u32>,
     /// Bytes of buffered request bodies.
@@ -153,6 +156,7 @@ impl Relay {
             log_entries: PendingEntries::default(),
             drains: Drains::default(),
             clock: timeouts::Clock::default(),
+            idle_timeouts: IdleTimeouts::default(),
             waiters: VecDeque::new(),
             buffered_bytes: 0,
             config_generation: 0,
@@ -167,7 +171,10 @@ impl Relay {
     }
 
     fn apply_live<S: Sys>(&mut self, core: &mut Core<S, Self>, live: Arc<Live>) {
-        core.set_limits(live.engine_limits());
+        let routes = self.routes.get(&self.shared.table);
+        let of_routes = routes.all().filter_map(|route| route.settings.as_ref()?.idle_timeout?);
+        let longest_idle = self.idle_timeouts.apply(of_routes);
+        core.set_limits(live.engine_limits(longest_idle));
         core.renew_tick();
         core.set_tls(live.tls.clone());
         core.set_plain_listeners(self.shared.plain_listeners);

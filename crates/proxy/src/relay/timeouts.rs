@@ -78,8 +78,9 @@ impl Relay {
     fn lap_ns(&self) -> u64 {
         let timeouts = &self.live.timeouts;
         let (fin, answer) = (Some(timeouts.fin), Some(timeouts.answer));
-        let shortest = [timeouts.idle, timeouts.lifetime, fin, answer];
-        let shortest = shortest.into_iter().flatten().min().unwrap_or(timeouts.fin);
+        let idle = [timeouts.idle, self.idle_timeouts.shortest()];
+        let shortest = idle.into_iter().chain([timeouts.lifetime, fin, answer]);
+        let shortest = shortest.flatten().min().unwrap_or(timeouts.fin);
         let lap = u64::try_from(shortest.as_nanos() / 8).unwrap_or(u64::MAX);
         lap.clamp(LAP_MIN_NS, LAP_MAX_NS)
     }
@@ -187,10 +188,11 @@ impl Relay {
         let half =
             [id, upstream_leg].into_iter().any(|leg| core.mode(leg) == Some(Mode::HalfClosed));
         let age_ns = client_leg.age_ns(core.now_ns());
+        let idle = self.idle_timeouts.get(client_leg.idle_timeout, timeouts.idle);
         let longer = |limit: Duration| u128::from(silent) >= limit.as_nanos();
         let why = if half && longer(timeouts.fin) {
             Some(EndReason::Fin)
-        } else if timeouts.idle.is_some_and(longer) {
+        } else if idle.is_some_and(longer) {
             Some(EndReason::Idle)
         } else if timeouts.lifetime.is_some_and(|limit| age_ns >= spread(limit, id)) {
             Some(EndReason::Lifetime)
@@ -224,6 +226,7 @@ fn spread(lifetime: Duration, id: ConnId) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::idle_timeouts::IdleTimeout;
     use super::super::tunnel::ClientLeg;
     use super::*;
     use crate::balance::{Upstream, UpstreamAddress};
@@ -248,7 +251,8 @@ mod tests {
         let upstream = Arc::new(Upstream::new(1, "127.0.0.1:80", address, 0));
         for began_ns in (0..2_000_000_000).step_by(9_999_991) {
             let permit = upstream.acquire(1).unwrap();
-            let client_leg = ClientLeg::new(ConnId::from_u64(0), permit, began_ns);
+            let client_leg =
+                ClientLeg::new(ConnId::from_u64(0), permit, began_ns, IdleTimeout::default());
             for real_ns in [0, 1_000_000, 62_500_000, 900_000_000, 7_000_000_000_000_000] {
                 let age_ns = client_leg.age_ns(began_ns + real_ns);
                 assert!(age_ns <= real_ns, "{age_ns} of {real_ns}");

@@ -329,6 +329,7 @@ impl Handler for ServeHandler {
             }
             Post::Policy(policy) => {
                 self.policy = policy;
+                self.heartbeat.policy_changed(core.now_ns(), self.policy.channels.pong_timeout);
                 self.set_limits(core);
                 core.set_tls(self.policy.tls.clone());
             }

@@ -419,6 +419,11 @@ impl Pool {
         Arc::ptr_eq(&self.state, &other.state)
     }
 
+    /// Identifies its queue while anything refers to it.
+    pub(crate) fn queue_id(&self) -> usize {
+        Arc::as_ptr(&self.state).addr()
+    }
+
     /// The worker of the request that has waited longest.
     #[must_use]
     pub fn queue_head_worker(&self) -> Option<usize> {

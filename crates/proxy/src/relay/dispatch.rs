@@ -14,6 +14,7 @@ use wire::websocket::accept_key;
 use super::body::{refusal_of_body, request_limits};
 use super::context::{RequestContext, for_own_response};
 use super::exchange::{Exchange, RequestInfo};
+use super::waiters::Position;
 use super::{ConnectionKind, Relay, bound};
 use crate::access_log::Side;
 use crate::balance::{Fault, PickContext, PickError, Pool};
@@ -152,6 +153,7 @@ impl Relay {
             pool,
             permit: None,
             waiting: None,
+            position: Position::default(),
             hash,
             sticky,
             tried: Vec::new(),
@@ -240,7 +242,7 @@ impl Relay {
                 Err(PickError::Down) => return Err(failed.unwrap_or(Refusal::Unreachable)),
             };
             if exchange.waiting.take().is_some() {
-                self.waiters.retain(|waiter| *waiter != index);
+                self.waiters.remove(exchange.position);
             }
             let upstream = Arc::clone(permit.upstream());
             exchange.connection_key = exchange.pool.connection_key(&upstream);
@@ -276,6 +278,7 @@ impl Relay {
             exchange.pool = Arc::clone(pool);
             if let Some(waiting) = &mut exchange.waiting {
                 waiting.move_to(pool);
+                exchange.position = self.waiters.move_to(pool.queue_id(), index, exchange.position);
             }
         }
         Ok(())
@@ -287,7 +290,7 @@ impl Relay {
         if exchange.waiting.is_none() {
             exchange.waiting = exchange.pool.enqueue(self.worker);
             if exchange.waiting.is_some() {
-                self.waiters.push_back(index);
+                exchange.position = self.waiters.push(exchange.pool.queue_id(), index);
             }
             exchange.deadline_ns = after(now_ns, exchange.pool.limits().queue_timeout);
         }
@@ -480,7 +483,7 @@ impl Relay {
         self.counters().exchanges.sub(1);
         self.counters().move_stage(Some(exchange.stage), None);
         if exchange.waiting.is_some() {
-            self.waiters.retain(|waiter| *waiter != index);
+            self.waiters.remove(exchange.position);
         }
         if exchange.buffered_bytes > 0 {
             self.uncount_buffer(exchange.buffered_bytes);

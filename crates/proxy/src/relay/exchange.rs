@@ -8,6 +8,7 @@ use engine::{ConnId, invariant};
 use wire::http::{BodyDecoder, HeadScanner};
 
 use super::body::BodyClock;
+use super::waiters::Position;
 use crate::access_log::PendingEntry;
 use crate::balance::{Permit, Pool, QueueTicket};
 use crate::config::{BodyLimits, Timeouts};
@@ -29,6 +30,8 @@ pub(super) struct Exchange {
     pub(super) pool: Arc<Pool>,
     pub(super) permit: Option<Permit>,
     pub(super) waiting: Option<QueueTicket>,
+    /// Its position among the queued requests of the worker, if it waits.
+    pub(super) position: Position,
     pub(super) hash: u64,
     pub(super) sticky: Option<u64>,
     /// Numbers of the upstreams that have failed it.

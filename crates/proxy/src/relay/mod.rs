@@ -20,8 +20,8 @@ mod redirect;
 mod tests;
 mod timeouts;
 mod tunnel;
+mod waiters;
 
-use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
@@ -34,6 +34,7 @@ use self::connect::IdleConnection;
 use self::exchange::Exchanges;
 use self::idle_timeouts::IdleTimeouts;
 use self::tunnel::{ClientLeg, UpstreamLeg};
+use self::waiters::Waiters;
 
 use crate::access_log::Side;
 use crate::access_log::{PendingEntries, PendingEntry};
@@ -130,8 +131,7 @@ pub struct Relay {
     drains: Drains,
     clock: timeouts::Clock,
     idle_timeouts: IdleTimeouts,
-    /// Queued requests, the oldest first.
-    waiters: VecDeque<u32>,
+    waiters: Waiters,
     /// Bytes of buffered request bodies.
     buffered_bytes: usize,
     /// Incremented by each reload: a connection of an older generation is not reused.
@@ -157,7 +157,7 @@ impl Relay {
             drains: Drains::default(),
             clock: timeouts::Clock::default(),
             idle_timeouts: IdleTimeouts::default(),
-            waiters: VecDeque::new(),
+            waiters: Waiters::default(),
             buffered_bytes: 0,
             config_generation: 0,
             source: 0,

@@ -1,7 +1,6 @@
 //! Timeouts of the relay: requests that take too long, and tunnels that are idle, half closed or too
 //! old. There is no timer per tunnel: a share of the slots is scanned at intervals.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use engine::{ConnId, Core, Mode, Sys, invariant};
@@ -10,7 +9,6 @@ use super::dispatch::after;
 use super::tunnel::{end_tunnel, idle_ns};
 use super::{ConnectionKind, Relay};
 use crate::access_log::Side;
-use crate::balance::Pool;
 use crate::counters::{EndReason, Refusal, Stage};
 
 /// Interval between checks of requests in progress.
@@ -94,22 +92,13 @@ impl Relay {
         self.clock.due = due;
     }
 
-    /// Retries queued requests in order, until one of each pool must keep waiting.
+    /// Retries the queued requests of each pool in order, until one must keep waiting.
     fn check_waiters<S: Sys>(&mut self, core: &mut Core<S, Self>) {
-        let mut full: Vec<Arc<Pool>> = Vec::new();
-        let (mut before, mut served) = (self.waiters.len(), false);
-        for index in self.waiters.iter().copied().collect::<Vec<_>>() {
-            let Some(exchange) = self.exchanges.get(index) else { continue };
-            let pool = Arc::clone(&exchange.pool);
-            if full.iter().any(|other| other.shares_queue_with(&pool)) {
-                continue;
-            }
+        let (mut next, mut served) = (self.waiters.first(), false);
+        while let Some((position, index)) = next {
             self.retry(core, index);
-            match self.waiters.len() == before {
-                true => full.push(pool),
-                false => served = true,
-            }
-            before = self.waiters.len();
+            served |= !self.waiters.contains(position);
+            next = self.waiters.after(position);
         }
         if served {
             // There may be a permit for the next one, too, in any worker.
@@ -229,6 +218,8 @@ mod tests {
     use super::super::idle_timeouts::IdleTimeout;
     use super::super::tunnel::ClientLeg;
     use super::*;
+    use std::sync::Arc;
+
     use crate::balance::{Upstream, UpstreamAddress};
 
     #[test]

@@ -29,7 +29,7 @@ fn plan_uses_the_memory_and_cpu_of_a_measured_run() {
     let plan =
         executable::run(&[&["plan"], &goal[..], &["--from", run.path(), "--json", "-"]].concat());
     let plan = json_of(&plan);
-    let run: Value = serde_json::from_str(&std::fs::read_to_string(run.path()).unwrap()).unwrap();
+    let run = read(&run);
     let each = run["watched"]["rss_bytes_per_connection"].as_f64().unwrap();
     let memory = &plan["memory"];
     assert_eq!(memory["bytes_per_connection"].as_f64(), Some(each), "{plan}");
@@ -40,39 +40,56 @@ fn plan_uses_the_memory_and_cpu_of_a_measured_run() {
 }
 
 #[test]
-fn two_runs_are_compared() {
+fn runs_before_and_after_are_compared() {
     let server = Server::start(&[]);
-    let [one, other, more] =
-        ["one", "other", "more"].map(|name| Scratch::new(&format!("compare-{name}.json"), ""));
-    echo(&server, &one, &[]);
-    echo(&server, &other, &[]);
+    let files = ["a1", "a2", "b1", "b2", "held"];
+    let files = files.map(|name| Scratch::new(&format!("compare-{name}.json"), ""));
+    let [a1, a2, b1, b2, held] = &files;
+    [a1, a2, b1, b2].into_iter().for_each(|file| echo(&server, file, &[]));
     let compare = |more: &[&str]| executable::run(&[&["load", "compare"], more].concat());
-    let short = compare(&[one.path(), one.path()]);
-    assert!(short.code == Some(2) && short.stderr.contains("runs of 10 s"), "{short:?}");
-    let same = compare(&[one.path(), one.path(), "--max-regression", "p99=0%", "--json", "-"]);
-    assert_eq!(same.code, Some(0), "{same:?}");
-    let value = json_of(&same);
+    let one = compare(&[a1.path(), b1.path()]);
+    assert!(one.code == Some(2) && one.stderr.contains("one run each"), "{one:?}");
+    assert!(one.stdout.contains("One run has no interval"), "{one:?}");
+    let named = compare(&[a1.path(), a1.path(), "--max-regression", "p99=0%", "--json", "-"]);
+    assert_eq!(named.code, Some(0), "{named:?}");
+    let value = json_of(&named);
     assert_eq!(
         (&value["regressed"], &value["of"]),
         (&false.into(), &"messages that come back".into())
     );
+    let both = |one: &Scratch, other: &Scratch| format!("{},{}", one.path(), other.path());
+    let (before, after) = (both(a1, a2), both(b1, b2));
+    let same = compare(&[&before, &before, "--json", "-"]);
+    assert_eq!(same.code, Some(0), "{same:?}");
+    assert_eq!(json_of(&same)["runs"], serde_json::json!([2, 2]));
     // An increased latency is found.
-    let mut value: Value =
-        serde_json::from_str(&std::fs::read_to_string(other.path()).unwrap()).unwrap();
-    for key in ["p50_ms", "p90_ms", "p99_ms", "p999_ms"] {
-        value["latency"][key] = 1e6.into();
+    for file in [b1, b2] {
+        let mut value = read(file);
+        for key in ["p50_ms", "p90_ms", "p99_ms", "p999_ms"] {
+            value["latency"][key] = 1e6.into();
+        }
+        file.write(&value.to_string());
     }
-    other.write(&value.to_string());
-    let worse = compare(&[one.path(), other.path(), "--max-regression", "p99=50%"]);
-    assert_eq!(worse.code, Some(1), "{worse:?}");
-    assert!(worse.stdout.contains("WORSE") && worse.stdout.contains("p99"), "{}", worse.stdout);
+    for (before, after) in [(a1.path(), b1.path()), (&before, &after)] {
+        let worse = compare(&[before, after, "--max-regression", "p99=50%"]);
+        assert_eq!(worse.code, Some(1), "{worse:?}");
+        assert!(worse.stdout.contains("WORSE") && worse.stdout.contains("p99"), "{worse:?}");
+    }
+    // Ten of a million, of one run each, are not.
+    for (file, lost) in [(a1, 0), (b1, 10)] {
+        let mut value = read(a2);
+        (value["echo"]["sent"], value["echo"]["lost"]) = (1_000_000.into(), lost.into());
+        file.write(&value.to_string());
+    }
+    let rare = compare(&[a1.path(), b1.path(), "--max-regression", "p99=50%"]);
+    assert_eq!(rare.code, Some(0), "{rare:?}");
     let url = format!("ws://{}/echo", server.listen);
-    let held = ["--connections", "3", "--hold", "1s", "--json", more.path()];
-    assert_eq!(executable::run(&[&["load", &url], &held[..]].concat()).code, Some(0));
-    let unlike = compare(&[one.path(), more.path()]);
+    let numbers = ["--connections", "3", "--hold", "1s", "--json", held.path()];
+    assert_eq!(executable::run(&[&["load", &url], &numbers[..]].concat()).code, Some(0));
+    let unlike = compare(&[a2.path(), held.path()]);
     assert_eq!(unlike.code, Some(2), "{unlike:?}");
     assert!(unlike.stderr.contains("cannot compare"), "{}", unlike.stderr);
-    let missing = compare(&[one.path(), "/no/such/file"]);
+    let missing = compare(&[a2.path(), "/no/such/file"]);
     assert!(missing.code == Some(2) && missing.stderr.contains("/no/such/file"), "{missing:?}");
 }
 
@@ -92,7 +109,7 @@ fn runs_of_requests_can_be_compared_and_planned_from() {
     assert_eq!((same.code, &json_of(&same)["of"]), (Some(0), &"requests".into()));
     let unlike = executable::run(&["load", "compare", one.path(), fewer.path()]);
     assert_eq!(unlike.code, Some(2), "different numbers of users are not comparable: {unlike:?}");
-    let run: Value = serde_json::from_str(&std::fs::read_to_string(one.path()).unwrap()).unwrap();
+    let run = read(&one);
     let plan =
         json_of(&executable::run(&["plan", "--views", "1M", "--from", one.path(), "--json", "-"]));
     let served = 200.0 / run["seconds"].as_f64().unwrap();
@@ -106,6 +123,10 @@ fn echo(server: &Server, file: &Scratch, more: &[&str]) {
     let numbers = ["--connections", "20", "--messages", "50", "--json", file.path()];
     let finished = executable::run(&[&["load", &url], &numbers[..], more].concat());
     assert_eq!(finished.code, Some(0), "{finished:?}");
+}
+
+fn read(file: &Scratch) -> Value {
+    serde_json::from_str(&std::fs::read_to_string(file.path()).unwrap()).unwrap()
 }
 
 fn json_of(finished: &Finished) -> Value {

@@ -306,7 +306,7 @@ pub(crate) struct Args {
 /// Subcommands that prepare or compare runs.
 #[derive(Subcommand, Debug)]
 pub(super) enum Command {
-    /// Compare two runs with confidence intervals; exit code 1 if the second is worse
+    /// Compare runs before and after a change; exit code 1 if it made them worse
     Compare(compare::Args),
     /// Convert a file of curl commands to `standfast load` commands
     FromCurl(from_curl::Args),

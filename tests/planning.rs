@@ -1,5 +1,10 @@
 //! `standfast plan` and `standfast load compare`: their output and exit codes.
 
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::thread;
+use std::time::Duration;
+
 use serde_json::Value;
 
 use crate::harness::Scratch;
@@ -18,6 +23,44 @@ fn plan_prints_the_example_of_its_docs_page() {
     let nothing = executable::run(&["plan"]);
     assert_eq!(nothing.code, Some(2), "{nothing:?}");
     assert!(nothing.stderr.contains("--views 30M --per-machine 69"), "{}", nothing.stderr);
+}
+
+#[test]
+fn plan_finds_the_capacity_in_a_run_with_more_and_more_users() {
+    // A server of one thread that takes 5 ms for each request, whoever asks: 200 per second.
+    let listen = slow_server();
+    let run = Scratch::new("plan-stages.json", "");
+    let load = format!("http://{listen}/");
+    let stages = ["--stages", "0:2,7s:2,0:4,7s:4", "--new-connections", "--json", run.path()];
+    let finished = executable::run(&[&["load", &load], &stages[..]].concat());
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    let target = ["plan", "--requests", "10k", "--from", run.path(), "--json", "-"];
+    let plan = json_of(&executable::run(&target));
+    assert_eq!(plan["requests"]["bound"], "reached", "{plan}");
+    assert!(plan["machines"].is_u64(), "{plan}");
+    // One user, who waits as long for each answer, shows no limit.
+    let one = ["--connections", "1", "--requests", "50", "--json", run.path()];
+    let finished = executable::run(&[&["load", &load], &one[..]].concat());
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    let plan = json_of(&executable::run(&target));
+    assert_eq!((&plan["requests"]["bound"], &plan["machines"]), (&"at_least".into(), &Value::Null));
+}
+
+/// Answers one connection after the other, each after 5 ms. Its thread ends with the process.
+fn slow_server() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let listen = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let mut head = [0; 1024];
+            if stream.read(&mut head).is_ok_and(|length| length > 0) {
+                thread::sleep(Duration::from_millis(5));
+                let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+                let _ = stream.write_all(answer);
+            }
+        }
+    });
+    listen
 }
 
 #[test]
@@ -110,11 +153,15 @@ fn runs_of_requests_can_be_compared_and_planned_from() {
     let unlike = executable::run(&["load", "compare", one.path(), fewer.path()]);
     assert_eq!(unlike.code, Some(2), "different numbers of users are not comparable: {unlike:?}");
     let run = read(&one);
-    let plan =
-        json_of(&executable::run(&["plan", "--views", "1M", "--from", one.path(), "--json", "-"]));
+    let target = ["plan", "--requests", "900M", "--from", one.path()];
+    let plan = json_of(&executable::run(&[&target[..], &["--json", "-"]].concat()));
     let served = 200.0 / run["seconds"].as_f64().unwrap();
     let each = plan["requests"]["per_machine"].as_f64().unwrap();
     assert!((each - served).abs() < served * 1e-6, "{plan}: {run}");
+    // Four users in a closed loop do not show what the server can serve.
+    assert_eq!((&plan["requests"]["bound"], &plan["machines"]), (&"at_least".into(), &Value::Null));
+    let text = executable::run(&target).stdout;
+    assert!(text.contains("at least") && text.contains("4 users waited"), "{text}");
 }
 
 /// Runs an echo test that writes its JSON to `file`.

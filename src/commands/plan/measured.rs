@@ -1,4 +1,4 @@
-//! The capacity of one machine as measured by a run, from the JSON that `prove` and `load` write
+//! What a run measured of one machine, from the JSON that `prove` and `load` write
 //! (`docs/protocol/prove-json.md`, `docs/protocol/load-json.md`).
 
 use std::path::Path;
@@ -6,15 +6,16 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
+use super::capacity::{Capacity, RequestRun, Second};
+
 /// Size limit of a result file, in bytes; results have some kilobytes.
 const FILE_BYTES_MAX: u64 = 64 << 20;
 
-/// The measured capacity of one machine, and the cost of connections and messages.
+/// What one machine served, and what connections and messages cost it. `None`: not measured.
 #[derive(Default, Debug)]
 pub(super) struct Measured {
     pub(super) file: String,
-    /// Successful requests per second.
-    pub(super) requests_per_second: Option<f64>,
+    pub(super) capacity: Option<Capacity>,
     /// Memory of the server's process per connection, in bytes.
     pub(super) process_bytes: Option<f64>,
     /// Kernel memory per socket, in bytes; the server has one socket per connection.
@@ -57,7 +58,7 @@ impl Measured {
         connections: Option<u64>,
         messages: Option<u64>,
     ) -> Result<(), &'static str> {
-        if requests && self.requests_per_second.is_none() && connections.or(messages).is_none() {
+        if requests && self.capacity.is_none() && connections.or(messages).is_none() {
             return Err("the run made no requests: give --per-machine RATE, or the JSON of \
                         `standfast load http://…`");
         }
@@ -112,13 +113,9 @@ fn from_proof(value: &Value) -> Measured {
     if message_seconds.is_some() {
         notes.push("CPU per message includes connects and heartbeats".to_owned());
     }
-    let kernel_bytes = value["kernel_bytes_per_socket"].as_f64();
-    if kernel_bytes.is_none() {
-        notes.push("kernel memory was not measured and is not included".to_owned());
-    }
     Measured {
         process_bytes: value["server"]["rss_bytes_per_connection"].as_f64(),
-        kernel_bytes,
+        kernel_bytes: value["kernel_bytes_per_socket"].as_f64(),
         message_seconds,
         notes,
         ..Measured::default()
@@ -129,46 +126,85 @@ fn from_load(value: &Value) -> Measured {
     let watched = &value["watched"];
     let requests = &value["requests"];
     let (ok, failed) = (requests["ok"].as_f64(), requests["failed"].as_f64().unwrap_or(0.0));
-    let well = ok.zip(value["seconds"].as_f64()).filter(|(_, seconds)| *seconds > 0.0);
+    let unsent = requests["unsent"].as_u64().unwrap_or(0);
     let mut notes = Vec::new();
     if failed > 0.0 {
         let all = ok.unwrap_or(0.0) + failed;
         notes.push(format!("{failed} of {all} requests failed and are not counted"));
     }
-    if let Some(unsent) = requests["unsent"].as_u64().filter(|unsent| *unsent > 0) {
-        notes.push(format!(
-            "{unsent} requests of the requested rate were not sent: this was the maximum"
-        ));
-    }
-    let (rate, unsent) = (value["pace"]["rate"].as_f64(), requests["unsent"].as_u64().unwrap_or(0));
-    let is_open = value["pace"]["model"] == "open" || value["scheduling_error"].is_object();
-    if is_open && unsent == 0 && failed == 0.0 && ok.is_some() {
-        let rate = rate.map(|rate| format!(" of {rate} requests per second")).unwrap_or_default();
-        notes.push(format!(
-            "the run used an open model{rate} and all requests were answered: the machine may serve \
-             more, so measure without --rate or with a higher one"
-        ));
-    }
-    if let Some(why) = value["generator"]["saturated"].as_str() {
-        notes.push(format!(
-            "the generator was the bottleneck of that run ({why}): the machine may serve more"
-        ));
-    }
-    let process_bytes = watched["rss_bytes_per_connection"].as_f64();
-    if process_bytes.is_some() {
-        notes.push(
-            "kernel memory is not included in a run of load: add about 4,400 B per socket"
-                .to_owned(),
-        );
+    if unsent > 0 {
+        notes.push(format!("{unsent} requests of the requested rate were not sent"));
     }
     Measured {
-        requests_per_second: well.map(|(ok, seconds)| ok / seconds),
-        process_bytes,
+        capacity: request_run(value).as_ref().and_then(Capacity::of),
+        process_bytes: watched["rss_bytes_per_connection"].as_f64(),
         is_watched: watched.is_object(),
         message_seconds: watched["cpu_ms_per_1000_messages"].as_f64().map(|ms| ms / 1e6),
         notes,
         ..Measured::default()
     }
+}
+
+/// `None` if it was no run of requests.
+fn request_run(value: &Value) -> Option<RequestRun> {
+    let count = |key: &str| value["requests"][key].as_u64();
+    let (ok, failed, unsent) = (count("ok")?, count("failed")?, count("unsent").unwrap_or(0));
+    let seconds = value["seconds"].as_f64().filter(|seconds| *seconds > 0.0)?;
+    let due = ok as f64 + failed as f64 + unsent as f64;
+    let pace = &value["pace"];
+    let model = pace["model"].as_str();
+    Some(RequestRun {
+        good_rate: ok as f64 / seconds,
+        error_share: if due > 0.0 { 1.0 - ok as f64 / due } else { 0.0 },
+        unsent,
+        users: value["users"].as_u64(),
+        is_open: model.map(|model| model == "open"),
+        asked_rate: pace["rate"].as_f64(),
+        interrupted: value["interrupted"].as_bool(),
+        saturated: value["generator"].get("saturated").map(|why| why.as_str().map(str::to_owned)),
+        cores: value["generator"]["cores"].as_f64(),
+        seconds: seconds_of(value),
+    })
+}
+
+/// The time between each two samples after the warm-up, with the users that the stages had then.
+fn seconds_of(value: &Value) -> Vec<Second> {
+    let samples = value["samples"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let is_measured = |sample: &&Value| sample["phase"] == "requests";
+    let measured: Vec<&Value> = samples.iter().filter(is_measured).collect();
+    // Stages begin when the warm-up is over, at its last sample or less than a second later.
+    let warm_up = samples.iter().filter(|sample| sample["phase"] == "warm-up").next_back();
+    let begin = warm_up.and_then(|sample| sample["elapsed_seconds"].as_f64()).unwrap_or(0.0);
+    let stages: Option<Vec<(f64, f64)>> =
+        serde_json::from_value(value["pace"]["stages"].clone()).ok();
+    let users = value["users"].as_f64();
+    let pairs = measured.windows(2).filter_map(|pair| {
+        let [before, after] = pair else { return None };
+        let between = |key: &str| Some(after[key].as_f64()? - before[key].as_f64()?);
+        let elapsed = between("elapsed_seconds").filter(|elapsed| *elapsed > 0.0)?;
+        let middle = after["elapsed_seconds"].as_f64()? - elapsed / 2.0 - begin;
+        let cpu =
+            after["server"]["cpu_seconds"].as_f64().zip(before["server"]["cpu_seconds"].as_f64());
+        Some(Second {
+            users: stages.as_deref().map_or(users, |stages| at(stages, middle))?,
+            rate: between("received")? / elapsed,
+            server_cores: cpu.map(|(after, before)| (after - before) / elapsed),
+        })
+    });
+    pairs.collect()
+}
+
+/// The value of stages at a time after their begin: linear within each, from 0. `None` after the last.
+fn at(stages: &[(f64, f64)], seconds: f64) -> Option<f64> {
+    let (mut left, mut from) = (seconds.max(0.0), 0.0);
+    for (time, to) in stages {
+        if left < *time {
+            return Some(from + (to - from) * left / time);
+        }
+        left -= time;
+        from = *to;
+    }
+    None
 }
 
 fn as_text(value: &Value) -> String {

@@ -150,8 +150,24 @@ fn runs_of_requests_can_be_compared_and_planned_from() {
     let same =
         executable::run(&[&["load", "compare", one.path(), one.path()], &judged[..]].concat());
     assert_eq!((same.code, &json_of(&same)["of"]), (Some(0), &"requests".into()));
-    let unlike = executable::run(&["load", "compare", one.path(), fewer.path()]);
-    assert_eq!(unlike.code, Some(2), "different numbers of users are not comparable: {unlike:?}");
+    let unlike = |named: &str| {
+        let unlike = executable::run(&["load", "compare", one.path(), fewer.path()]);
+        assert!(unlike.code == Some(2) && unlike.stderr.contains(named), "{unlike:?}");
+    };
+    unlike("connections: 4 and 2");
+    for (flags, named) in [
+        (&["--new-connections"][..], "keep alive: yes and no"),
+        (&["--pipeline", "4"], "pipeline: 1 and 4"),
+        (&["--method", "HEAD"], "method: GET and HEAD"),
+        (&["--data", "body", "--accept", "2xx,4xx"], "message bytes: 0 and 4"),
+        (&["--warm-up", "100ms"], "warm up: no and yes"),
+        (&["--rate", "2000"], "closed loop and 2000 per second"),
+    ] {
+        let numbers = ["--requests", "200", "--connections", "4", "--json", fewer.path()];
+        let finished = executable::run(&[&["load", &url], &numbers[..], flags].concat());
+        assert_eq!(finished.code, Some(0), "{finished:?}");
+        unlike(named);
+    }
     let run = read(&one);
     let target = ["plan", "--requests", "900M", "--from", one.path()];
     let plan = json_of(&executable::run(&[&target[..], &["--json", "-"]].concat()));

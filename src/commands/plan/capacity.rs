@@ -31,7 +31,7 @@ pub(super) struct RequestRun {
     pub(super) is_open: Option<bool>,
     /// Requests per second that were asked for.
     pub(super) asked_rate: Option<f64>,
-    pub(super) interrupted: Option<bool>,
+    pub(super) interrupted: bool,
     /// Why the generator was saturated.
     pub(super) saturated: Option<Option<String>>,
     /// Cores of the machine that the generator ran on, which is also that of a watched server.
@@ -104,7 +104,7 @@ impl RequestRun {
         match (&self.saturated, self.interrupted) {
             (Some(Some(why)), _) => Some(format!("the generator was the bottleneck: {why}")),
             (None, _) => Some("it is unknown whether the generator was the bottleneck".to_owned()),
-            (_, Some(true)) => Some("the run was interrupted".to_owned()),
+            (_, true) => Some("the run was interrupted".to_owned()),
             _ if self.error_share > ERRORS_MAX && self.unsent == 0 => Some(format!(
                 "{:.1} % of the requests failed, so this is not a rate that is served",
                 self.error_share * 100.0

@@ -3,7 +3,8 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
+use load::{Outcome, Sample};
 use serde_json::Value;
 
 use super::capacity::{Capacity, RequestRun, Second};
@@ -38,15 +39,16 @@ impl Measured {
         let value = read_json(path)?;
         let measured = if value["verdict"].is_string() && value["server"].is_object() {
             from_proof(&value)
-        } else if value["requests"].is_object() || value["connections"].is_object() {
-            from_load(&value)
         } else if value["rounds"].is_array() {
             bail!("{file} has several rounds: expected the results of one round");
         } else {
-            bail!(
-                "{file} is not a result of `standfast prove` or `standfast load`: expected a file \
-                 written by --json FILE"
-            );
+            let outcome = Outcome::read(value).map_err(|why| {
+                anyhow!(
+                    "{file} is not a result of `standfast prove` or `standfast load`, written by \
+                     --json FILE: {why}"
+                )
+            })?;
+            from_load(&outcome)
         };
         Ok(Measured { file, ..measured })
     }
@@ -122,87 +124,84 @@ fn from_proof(value: &Value) -> Measured {
     }
 }
 
-fn from_load(value: &Value) -> Measured {
-    let watched = &value["watched"];
-    let requests = &value["requests"];
-    let (ok, failed) = (requests["ok"].as_f64(), requests["failed"].as_f64().unwrap_or(0.0));
-    let unsent = requests["unsent"].as_u64().unwrap_or(0);
+fn from_load(outcome: &Outcome) -> Measured {
     let mut notes = Vec::new();
-    if failed > 0.0 {
-        let all = ok.unwrap_or(0.0) + failed;
-        notes.push(format!("{failed} of {all} requests failed and are not counted"));
+    if let Some(of) = &outcome.requests {
+        if of.failed > 0 {
+            let all = of.ok.saturating_add(of.failed);
+            notes.push(format!("{} of {all} requests failed and are not counted", of.failed));
+        }
+        if of.unsent > 0 {
+            notes.push(format!("{} requests of the requested rate were not sent", of.unsent));
+        }
     }
-    if unsent > 0 {
-        notes.push(format!("{unsent} requests of the requested rate were not sent"));
-    }
+    let watched = outcome.watched.as_ref();
+    let message_ms = watched.and_then(|watched| watched.cpu_ms_per_1000_messages());
     Measured {
-        capacity: request_run(value).as_ref().and_then(Capacity::of),
-        process_bytes: watched["rss_bytes_per_connection"].as_f64(),
-        is_watched: watched.is_object(),
-        message_seconds: watched["cpu_ms_per_1000_messages"].as_f64().map(|ms| ms / 1e6),
+        capacity: request_run(outcome).as_ref().and_then(Capacity::of),
+        process_bytes: watched.and_then(|watched| watched.rss_bytes_per_connection()),
+        is_watched: watched.is_some(),
+        message_seconds: message_ms.map(|ms| ms / 1e6),
         notes,
         ..Measured::default()
     }
 }
 
 /// `None` if it was no run of requests.
-fn request_run(value: &Value) -> Option<RequestRun> {
-    let count = |key: &str| value["requests"][key].as_u64();
-    let (ok, failed, unsent) = (count("ok")?, count("failed")?, count("unsent").unwrap_or(0));
-    let seconds = value["seconds"].as_f64().filter(|seconds| *seconds > 0.0)?;
-    let due = ok as f64 + failed as f64 + unsent as f64;
-    let pace = &value["pace"];
-    let model = pace["model"].as_str();
+fn request_run(outcome: &Outcome) -> Option<RequestRun> {
+    let of = outcome.requests.as_ref()?;
+    let seconds = outcome.seconds.filter(|seconds| *seconds > 0.0)?;
+    let due = of.ok as f64 + of.failed as f64 + of.unsent as f64;
+    let pace = &outcome.config.pace;
+    let generator = outcome.generator.as_ref();
     Some(RequestRun {
-        good_rate: ok as f64 / seconds,
-        error_share: if due > 0.0 { 1.0 - ok as f64 / due } else { 0.0 },
-        unsent,
-        users: value["users"].as_u64(),
-        is_open: model.map(|model| model == "open"),
-        asked_rate: pace["rate"].as_f64(),
-        interrupted: value["interrupted"].as_bool(),
-        saturated: value["generator"].get("saturated").map(|why| why.as_str().map(str::to_owned)),
-        cores: value["generator"]["cores"].as_f64(),
-        seconds: seconds_of(value),
+        good_rate: of.ok as f64 / seconds,
+        error_share: if due > 0.0 { 1.0 - of.ok as f64 / due } else { 0.0 },
+        unsent: of.unsent,
+        users: outcome.config.users,
+        is_open: (!pace.model.is_empty()).then(|| pace.is_open()),
+        asked_rate: pace.rate,
+        interrupted: outcome.interrupted,
+        saturated: generator.map(|generator| generator.saturated().map(str::to_owned)),
+        cores: generator.map(|generator| generator.cores() as f64),
+        seconds: seconds_of(outcome),
     })
 }
 
 /// The time between each two samples after the warm-up, with the users that the stages had then.
-fn seconds_of(value: &Value) -> Vec<Second> {
-    let samples = value["samples"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let is_measured = |sample: &&Value| sample["phase"] == "requests";
-    let measured: Vec<&Value> = samples.iter().filter(is_measured).collect();
+fn seconds_of(outcome: &Outcome) -> Vec<Second> {
+    let samples = outcome.samples.samples();
+    let of = |phase: &'static str| samples.iter().filter(move |sample| sample.phase == phase);
+    let measured: Vec<&Sample> = of("requests").collect();
     // Stages begin when the warm-up is over, at its last sample or less than a second later.
-    let warm_up = samples.iter().filter(|sample| sample["phase"] == "warm-up").next_back();
-    let begin = warm_up.and_then(|sample| sample["elapsed_seconds"].as_f64()).unwrap_or(0.0);
-    let stages: Option<Vec<(f64, f64)>> =
-        serde_json::from_value(value["pace"]["stages"].clone()).ok();
-    let users = value["users"].as_f64();
+    let begin = of("warm-up").next_back().map_or(0.0, |sample| sample.elapsed_seconds);
+    let stages = outcome.config.pace.stages.as_deref();
+    let users = outcome.config.users.map(|users| users as f64);
     let pairs = measured.windows(2).filter_map(|pair| {
         let [before, after] = pair else { return None };
-        let between = |key: &str| Some(after[key].as_f64()? - before[key].as_f64()?);
-        let elapsed = between("elapsed_seconds").filter(|elapsed| *elapsed > 0.0)?;
-        let middle = after["elapsed_seconds"].as_f64()? - elapsed / 2.0 - begin;
-        let cpu =
-            after["server"]["cpu_seconds"].as_f64().zip(before["server"]["cpu_seconds"].as_f64());
+        let elapsed = after.elapsed_seconds - before.elapsed_seconds;
+        let received = after.received.checked_sub(before.received).filter(|_| elapsed > 0.0)?;
+        let middle = after.elapsed_seconds - elapsed / 2.0 - begin;
+        let cpu = before.server.zip(after.server);
         Some(Second {
-            users: stages.as_deref().map_or(users, |stages| at(stages, middle))?,
-            rate: between("received")? / elapsed,
-            server_cores: cpu.map(|(after, before)| (after - before) / elapsed),
+            users: stages.map_or(users, |stages| at(stages, middle))?,
+            rate: received as f64 / elapsed,
+            server_cores: cpu.map(|(one, next)| (next.cpu_seconds - one.cpu_seconds) / elapsed),
         })
     });
     pairs.collect()
 }
 
 /// The value of stages at a time after their begin: linear within each, from 0. `None` after the last.
-fn at(stages: &[(f64, f64)], seconds: f64) -> Option<f64> {
+fn at(stages: &[(f64, u64)], seconds: f64) -> Option<f64> {
     let (mut left, mut from) = (seconds.max(0.0), 0.0);
     for (time, to) in stages {
+        let to = *to as f64;
         if left < *time {
             return Some(from + (to - from) * left / time);
         }
         left -= time;
-        from = *to;
+        from = to;
     }
     None
 }

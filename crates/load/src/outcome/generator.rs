@@ -83,6 +83,18 @@ impl Watched {
         Some(Usage { rss_bytes: now.rss_bytes, cpu_seconds: now.cpu_seconds })
     }
 
+    /// Growth of its memory per open connection, in bytes.
+    #[must_use]
+    pub fn rss_bytes_per_connection(&self) -> Option<f64> {
+        self.rss_bytes_per_connection
+    }
+
+    /// CPU time per 1,000 messages received, in milliseconds.
+    #[must_use]
+    pub fn cpu_ms_per_1000_messages(&self) -> Option<f64> {
+        self.cpu_ms_per_1000_messages
+    }
+
     /// Returns memory, CPU and descriptors as texts.
     pub fn figures(&self) -> [String; 3] {
         let (before, after) = (Bytes(self.rss_bytes_before), Bytes(self.rss_bytes));
@@ -249,6 +261,12 @@ impl Generator {
     #[must_use]
     pub fn messages_per_second(&self) -> Option<f64> {
         self.messages_per_second
+    }
+
+    /// Cores of its machine.
+    #[must_use]
+    pub fn cores(&self) -> usize {
+        self.cores
     }
 
     /// Returns the CPU usage as one line.

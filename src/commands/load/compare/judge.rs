@@ -128,7 +128,7 @@ pub(super) struct Comparison {
     of: &'static str,
     pub(super) runs: (usize, usize),
     pub(super) figures: Vec<Row>,
-    /// Null if a file does not record them.
+    /// Null if nothing was due.
     pub(super) errors: Option<Errors>,
     regressed: bool,
     pub(super) notes: Vec<String>,
@@ -142,7 +142,7 @@ impl Comparison {
             .into_iter()
             .filter_map(|figure| Row::new(figure, before, after, tolerance(figure, allowed)));
         let figures: Vec<Row> = rows.collect();
-        let errors = Errors::new(before.errors().as_deref(), after.errors().as_deref(), allowed);
+        let errors = Errors::new(&before.errors(), &after.errors(), allowed);
         if figures.is_empty() && errors.is_none() {
             bail!("{} and {} have no figures in common", before.name(), after.name());
         }
@@ -235,12 +235,7 @@ impl Row {
 }
 
 impl Errors {
-    fn new(
-        before: Option<&[(u64, u64)]>,
-        after: Option<&[(u64, u64)]>,
-        allowed: &[Tolerance],
-    ) -> Option<Errors> {
-        let (before, after) = (before?, after?);
+    fn new(before: &[(u64, u64)], after: &[(u64, u64)], allowed: &[Tolerance]) -> Option<Errors> {
         let sum = |runs: &[(u64, u64)]| {
             runs.iter().fold((0_u64, 0_u64), |(bad, all), (more, of)| {
                 (bad.saturating_add(*more), all.saturating_add(*of))

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
-use serde_json::Value;
+use anyhow::{Result, anyhow, bail};
+use load::{Latency, Outcome};
 
 use super::settings::Settings;
 use crate::commands::plan::read_json;
@@ -79,34 +79,32 @@ impl Figure {
         self != Figure::Max
     }
 
-    fn of(self, kind: Kind, value: &Value) -> Option<f64> {
-        let latency = |key: &str| kind.latency(value)[key].as_f64();
+    fn of(self, kind: Kind, outcome: &Outcome) -> Option<f64> {
+        let latency = |pick: fn(&Latency) -> f64| kind.latency(outcome).map(pick);
+        let watched = outcome.watched.as_ref();
         match self {
-            Figure::Rate => kind.rate(value),
-            Figure::P50 => latency("p50_ms"),
-            Figure::P90 => latency("p90_ms"),
-            Figure::P99 => latency("p99_ms"),
-            Figure::P999 => latency("p999_ms"),
-            Figure::Max => latency("max_ms"),
-            Figure::Connecting => value["connections"]["per_second"].as_f64(),
-            Figure::Memory => value["watched"]["rss_bytes_per_connection"].as_f64(),
-            Figure::Cpu => value["watched"]["cpu_ms_per_1000_messages"].as_f64(),
+            Figure::Rate => kind.rate(outcome),
+            Figure::P50 => latency(|latency| latency.p50_ms),
+            Figure::P90 => latency(|latency| latency.p90_ms),
+            Figure::P99 => latency(|latency| latency.p99_ms),
+            Figure::P999 => latency(|latency| latency.p999_ms),
+            Figure::Max => latency(|latency| latency.max_ms),
+            Figure::Connecting => outcome.connections.per_second,
+            Figure::Memory => watched?.rss_bytes_per_connection(),
+            Figure::Cpu => watched?.cpu_ms_per_1000_messages(),
         }
     }
 }
 
 impl Kind {
-    fn of(value: &Value) -> Option<Kind> {
-        if value["requests"]["ok"].is_u64() {
-            return Some(Kind::Requests);
+    fn of(outcome: &Outcome) -> Kind {
+        match outcome {
+            Outcome { requests: Some(_), .. } => Kind::Requests,
+            Outcome { echo: Some(_), .. } => Kind::Echo,
+            Outcome { churn: Some(_), .. } => Kind::Churn,
+            Outcome { broadcast: Some(_), .. } => Kind::Broadcast,
+            _ => Kind::Held,
         }
-        if !value["connections"]["requested"].is_u64() || !value["held"].is_boolean() {
-            return None;
-        }
-        let sections =
-            [(Kind::Echo, "echo"), (Kind::Churn, "churn"), (Kind::Broadcast, "broadcast")];
-        let found = sections.into_iter().find(|(_, section)| value[section].is_object());
-        Some(found.map_or(Kind::Held, |(kind, _)| kind))
     }
 
     pub(super) fn name(self) -> &'static str {
@@ -128,60 +126,28 @@ impl Kind {
         }
     }
 
-    fn latency(self, value: &Value) -> &Value {
+    fn latency(self, outcome: &Outcome) -> Option<&Latency> {
         match self {
-            Kind::Requests | Kind::Echo => &value["latency"],
-            Kind::Broadcast => &value["broadcast"]["latency"],
-            Kind::Churn => &value["churn"]["latency"],
-            Kind::Held => &value["heartbeats"]["latency"],
+            Kind::Requests | Kind::Echo => outcome.latency.as_ref(),
+            Kind::Broadcast => outcome.broadcast.as_ref()?.latency.as_ref(),
+            Kind::Churn => outcome.churn.as_ref()?.latency.as_ref(),
+            Kind::Held => outcome.heartbeats.as_ref()?.latency.as_ref(),
         }
     }
 
-    /// Good answers per second of requests, messages of an echo, publications.
-    fn rate(self, value: &Value) -> Option<f64> {
+    /// Good answers per second, or publications.
+    fn rate(self, outcome: &Outcome) -> Option<f64> {
+        let rate = outcome.good_rate();
         match self {
-            Kind::Requests => {
-                let ok = value["requests"]["ok"].as_f64()?;
-                let seconds = value["seconds"].as_f64().filter(|seconds| *seconds > 0.0)?;
-                Some(ok / seconds)
-            }
-            Kind::Echo => value["generator"]["messages_per_second"].as_f64(),
-            Kind::Broadcast => value["broadcast"]["reached_rate"].as_f64(),
-            Kind::Churn => value["churn"]["reached_rate"].as_f64(),
+            Kind::Requests => rate.or_else(|| {
+                let seconds = outcome.seconds.filter(|seconds| *seconds > 0.0)?;
+                Some(outcome.requests?.ok as f64 / seconds)
+            }),
+            // Version 1 recorded only how many were sent.
+            Kind::Echo if outcome.version < 2 => outcome.generator.as_ref()?.messages_per_second(),
+            Kind::Echo | Kind::Broadcast | Kind::Churn => rate,
             Kind::Held => None,
         }
-    }
-
-    /// What went wrong, of all that was due; `None` if the file does not say.
-    fn errors(self, value: &Value) -> Option<(u64, u64)> {
-        let count = |section: &str, key: &str| value[section][key].as_u64();
-        let sum = |section: &str, keys: &[&str]| -> Option<u64> {
-            keys.iter().try_fold(0, |sum: u64, key| Some(sum.saturating_add(count(section, key)?)))
-        };
-        let (bad, all) = match self {
-            Kind::Requests => {
-                let bad = sum("requests", &["failed", "unsent"])?;
-                return Some((bad, bad.saturating_add(count("requests", "ok")?)));
-            }
-            Kind::Echo => {
-                let wrong = ["unsent", "lost", "duplicated", "reordered", "corrupted", "late"];
-                (sum("echo", &wrong)?, sum("echo", &["sent", "unsent"])?)
-            }
-            Kind::Broadcast => {
-                let wrong = ["lost", "duplicated", "reordered", "corrupted", "late"];
-                (sum("broadcast", &wrong)?, count("broadcast", "expected")?)
-            }
-            Kind::Churn => {
-                let wrong = ["lost", "duplicated", "reordered", "corrupted", "late", "unexpected"];
-                (sum("churn", &wrong)?, count("churn", "owed")?)
-            }
-            Kind::Held => (0, 0),
-        };
-        // Connections that did not open or ended early are errors of all these runs.
-        let closed = value["closed"].as_object()?.values().filter_map(Value::as_u64);
-        let failed = count("connections", "failed").unwrap_or(0);
-        let bad = closed.fold(bad.saturating_add(failed), u64::saturating_add);
-        Some((bad, all.saturating_add(count("connections", "requested")?)))
     }
 }
 
@@ -193,7 +159,8 @@ struct Run {
     settings: Settings,
     /// In the order of [`Figure::ALL`]; `None`: not measured.
     figures: [Option<f64>; Figure::ALL.len()],
-    errors: Option<(u64, u64)>,
+    /// What went wrong, of all that was due.
+    errors: (u64, u64),
     /// Whether it was interrupted; `None`: the file does not say.
     interrupted: Option<bool>,
     /// Why its generator was saturated; `None`: the file does not say.
@@ -207,18 +174,21 @@ impl Run {
         if value["verdict"].is_string() {
             bail!("{file} is a result of `standfast prove`: expected a result of `standfast load`");
         }
-        let Some(kind) = Kind::of(&value) else {
-            bail!("{file} is not a result of `standfast load`: create one with --json FILE");
-        };
-        let saturated = value["generator"].get("saturated");
+        let outcome = Outcome::read(value).map_err(|why| {
+            anyhow!("{file} is not a result of `standfast load`, written by --json FILE: {why}")
+        })?;
+        let kind = Kind::of(&outcome);
+        let generator = outcome.generator.as_ref();
         Ok(Run {
             file,
             kind,
-            settings: Settings::of(kind, &value),
-            figures: Figure::ALL.map(|figure| figure.of(kind, &value)),
-            errors: kind.errors(&value),
-            interrupted: value["interrupted"].as_bool(),
-            saturated: saturated.map(|why| why.as_str().map(str::to_owned)),
+            settings: Settings::of(kind, &outcome),
+            figures: Figure::ALL.map(|figure| figure.of(kind, &outcome)),
+            errors: (outcome.error_count(), outcome.due_count()),
+            // Files of version 1 recorded it for scenarios only.
+            interrupted: (outcome.version >= 2 || outcome.interrupted)
+                .then_some(outcome.interrupted),
+            saturated: generator.map(|generator| generator.saturated().map(str::to_owned)),
         })
     }
 
@@ -235,10 +205,11 @@ impl Run {
     }
 
     /// Returns what the file should say and does not.
-    fn unknown(&self) -> Vec<&'static str> {
+    fn unknown(&self) -> Vec<String> {
         let interrupted = self.interrupted.is_none().then_some("whether it was interrupted");
         let saturated = self.saturated.is_none().then_some("whether its generator was saturated");
-        self.settings.unknown().iter().copied().chain(interrupted).chain(saturated).collect()
+        let others = interrupted.into_iter().chain(saturated).map(str::to_owned);
+        self.settings.unknown().chain(others).collect()
     }
 }
 
@@ -304,8 +275,8 @@ impl Side {
         self.runs.iter().map(|run| *run.figures.get(at)?).collect()
     }
 
-    /// What went wrong in each run, of all that was due; `None` if one does not say.
-    pub(super) fn errors(&self) -> Option<Vec<(u64, u64)>> {
+    /// What went wrong in each run, of all that was due.
+    pub(super) fn errors(&self) -> Vec<(u64, u64)> {
         self.runs.iter().map(|run| run.errors).collect()
     }
 

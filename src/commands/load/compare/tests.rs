@@ -9,8 +9,9 @@ use serde_json::{Value, json};
 use super::judge::{Comparison, Tolerance};
 use super::run::Side;
 
-/// A result file as the first version of the format wrote it.
+/// Result files as the first version of the format wrote them.
 const ECHO: &str = include_str!("v1/echo.json");
+const REQUESTS: &str = include_str!("v1/requests.json");
 
 /// A run of an echo at `rate` with `p99`.
 fn run(rate: f64, p99: f64) -> Value {
@@ -92,16 +93,17 @@ fn runs_beside_themselves_are_not_worse() {
 fn one_run_each_has_no_interval_however_long_it_is() {
     // Sixty steady seconds, of which those of the second run are all a tenth slower: what the machine did
     // in that minute, or the change. Nothing in two files tells.
-    let seconds = |rate: f64| {
-        let mut value = run(rate, 5.0);
-        let second = |at: u32| {
-            json!({"elapsed_seconds": at, "phase": "echo",
-            "received": rate * f64::from(at), "p50_ms": 1.0, "p99_ms": 5.0, "max_ms": 9.0})
+    let seconds = |rate: u64| {
+        let mut value = run(rate as f64, 5.0);
+        let mut sample = value["samples"][0].clone();
+        let second = |at: u64| {
+            (sample["elapsed_seconds"], sample["received"]) = (at.into(), (rate * at).into());
+            sample.clone()
         };
         value["samples"] = (1..=60).map(second).collect();
         value
     };
-    let (before, after) = (seconds(100.0), seconds(80.0));
+    let (before, after) = (seconds(100), seconds(80));
     let (comparison, value) = compare("long", from_ref(&before), from_ref(&after), &[]);
     assert!(!comparison.regressed() && comparison.is_not_judged(), "{comparison}");
     assert_eq!(row(&value, "rate")["interval"], Value::Null);
@@ -185,11 +187,10 @@ fn rare_errors_of_one_run_each_are_no_verdict() {
 }
 
 #[test]
-fn connections_that_failed_or_ended_are_errors() {
-    for (path, value) in [("closed", json!({"reset": 9})), ("connections.failed", json!(9))] {
-        let (_, value) = compare(path, &[run(1.0, 1.0)], &[with(path, value)], &[]);
-        assert_eq!(value["errors"]["after"], json!([9, 10_010]), "{path}");
-    }
+fn connections_that_ended_are_errors() {
+    let (_, value) =
+        compare("ended", &[run(1.0, 1.0)], &[with("closed", json!({"reset": 9}))], &[]);
+    assert_eq!(value["errors"]["after"], json!([9, 10_010]));
 }
 
 #[test]
@@ -207,40 +208,60 @@ fn files_that_cannot_be_compared_are_refused() {
     assert!("p98=1%".parse::<Tolerance>().unwrap_err().contains("p999"));
 }
 
+/// A run of requests as files of the second version are: those of the first, with all settings.
+fn requests() -> Value {
+    let mut run: Value = serde_json::from_str(REQUESTS).unwrap();
+    run.as_object_mut().unwrap().extend(
+        json!({"version": 2, "standfast": "0.1.0", "interrupted": false, "method": "GET",
+            "keep_alive": true, "pipeline": 1, "message_bytes": 0, "duration_seconds": 30.0,
+            "warm_up_seconds": 0.0, "settings": [["answer timeout", "30s"]]})
+        .as_object()
+        .unwrap()
+        .clone(),
+    );
+    run["connections"]["requested"] = 4.into();
+    run["target"] = json!(["http://a:1/x?k=…"]);
+    run
+}
+
 #[test]
 fn runs_with_other_settings_are_not_compared() {
-    let settings = json!({"method": "GET", "body_bytes": 0, "new_connections": false, "pipeline": 1,
-        "duration_seconds": 30.0, "warm_up_seconds": 0.0, "message_bytes": 20});
     let set = |key: &str, value: Value| {
-        let mut all = settings.clone();
-        all[key] = value;
-        with("settings", all)
+        let mut run = requests();
+        run[key] = value;
+        run
     };
-    let one = side("settings", &[with("settings", settings.clone())]).unwrap();
+    let mut users = requests();
+    users["connections"]["requested"] = 20.into();
+    let mut warmed = requests();
+    warmed["requests"]["warm_up"] = 5.into();
+    let one = side("settings", &[requests()]).unwrap();
     for (name, other, named) in [
-        ("connections", with("connections.requested", 20), "connections: 10 and 20"),
-        ("kind", with("echo", Value::Null), "kind: echo messages and held connections"),
-        ("rate", with("pace", json!({"model": "open", "rate": 20.0})), "20 per second"),
-        ("path", with("target", json!(["ws://a:1/y"])), "/y"),
-        ("query", with("target", json!(["ws://a:1/x"])), "and ws /x"),
-        ("count", with("target", json!(["ws://a/x?k=…", "ws://b/x?k=…"])), "target"),
-        ("tls", with("target", json!(["wss://a:1/x?k=…"])), "wss /x"),
-        ("scenario", with("scenario", "folder/a.toml"), "scenario: none and a.toml"),
+        ("users", users, "connections: 4 and 20"),
+        ("warmed", warmed, "warm up: no and yes"),
+        ("kind", run(1.0, 1.0), "kind: requests and echo messages"),
+        ("rate", set("pace", json!({"model": "open", "rate": 20.0})), "20 per second"),
+        ("path", set("target", json!(["http://a:1/y"])), "/y"),
+        ("query", set("target", json!(["http://a:1/x"])), "and http /x"),
+        ("count", set("target", json!(["http://a/x?k=…", "http://b/x?k=…"])), "target"),
+        ("tls", set("target", json!(["https://a:1/x?k=…"])), "https /x"),
+        ("scenario", set("scenario", "folder/a.toml".into()), "scenario: none and a.toml"),
         ("method", set("method", "PUT".into()), "method: GET and PUT"),
-        ("body", set("body_bytes", 9.into()), "body bytes: 0 and 9"),
-        ("size", set("message_bytes", 1024.into()), "message bytes: 20 and 1024"),
-        ("alive", set("new_connections", true.into()), "new connections: no and yes"),
+        ("size", set("message_bytes", 9.into()), "message bytes: 0 and 9"),
+        ("alive", set("keep_alive", false.into()), "keep alive: yes and no"),
         ("pipeline", set("pipeline", 8.into()), "pipeline: 1 and 8"),
         ("duration", set("duration_seconds", 61.0.into()), "duration seconds: 30.0 and 61.0"),
+        ("number", set("duration_seconds", Value::Null), "duration seconds: 30.0 and none"),
         ("warm-up", set("warm_up_seconds", 1.0.into()), "warm up seconds: 0.0 and 1.0"),
+        ("timeout", set("settings", json!([["answer timeout", "1s"]])), "timeout: 30s and 1s"),
     ] {
         let why = one.differs_from(&side(name, from_ref(&other)).unwrap()).unwrap_or_default();
         assert!(why.contains(named), "{name}: {why}");
-        let mixed = side(&format!("mixed-{name}"), &[with("settings", settings.clone()), other]);
+        let mixed = side(&format!("mixed-{name}"), &[requests(), other]);
         assert!(mixed.err().unwrap().to_string().contains("not repetitions"), "{name}");
     }
     for (name, other) in [
-        ("elsewhere", with("target", json!(["ws://b:2/x?k=…"]))),
+        ("elsewhere", set("target", json!(["http://b:2/x?k=…"]))),
         ("longer", set("duration_seconds", 60.0.into())),
     ] {
         assert_eq!(one.differs_from(&side(name, &[other]).unwrap()), None, "{name}");
@@ -263,20 +284,19 @@ fn interrupted_and_saturated_runs_are_not_compared() {
 
 #[test]
 fn what_a_file_does_not_record_is_noted() {
-    let recorded = || {
-        let mut value = with("settings", json!({"message_bytes": 20}));
-        value["interrupted"] = false.into();
-        vec![value]
-    };
-    let (comparison, value) = compare("recorded", &recorded(), &recorded(), &[]);
+    let (comparison, value) = compare("recorded", &[requests()], &[requests()], &["p99=1%"]);
     assert_eq!(value["notes"], json!([]), "{comparison}");
-    let mut older = run(100.0, 5.0);
+    let mut older: Value = serde_json::from_str(REQUESTS).unwrap();
     for key in ["pace", "target", "generator"] {
         older.as_object_mut().unwrap().remove(key);
     }
-    let (comparison, value) = compare("older", &recorded(), &[older], &["p99=1%"]);
+    let (comparison, value) = compare("older", &[requests()], &[older], &["p99=1%"]);
     let notes = value["notes"].to_string();
-    for unknown in ["message size", "pace", "target", "interrupted", "saturated"] {
+    for unknown in ["message bytes", "method", "pace", "target", "interrupted", "saturated"] {
         assert!(notes.contains(unknown), "{unknown}: {comparison}");
     }
+    let mut later = requests();
+    later["version"] = 99.into();
+    let error = format!("{:#}", side("later", &[later]).err().unwrap());
+    assert!(error.contains("version 99"), "{error}");
 }

@@ -7,9 +7,9 @@ use capacity::{Bytes, Count};
 use serde::Serialize;
 
 use super::Args;
-use super::capacity::{Bound, Capacity};
 use super::machines::Machines;
 use super::measured::Measured;
+use super::request_rate::{Bound, Capacity};
 
 const DAY_SECONDS: f64 = 86_400.0;
 

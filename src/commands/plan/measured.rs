@@ -7,7 +7,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use load::{Outcome, Sample};
 use serde_json::Value;
 
-use super::capacity::{Capacity, RequestRun, Second};
+use super::request_rate::{Capacity, RequestRun, Second};
 
 /// Size limit of a result file, in bytes; results have some kilobytes.
 const FILE_BYTES_MAX: u64 = 64 << 20;

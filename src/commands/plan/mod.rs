@@ -5,10 +5,10 @@
 //! It is not a model: it multiplies and divides. What does not scale linearly (a database, a lock)
 //! shows only in a run with more load.
 
-mod capacity;
 mod figures;
 mod machines;
 mod measured;
+mod request_rate;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

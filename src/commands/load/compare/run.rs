@@ -135,6 +135,18 @@ impl Kind {
         }
     }
 
+    /// Returns whether anything was answered, received or, where nothing is sent, opened.
+    fn is_answered(self, outcome: &Outcome) -> bool {
+        let received = match self {
+            Kind::Requests => outcome.requests.map(|of| of.answered),
+            Kind::Echo => outcome.echo.as_ref().map(|of| of.received),
+            Kind::Broadcast => outcome.broadcast.as_ref().map(|of| of.received),
+            Kind::Churn => outcome.churn.as_ref().map(|of| of.received),
+            Kind::Held => outcome.connections.opened.or(outcome.connections.open),
+        };
+        received.is_some_and(|received| received > 0)
+    }
+
     /// Good answers per second, or publications.
     fn rate(self, outcome: &Outcome) -> Option<f64> {
         let rate = outcome.good_rate();
@@ -161,6 +173,7 @@ struct Run {
     figures: [Option<f64>; Figure::ALL.len()],
     /// What went wrong, of all that was due.
     errors: (u64, u64),
+    answered: bool,
     /// Whether it was interrupted; `None`: the file does not say.
     interrupted: Option<bool>,
     /// Why its generator was saturated; `None`: the file does not say.
@@ -185,6 +198,7 @@ impl Run {
             settings: Settings::of(kind, &outcome),
             figures: Figure::ALL.map(|figure| figure.of(kind, &outcome)),
             errors: (outcome.error_count(), outcome.due_count()),
+            answered: kind.is_answered(&outcome),
             // Files of version 1 recorded it for scenarios only.
             interrupted: (outcome.version >= 2 || outcome.interrupted)
                 .then_some(outcome.interrupted),
@@ -255,6 +269,7 @@ impl Side {
     }
 
     /// Returns why the two are not compared: runs without a meaning of their own, or with other settings.
+    /// Nothing answered after the change is a result, nothing before it no basis.
     pub(super) fn differs_from(&self, other: &Side) -> Option<String> {
         let unfit = self.runs.iter().chain(&other.runs).find_map(Run::unfit);
         let differences = || {
@@ -262,7 +277,11 @@ impl Side {
             let all = one.settings.differences(&other.settings);
             (!all.is_empty()).then(|| all.join("; "))
         };
-        unfit.or_else(differences)
+        let dead = || {
+            let dead = self.runs.iter().find(|run| !run.answered)?;
+            Some(format!("nothing was answered in the run of {}", dead.file))
+        };
+        unfit.or_else(differences).or_else(dead)
     }
 
     pub(super) fn count(&self) -> usize {

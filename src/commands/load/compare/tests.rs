@@ -283,6 +283,23 @@ fn interrupted_and_saturated_runs_are_not_compared() {
 }
 
 #[test]
+fn nothing_answered_is_no_basis_and_a_regression() {
+    let mut dead = requests();
+    dead["requests"] = json!({"ok": 0, "failed": 600, "sent": 0, "answered": 0, "unfinished": 0,
+        "unsent": 0, "warm_up": 0, "redirects": 0});
+    dead["latency"] = Value::Null;
+    let [dead_side, one] = ["dead", "alive"]
+        .map(|name| side(name, &[if name == "dead" { dead.clone() } else { requests() }]).unwrap());
+    let why = dead_side.differs_from(&one).unwrap_or_default();
+    assert!(why.contains("nothing was answered"), "{why}");
+    for count in [1, 2] {
+        let (before, after) = (vec![requests(); count], vec![dead.clone(); count]);
+        let (comparison, _) = compare(&format!("dead{count}"), &before, &after, &[]);
+        assert!(comparison.regressed(), "{comparison}");
+    }
+}
+
+#[test]
 fn what_a_file_does_not_record_is_noted() {
     let (comparison, value) = compare("recorded", &[requests()], &[requests()], &["p99=1%"]);
     assert_eq!(value["notes"], json!([]), "{comparison}");

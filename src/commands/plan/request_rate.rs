@@ -4,6 +4,7 @@
 //!
 //! Not here: reading files, and the calculation.
 
+use capacity::Count;
 use serde::Serialize;
 
 /// A second of the run, at most a few: rates between two samples.
@@ -155,8 +156,9 @@ impl RequestRun {
             users => format!("{users} users"),
         });
         if let Some((most, all, half)) = self.growth() {
+            let [most, all, half] = [most, all, half].map(|value| Count(value.round() as u64));
             return format!(
-                "{most:.0} users got {all:.0} answers per second, half of them or less {half:.0}"
+                "{most} users got {all} answers per second, half of them or less {half}"
             );
         }
         match (self.is_open, self.asked_rate) {

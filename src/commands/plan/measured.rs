@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
-use load::{Outcome, Sample};
+use load::{Outcome, Sample, Usage};
 use serde_json::Value;
 
 use super::request_rate::{Capacity, RequestRun, Second};
@@ -182,11 +182,14 @@ fn seconds_of(outcome: &Outcome) -> Vec<Second> {
         let elapsed = after.elapsed_seconds - before.elapsed_seconds;
         let received = after.received.checked_sub(before.received).filter(|_| elapsed > 0.0)?;
         let middle = after.elapsed_seconds - elapsed / 2.0 - begin;
-        let cpu = before.server.zip(after.server);
+        let cores = |of: fn(&Sample) -> Option<Usage>| {
+            Some((of(after)?.cpu_seconds - of(before)?.cpu_seconds) / elapsed)
+        };
         Some(Second {
             users: stages.map_or(users, |stages| at(stages, middle))?,
             rate: received as f64 / elapsed,
-            server_cores: cpu.map(|(one, next)| (next.cpu_seconds - one.cpu_seconds) / elapsed),
+            server_cores: cores(|sample| sample.server),
+            generator_cores: cores(|sample| sample.client),
         })
     });
     pairs.collect()

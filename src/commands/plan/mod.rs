@@ -365,6 +365,16 @@ mod tests {
         assert_eq!(figures["requests"]["bound"], "reached", "{text}");
         assert!(text.contains("the server used 1.9 of 2 cores"), "{text}");
         assert_eq!(busy(1.7).1["requests"]["bound"], "at_least");
+        // The generator took what the server did not get: alone it may serve more.
+        let mut shared = staircase(&[(16, 70), (32, 70)]);
+        for sample in shared["samples"].as_array_mut().unwrap() {
+            let second = sample["elapsed_seconds"].as_f64().unwrap();
+            sample["server"]["cpu_seconds"] = (second * 1.2).into();
+            sample["client"]["cpu_seconds"] = (second * 0.7).into();
+        }
+        let (text, figures) = from("shared", &shared);
+        assert_eq!(figures["requests"]["bound"], "at_least", "{text}");
+        assert!(text.contains("server and generator together used 1.9 of 2 cores"), "{text}");
     }
 
     #[test]

@@ -16,6 +16,8 @@ pub(super) struct Second {
     pub(super) rate: f64,
     /// CPU of the server, in cores; `None` if it was not watched.
     pub(super) server_cores: Option<f64>,
+    /// CPU of the generator.
+    pub(super) generator_cores: Option<f64>,
 }
 
 /// What a run of requests was asked for, and what it did. `None` is unknown.
@@ -63,7 +65,7 @@ pub(super) struct Capacity {
     pub(super) from: String,
 }
 
-/// CPU of the watched server from which it has none left, as a share of all cores.
+/// CPU in use from which none is left, as a share of all cores.
 const BUSY: f64 = 0.9;
 /// Twice the users, or more, with less than this growth of the rate: the server is saturated.
 const GROWTH: f64 = 0.1;
@@ -87,15 +89,16 @@ impl Capacity {
         if let Some(why) = run.unfit() {
             return at_least(why);
         }
-        if let Some(capacity) = run.plateau() {
-            return Some(capacity);
-        }
-        if let Some(cores) = run.busy_cores() {
-            let all = run.cores.unwrap_or(0.0);
+        if let Some((cores, all)) = run.busy_cores(|second| second.server_cores) {
             let from = format!("the server used {cores:.1} of {all} cores");
             return Some(Capacity { rate, bound: Bound::Reached, from });
         }
-        at_least(run.asked())
+        let both = |second: &Second| Some(second.server_cores? + second.generator_cores?);
+        if let Some((cores, all)) = run.busy_cores(both) {
+            let from = "server and generator together used";
+            return at_least(format!("{from} {cores:.1} of {all} cores"));
+        }
+        run.plateau().or_else(|| at_least(run.asked()))
     }
 }
 
@@ -141,12 +144,11 @@ impl RequestRun {
         })
     }
 
-    /// The cores that the watched server used, if that is nearly all.
-    fn busy_cores(&self) -> Option<f64> {
-        let used: Option<Vec<f64>> =
-            self.seconds.iter().map(|second| second.server_cores).collect();
-        let used = mean(used?.into_iter())?;
-        (used >= BUSY * self.cores?).then_some(used)
+    /// The mean cores used and all cores, if nearly all were used.
+    fn busy_cores(&self, of: impl Fn(&Second) -> Option<f64>) -> Option<(f64, f64)> {
+        let used: Option<Vec<f64>> = self.seconds.iter().map(of).collect();
+        let (used, all) = (mean(used?.into_iter())?, self.cores?);
+        (used >= BUSY * all).then_some((used, all))
     }
 
     /// What the rate came from, as far as the run shows it.

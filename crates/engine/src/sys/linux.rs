@@ -339,7 +339,6 @@ impl Linux {
     }
 }
 
-/// An integer option of a socket itself.
 /// Starts a non-blocking connect, from any port of `source` if given.
 pub(super) fn start_connect(
     destination: SocketAddr,
@@ -366,6 +365,7 @@ pub(super) fn start_connect(
     }
 }
 
+/// An integer option of a socket itself.
 fn socket_option(fd: Fd, name: i32) -> io::Result<libc::c_int> {
     let mut value: libc::c_int = 0;
     let mut length = size_of::<libc::c_int>() as libc::socklen_t;

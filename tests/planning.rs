@@ -26,24 +26,18 @@ fn plan_prints_the_example_of_its_docs_page() {
 }
 
 #[test]
-fn plan_finds_the_capacity_in_a_run_with_more_and_more_users() {
-    // A server of one thread that takes 5 ms for each request, whoever asks: 200 per second.
+fn one_user_of_a_slow_server_is_not_its_capacity() {
     let listen = slow_server();
-    let run = Scratch::new("plan-stages.json", "");
+    let run = Scratch::new("plan-one-user.json", "");
     let load = format!("http://{listen}/");
-    let stages = ["--stages", "0:2,7s:2,0:4,7s:4", "--new-connections", "--json", run.path()];
-    let finished = executable::run(&[&["load", &load], &stages[..]].concat());
-    assert_eq!(finished.code, Some(0), "{finished:?}");
-    let target = ["plan", "--requests", "10k", "--from", run.path(), "--json", "-"];
-    let plan = json_of(&executable::run(&target));
-    assert_eq!(plan["requests"]["bound"], "reached", "{plan}");
-    assert!(plan["machines"].is_u64(), "{plan}");
-    // One user, who waits as long for each answer, shows no limit.
     let one = ["--connections", "1", "--requests", "50", "--json", run.path()];
     let finished = executable::run(&[&["load", &load], &one[..]].concat());
     assert_eq!(finished.code, Some(0), "{finished:?}");
-    let plan = json_of(&executable::run(&target));
+    let target = ["plan", "--requests", "10k", "--from", run.path()];
+    let plan = json_of(&executable::run(&[&target[..], &["--json", "-"]].concat()));
     assert_eq!((&plan["requests"]["bound"], &plan["machines"]), (&"at_least".into(), &Value::Null));
+    let text = executable::run(&target).stdout;
+    assert!(text.contains("at least") && text.contains("answer        at most"), "{text}");
 }
 
 /// Answers one connection after the other, each after 5 ms. Its thread ends with the process.
@@ -145,6 +139,7 @@ fn runs_of_requests_can_be_compared_and_planned_from() {
         let numbers = ["--requests", "200", "--connections", connections, "--json", file.path()];
         let finished = executable::run(&[&["load", &url], &numbers[..]].concat());
         assert_eq!(finished.code, Some(0), "{finished:?}");
+        forget_generator(file);
     }
     let judged = ["--max-regression", "p50=0%", "--json", "-"];
     let same =
@@ -166,6 +161,7 @@ fn runs_of_requests_can_be_compared_and_planned_from() {
         let numbers = ["--requests", "200", "--connections", "4", "--json", fewer.path()];
         let finished = executable::run(&[&["load", &url], &numbers[..], flags].concat());
         assert_eq!(finished.code, Some(0), "{finished:?}");
+        forget_generator(&fewer);
         unlike(named);
     }
     let run = read(&one);
@@ -177,7 +173,7 @@ fn runs_of_requests_can_be_compared_and_planned_from() {
     // Four users in a closed loop do not show what the server can serve.
     assert_eq!((&plan["requests"]["bound"], &plan["machines"]), (&"at_least".into(), &Value::Null));
     let text = executable::run(&target).stdout;
-    assert!(text.contains("at least") && text.contains("4 users waited"), "{text}");
+    assert!(text.contains("at least") && text.contains("unknown whether the generator"), "{text}");
 }
 
 /// Runs an echo test that writes its JSON to `file`.
@@ -186,6 +182,14 @@ fn echo(server: &Server, file: &Scratch, more: &[&str]) {
     let numbers = ["--connections", "20", "--messages", "50", "--json", file.path()];
     let finished = executable::run(&[&["load", &url], &numbers[..], more].concat());
     assert_eq!(finished.code, Some(0), "{finished:?}");
+    forget_generator(file);
+}
+
+/// On a busy machine the generator may have been saturated, and such a run is not compared.
+fn forget_generator(file: &Scratch) {
+    let mut run = read(file);
+    run["generator"] = Value::Null;
+    file.write(&run.to_string());
 }
 
 fn read(file: &Scratch) -> Value {

@@ -187,6 +187,9 @@ impl Run {
         if value["verdict"].is_string() {
             bail!("{file} is a result of `standfast prove`: expected a result of `standfast load`");
         }
+        if value["rounds"].is_array() {
+            bail!("{file} has several rounds: expected the results of one round");
+        }
         let outcome = Outcome::read(value).map_err(|why| {
             anyhow!("{file} is not a result of `standfast load`, written by --json FILE: {why}")
         })?;
@@ -202,7 +205,7 @@ impl Run {
             // Files of version 1 recorded it for scenarios only.
             interrupted: (outcome.version >= 2 || outcome.interrupted)
                 .then_some(outcome.interrupted),
-            saturated: generator.map(|generator| generator.saturated().map(str::to_owned)),
+            saturated: generator.map(|generator| generator.saturated().map(Into::into)),
         })
     }
 

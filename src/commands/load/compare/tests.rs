@@ -198,6 +198,7 @@ fn files_that_cannot_be_compared_are_refused() {
     for (name, value, named) in [
         ("none", json!({"a": 1}), "not a result of `standfast load`"),
         ("proof", json!({"verdict": "HELD"}), "prove"),
+        ("rounds", json!({"rounds": []}), "several rounds"),
     ] {
         let error = format!("{:#}", side(name, &[value]).err().unwrap());
         assert!(error.contains(named), "{error}");

@@ -294,10 +294,10 @@ impl<W: Write> Control<W> {
             self.emit(&Event::Expecting { publisher, expected })?;
         }
         if let Some(publisher) = self.receive
-            && counts.publications >= self.run.expected()
+            && counts.delivery.received >= self.run.expected()
         {
             self.receive = None;
-            let (received, duplicated) = (counts.publications, counts.publications_duplicated);
+            let (received, duplicated) = (counts.delivery.received, counts.delivery.duplicated);
             self.emit(&Event::Received { publisher, received, duplicated })?;
         }
         if self.churn && self.run.tend_churn()? {
@@ -328,8 +328,8 @@ impl<W: Write> Control<W> {
             unanswered_sockets: counts.unanswered_sockets(),
             messages_sent: counts.echo_sent,
             messages_received: counts.echo_received,
-            publications: counts.publications,
-            publications_duplicated: counts.publications_duplicated,
+            publications: counts.delivery.received,
+            publications_duplicated: counts.delivery.duplicated,
             errors: counts.errors().into_iter().map(|(kind, n)| (kind.to_owned(), n)).collect(),
             p50_ms: latency.map(|latency| latency.p50_ms),
             p99_ms: latency.map(|latency| latency.p99_ms),

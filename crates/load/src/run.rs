@@ -15,7 +15,7 @@ use engine::invariant;
 use engine::sys::process;
 use engine::{Limits, Plan, Tables, Workers};
 
-use crate::delivery::checker::Expect;
+use crate::delivery::receivers::Expect;
 use crate::delivery::spread::{Spread, Times};
 use crate::outcome::Outcome;
 use crate::outcome::cable::CableSummary;
@@ -476,7 +476,7 @@ impl Run {
     pub fn recorder(&self) -> Recorder {
         let mut merged = Recorder::default();
         for metrics in &self.all_metrics {
-            merged.merge(&metrics.recorder());
+            metrics.add_times(&mut merged);
         }
         merged
     }
@@ -547,6 +547,7 @@ impl Run {
     /// # Errors
     /// The error that made a worker fail.
     pub fn finish(self, config: &Config, how: Close) -> io::Result<Outcome> {
+        self.flush_times();
         let outcome = self.outcome(config);
         self.end_connections(how, CLOSE_TIMEOUT);
         if how == Close::Graceful {
@@ -554,6 +555,21 @@ impl Run {
         }
         self.workers.drain(Duration::ZERO)?;
         Ok(outcome)
+    }
+
+    /// Makes the workers pass on all times.
+    fn flush_times(&self) {
+        for worker in self.busy() {
+            self.post_order(worker, Order::Flush);
+        }
+        let over_ns = process::now_ns() + JUDGE_TIMEOUT.as_nanos() as u64;
+        let flushed = || {
+            let mut busy = self.busy().filter_map(|worker| self.all_metrics.get(worker));
+            busy.all(|metrics| metrics.is_flushed())
+        };
+        while !flushed() && !self.workers.any_ended() && process::now_ns() < over_ns {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     fn end_connections(&self, how: Close, timeout: Duration) {

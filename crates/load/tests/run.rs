@@ -266,7 +266,8 @@ fn broadcasts_are_counted_at_every_receiver() {
     assert_eq!(until("expecting")["expected"], expected);
     for sequence in 0..messages as u32 {
         let published_ns = engine::sys::process::now_ns();
-        server.publish(publication::encode(&Publication { publisher, sequence, published_ns }, 0));
+        server
+            .publish(publication::encode(&Publication::new(publisher, sequence, published_ns), 0));
     }
     while until("row")["publications"] != expected - 1 {}
     tell(json!({ "finish": "abort" }));

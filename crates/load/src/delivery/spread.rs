@@ -25,6 +25,15 @@ struct Arrival {
     receivers: u64,
 }
 
+impl Arrival {
+    /// Adds the receipts of other receivers.
+    fn merge(&mut self, other: Arrival) {
+        self.first_ns = self.first_ns.min(other.first_ns);
+        self.last_ns = self.last_ns.max(other.last_ns);
+        self.receivers += other.receivers;
+    }
+}
+
 /// Sequence and publisher, in this order so that the first is among the oldest.
 type Key = (u32, u32);
 
@@ -51,16 +60,28 @@ pub(crate) struct Arrivals {
 impl Arrivals {
     /// Notes the first receipt at a receiver.
     pub(crate) fn note(&mut self, publication: &Publication, now_ns: u64) {
-        let Publication { publisher, sequence, published_ns } = *publication;
-        let key = (sequence, publisher);
-        if self.by_key.len() >= ARRIVALS_MAX && !self.by_key.contains_key(&key) {
+        let Publication { publisher, sequence, published_ns, .. } = *publication;
+        let fresh = Arrival { published_ns, first_ns: now_ns, last_ns: now_ns, receivers: 1 };
+        self.add((sequence, publisher), fresh);
+    }
+
+    /// Takes the arrivals of `newer`, which stays empty.
+    pub(crate) fn merge(&mut self, newer: &mut Arrivals) {
+        self.dropped += std::mem::take(&mut newer.dropped);
+        for (key, arrival) in std::mem::take(&mut newer.by_key) {
+            self.add(key, arrival);
+        }
+    }
+
+    fn add(&mut self, key: Key, new: Arrival) {
+        if let Some(known) = self.by_key.get_mut(&key) {
+            return known.merge(new);
+        }
+        if self.by_key.len() >= ARRIVALS_MAX {
             self.by_key.pop_first();
             self.dropped += 1;
         }
-        let fresh = Arrival { published_ns, first_ns: now_ns, last_ns: now_ns, receivers: 0 };
-        let arrival = self.by_key.entry(key).or_insert(fresh);
-        arrival.last_ns = now_ns;
-        arrival.receivers += 1;
+        self.by_key.insert(key, new);
     }
 }
 
@@ -77,15 +98,14 @@ impl Spread {
     pub(crate) fn gather(&mut self, arrivals: &mut Arrivals, receivers: u64) {
         self.dropped += std::mem::take(&mut arrivals.dropped);
         for (key, new) in std::mem::take(&mut arrivals.by_key) {
-            let none = Arrival { receivers: 0, ..new };
-            let known = self.by_key.entry(key).or_insert(none);
-            known.first_ns = known.first_ns.min(new.first_ns);
-            known.last_ns = known.last_ns.max(new.last_ns);
-            known.receivers += new.receivers;
-            if known.receivers >= receivers {
-                let whole = *known;
-                self.by_key.remove(&key);
+            let mut whole = new;
+            if let Some(known) = self.by_key.remove(&key) {
+                whole.merge(known);
+            }
+            if whole.receivers >= receivers {
                 self.time(whole);
+            } else {
+                self.by_key.insert(key, whole);
             }
         }
         while self.by_key.len() > UNDER_WAY_MAX {
@@ -126,7 +146,7 @@ mod tests {
     fn first_and_last_receipt_span_all_workers() {
         let (mut one, mut two, mut spread) =
             (Arrivals::default(), Arrivals::default(), Spread::default());
-        let seventh = Publication { publisher: 1, sequence: 7, published_ns: 10 * MS };
+        let seventh = Publication::new(1, 7, 10 * MS);
         one.note(&seventh, 15 * MS);
         one.note(&seventh, 30 * MS);
         two.note(&seventh, 12 * MS);
@@ -146,7 +166,7 @@ mod tests {
     fn uncollected_publications_are_dropped_and_counted() {
         let mut arrivals = Arrivals::default();
         for sequence in 0..ARRIVALS_MAX as u32 + 5 {
-            arrivals.note(&Publication { publisher: 1, sequence, published_ns: 0 }, 1);
+            arrivals.note(&Publication::new(1, sequence, 0), 1);
         }
         assert_eq!((arrivals.by_key.len(), arrivals.dropped), (ARRIVALS_MAX, 5));
     }

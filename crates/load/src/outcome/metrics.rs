@@ -7,8 +7,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use engine::Counter;
 
+use crate::delivery::checker::{DeliveryCounters, DeliveryCounts};
 use crate::delivery::spread::Arrivals;
 use crate::outcome::sections::Receiver;
+use crate::outcome::timings::Batches;
 use crate::{Cause, Recorder, Series};
 
 /// The most different disconnect reasons that are counted separately.
@@ -20,12 +22,15 @@ macro_rules! counts {
         #[repr(align(128))]
         pub(crate) struct Counts {
             $($(#[$doc])* pub(crate) $name: Counter,)*
+            pub(crate) delivery: DeliveryCounters,
         }
 
         /// The counters of all workers, summed at one moment.
         #[derive(Clone, Default, Debug)]
         pub struct Snapshot {
             $($(#[$doc])* pub $name: u64,)*
+            /// Publications received.
+            pub delivery: DeliveryCounts,
             /// How connections ended.
             pub ends: Ends,
             /// When the last WebSocket opened, in monotonic nanoseconds; 0 before the first.
@@ -36,6 +41,7 @@ macro_rules! counts {
             fn new() -> Self {
                 Counts {
                     $($name: Counter::default(),)*
+                    delivery: DeliveryCounters::default(),
                 }
             }
         }
@@ -43,6 +49,7 @@ macro_rules! counts {
         impl Snapshot {
             fn add(&mut self, counts: &Counts) {
                 $(self.$name += counts.$name.get();)*
+                self.delivery.merge(&counts.delivery.counts());
             }
         }
     };
@@ -115,18 +122,6 @@ counts! {
     late,
     /// Echo messages given up (closed loop).
     given_up,
-    /// Publications of expected publishers received, each counted once per socket.
-    publications,
-    /// Duplicate publications.
-    publications_duplicated,
-    /// Publications received after a later one.
-    publications_reordered,
-    /// Publications received later than allowed.
-    publications_late,
-    /// Publications 64 or more behind the newest of their socket.
-    publications_stale,
-    /// Messages that are no publication of an expected publisher.
-    publications_foreign,
     /// Receivers that lost publications, once judged.
     receivers_short,
     /// Open sockets that are subscribed (gauge).
@@ -153,8 +148,6 @@ counts! {
     churn_owed,
     /// Publications expected and not received.
     churn_lost,
-    /// Messages for subscriptions that had ended or did not exist, or published long before them.
-    churn_unexpected,
     /// Subscribes that were never confirmed.
     churn_unconfirmed,
 }
@@ -205,13 +198,13 @@ impl Snapshot {
         let ends = ends.into_iter().map(|(cause, count)| (cause.name(), count));
         let messages = [
             ("given_up", self.given_up),
-            ("duplicated", self.duplicated + self.publications_duplicated),
-            ("reordered", self.reordered + self.publications_reordered),
-            ("corrupted", self.corrupted),
-            ("late", self.late + self.publications_late),
-            ("stale", self.publications_stale),
+            ("duplicated", self.duplicated + self.delivery.duplicated),
+            ("reordered", self.reordered + self.delivery.reordered),
+            ("corrupted", self.corrupted + self.delivery.corrupted),
+            ("late", self.late + self.delivery.late),
+            ("stale", self.delivery.stale),
             ("rejected", self.rejected),
-            ("unexpected", self.unexpected + self.churn_unexpected),
+            ("unexpected", self.unexpected + self.delivery.unexpected),
             ("lost", self.churn_lost),
         ];
         ends.chain(messages)
@@ -251,6 +244,8 @@ pub(crate) struct Metrics {
     pub(crate) counts: Counts,
     ends: Mutex<Ends>,
     recorder: Mutex<Recorder>,
+    /// Times of received publications, on their way to the recorder.
+    pub(crate) timed: Batches,
     arrivals: Mutex<Arrivals>,
     /// The receivers that lost most, once judged.
     judged: Mutex<Option<Vec<Receiver>>>,
@@ -263,6 +258,8 @@ pub(crate) struct Metrics {
     expecting: AtomicU64,
     /// All connections are closed after the order to finish.
     finished: AtomicBool,
+    /// All times are passed on after the order to do so.
+    flushed: AtomicBool,
 }
 
 impl Metrics {
@@ -271,6 +268,7 @@ impl Metrics {
             counts: Counts::new(),
             ends: Mutex::default(),
             recorder: Mutex::default(),
+            timed: Batches::default(),
             arrivals: Mutex::default(),
             judged: Mutex::default(),
             disconnects: Mutex::default(),
@@ -278,6 +276,7 @@ impl Metrics {
             echo_done: AtomicBool::new(false),
             expecting: AtomicU64::new(0),
             finished: AtomicBool::new(false),
+            flushed: AtomicBool::new(false),
         }
     }
 
@@ -285,7 +284,14 @@ impl Metrics {
         self.recorder().record(series, nanoseconds);
     }
 
-    /// Locks the histograms, for more than one value or to merge them.
+    /// Adds all histograms to `all`.
+    pub(crate) fn add_times(&self, all: &mut Recorder) {
+        let mut recorder = self.recorder();
+        self.timed.take(&mut recorder);
+        all.merge(&recorder);
+    }
+
+    /// Locks the histograms, for more than one value.
     pub(crate) fn recorder(&self) -> MutexGuard<'_, Recorder> {
         self.recorder.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -368,5 +374,13 @@ impl Metrics {
 
     pub(crate) fn set_finished(&self) {
         self.finished.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_flushed(&self) -> bool {
+        self.flushed.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_flushed(&self) {
+        self.flushed.store(true, Ordering::Release);
     }
 }

@@ -16,7 +16,7 @@ pub enum Series {
     ServiceTime,
     /// From ping to pong.
     Heartbeat,
-    /// Publication, from its timestamp to the receipt.
+    /// Publication, from the time it was due to the receipt.
     Broadcast,
     /// Publication, to its first receipt, to its last, and from first to last.
     First,
@@ -37,9 +37,11 @@ pub enum Series {
     Subscribed,
     /// From the due time of a request to its send, if a user was free to send it.
     SendLag,
+    /// Publication, from the time it was sent to the receipt.
+    FromSend,
 }
 
-const SERIES: usize = 13;
+const SERIES: usize = 14;
 const LONGEST_US: u64 = 60_000_000;
 const DIGITS: u8 = 3;
 

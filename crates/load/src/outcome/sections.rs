@@ -159,14 +159,17 @@ pub struct BroadcastSummary {
     pub stale: u64,
     /// Messages that are no publication of this run.
     pub foreign: u64,
-    /// Publication to receipt: the median.
+    /// `latency`: the median.
     pub p50_ms: Option<f64>,
     /// The 99th percentile.
     pub p99_ms: Option<f64>,
     /// The maximum.
     pub last_ms: Option<f64>,
-    /// Publication to receipt.
+    /// From the time a publication was due to its receipt.
     pub latency: Option<Latency>,
+    /// From the time it was sent to its receipt.
+    #[serde(default)]
+    pub from_send: Option<Latency>,
     /// `latency` of everything that was expected, where what was lost took forever.
     #[serde(default)]
     pub latency_of_all: Option<Quantiles>,
@@ -410,24 +413,25 @@ impl RequestRun<'_> {
 
 fn broadcast(expected: Expected, counts: &Snapshot, recorder: &Recorder) -> BroadcastSummary {
     let latency = recorder.latency(Series::Broadcast);
-    let lost = expected.total().saturating_sub(counts.publications);
+    let lost = expected.total().saturating_sub(counts.delivery.received);
     BroadcastSummary {
         published: expected.messages,
         receivers: expected.receivers,
         expected: expected.total(),
-        received: counts.publications,
+        received: counts.delivery.received,
         lost,
         unknown: 0,
-        duplicated: counts.publications_duplicated,
-        reordered: counts.publications_reordered,
-        corrupted: counts.corrupted,
-        late: counts.publications_late,
-        stale: counts.publications_stale,
-        foreign: counts.publications_foreign,
+        duplicated: counts.delivery.duplicated,
+        reordered: counts.delivery.reordered,
+        corrupted: counts.delivery.corrupted,
+        late: counts.delivery.late,
+        stale: counts.delivery.stale,
+        foreign: counts.delivery.foreign,
         p50_ms: latency.map(|latency| latency.p50_ms),
         p99_ms: latency.map(|latency| latency.p99_ms),
         last_ms: latency.map(|latency| latency.max_ms),
         latency,
+        from_send: recorder.latency(Series::FromSend),
         latency_of_all: recorder.quantiles(Series::Broadcast, 0, lost),
         times: Times::default(),
         fanout: None,
@@ -444,6 +448,7 @@ mod tests {
     use wire::Violation;
 
     use super::*;
+    use crate::DeliveryCounts;
     use crate::outcome::judge::judge;
 
     fn of(counts: &Snapshot, expected: Option<Expected>) -> Outcome {
@@ -473,7 +478,7 @@ mod tests {
             echo_sent: 9,
             echo_received: 9,
             echo_answered: 9,
-            publications: 30,
+            delivery: DeliveryCounts { received: 30, ..DeliveryCounts::default() },
             ..Snapshot::default()
         };
         let expected = Expected { publisher: 0, receivers: 10, messages: 3 };

@@ -195,7 +195,8 @@ impl Display for BroadcastSummary {
         write!(f, "{} duplicated, ", self.duplicated)?;
         write!(f, "{} reordered, {} corrupted, ", self.reordered, self.corrupted)?;
         writeln!(f, "{} late, {} stale, {} foreign", self.late, self.stale, self.foreign)?;
-        write_latency(f, "  to receipt  ", self.latency.as_ref())?;
+        write_latency(f, "  from due    ", self.latency.as_ref())?;
+        write_latency(f, "  from send   ", self.from_send.as_ref())?;
         write_latency(f, "  to the first", self.times.to_first.as_ref())?;
         write_latency(f, "  to the last ", self.times.to_last.as_ref())?;
         write_latency(f, "  first–last  ", self.times.first_to_last.as_ref())?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use engine::{Answer, Closed, ConnId, Core, Handler, Incoming, Response, Sys, Target};
 use wire::websocket::{CloseCode, OpCode};
 
-use crate::delivery::checker::{DeliveryChecker, Expect};
+use crate::delivery::receivers::{Expect, Receivers};
 use crate::outcome::metrics::Metrics;
 use crate::transport::cable_client::CableClients;
 use crate::transport::closing::Closing;
@@ -37,6 +37,8 @@ pub(crate) enum Order {
     Churn(ChurnOrder),
     /// Stop the churn and judge the subscriptions.
     StopChurn,
+    /// Pass on all times.
+    Flush,
     /// Close this many open connections, in slot order.
     Retire(u32),
     /// Close all connections.
@@ -59,7 +61,7 @@ pub(crate) struct Client {
 enum Traffic {
     Nothing,
     Echo(EchoRun),
-    Broadcast(DeliveryChecker),
+    Broadcast(Receivers),
     Churn(Churn),
 }
 
@@ -212,7 +214,7 @@ impl Handler for Client {
         match &mut self.traffic {
             Traffic::Nothing | Traffic::Churn(_) => {}
             Traffic::Echo(echo) => echo.message(core, id, opcode, data, &self.metrics),
-            Traffic::Broadcast(checker) => checker.message(core, id, data, &self.metrics),
+            Traffic::Broadcast(receivers) => receivers.message(core, id, data, &self.metrics),
         }
     }
 
@@ -255,13 +257,13 @@ impl Handler for Client {
             Order::Expect(expect) => {
                 let clients = self.subscribers.as_ref();
                 let reached = |slot| clients.is_none_or(|clients| clients.is_subscribed(slot));
-                let checker = DeliveryChecker::begin(core, expect, reached, &self.metrics);
-                self.traffic = Traffic::Broadcast(checker);
+                let receivers = Receivers::begin(core, expect, reached, &self.metrics);
+                self.traffic = Traffic::Broadcast(receivers);
             }
             Order::Publish { nth, data } => self.publish(core, nth, &data),
             Order::Judge(published) => {
-                if let Traffic::Broadcast(checker) = &self.traffic {
-                    checker.judge(core, &published, self.connector.first(), &self.metrics);
+                if let Traffic::Broadcast(receivers) = &mut self.traffic {
+                    receivers.judge(core, &published, self.connector.first(), &self.metrics);
                 }
             }
             Order::Churn(order) => {
@@ -275,6 +277,14 @@ impl Handler for Client {
                 if let Traffic::Churn(churn) = &mut self.traffic {
                     churn.stop(core);
                 }
+            }
+            Order::Flush => {
+                match &mut self.traffic {
+                    Traffic::Broadcast(receivers) => receivers.flush_rest(&self.metrics),
+                    Traffic::Churn(churn) => churn.flush_rest(&self.metrics),
+                    Traffic::Nothing | Traffic::Echo(_) => {}
+                }
+                self.metrics.set_flushed();
             }
             Order::Retire(count) => Self::retire(core, count),
             Order::Finish(how) => {
@@ -298,7 +308,8 @@ impl Handler for Client {
         let traffic_ns = match &mut self.traffic {
             Traffic::Echo(echo) => echo.turn(core, metrics),
             Traffic::Churn(churn) => churn.turn(core, metrics),
-            Traffic::Nothing | Traffic::Broadcast(_) => None,
+            Traffic::Broadcast(receivers) => receivers.turn(core.now_ns(), metrics),
+            Traffic::Nothing => None,
         };
         let close_ns = self.closing.as_mut().and_then(|closing| closing.turn(core, metrics));
         [connect_ns, cable_ns, heartbeat_ns, traffic_ns, close_ns].into_iter().flatten().min()

@@ -97,8 +97,8 @@ impl FanoutRun {
             self.gathered_ns = now_ns;
             self.gather(all_metrics);
         }
-        if counts.publications != self.received {
-            (self.received, self.received_ns) = (counts.publications, now_ns);
+        if counts.delivery.received != self.received {
+            (self.received, self.received_ns) = (counts.delivery.received, now_ns);
         }
         if self.done_ns.is_none() && self.publishers.iter().all(Publisher::is_done) {
             self.done_ns = Some(now_ns);
@@ -106,7 +106,7 @@ impl FanoutRun {
         let Some(done_ns) = self.done_ns else { return false };
         let quiet_ns = QUIET.max(self.fanout.late_after).as_nanos() as u64;
         let all = self.published() * self.receivers;
-        counts.publications >= all
+        counts.delivery.received >= all
             || now_ns > self.received_ns.max(done_ns) + quiet_ns
             || now_ns > done_ns + WAIT.as_nanos() as u64
     }

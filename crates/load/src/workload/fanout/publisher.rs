@@ -178,7 +178,7 @@ fn publish(
             None => (index, next),
         };
         let publisher = Fanout::FIRST_PUBLISHER + which;
-        let publication = Publication { publisher, sequence, published_ns: sent_ns };
+        let publication = Publication { publisher, sequence, due_ns, published_ns: sent_ns };
         let name = stream.map_or("", |(counters, stream)| counters.name(stream));
         let result = transport.publish(name, &publication::encode(&publication, fanout.size));
         let mut stats = shared.stats();

@@ -2,7 +2,7 @@
 //! run ends. Connections are handled in [`crate::workload::requests::exchange`].
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
 
 use engine::invariant;
@@ -86,8 +86,10 @@ pub(crate) struct Requester<D: Driver, S: Script> {
     /// Users below this have begun.
     started: u32,
     /// Users that are ready; the last is used first, so that no more connections are opened than
-    /// needed.
-    idle: Vec<u32>,
+    /// needed, or with `in_turn` the first.
+    idle: VecDeque<u32>,
+    /// Due requests that were not sent, with `in_turn`.
+    skipped: u64,
     /// Whether the sending user was idle when its request was due.
     was_free: bool,
     parked: Vec<u32>,
@@ -129,7 +131,8 @@ impl<D: Driver, S: Script> Requester<D, S> {
             timeout_ns,
             alive: part.users as usize,
             started: 0,
-            idle: Vec::new(),
+            idle: VecDeque::new(),
+            skipped: 0,
             was_free: false,
             parked: Vec::new(),
             wakes: BinaryHeap::new(),
@@ -177,6 +180,10 @@ impl<D: Driver, S: Script> Requester<D, S> {
         if self.schedule.is_staged() && user >= self.schedule.users_at(now_ns) {
             return self.park(core, user);
         }
+        if self.config.in_turn {
+            self.set(user, Activity::Idle);
+            return self.idle.push_back(user);
+        }
         match self.schedule.take(now_ns) {
             NextSend::Due(due_ns) => {
                 // It is late although another user, or this one with pipelining, was free.
@@ -187,7 +194,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
             }
             NextSend::Later => {
                 self.set(user, Activity::Idle);
-                self.idle.push(user);
+                self.idle.push_back(user);
             }
             NextSend::Over => self.retire(core, user),
         }
@@ -425,22 +432,50 @@ impl<D: Driver, S: Script> Requester<D, S> {
     /// Sends the requests that are due. Returns true if more may be due.
     fn send_due<Y: Sys>(&mut self, core: &mut Core<Y, Self>) -> bool {
         for _ in 0..SENDS_PER_TURN {
-            let Some(&user) = self.idle.last() else { return false };
             let now_ns = core.clock_ns();
+            let Some(user) = self.next_idle() else { return self.skip_due(now_ns) };
             match self.schedule.take(now_ns) {
                 NextSend::Due(due_ns) => {
-                    self.idle.pop();
                     self.note_late(due_ns, now_ns);
                     self.was_free = true;
                     self.send(core, user, due_ns, now_ns);
                     self.was_free = false;
                 }
-                NextSend::Later => return false,
-                NextSend::Over => {
-                    self.idle.pop();
-                    self.retire(core, user);
+                NextSend::Later => {
+                    self.return_idle(user);
+                    return false;
                 }
+                NextSend::Over => self.retire(core, user),
             }
+        }
+        true
+    }
+
+    fn next_idle(&mut self) -> Option<u32> {
+        if self.config.in_turn { self.idle.pop_front() } else { self.idle.pop_back() }
+    }
+
+    fn return_idle(&mut self, user: u32) {
+        if self.config.in_turn { self.idle.push_front(user) } else { self.idle.push_back(user) }
+    }
+
+    /// Whether due requests are not sent, as each user has as many in flight as it may.
+    fn is_full(&self) -> bool {
+        let full = |one: &User<D::State>| one.flights.len() >= self.config.pipeline as usize;
+        self.config.in_turn && self.started >= self.part.users && self.users.iter().all(full)
+    }
+
+    /// Skips due requests. Returns true if more may be due.
+    fn skip_due(&mut self, now_ns: u64) -> bool {
+        if !self.is_full() {
+            return false;
+        }
+        for _ in 0..SENDS_PER_TURN {
+            if !matches!(self.schedule.take(now_ns), NextSend::Due(_)) {
+                return false;
+            }
+            self.skipped += 1;
+            self.metrics.set_untaken(self.skipped);
         }
         true
     }
@@ -466,8 +501,8 @@ impl<D: Driver, S: Script> Requester<D, S> {
     /// Stops sending: users without a request end, the others have a grace period.
     fn begin_ending<Y: Sys>(&mut self, core: &mut Core<Y, Self>, now_ns: u64) {
         self.stage = Stage::Ending(now_ns.saturating_add(self.grace_ns()));
-        self.metrics.set_untaken(self.schedule.untaken(now_ns));
-        (self.idle, self.parked) = (Vec::new(), Vec::new());
+        self.metrics.set_untaken(self.skipped + self.schedule.untaken(now_ns));
+        (self.idle, self.parked) = (VecDeque::new(), Vec::new());
         self.started = self.part.users;
         for user in 0..self.part.users {
             let waits = self
@@ -519,7 +554,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
             Stage::Ending(give_up_ns) => give_up_ns,
             _ => self.schedule.until_ns,
         };
-        let due_ns = self.schedule.next_ns().filter(|_| !self.idle.is_empty());
+        let due_ns = self.schedule.next_ns().filter(|_| !self.idle.is_empty() || self.is_full());
         let wake_ns = self.wakes.peek().map(|Reverse((at_ns, ..))| *at_ns);
         let soon_ns = (!self.soon.is_empty()).then_some(now_ns);
         let stage_ns = self.schedule.is_staged().then_some(self.next_stage_ns);

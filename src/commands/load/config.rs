@@ -20,10 +20,12 @@ pub(super) fn config(args: &Args) -> Result<Config> {
     let ways = destinations::ways(args)?;
     let endpoints = urls.iter().map(|url| ways.websocket(url)).collect::<Result<_, _>>();
     let mut endpoints: Vec<Endpoint> = endpoints.map_err(anyhow::Error::msg)?;
-    args.tls.set(&mut endpoints)?;
+    let publish = args.publish_url.as_deref().map(|url| destinations::publish(args, url));
+    let mut publish = publish.transpose()?;
+    args.tls.set(endpoints.iter_mut().chain(&mut publish))?;
     destinations::check_sources(args, &endpoints)?;
     let clients = clients.as_ref();
-    let fanout = fanout(args, &endpoints, clients)?;
+    let fanout = fanout(args, &endpoints, clients, publish)?;
     let echo = if fanout.is_some() { None } else { echo(args, clients)? };
     let stale_after = args.stale_after.unwrap_or(Cable::STALE_AFTER);
     let heartbeat_default = clients.is_none().then_some(Duration::from_secs(30));
@@ -95,21 +97,23 @@ fn fanout(
     args: &Args,
     endpoints: &[Endpoint],
     clients: Option<&Clients>,
+    endpoint: Option<Endpoint>,
 ) -> Result<Option<Fanout>> {
     let Some(rate) = args.fanout else { return Ok(None) };
     if args.echo || args.rate.is_some() {
         bail!("--fanout cannot be combined with --echo or --rate");
     }
-    let publish = match &args.publish_url {
+    let publish = match args.publish_url.as_ref().zip(endpoint) {
         None if args.publish_by_socket => Publish::Socket,
         None => bail!(
             "--fanout needs --publish-url URL (for standfast serve \
              http://127.0.0.1:8090/api/publish) or --publish-by-socket"
         ),
-        Some(url) => Publish::Http(HttpPublish {
-            endpoint: destinations::publish(args, url)?,
+        Some((url, endpoint)) => Publish::Http(HttpPublish {
+            endpoint,
             headers: args.publish_key.iter().chain(&args.publish_header).cloned().collect(),
             body: publish_body(args, endpoints, url, clients)?,
+            in_flight: args.publish_in_flight,
         }),
     };
     if args.publish_by_socket && u64::from(args.publishers) > args.connections {

@@ -8,7 +8,7 @@ use admin::Address;
 use clap::builder::ValueParser;
 use clap::{Subcommand, ValueEnum};
 use load::stages::Stage;
-use load::{Connect, Fanout, Proxy, Resolve, Threshold};
+use load::{Connect, Fanout, HttpPublish, Proxy, Resolve, Threshold};
 
 use super::requests::flags as requests;
 use super::scenario::InitArgs;
@@ -157,7 +157,7 @@ pub(crate) struct Args {
         value_parser = clap::value_parser!(u32).range(1..=i64::from(Fanout::PUBLISHERS_MAX)))]
     pub(super) publishers: u32,
 
-    /// URL to publish to by HTTP POST: http://HOST:PORT/api/publish
+    /// URL to publish to by HTTP POST: http://HOST:PORT/api/publish, or https://
     #[arg(long, value_name = "URL", help_heading = FANOUT, requires = "fanout")]
     pub(super) publish_url: Option<String>,
 
@@ -188,6 +188,12 @@ pub(crate) struct Args {
     /// {"stream":"NAME","data":"\"$DATA\""}]
     #[arg(long, value_name = "TEXT", help_heading = FANOUT, requires = "publish_url")]
     pub(super) publish_body: Option<String>,
+
+    /// Unanswered publications that each publisher may have; a publication that is due beyond them is
+    /// not sent, and counted
+    #[arg(long, value_name = "N", default_value_t = HttpPublish::IN_FLIGHT, help_heading = FANOUT,
+        requires = "publish_url", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(super) publish_in_flight: u32,
 
     /// A message received later than this after its publication counts as late; with --churn also the
     /// time limit for an unsubscribe

@@ -20,6 +20,9 @@ pub struct ChurnSummary {
     pub published: u64,
     /// Publications that were rejected or not answered, by cause.
     pub publish_failed: BTreeMap<String, u64>,
+    /// Publications that were due and not sent, as too many were unanswered.
+    #[serde(default)]
+    pub publish_unsent: Option<u64>,
     /// Publications per second: configured, and reached.
     pub rate: f64,
     /// See `rate`.
@@ -96,6 +99,7 @@ impl ChurnSummary {
             publish_lag: stats.recorder.latency(Series::PublishLag),
             publish: stats.recorder.latency(Series::Publish),
             publish_failed: stats.failed,
+            publish_unsent: Some(stats.unsent),
         }
     }
 
@@ -106,7 +110,7 @@ impl ChurnSummary {
         some.map(|(count, what, _)| format!("{count} {what}")).collect()
     }
 
-    pub(crate) fn shortfalls(&self) -> [CountedShortfall; 9] {
+    pub(crate) fn shortfalls(&self) -> [CountedShortfall; 10] {
         [
             (self.lost, "publications were lost", LOST),
             (self.duplicated, "publications were duplicated", DUPLICATED),
@@ -117,6 +121,7 @@ impl ChurnSummary {
             (self.unexpected, "messages were for subscriptions that did not exist", ANY),
             (self.unconfirmed, "subscribes were not confirmed", ANY),
             (self.publish_failed.values().sum(), "publications were rejected or not answered", ANY),
+            (self.publish_unsent.unwrap_or(0), "publications were due and not sent", ANY),
         ]
     }
 }

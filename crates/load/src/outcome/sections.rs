@@ -189,6 +189,19 @@ pub struct FanoutSummary {
     /// Publications that were rejected or not answered, by cause. Those not answered may have been
     /// published and are expected.
     pub publish_failed: BTreeMap<String, u64>,
+    /// Those that were rejected or could not be sent, and are not expected.
+    #[serde(default)]
+    pub publish_rejected: Option<u64>,
+    /// Those that were sent and not answered.
+    #[serde(default)]
+    pub publish_unanswered: Option<u64>,
+    /// Publications that were unanswered when the run was interrupted: neither expected nor failed.
+    #[serde(default)]
+    pub publish_unknown: Option<u64>,
+    /// Publications that were due and not sent, as each publisher had too many unanswered ones or the
+    /// generator was too slow.
+    #[serde(default)]
+    pub publish_unsent: Option<u64>,
     /// Publications per second: configured, and reached.
     pub rate: f64,
     /// See `rate`.
@@ -305,10 +318,13 @@ impl SocketRun<'_> {
         };
         let sending = self.sending.map(|time| time.as_secs_f64()).filter(|seconds| *seconds > 0.0);
         let sending = sending.filter(|_| echo.is_some());
+        let never = self.fanout.as_ref().map_or(0, |fanout| {
+            [fanout.publish_rejected, fanout.publish_unsent].into_iter().flatten().sum()
+        });
         let mut broadcast = self.expected.map(|expected| BroadcastSummary {
             fanout: self.fanout,
             times: self.times,
-            ..broadcast(expected, counts, recorder)
+            ..broadcast(expected, counts, recorder, never)
         });
         if let Some(broadcast) = broadcast.as_mut().filter(|_| self.interrupted) {
             broadcast.unknown = std::mem::take(&mut broadcast.lost);
@@ -411,7 +427,13 @@ impl RequestRun<'_> {
     }
 }
 
-fn broadcast(expected: Expected, counts: &Snapshot, recorder: &Recorder) -> BroadcastSummary {
+/// `never`: publications that were due and not published.
+fn broadcast(
+    expected: Expected,
+    counts: &Snapshot,
+    recorder: &Recorder,
+    never: u64,
+) -> BroadcastSummary {
     let latency = recorder.latency(Series::Broadcast);
     let lost = expected.total().saturating_sub(counts.delivery.received);
     BroadcastSummary {
@@ -432,7 +454,7 @@ fn broadcast(expected: Expected, counts: &Snapshot, recorder: &Recorder) -> Broa
         last_ms: latency.map(|latency| latency.max_ms),
         latency,
         from_send: recorder.latency(Series::FromSend),
-        latency_of_all: recorder.quantiles(Series::Broadcast, 0, lost),
+        latency_of_all: recorder.quantiles(Series::Broadcast, 0, lost + never * expected.receivers),
         times: Times::default(),
         fanout: None,
     }

@@ -212,6 +212,14 @@ impl Display for BroadcastSummary {
         for (cause, count) in &fanout.publish_failed {
             writeln!(f, "  failed        {count}: {cause}")?;
         }
+        for (count, what) in [
+            (fanout.publish_unsent, "due and not sent"),
+            (fanout.publish_unknown, "not answered before the interruption"),
+        ] {
+            if let Some(count) = count.filter(|count| *count > 0) {
+                writeln!(f, "                {count} {what}")?;
+            }
+        }
         if *receivers_short > 0 {
             writeln!(f, "  {receivers_short} receivers lost some; the worst:")?;
         }

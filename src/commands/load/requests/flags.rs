@@ -77,7 +77,7 @@ pub(crate) struct Flags {
 }
 
 /// Flags that do not apply to requests, by their names in [`crate::commands::load::Args`].
-const OF_SOCKETS: [&str; 31] = [
+const OF_SOCKETS: [&str; 32] = [
     "connect",
     "in_flight",
     "retry",
@@ -101,6 +101,7 @@ const OF_SOCKETS: [&str; 31] = [
     "publish_header",
     "topic",
     "publish_body",
+    "publish_in_flight",
     "late_after",
     "channel",
     "churn",

@@ -4,12 +4,16 @@
 
 use std::io::Write;
 use std::net::{Shutdown, TcpListener};
-use std::sync::OnceLock;
+use std::process::Stdio;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
-use crate::harness::executable;
+use crate::harness::eventually;
+use crate::harness::executable::{self, Running, standfast};
 use crate::harness::http;
 use crate::harness::server::Server;
 use crate::harness::tls_front::Front;
@@ -295,4 +299,33 @@ fn publications_use_https() {
     assert_eq!(finished.code, Some(1), "{finished:?}");
     assert_eq!(summary["broadcast"]["publish_failed"], json!({"tls": 20}), "{summary}");
     assert_eq!(summary["broadcast"]["publish_rejected"], 20, "{summary}");
+}
+
+/// What was unanswered when a run is interrupted may have been accepted or not: it is unknown.
+#[test]
+fn unanswered_publications_of_an_interrupted_run_are_unknown() {
+    let server = Server::start(&[]);
+    let (admin, number) = (server.admin, Arc::new(AtomicU64::new(0)));
+    let arrived = Arc::clone(&number);
+    let door = Web::start(move |got| {
+        if arrived.fetch_add(1, Ordering::SeqCst) >= 20 {
+            std::thread::park_timeout(Duration::from_secs(30));
+        }
+        (http::post(admin, "/api/publish", &got.body).status, Vec::new(), String::new())
+    });
+    let url = format!("ws://{}/topics/fan", server.listen);
+    let publish = format!("http://{}/in", door.address);
+    let few = ["--connections", "5", "--fanout", "100", "--duration", "1h", "--json", "-"];
+    let mut load = standfast(&[&["load", &url, "--publish-url", &publish], &few[..]].concat());
+    let load = Running(load.stdin(Stdio::null()).spawn().unwrap());
+    eventually("one is not answered", || number.load(Ordering::SeqCst) > 20);
+    let pid = Pid::from_raw(load.0.id().try_into().unwrap());
+    kill_process(pid.unwrap(), Signal::INT).unwrap();
+    let finished = executable::finish(load);
+    assert_eq!(finished.code, Some(130), "{finished:?}");
+    let broadcast = &finished.json()["broadcast"];
+    let fields = ["published", "received", "lost", "unknown", "publish_unanswered"];
+    let said = fields.map(|field| broadcast[field].as_u64().unwrap_or(u64::MAX));
+    assert_eq!(said, [20, 100, 0, 0, 0], "{broadcast}");
+    assert!(broadcast["publish_unknown"].as_u64() > Some(0), "{broadcast}");
 }

@@ -89,6 +89,8 @@ pub struct Run {
     expected: Option<Expected>,
     fanout: Option<FanoutRun>,
     judged: Option<(FanoutSummary, Times)>,
+    /// Receipts that were still arriving when a fan-out was interrupted.
+    unknown: Option<u64>,
     churn: Option<ChurnRun>,
     churned: Option<ChurnSummary>,
     /// Messages that echoes are to send, without those limited by time only; `None` without an
@@ -169,6 +171,7 @@ impl Run {
             expected: None,
             fanout: None,
             judged: None,
+            unknown: None,
             churn: None,
             churned: None,
             requested_messages: None,
@@ -402,7 +405,7 @@ impl Run {
     /// Ends a fan-out and blocks until every receiver is judged.
     pub fn finish_fanout(&mut self) {
         let Some(mut fanout) = self.fanout.take() else { return };
-        fanout.stop();
+        fanout.stop(|| self.snapshot().delivery.received);
         if let Some(expected) = &mut self.expected {
             expected.messages = fanout.published();
         }
@@ -419,6 +422,7 @@ impl Run {
         while !judged() && !self.workers.any_ended() && process::now_ns() < over_ns {
             std::thread::sleep(Duration::from_millis(2));
         }
+        self.unknown = Some(fanout.unknown);
         self.judged = Some(fanout.summary(&self.all_metrics, &self.snapshot()));
     }
 
@@ -502,6 +506,7 @@ impl Run {
             interrupted: self.interrupted,
             expected: self.expected,
             fanout,
+            unknown: self.unknown,
             times,
         };
         let mut outcome = run.outcome();

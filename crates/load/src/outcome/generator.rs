@@ -217,7 +217,9 @@ impl Generator {
         // Connections that failed to open send nothing, which is not the generator's fault.
         let c = &outcome.connections;
         let opened = c.requested.saturating_sub(c.failed) as f64 / c.requested.max(1) as f64;
-        let opened = if fanout.is_some() { 1.0 } else { opened };
+        // Nor are publications that were unsent because too many were unanswered.
+        let published = outcome.broadcast.as_ref().map_or(0, |broadcast| broadcast.published);
+        let opened = fanout.map_or(opened, |fanout| fanout.sent_share(published));
         let below =
             |(requested, reached): &(f64, f64)| !on_time && *reached < REACHED * requested * opened;
         let short = requested.zip(reached).filter(below);

@@ -130,8 +130,8 @@ pub struct EchoSummary {
     pub late: u64,
 }
 
-/// Publications at all receivers. received = expected − lost; late and reordered
-/// ones are received too.
+/// Publications at all receivers. received = expected − lost − unknown; late and reordered ones are
+/// received too.
 #[derive(Clone, Default, Debug, Serialize, Deserialize)]
 pub struct BroadcastSummary {
     /// Publications.
@@ -247,6 +247,16 @@ impl FanoutSummary {
     pub fn failed(&self) -> u64 {
         self.publish_failed.values().sum()
     }
+
+    /// The share of due publications that were sent, of which `published` are expected.
+    #[must_use]
+    pub fn sent_share(&self, published: u64) -> f64 {
+        let [rejected, unknown, unsent] =
+            [self.publish_rejected, self.publish_unknown, self.publish_unsent]
+                .map(Option::unwrap_or_default);
+        let sent = published + rejected + unknown;
+        sent as f64 / (sent + unsent).max(1) as f64
+    }
 }
 
 /// A run of WebSockets as its main thread knows it.
@@ -263,6 +273,8 @@ pub(crate) struct SocketRun<'a> {
     pub(crate) interrupted: bool,
     pub(crate) expected: Option<Expected>,
     pub(crate) fanout: Option<FanoutSummary>,
+    /// Receipts of a fan-out that were still arriving when it was interrupted.
+    pub(crate) unknown: Option<u64>,
     pub(crate) times: Times,
 }
 
@@ -327,7 +339,8 @@ impl SocketRun<'_> {
             ..broadcast(expected, counts, recorder, never)
         });
         if let Some(broadcast) = broadcast.as_mut().filter(|_| self.interrupted) {
-            broadcast.unknown = std::mem::take(&mut broadcast.lost);
+            broadcast.unknown = self.unknown.map_or(broadcast.lost, |n| n.min(broadcast.lost));
+            broadcast.lost -= broadcast.unknown;
         }
         let receipts = broadcast.as_ref().and_then(|broadcast| broadcast.latency_of_all);
         Outcome {
@@ -485,6 +498,7 @@ mod tests {
             interrupted: false,
             expected,
             fanout: None,
+            unknown: None,
             times: Times::default(),
         };
         let mut outcome = run.outcome();

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine::Remote;
+use engine::sys::process;
 
 use self::publisher::Publishers;
 use crate::delivery::checker::keep_worst;
@@ -24,6 +25,8 @@ const GATHER_NS: u64 = 250_000_000;
 /// the maximum wait in total.
 const QUIET: Duration = Duration::from_secs(2);
 const WAIT: Duration = Duration::from_secs(30);
+/// The same after an interruption.
+const INTERRUPTED_WAIT_NS: u64 = 2_000_000_000;
 
 /// A running fan-out.
 pub(crate) struct FanoutRun {
@@ -37,6 +40,10 @@ pub(crate) struct FanoutRun {
     /// The number of receipts when it last changed, and when that was.
     received: u64,
     received_ns: u64,
+    /// Nothing more is awaited.
+    over: bool,
+    /// Receipts that were still arriving when an interrupted run ended.
+    pub(crate) unknown: u64,
 }
 
 impl FanoutRun {
@@ -59,6 +66,8 @@ impl FanoutRun {
             done_ns: None,
             received: 0,
             received_ns: now_ns,
+            over: false,
+            unknown: 0,
         })
     }
 
@@ -97,9 +106,10 @@ impl FanoutRun {
         let Some(done_ns) = self.done_ns else { return false };
         let quiet_ns = QUIET.max(self.fanout.late_after).as_nanos() as u64;
         let all = self.published() * self.receivers;
-        counts.delivery.received >= all
+        self.over = counts.delivery.received >= all
             || now_ns > self.received_ns.max(done_ns) + quiet_ns
-            || now_ns > done_ns + WAIT.as_nanos() as u64
+            || now_ns > done_ns + WAIT.as_nanos() as u64;
+        self.over
     }
 
     fn gather(&mut self, all_metrics: &[Arc<Metrics>]) {
@@ -109,9 +119,18 @@ impl FanoutRun {
         }
     }
 
-    /// Stops publishing.
-    pub(crate) fn stop(&mut self) {
+    /// Stops publishing. After an interruption, receipts of what was published are awaited for a moment;
+    /// `received` counts them. Those that are missing are lost if none arrived meanwhile.
+    pub(crate) fn stop(&mut self, received: impl Fn() -> u64) {
         self.publishers.stop();
+        let (all, before) = (self.published() * self.receivers, received());
+        let over_ns = process::now_ns() + INTERRUPTED_WAIT_NS;
+        let mut last = before;
+        while !self.over && last < all && process::now_ns() < over_ns {
+            std::thread::sleep(Duration::from_millis(2));
+            last = received();
+        }
+        self.unknown = if last > before { all.saturating_sub(last) } else { 0 };
     }
 
     /// Returns the summary, after the receivers were judged.

@@ -86,12 +86,7 @@ impl Receivers {
         self.checker.flush(metrics, now_ns)
     }
 
-    /// Passes on the rest of the times.
-    pub(crate) fn flush_rest(&mut self, metrics: &Metrics) {
-        self.checker.flush_rest(metrics);
-    }
-
-    /// Finds the receivers that lost most. `first` is the number in the run of the worker's first
+    /// Finds the receivers that lost most, and passes on the rest of the times. `first` is the number in the run of the worker's first
     /// connection.
     pub(crate) fn judge<S: Sys>(
         &mut self,
@@ -117,7 +112,7 @@ impl Receivers {
             }
         }
         keep_worst(&mut short);
-        self.flush_rest(metrics);
+        self.checker.flush_rest(metrics);
         metrics.set_judged(short);
     }
 }

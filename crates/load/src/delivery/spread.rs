@@ -25,15 +25,6 @@ struct Arrival {
     receivers: u64,
 }
 
-impl Arrival {
-    /// Adds the receipts of other receivers.
-    fn merge(&mut self, other: Arrival) {
-        self.first_ns = self.first_ns.min(other.first_ns);
-        self.last_ns = self.last_ns.max(other.last_ns);
-        self.receivers += other.receivers;
-    }
-}
-
 /// Sequence and publisher, in this order so that the first is among the oldest.
 type Key = (u32, u32);
 
@@ -62,61 +53,57 @@ impl Arrivals {
     pub(crate) fn note(&mut self, publication: &Publication, now_ns: u64) {
         let Publication { publisher, sequence, published_ns, .. } = *publication;
         let fresh = Arrival { published_ns, first_ns: now_ns, last_ns: now_ns, receivers: 1 };
-        self.add((sequence, publisher), fresh);
+        self.add((sequence, publisher), fresh, ARRIVALS_MAX);
     }
 
     /// Takes the arrivals of `newer`, which stays empty.
     pub(crate) fn merge(&mut self, newer: &mut Arrivals) {
         self.dropped += std::mem::take(&mut newer.dropped);
         for (key, arrival) in std::mem::take(&mut newer.by_key) {
-            self.add(key, arrival);
+            self.add(key, arrival, ARRIVALS_MAX);
         }
     }
 
-    fn add(&mut self, key: Key, new: Arrival) {
+    /// Adds receipts of a publication, and returns all of them. At most `most` publications are kept.
+    fn add(&mut self, key: Key, new: Arrival, most: usize) -> Arrival {
         if let Some(known) = self.by_key.get_mut(&key) {
-            return known.merge(new);
+            known.first_ns = known.first_ns.min(new.first_ns);
+            known.last_ns = known.last_ns.max(new.last_ns);
+            known.receivers += new.receivers;
+            return *known;
         }
-        if self.by_key.len() >= ARRIVALS_MAX {
+        if self.by_key.len() >= most {
             self.by_key.pop_first();
             self.dropped += 1;
         }
         self.by_key.insert(key, new);
+        new
     }
 }
 
 /// Receipts of all workers.
 #[derive(Default)]
 pub(crate) struct Spread {
-    by_key: BTreeMap<Key, Arrival>,
+    under_way: Arrivals,
     recorder: Recorder,
-    dropped: u64,
 }
 
 impl Spread {
     /// Takes the arrivals of a worker, and times publications that have reached all `receivers`.
     pub(crate) fn gather(&mut self, arrivals: &mut Arrivals, receivers: u64) {
-        self.dropped += std::mem::take(&mut arrivals.dropped);
+        self.under_way.dropped += std::mem::take(&mut arrivals.dropped);
         for (key, new) in std::mem::take(&mut arrivals.by_key) {
-            let mut whole = new;
-            if let Some(known) = self.by_key.remove(&key) {
-                whole.merge(known);
-            }
+            let whole = self.under_way.add(key, new, UNDER_WAY_MAX);
             if whole.receivers >= receivers {
+                self.under_way.by_key.remove(&key);
                 self.time(whole);
-            } else {
-                self.by_key.insert(key, whole);
             }
-        }
-        while self.by_key.len() > UNDER_WAY_MAX {
-            self.by_key.pop_first();
-            self.dropped += 1;
         }
     }
 
     /// Times the rest, which did not reach all receivers, and returns all times.
     pub(crate) fn finish(&mut self) -> Times {
-        while let Some((_, arrival)) = self.by_key.pop_first() {
+        while let Some((_, arrival)) = self.under_way.by_key.pop_first() {
             self.time(arrival);
         }
         let of = |series| self.recorder.latency(series);
@@ -124,7 +111,7 @@ impl Spread {
             to_first: of(Series::First),
             to_last: of(Series::Last),
             first_to_last: of(Series::Spread),
-            untimed: self.dropped,
+            untimed: self.under_way.dropped,
         }
     }
 
@@ -154,7 +141,7 @@ mod tests {
         one.note(&of_another, 21 * MS);
         spread.gather(&mut one, 3);
         spread.gather(&mut two, 3);
-        assert_eq!(spread.by_key.len(), 1, "the other has not reached everybody");
+        assert_eq!(spread.under_way.by_key.len(), 1, "the other has not reached everybody");
         let times = spread.finish();
         let max = |latency: Option<Latency>| latency.unwrap().max_ms.round();
         let of_all = [times.to_first, times.to_last, times.first_to_last].map(max);

@@ -258,8 +258,6 @@ pub(crate) struct Metrics {
     expecting: AtomicU64,
     /// All connections are closed after the order to finish.
     finished: AtomicBool,
-    /// All times are passed on after the order to do so.
-    flushed: AtomicBool,
 }
 
 impl Metrics {
@@ -276,7 +274,6 @@ impl Metrics {
             echo_done: AtomicBool::new(false),
             expecting: AtomicU64::new(0),
             finished: AtomicBool::new(false),
-            flushed: AtomicBool::new(false),
         }
     }
 
@@ -374,13 +371,5 @@ impl Metrics {
 
     pub(crate) fn set_finished(&self) {
         self.finished.store(true, Ordering::Release);
-    }
-
-    pub(crate) fn is_flushed(&self) -> bool {
-        self.flushed.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn set_flushed(&self) {
-        self.flushed.store(true, Ordering::Release);
     }
 }

@@ -37,8 +37,6 @@ pub(crate) enum Order {
     Churn(ChurnOrder),
     /// Stop the churn and judge the subscriptions.
     StopChurn,
-    /// Pass on all times.
-    Flush,
     /// Close this many open connections, in slot order.
     Retire(u32),
     /// Close all connections.
@@ -277,14 +275,6 @@ impl Handler for Client {
                 if let Traffic::Churn(churn) = &mut self.traffic {
                     churn.stop(core);
                 }
-            }
-            Order::Flush => {
-                match &mut self.traffic {
-                    Traffic::Broadcast(receivers) => receivers.flush_rest(&self.metrics),
-                    Traffic::Churn(churn) => churn.flush_rest(&self.metrics),
-                    Traffic::Nothing | Traffic::Echo(_) => {}
-                }
-                self.metrics.set_flushed();
             }
             Order::Retire(count) => Self::retire(core, count),
             Order::Finish(how) => {

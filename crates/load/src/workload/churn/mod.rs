@@ -180,11 +180,6 @@ impl Churn {
         }
     }
 
-    /// Passes on the rest of the times.
-    pub(crate) fn flush_rest(&mut self, metrics: &Metrics) {
-        self.checker.flush_rest(metrics);
-    }
-
     /// Does what is due. Returns when to call it next.
     pub(crate) fn turn<S: Sys>(
         &mut self,

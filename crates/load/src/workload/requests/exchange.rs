@@ -1,7 +1,6 @@
 //! The connections of a [`Requester`]: connects, requests, answers, redirects, and their failures.
 
 use std::io::ErrorKind;
-use std::time::Duration;
 
 use engine::invariant;
 use engine::{Closed, ConnId, Core, Sent, Sys};
@@ -33,6 +32,9 @@ impl<D: Driver, S: Script> Requester<D, S> {
         due_ns: u64,
         now_ns: u64,
     ) {
+        if let Some(most) = self.config.reuse_within {
+            self.close_unused(core, user, now_ns, most);
+        }
         let Some(one) = self.users.get_mut(user as usize) else {
             return invariant::broken("each user number is in the table of users");
         };
@@ -45,12 +47,6 @@ impl<D: Driver, S: Script> Requester<D, S> {
         if let Some(failure) = one.refused.take() {
             return self.refuse(user, failure, times);
         }
-        let stale =
-            |most: Duration| now_ns > one.answered_ns.saturating_add(most.as_nanos() as u64);
-        if self.config.reuse_within.is_some_and(stale) {
-            self.close_idle(core, user);
-        }
-        let Some(one) = self.users.get_mut(user as usize) else { return };
         one.flights.push_back(Flight { times, ..Flight::default() });
         self.in_flight += 1;
         self.script.begin(user, due_ns, now_ns);

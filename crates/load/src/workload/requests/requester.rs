@@ -22,7 +22,7 @@ use crate::workload::requests::user::{Activity, Socket, User};
 
 /// Users started, and due requests sent, per turn.
 const STARTS_PER_TURN: u32 = 64;
-const SENDS_PER_TURN: usize = 256;
+pub(crate) const SENDS_PER_TURN: usize = 256;
 /// How often the number of users is updated with stages.
 const STAGE_NS: u64 = 20_000_000;
 /// How often a user that stays is checked.
@@ -84,12 +84,12 @@ pub(crate) struct Requester<D: Driver, S: Script> {
     /// Users that are not done.
     alive: usize,
     /// Users below this have begun.
-    started: u32,
+    pub(crate) started: u32,
     /// Users that are ready; the last is used first, so that no more connections are opened than
     /// needed, or with `in_turn` the first.
-    idle: VecDeque<u32>,
+    pub(crate) idle: VecDeque<u32>,
     /// Due requests that were not sent, with `in_turn`.
-    skipped: u64,
+    pub(crate) skipped: u64,
     /// Whether the sending user was idle when its request was due.
     was_free: bool,
     parked: Vec<u32>,
@@ -447,35 +447,6 @@ impl<D: Driver, S: Script> Requester<D, S> {
                 }
                 NextSend::Over => self.retire(core, user),
             }
-        }
-        true
-    }
-
-    fn next_idle(&mut self) -> Option<u32> {
-        if self.config.in_turn { self.idle.pop_front() } else { self.idle.pop_back() }
-    }
-
-    fn return_idle(&mut self, user: u32) {
-        if self.config.in_turn { self.idle.push_front(user) } else { self.idle.push_back(user) }
-    }
-
-    /// Whether due requests are not sent, as each user has as many in flight as it may.
-    fn is_full(&self) -> bool {
-        let full = |one: &User<D::State>| one.flights.len() >= self.config.pipeline as usize;
-        self.config.in_turn && self.started >= self.part.users && self.users.iter().all(full)
-    }
-
-    /// Skips due requests. Returns true if more may be due.
-    fn skip_due(&mut self, now_ns: u64) -> bool {
-        if !self.is_full() {
-            return false;
-        }
-        for _ in 0..SENDS_PER_TURN {
-            if !matches!(self.schedule.take(now_ns), NextSend::Due(_)) {
-                return false;
-            }
-            self.skipped += 1;
-            self.metrics.set_untaken(self.skipped);
         }
         true
     }

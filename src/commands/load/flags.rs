@@ -387,7 +387,7 @@ fn publish_key(key: &str) -> Result<(String, String), String> {
     usable.then(line).ok_or_else(|| "expected printable ASCII without spaces".to_owned())
 }
 
-fn header(text: &str) -> Result<(String, String), String> {
+pub(crate) fn header(text: &str) -> Result<(String, String), String> {
     let parts = text.split_once(':').map(|(name, value)| (name.trim(), value.trim()));
     let is_name = |name: &str| {
         let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);

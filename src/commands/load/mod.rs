@@ -30,9 +30,11 @@ use load::{Config, Outcome, Publish, RunConfig, Threshold, Verdict};
 
 pub(crate) use self::destinations::warn_unresolved;
 use self::flags::Command;
-pub(crate) use self::flags::{Args, connect, connect_flag};
+pub(crate) use self::flags::{Args, connect, connect_flag, header};
 use self::measure::Files;
+pub(crate) use self::scenario::clock;
 use self::screen::Screen;
+pub(crate) use self::screen::line as row_line;
 use crate::output;
 
 /// Runs the command. Exit code 0: all held, or the thresholds were met; 1: something fell short; 130:

@@ -5,8 +5,10 @@
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use clap::builder::ValueParser;
 use clap::{CommandFactory, Parser, ValueEnum};
 
+use crate::commands::load::header;
 use crate::{output, units};
 
 const BOTH: &str = "Both dialects";
@@ -43,8 +45,9 @@ pub(crate) struct Args {
     #[arg(short = 'v', value_name = "NAME", help_heading = BOTH)]
     pub(super) verify: Option<String>,
     /// Add a header; values of the same name are joined with "; "
-    #[arg(short = 'H', value_name = "NAME: VALUE", help_heading = BOTH)]
-    pub(super) header: Vec<String>,
+    #[arg(short = 'H', value_name = "NAME: VALUE", value_parser = ValueParser::new(header),
+        help_heading = BOTH)]
+    pub(super) header: Vec<(String, String)>,
     /// Request body; makes the request a POST
     #[arg(long, value_name = "TEXT", help_heading = BOTH)]
     pub(super) data: Option<String>,

@@ -15,7 +15,6 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use engine::sys::process::{self, Signal};
-use engine::{TlsClient, TlsTrust};
 use load::Endpoint;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde::Serialize;
@@ -23,7 +22,8 @@ use serde::Serialize;
 pub(crate) use self::flags::{Args, to_clap};
 use self::live_stats::LiveStats;
 use self::table::{Stress, Table, causes};
-use crate::{curl, output};
+use crate::commands::load::row_line;
+use crate::{curl, output, tls};
 
 /// Note for TLS without certificate checks.
 const UNCHECKED: &str = "certificates are not checked, as in go-stress-testing";
@@ -70,14 +70,7 @@ fn sockets(args: &Args, url: &str) -> Result<ExitCode> {
     let (to_all, began_ns) = (plan.to_all, process::now_ns());
     let rows = |row: &load::Row| {
         if to_all {
-            table.print(&format!(
-                "{:>7.0}s  {} open, {} failed, {} received, {:.0}/s\n",
-                row.elapsed.as_secs_f64(),
-                row.open,
-                row.failed,
-                row.received,
-                row.messages_per_second
-            ));
+            table.print(&format!("{}\n", row_line(row)));
         } else {
             table.second(row.elapsed);
         }
@@ -154,23 +147,16 @@ fn use_cores(cores: usize) -> Result<()> {
     sched_setaffinity(None, &chosen).context("-cpuNumber")
 }
 
-/// Parses the headers of -H. Values of the same name are joined with `; `, as in go-stress-testing.
-fn headers(args: &Args) -> Result<Vec<(String, String)>> {
+/// Returns the headers of -H. Values of the same name are joined with `; `, as in go-stress-testing.
+fn headers(args: &Args) -> Vec<(String, String)> {
     let mut headers: Vec<(String, String)> = Vec::new();
-    for text in &args.header {
-        let Some((name, value)) = text.split_once(':') else {
-            bail!("invalid header {text:?} (-H): expected 'Name: value'");
-        };
-        let (name, value) = (name.trim(), value.trim());
-        if name.is_empty() || text.contains(|c: char| c.is_control()) || name.contains(' ') {
-            bail!("invalid header {text:?} (-H): expected 'Name: value'");
-        }
+    for (name, value) in &args.header {
         match headers.iter_mut().find(|(other, _)| other.eq_ignore_ascii_case(name)) {
             Some((_, joined)) => *joined = format!("{joined}; {value}"),
-            None => headers.push((name.to_owned(), value.to_owned())),
+            None => headers.push((name.clone(), value.clone())),
         }
     }
-    Ok(headers)
+    headers
 }
 
 /// Sets up TLS without certificate checks, as in go-stress-testing.
@@ -179,9 +165,5 @@ fn skip_certificate_checks(endpoints: &mut [Endpoint], notes: &mut Vec<String>) 
         return Ok(());
     }
     notes.push(UNCHECKED.to_owned());
-    let client = TlsClient::new(&TlsTrust::Any, None, true).context("TLS cannot be set up")?;
-    for endpoint in endpoints.iter_mut().filter(|endpoint| endpoint.tls) {
-        endpoint.client = Some(client.named(endpoint.server_name())?);
-    }
-    Ok(())
+    tls::ClientFlags::of_files(true, None, None, None).set(endpoints)
 }

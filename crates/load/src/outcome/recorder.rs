@@ -155,6 +155,17 @@ impl Recorder {
         })
     }
 
+    /// The value in milliseconds that `nth` of the values of a series are below, exact to three digits.
+    /// `nth` gets their number. `None` if the series is empty.
+    #[must_use]
+    pub fn nth_ms(&self, series: Series, nth: impl FnOnce(u64) -> u64) -> Option<f64> {
+        let histogram = self.series.get(series as usize)?.as_ref()?;
+        let count = histogram.len();
+        // The middle of the share that the value stands for, as the search rounds up.
+        let quantile = (nth(count) as f64 + 0.5) / count as f64;
+        (count > 0).then(|| histogram.value_at_quantile(quantile) as f64 / 1_000.0)
+    }
+
     /// The longest value of a series in milliseconds; 0 if it is empty.
     pub(crate) fn longest_ms(&self, series: Series) -> f64 {
         let histogram = self.series.get(series as usize).and_then(Option::as_ref);
@@ -256,6 +267,20 @@ mod tests {
         let most = recorder.quantiles(Series::Latency, 50, 0).unwrap();
         assert_eq!(most.p90_ms, None, "half of them were wrong");
         assert!(most.p50_ms > Some(90.0), "the wrong ones may have been the quick ones");
+    }
+
+    #[test]
+    fn values_are_found_by_their_rank() {
+        let mut recorder = Recorder::default();
+        assert_eq!(recorder.nth_ms(Series::Latency, |_| 0), None);
+        for ms in 1..=10 {
+            recorder.record(Series::Latency, ms * 1_000_000);
+        }
+        for (nth, ms) in [(0, 1.0), (8, 9.0), (9, 10.0), (10, 10.0)] {
+            let found = recorder.nth_ms(Series::Latency, |_| nth).unwrap();
+            assert!((found - ms).abs() < 0.01, "{nth}: {found}");
+        }
+        assert!(recorder.nth_ms(Series::Latency, |count| count * 9 / 10) > Some(9.9));
     }
 
     #[test]

@@ -137,10 +137,11 @@ impl Client {
         if let Traffic::Churn(churn) = &mut self.traffic {
             churn.forget(id.slot());
         }
+        let ended_ns = (why != Closed::ByUs).then(|| core.now_ns());
         if let Some(socket) = core.user_mut(id) {
             heartbeat::forget(socket, &self.metrics);
             if let Traffic::Echo(echo) = &mut self.traffic {
-                echo.forget(socket);
+                echo.forget(id, socket, ended_ns);
             }
             socket.set_gone(again.unwrap_or(0));
         }

@@ -20,6 +20,7 @@ use anyhow::{Context, Result, bail};
 use clap::ArgMatches;
 use clap::parser::ValueSource;
 
+pub(crate) use self::run::clock;
 pub(super) use self::run::run;
 use super::flags::Args;
 use crate::output;

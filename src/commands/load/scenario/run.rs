@@ -73,7 +73,7 @@ pub(in crate::commands::load) fn run(
 }
 
 /// Reads the clocks, for `{{now_ms}}` and the expiry of cookies.
-fn clock() -> Clock {
+pub(crate) fn clock() -> Clock {
     // Measurements use the engine's clock; the time of day only appears in requests.
     #[allow(clippy::disallowed_methods, reason = "only the system knows the time of day")]
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();

@@ -94,6 +94,8 @@ impl<D: Driver, S: Script> Requester<D, S> {
         let (first, latest) = (one.flights.len() == 1, one.flights.len().saturating_sub(1));
         if let Some(latest) = one.flights.get_mut(latest) {
             latest.is_head = is_head;
+            // After a redirect the answer that counts begins later.
+            latest.times.first_ns = 0;
         }
         if first {
             one.awaited.begin(wants, self.config.redirects > 0, is_head);

@@ -186,7 +186,8 @@ impl ClientFlags {
         let mut endpoints: Vec<&mut Endpoint> = endpoints.into_iter().collect();
         let tls = |endpoint: &&mut Endpoint| endpoint.tls || endpoint.options.tls.is_some();
         if !endpoints.iter().any(tls) {
-            if self.insecure || self.ca.is_some() || self.cert.is_some() || self.sni.is_some() {
+            let files = self.ca.is_some() || self.cert.is_some();
+            if self.insecure || files || self.sni.is_some() || self.tls_resume == Resume::Off {
                 bail!("TLS flags without a URL with TLS: expected https://, wss:// or the like");
             }
             return Ok(());

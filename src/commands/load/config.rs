@@ -26,7 +26,8 @@ pub(super) fn config(args: &Args) -> Result<Config> {
     destinations::check_sources(args, &endpoints)?;
     let clients = clients.as_ref();
     let fanout = fanout(args, &endpoints, clients, publish)?;
-    let echo = if fanout.is_some() { None } else { echo(args, clients)? };
+    let is_echo = fanout.is_none() && args.stages.is_empty() && is_echo(args);
+    let echo = if is_echo { Some(echo(args, clients)?) } else { None };
     let stale_after = args.stale_after.unwrap_or(Cable::STALE_AFTER);
     let heartbeat_default = clients.is_none().then_some(Duration::from_secs(30));
     let phases = echo.is_some() || fanout.is_some() || !args.stages.is_empty();
@@ -100,9 +101,6 @@ fn fanout(
     endpoint: Option<Endpoint>,
 ) -> Result<Option<Fanout>> {
     let Some(rate) = args.fanout else { return Ok(None) };
-    if args.echo || args.rate.is_some() {
-        bail!("--fanout cannot be combined with --echo or --rate");
-    }
     let publish = match args.publish_url.as_ref().zip(endpoint) {
         None if args.publish_by_socket => Publish::Socket,
         None => bail!(
@@ -187,17 +185,17 @@ fn messages(value: Option<u64>, flag: &str) -> Result<Option<u32>> {
     }
 }
 
-fn echo(args: &Args, clients: Option<&Clients>) -> Result<Option<Echo>> {
+/// Returns whether the flags of a run without stages and fan-out imply an echo.
+pub(super) fn is_echo(args: &Args) -> bool {
+    let Args { size, rate, duration, timeout, .. } = args;
+    let counted = size.or(*rate).or(args.messages).or(args.messages_per_connection);
+    let timed = duration.is_some() || timeout.is_some() || args.think.is_some();
+    args.echo || args.message.is_some() || counted.is_some() || timed
+}
+
+fn echo(args: &Args, clients: Option<&Clients>) -> Result<Echo> {
     let Args { size, rate, duration, timeout, .. } = args;
     let turnover = args.messages_per_connection;
-    let counted = size.or(*rate).or(args.messages).or(turnover);
-    let worded = args.message.is_some() || args.think.is_some();
-    if !worded && !args.echo && counted.is_none() && duration.is_none() && timeout.is_none() {
-        return Ok(None);
-    }
-    if turnover.is_some() && clients.is_some() {
-        bail!("--messages-per-connection needs a ws:// or wss:// URL");
-    }
     let size = usize::try_from(size.unwrap_or(20)).unwrap_or(usize::MAX);
     // In a closed loop answers are matched by order; otherwise a message carries a number.
     let least = if rate.is_none() { 1 } else { Echo::SIZE_MIN };
@@ -227,7 +225,7 @@ fn echo(args: &Args, clients: Option<&Clients>) -> Result<Option<Echo>> {
         }),
     };
     let content = content.or_else(|| (size < Echo::SIZE_MIN).then(|| Content::filling(size)));
-    Ok(Some(Echo {
+    Ok(Echo {
         size,
         rate: *rate,
         messages,
@@ -237,24 +235,28 @@ fn echo(args: &Args, clients: Option<&Clients>) -> Result<Option<Echo>> {
         validator: None,
         think: args.think,
         timeout: timeout.unwrap_or(Duration::from_secs(1)),
-    }))
+    })
 }
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
+    use clap::{CommandFactory, FromArgMatches};
 
     use super::*;
+    use crate::commands::load::modes;
 
-    #[derive(Parser)]
+    #[derive(clap::Parser)]
     struct Command {
         #[command(flatten)]
-        args: Args,
+        _args: Args,
     }
 
     fn read(line: &str) -> Result<Config> {
         let words = std::iter::once("load").chain(line.split(' '));
-        config(&Command::try_parse_from(words)?.args)
+        let matches = Command::command().try_get_matches_from(words)?;
+        let args = Args::from_arg_matches(&matches)?;
+        modes::check(&matches, modes::of(&args))?;
+        config(&args)
     }
 
     #[test]

@@ -80,7 +80,7 @@ pub(crate) struct Args {
         help_heading = CONNECTIONS)]
     pub(super) backoff: Option<(Duration, Duration)>,
 
-    /// Reopen WebSockets that were closed, with the retry backoff [with cable://: always]
+    /// Reopen WebSockets that were closed, with the retry backoff; cable:// clients always reconnect
     #[arg(long, help_heading = CONNECTIONS)]
     pub(super) reconnect: bool,
 

@@ -11,6 +11,7 @@ mod flags;
 mod from_curl;
 mod measure;
 mod metrics;
+mod modes;
 mod observers;
 mod requests;
 mod scenario;
@@ -54,13 +55,15 @@ pub(crate) fn run(args: &Args, flags: &ArgMatches) -> Result<ExitCode> {
     }
     let interrupted =
         |wait| matches!(process::wait_signal(wait), Some(Signal::Interrupt | Signal::Terminate));
-    if scenario::is_scenario(&args.urls) {
+    let mode = modes::of(args);
+    if mode != modes::SCENARIO {
+        destinations::check_first(&args.urls)?;
+    }
+    modes::check(flags, mode)?;
+    if mode == modes::SCENARIO {
         return scenario::run(args, flags, interrupted);
     }
-    scenario::check_without_scenario(args)?;
-    destinations::check_first(&args.urls)?;
     if requests::is_meant(&args.urls) {
-        requests::flags::check(flags, true)?;
         let plan = requests::plan(args)?;
         warn_unresolved(&plan.requests.endpoints, "requests");
         let screen = |before| Screen::of_requests(&plan.requests, &args.urls, args.plain, before);
@@ -70,7 +73,6 @@ pub(crate) fn run(args: &Args, flags: &ArgMatches) -> Result<ExitCode> {
             Ok(outcome)
         });
     }
-    requests::flags::check(flags, false)?;
     let config = config::config(args)?;
     warn_unresolved(&config.endpoints, "connections");
     if let Some(Publish::Http(http)) = config.fanout.as_ref().map(|fanout| &fanout.publish) {

@@ -143,13 +143,14 @@ fn fanout(args: &Args, notes: &mut Vec<String>) -> Result<Fanout> {
 /// Returns the URLs with the fork's four variables filled in, such as `{sendtoken}`. A file has one
 /// value per line; connections use them in turn.
 fn with_variables(args: &Args, url: &str, notes: &mut Vec<String>) -> Result<Vec<String>> {
-    let Some(columns) = columns(args, notes)? else { return Ok(vec![url.to_owned()]) };
-    if !VARIABLES.iter().any(|name| url.contains(&format!("{{{name}}}"))) {
+    let is_used = VARIABLES.iter().any(|name| url.contains(&format!("{{{name}}}")));
+    if !is_used && args.variable.as_deref().is_some_and(is_complete) {
         notes.push(
             "-variable has no effect: the URL has none of {sendtoken}, {sendid}, {recvtoken}, {recvid}".to_owned(),
         );
         return Ok(vec![url.to_owned()]);
     }
+    let Some(columns) = columns(args, notes)? else { return Ok(vec![url.to_owned()]) };
     let rows = columns.iter().map(Vec::len).max().unwrap_or(1).min(args.users.max(1) as usize);
     if rows > load::ENDPOINTS_MAX {
         bail!(
@@ -174,7 +175,7 @@ fn with_variables(args: &Args, url: &str, notes: &mut Vec<String>) -> Result<Vec
 /// A file that cannot be read.
 pub(super) fn columns(args: &Args, notes: &mut Vec<String>) -> Result<Option<Vec<Vec<String>>>> {
     let Some(variable) = &args.variable else { return Ok(None) };
-    if variable.split(',').count() != VARIABLES.len() {
+    if !is_complete(variable) {
         notes.push(format!(
             "-variable {variable} ignored: expected four values, {}",
             VARIABLES.join(",")
@@ -182,6 +183,10 @@ pub(super) fn columns(args: &Args, notes: &mut Vec<String>) -> Result<Option<Vec
         return Ok(None);
     }
     variable.split(',').map(column).collect::<Result<_>>().map(Some)
+}
+
+fn is_complete(variable: &str) -> bool {
+    variable.split(',').count() == VARIABLES.len()
 }
 
 /// Returns a single value, or the lines of a file in the current folder or in `csv`.

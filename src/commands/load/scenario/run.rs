@@ -28,15 +28,8 @@ pub(in crate::commands::load) fn run(
     flags: &ArgMatches,
     mut interrupted: impl FnMut(Duration) -> bool,
 ) -> Result<ExitCode> {
-    super::check(flags)?;
     let name = args.urls.first().map(String::as_str).unwrap_or_default();
-    let is_given = |id| flags.value_source(id) == Some(clap::parser::ValueSource::CommandLine);
-    let overrides = Overrides {
-        target: args.target.clone(),
-        users: is_given("connections").then_some(args.connections),
-        duration: args.duration,
-        warm_up: is_given("warm_up").then_some(args.requests.warm_up),
-    };
+    let overrides = overrides(args, flags);
     let (text, folder) = super::text(name)?;
     if let Some((args, flags)) = super::sockets::read(&text, name, flags)? {
         return crate::commands::load::run(&args, &flags);
@@ -70,6 +63,27 @@ pub(in crate::commands::load) fn run(
     }
     let document = Document::new(name, &experiment, seed, &outcomes);
     measure::report(args, files, &document.to_string(), &document, (&outcomes, &whole))
+}
+
+/// Returns what flags change in the file.
+fn overrides(args: &Args, flags: &ArgMatches) -> Overrides {
+    let is_given = |id| flags.value_source(id) == Some(clap::parser::ValueSource::CommandLine);
+    Overrides {
+        target: args.target.clone(),
+        users: is_given("connections").then_some(args.connections),
+        duration: args.duration,
+        warm_up: is_given("warm_up").then_some(args.requests.warm_up),
+    }
+}
+
+/// Returns the configuration of the first round as text.
+#[cfg(test)]
+pub(in crate::commands::load) fn configured(args: &Args, flags: &ArgMatches) -> Result<String> {
+    let name = args.urls.first().map(String::as_str).unwrap_or_default();
+    let (text, folder) = super::text(name)?;
+    let overrides = overrides(args, flags);
+    let experiment = Experiment::parse(&text, name, &folder, &overrides)?;
+    Ok(format!("{:?} {:?} {}", experiment.rounds, overrides, args.force))
 }
 
 /// Reads the clocks, for `{{now_ms}}` and the expiry of cookies.

@@ -8,8 +8,8 @@ use std::time::Duration;
 use anyhow::{Result, anyhow, bail};
 use load::requests::{Requests, Web, drive_requests};
 use load::scenario::{
-    Action, BadTemplate, Feed, Flow, Group, GroupKind, Names, Order, Role, Scenario, Step,
-    Tallies, Template, TemplateContext, Users,
+    Action, BadTemplate, Feed, Flow, Group, GroupKind, Names, Order, Role, Scenario, Step, Tallies,
+    Template, TemplateContext, Users,
 };
 use load::{ConnectOptions, Row, judge};
 

@@ -277,7 +277,7 @@ impl<W: Write> Control<W> {
             let (failed, seconds) = (counts.failed_total(), self.run.connecting().as_secs_f64());
             self.emit(&Event::Reached { connections, open, failed, seconds })?;
         }
-        if self.answer && counts.unanswered_sockets() == 0 {
+        if self.answer && counts.answered >= counts.open {
             self.answer = false;
             self.emit(&Event::Answered { sockets: counts.answered })?;
         }
@@ -325,7 +325,7 @@ impl<W: Write> Control<W> {
             heartbeats_sent: counts.heartbeats_sent,
             heartbeats_received: counts.heartbeats_received,
             answered: counts.answered,
-            unanswered_sockets: counts.unanswered_sockets(),
+            unanswered_sockets: counts.unanswered,
             messages_sent: counts.echo_sent,
             messages_received: counts.echo_received,
             publications: counts.delivery.received,

@@ -106,6 +106,8 @@ counts! {
     answered,
     /// Open sockets whose last ping is not answered (gauge).
     waiting,
+    /// Open sockets that were pinged and have never answered (gauge).
+    unanswered,
     /// Echo messages sent.
     echo_sent,
     /// All messages received during an echo.
@@ -224,12 +226,6 @@ impl Snapshot {
     pub(crate) fn expected_to_open(&self) -> u64 {
         let begun = self.begun + self.reconnects + self.replaced;
         begun.saturating_sub(self.opened + self.failed_total())
-    }
-
-    /// Open sockets that never answered a ping.
-    #[must_use]
-    pub fn unanswered_sockets(&self) -> u64 {
-        self.open.saturating_sub(self.answered)
     }
 
     /// Echo messages not answered.

@@ -99,7 +99,7 @@ pub struct HeartbeatSummary {
     pub sent: u64,
     /// Pongs that answered one.
     pub received: u64,
-    /// Sockets open at the end that never answered.
+    /// Sockets open at the end that were pinged and never answered.
     pub unanswered_sockets: u64,
     /// Ping to pong; null when nothing was timed.
     pub latency: Option<Latency>,
@@ -302,7 +302,7 @@ impl SocketRun<'_> {
         let heartbeats = HeartbeatSummary {
             sent: counts.heartbeats_sent,
             received: counts.heartbeats_received,
-            unanswered_sockets: counts.unanswered_sockets(),
+            unanswered_sockets: counts.unanswered,
             latency: recorder.latency(Series::Heartbeat),
         };
         // When a run is interrupted nobody knows what would have become of messages in flight; those

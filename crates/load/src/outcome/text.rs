@@ -79,6 +79,11 @@ impl Outcome {
             }
             write!(f, "{lost} lost, {duplicated} duplicated, {} reordered, ", echo.reordered)?;
             writeln!(f, "{} corrupted, {} late", echo.corrupted, echo.late)?;
+            if let Some((seconds, answered)) = self.seconds.zip(self.per_second) {
+                let sent = *sent as f64 / seconds;
+                write!(f, "messages      {sent:.1} per second sent, {answered:.1} answered")?;
+                writeln!(f, " over {seconds:.2} s")?;
+            }
             write_latency(f, "  from due    ", self.latency.as_ref())?;
             write_latency(f, "  from send   ", self.service_time.as_ref())?;
         }

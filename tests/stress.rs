@@ -231,10 +231,11 @@ fn timeouts_end_requests_and_runs() {
 fn unanswered_requests_are_counted_with_their_cause() {
     // Nobody listens there any more.
     let dead = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    for (scheme, why) in
-        [("http", "failed by: connect_refused 6"), ("ws", "connects failed by: connect_refused 2")]
-    {
-        let flags = format!("-c 2 -n 3 -u {scheme}://{dead}/ --pause 1ms");
+    for (scheme, more, why) in [
+        ("http", "", "failed by: connect_refused 6"),
+        ("ws", " --pause 1ms", "connects failed by: connect_refused 2"),
+    ] {
+        let flags = format!("-c 2 -n 3 -u {scheme}://{dead}/{more}");
         let finished = stress(&flags);
         assert_eq!(finished.code, Some(1), "{finished:?}");
         let text = &finished.stdout;
@@ -330,6 +331,8 @@ fn unsupported_flags_and_schemes_are_refused_by_name() {
         ("-p /no/such/file", "/no/such/file"),
         ("-u http://127.0.0.1:1 -clients 1", "--dialect fork"),
         ("-u http://127.0.0.1:1 -cpunumber 1", "cpuNumber"),
+        ("-u http://127.0.0.1:1 --hold 1s", "--hold has no effect over http"),
+        ("-u http://127.0.0.1:1 --message hi", "--message has no effect over http"),
     ] {
         let finished = stress(flags);
         assert_eq!(finished.code, Some(2), "{flags}: {finished:?}");
@@ -337,7 +340,7 @@ fn unsupported_flags_and_schemes_are_refused_by_name() {
     }
     let server = Recorder::hello();
     let idle = well(&format!("-m 5 -u {}", server.address));
-    assert!(idle.stderr.contains("-m 5"), "{}", idle.stderr);
+    assert!(idle.stderr.contains("-m has no effect"), "{}", idle.stderr);
     let usage = stress("");
     assert!(usage.code == Some(2) && usage.stderr.contains("standfast help stress"), "{usage:?}");
 }

@@ -3,6 +3,7 @@
 
 mod chats;
 mod flags;
+mod kinds;
 mod live_stats;
 mod requests;
 mod sockets;
@@ -14,6 +15,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use clap::ArgMatches;
 use engine::sys::process::{self, Signal};
 use load::Endpoint;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -35,7 +37,7 @@ const UNSUPPORTED: [&str; 4] = ["grpc", "grpcs", "rpc", "radius"];
 ///
 /// # Errors
 /// Invalid flags or an unsuitable environment: exit code 2.
-pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+pub(crate) fn run(args: &Args, flags: &ArgMatches) -> Result<ExitCode> {
     args.check()?;
     args.json.as_deref().map_or(Ok(()), output::check_writable)?;
     let commands = args.curl.as_deref().map(curl::read).transpose()?;
@@ -47,17 +49,20 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let url = if url.contains("://") { url } else { format!("http://{url}") };
     let scheme = url.split("://").next().unwrap_or_default().to_ascii_lowercase();
     use_cores(args.cores())?;
-    match scheme.as_str() {
-        "http" | "https" => requests::run(args, &url, commands),
-        "ws" | "wss" if commands.is_some() => {
-            bail!("-p works only over http: for ws give -u alone")
-        }
-        "ws" | "wss" if chats::is_group_chat(args)? => chats::run(args, &url),
-        "ws" | "wss" => sockets(args, &url),
+    let kind = match scheme.as_str() {
+        "http" | "https" => kinds::HTTP,
+        "ws" | "wss" => kinds::of_sockets(args, chats::is_group_chat(args)?),
         scheme if UNSUPPORTED.contains(&scheme) => {
             bail!("unsupported scheme {scheme}://: expected http, https, ws or wss")
         }
         scheme => bail!("unknown scheme {scheme}://: expected http, https, ws or wss"),
+    };
+    let notes = kinds::check(flags, kind)?;
+    notes.iter().for_each(|note| output::note(&format!("note: {note}")));
+    match kind {
+        kinds::HTTP => requests::run(args, &url, commands),
+        kinds::CHATS => chats::run(args, &url),
+        _ => sockets(args, &url),
     }
 }
 

@@ -46,9 +46,6 @@ pub(super) fn run(args: &Args, url: &str, commands: Option<Commands>) -> Result<
     let (endpoints, requests) = targets::render(args, &mut commands, wants_body, &mut notes)?;
     crate::commands::load::warn_unresolved(&endpoints, "requests");
     let config = config(args, endpoints, &commands)?;
-    if args.idle != 1 {
-        notes.push(format!("-m {} has no effect: each user keeps one connection", args.idle));
-    }
     notes.iter().for_each(|note| output::note(&format!("note: {note}")));
     let stats = LiveStats::default();
     let mut table = Table::new(args.users, stats.clone(), args.quiet());

@@ -39,9 +39,6 @@ pub(super) struct Plan {
 /// # Errors
 /// Invalid or unsupported flags.
 pub(super) fn plan(args: &Args, url: &str, stats: &LiveStats) -> Result<Plan> {
-    if args.data.is_some() {
-        bail!("-data is the body of an HTTP request: over ws use --message TEXT");
-    }
     let mut notes = Vec::new();
     let urls = with_variables(args, url, &mut notes)?;
     let ways = ConnectOptions::direct();

@@ -199,7 +199,8 @@ fn stalling_publish_endpoint_delays_receipts_and_no_publication() {
     let ms = |times: &str, percentile: &str| broadcast[times][percentile].as_f64().unwrap();
     assert!(ms("latency", "p99_ms") > 500.0, "from the due time: {broadcast}");
     assert!(ms("publish", "p99_ms") > 500.0, "the endpoint is slow: {broadcast}");
-    assert!(ms("publish_lag", "p99_ms") < 100.0, "sent when due: {broadcast}");
+    let late = ms("publish_lag", "p99_ms") / ms("latency", "p99_ms");
+    assert!(late < 0.25, "sent when due: {broadcast}");
     assert_eq!(broadcast["from_send"]["count"], 1_500, "{broadcast}");
     assert!(summary["generator"]["saturated"].is_null(), "{summary}");
     assert_eq!(finished.code, Some(0), "{finished:?}");

@@ -274,6 +274,11 @@ fn slow_answers_are_awaited_at_the_end() {
     // The second answer takes longer than the grace period without a slow answer.
     assert_eq!(summary.requests.unwrap().ok, book.received(), "{summary}");
     assert!(summary.reasons.is_empty(), "{summary}");
+    // It came after the end: it neither counts in the rate nor prolongs its time.
+    let of = summary.requests.unwrap();
+    assert_eq!((of.answered, of.stragglers), (2, 1), "{summary}");
+    let seconds = duration.unwrap().as_secs_f64();
+    assert_eq!((summary.seconds, summary.per_second), (Some(seconds), Some(1.0 / seconds)));
 }
 
 #[test]

@@ -184,6 +184,7 @@ impl<R: FnMut(&Row), W: FnMut(Duration) -> bool> Watch<R, W> {
         done: impl Fn(&mut Run, u64) -> bool,
     ) -> bool {
         loop {
+            run.collect();
             let now_ns = process::now_ns();
             if self.rows.due(now_ns) {
                 let elapsed = Duration::from_nanos(now_ns - self.began_ns);

@@ -4,7 +4,7 @@
 //! [`Run::reached`]; heartbeats, echo or broadcasts on the open connections; [`Run::finish`] once.
 //! Only the `finish` functions block.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -45,6 +45,9 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Timeout for workers to judge the receivers of a fan-out.
 const JUDGE_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Timeout for workers to flush recorded times.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// Why a run could not start.
 #[derive(Debug)]
 pub enum StartError {
@@ -75,6 +78,9 @@ impl From<io::Error> for StartError {
 pub struct Run {
     workers: Workers<Order>,
     all_metrics: Vec<Arc<Metrics>>,
+    /// Times that were collected, and the number of orders to flush.
+    timed: RefCell<Recorder>,
+    flushes: Cell<u64>,
     plan: Plan,
     fit: capacity::Report,
     in_flight: Arc<InFlight>,
@@ -157,6 +163,8 @@ impl Run {
         Ok(Run {
             workers,
             all_metrics,
+            timed: RefCell::default(),
+            flushes: Cell::new(0),
             plan,
             fit,
             in_flight,
@@ -447,6 +455,7 @@ impl Run {
         while !ended(self) && !churn.tend(&self.all_metrics, process::now_ns()).unwrap_or(true) {
             std::thread::sleep(Duration::from_millis(2));
         }
+        self.flush();
         self.churned = Some(churn.summary(&self.snapshot(), &self.recorder()));
     }
 
@@ -471,19 +480,42 @@ impl Run {
         Snapshot::of(self.all_metrics.iter().map(|metrics| &**metrics))
     }
 
-    /// All histograms, merged.
+    /// Takes the times that workers have flushed: call it several times a second, as workers flush the
+    /// next ones only then.
+    pub fn collect(&self) {
+        let timed = &mut *self.timed.borrow_mut();
+        self.all_metrics.iter().for_each(|metrics| metrics.timed.take(timed));
+    }
+
+    /// All histograms, merged; of the last moments only after [`Run::outcome`].
     #[must_use]
     pub fn recorder(&self) -> Recorder {
-        let mut merged = Recorder::default();
-        for metrics in &self.all_metrics {
-            merged.merge(&metrics.recorder());
+        self.collect();
+        self.timed.borrow().clone()
+    }
+
+    /// Blocks until all workers have flushed their times, and takes them.
+    fn flush(&self) {
+        let number = self.flushes.get() + 1;
+        self.flushes.set(number);
+        for worker in self.busy() {
+            self.post_order(worker, Order::Flush(number));
         }
-        merged
+        let over_ns = process::now_ns() + FLUSH_TIMEOUT.as_nanos() as u64;
+        let flushed = || {
+            let mut busy = self.busy().filter_map(|worker| self.all_metrics.get(worker));
+            busy.all(|metrics| metrics.has_flushed(number))
+        };
+        while !flushed() && !self.workers.any_ended() && process::now_ns() < over_ns {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.collect();
     }
 
     /// The outcome so far, not judged.
     #[must_use]
     pub fn outcome(&self, config: &Config) -> Outcome {
+        self.flush();
         let now = self.snapshot();
         let begun = if self.requested > 0 { self.requested } else { config.connections };
         let (fanout, times) = match self.judged.clone() {

@@ -67,6 +67,8 @@ fn correct_server_has_no_errors_in_both_models_and_all_sizes() {
             let echo = summary.echo.unwrap();
             assert_eq!(echo.sent, CONNECTIONS * u64::from(messages));
             assert_eq!(echo.received, echo.sent);
+            let lagged = summary.send_lag.map_or(0, |lag| lag.count);
+            assert_eq!(lagged, rate.map_or(0, |_| echo.sent), "size {size}, rate {rate:?}");
             let timed = summary.latency.map_or(0, |latency| latency.count);
             let small_and_open = size < 20 && rate.is_some();
             assert_eq!(timed, if small_and_open { 0 } else { echo.sent }, "size {size}");

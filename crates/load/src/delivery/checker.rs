@@ -18,7 +18,7 @@ use crate::Series;
 use crate::delivery::publication;
 use crate::delivery::publication::Publication;
 use crate::delivery::window::{Delivery, Window};
-use crate::outcome::metrics::Metrics;
+use crate::outcome::metrics::{Metrics, WorkerMetrics};
 use crate::outcome::sections::Receiver;
 use crate::workload::client::Client;
 use crate::workload::socket::Socket;
@@ -83,7 +83,7 @@ impl DeliveryChecker {
         core: &mut Core<S, Client>,
         id: ConnId,
         data: &[u8],
-        metrics: &Metrics,
+        metrics: &WorkerMetrics,
     ) {
         let now_ns = core.clock_ns();
         let counts = &metrics.counts;

@@ -1,7 +1,11 @@
-//! [`Metrics`]: the counters and histograms of one worker, which the main thread reads at any time.
-//! Counters have one writer; histograms have a lock that only a report contends for.
+//! [`Metrics`]: the counters of one worker, which the main thread reads at any time, and
+//! [`WorkerMetrics`], the worker's own side with its histograms. Counters have one writer; times are
+//! passed in batches, see `timings.rs`.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::ops::Deref;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -9,7 +13,8 @@ use engine::Counter;
 
 use crate::delivery::spread::Arrivals;
 use crate::outcome::sections::Receiver;
-use crate::{Cause, Recorder, Series};
+use crate::outcome::timings::{Batches, Timings};
+use crate::{Cause, Series};
 
 /// The most different disconnect reasons that are counted separately.
 const REASONS_MAX: usize = 32;
@@ -246,11 +251,11 @@ impl Snapshot {
     }
 }
 
-/// One worker's counters, histograms and milestones.
+/// One worker's counters, times and milestones.
 pub(crate) struct Metrics {
     pub(crate) counts: Counts,
+    pub(crate) timed: Batches,
     ends: Mutex<Ends>,
-    recorder: Mutex<Recorder>,
     arrivals: Mutex<Arrivals>,
     /// The receivers that lost most, once judged.
     judged: Mutex<Option<Vec<Receiver>>>,
@@ -263,14 +268,16 @@ pub(crate) struct Metrics {
     expecting: AtomicU64,
     /// All connections are closed after the order to finish.
     finished: AtomicBool,
+    /// The number of the last order to flush that was executed.
+    flushes: AtomicU64,
 }
 
 impl Metrics {
     pub(crate) fn new() -> Self {
         Metrics {
             counts: Counts::new(),
+            timed: Batches::default(),
             ends: Mutex::default(),
-            recorder: Mutex::default(),
             arrivals: Mutex::default(),
             judged: Mutex::default(),
             disconnects: Mutex::default(),
@@ -278,16 +285,8 @@ impl Metrics {
             echo_done: AtomicBool::new(false),
             expecting: AtomicU64::new(0),
             finished: AtomicBool::new(false),
+            flushes: AtomicU64::new(0),
         }
-    }
-
-    pub(crate) fn record(&self, series: Series, nanoseconds: u64) {
-        self.recorder().record(series, nanoseconds);
-    }
-
-    /// Locks the histograms, for more than one value or to merge them.
-    pub(crate) fn recorder(&self) -> MutexGuard<'_, Recorder> {
-        self.recorder.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Locks the arrivals of publications.
@@ -368,5 +367,55 @@ impl Metrics {
 
     pub(crate) fn set_finished(&self) {
         self.finished.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn has_flushed(&self, number: u64) -> bool {
+        self.flushes.load(Ordering::Acquire) >= number
+    }
+}
+
+/// The metrics of a worker in its own thread: recording a time takes no lock.
+pub(crate) struct WorkerMetrics {
+    shared: Arc<Metrics>,
+    timings: RefCell<Timings>,
+}
+
+impl WorkerMetrics {
+    pub(crate) fn new(shared: Arc<Metrics>) -> WorkerMetrics {
+        WorkerMetrics { shared, timings: RefCell::new(Timings::new()) }
+    }
+
+    /// Records one duration.
+    #[inline]
+    pub(crate) fn record(&self, series: Series, nanoseconds: u64) {
+        self.timings.borrow_mut().record(series, nanoseconds);
+    }
+
+    /// Records the answer to a message.
+    #[inline]
+    pub(crate) fn echoed(&self, due_ns: u64, sent_ns: u64, done_ns: u64) {
+        self.timings.borrow_mut().echoed(due_ns, sent_ns, done_ns);
+    }
+
+    /// Flushes recorded times if that is due. Returns when to call it next.
+    #[inline]
+    pub(crate) fn flush(&self, now_ns: u64) -> Option<u64> {
+        let mut timings = self.timings.borrow_mut();
+        timings.flush(&self.shared.timed, now_ns);
+        timings.next_ns()
+    }
+
+    /// Executes an order to flush all recorded times.
+    pub(crate) fn flush_rest(&self, number: u64) {
+        self.timings.borrow_mut().flush_rest(&self.shared.timed);
+        self.shared.flushes.store(number, Ordering::Release);
+    }
+}
+
+impl Deref for WorkerMetrics {
+    type Target = Metrics;
+
+    fn deref(&self) -> &Metrics {
+        &self.shared
     }
 }

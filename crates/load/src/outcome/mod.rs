@@ -76,8 +76,14 @@ pub struct Outcome {
     /// `latency` of everything that was due, where what was not answered took forever.
     #[serde(default)]
     pub latency_of_all: Option<Quantiles>,
-    /// From when a message was due to when it was sent although a user was free (open model): the
-    /// error of the generator.
+    /// From when a request was sent to the first byte of its answer.
+    #[serde(default)]
+    pub time_to_first_byte: Option<Latency>,
+    /// From when a message was due (open model), or from the end of a user's pause (closed loop), to
+    /// when it was sent; null if nothing was due at a time.
+    #[serde(default)]
+    pub send_lag: Option<Latency>,
+    /// The same of requests for which a user was free: the error of the generator.
     #[serde(default)]
     pub scheduling_error: Option<Latency>,
     /// Complete answers by status.

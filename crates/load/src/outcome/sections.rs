@@ -324,6 +324,7 @@ impl SocketRun<'_> {
             }),
             latency: recorder.latency(Series::Latency),
             service_time: recorder.latency(Series::ServiceTime),
+            send_lag: recorder.latency(Series::SendLag),
             latency_of_all: if echo.is_none() {
                 receipts.or(latency_of_all)
             } else {
@@ -397,8 +398,10 @@ impl RequestRun<'_> {
             good_per_second: rate(ok),
             latency: timed.latency(Series::Latency),
             service_time: timed.latency(Series::ServiceTime),
+            time_to_first_byte: timed.latency(Series::FirstByte),
+            send_lag: timed.latency(Series::SendLag),
             latency_of_all: timed.quantiles(Series::Latency, wrong, never),
-            scheduling_error: timed.latency(Series::SendLag),
+            scheduling_error: timed.latency(Series::SchedulingError),
             status: counts.statuses().collect(),
             errors: errors.into_iter().map(|(kind, n)| (kind.to_owned(), n)).collect(),
             body_bytes: Some(counts.body_bytes),

@@ -81,6 +81,7 @@ impl Outcome {
             writeln!(f, "{} corrupted, {} late", echo.corrupted, echo.late)?;
             write_latency(f, "  from due    ", self.latency.as_ref())?;
             write_latency(f, "  from send   ", self.service_time.as_ref())?;
+            write_latency(f, "  send lag    ", self.send_lag.as_ref())?;
         }
         self.cable.iter().try_for_each(|cable| write!(f, "{cable}"))?;
         self.broadcast.iter().try_for_each(|broadcast| write!(f, "{broadcast}"))?;
@@ -116,6 +117,8 @@ impl Outcome {
         write_causes(f, "  failed by   ", &self.errors)?;
         write_latency(f, "  latency     ", self.latency.as_ref())?;
         write_latency(f, "  service time", self.service_time.as_ref())?;
+        write_latency(f, "  first byte  ", self.time_to_first_byte.as_ref())?;
+        write_latency(f, "  send lag    ", self.send_lag.as_ref())?;
         write_latency(f, "  sent late by", self.scheduling_error.as_ref())?;
         let c = &self.connections;
         let of = |count: Option<u64>| count.unwrap_or(0);

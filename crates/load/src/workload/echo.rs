@@ -26,7 +26,7 @@ use wire::websocket::{CloseCode, OpCode};
 
 use crate::delivery::message::{DecodedMessage, Format};
 use crate::delivery::window::Delivery;
-use crate::outcome::metrics::{Metrics, Snapshot};
+use crate::outcome::metrics::{Snapshot, WorkerMetrics};
 use crate::workload::client::Client;
 use crate::workload::pacer::Pacer;
 use crate::workload::socket::Socket;
@@ -105,7 +105,7 @@ impl EchoRun {
     pub(crate) fn begin<S: Sys>(
         core: &mut Core<S, Client>,
         order: EchoOrder,
-        metrics: &Metrics,
+        metrics: &WorkerMetrics,
     ) -> EchoRun {
         let EchoOrder { echo, begin_ns, part, whole, turn: (nth, of) } = order;
         let mut active = 0;
@@ -151,7 +151,7 @@ impl EchoRun {
         &mut self,
         core: &mut Core<S, Client>,
         id: ConnId,
-        metrics: &Metrics,
+        metrics: &WorkerMetrics,
     ) {
         let Pace::Closed(loops) = &mut self.pace else { return };
         let Some(socket) = core.user_mut(id).filter(|_| self.echo.turnover && !self.over) else {
@@ -169,7 +169,7 @@ impl EchoRun {
     pub(crate) fn turn<S: Sys>(
         &mut self,
         core: &mut Core<S, Client>,
-        metrics: &Metrics,
+        metrics: &WorkerMetrics,
     ) -> Option<u64> {
         let next_ns = match self.pace {
             Pace::Open(_) => self.turn_open(core, metrics),
@@ -189,7 +189,7 @@ impl EchoRun {
         id: ConnId,
         opcode: OpCode,
         data: &[u8],
-        metrics: &Metrics,
+        metrics: &WorkerMetrics,
     ) {
         let now_ns = core.clock_ns();
         let counts = &metrics.counts;
@@ -218,9 +218,7 @@ impl EchoRun {
         let awaited = socket.has(Socket::AWAITING) && carried.sequence + 1 == socket.sent;
         let times_ns = carried.times_ns.or(awaited.then_some((socket.sent_ns(), socket.sent_ns())));
         if let Some((due_ns, sent_ns)) = times_ns {
-            let mut recorder = metrics.recorder();
-            recorder.record(Series::Latency, now_ns.saturating_sub(due_ns));
-            recorder.record(Series::ServiceTime, now_ns.saturating_sub(sent_ns));
+            metrics.echoed(due_ns, sent_ns, now_ns);
         }
         match self.pace {
             Pace::Open(_) => counts.reordered.add(u64::from(seen == Delivery::Reordered)),
@@ -237,7 +235,7 @@ impl EchoRun {
         id: ConnId,
         data: &[u8],
         now_ns: u64,
-        metrics: &Metrics,
+        metrics: &WorkerMetrics,
     ) {
         let Some(socket) = core.user_mut(id) else {
             return invariant::broken("a message comes on a live connection");
@@ -246,15 +244,12 @@ impl EchoRun {
         else {
             return;
         };
-        let took_ns = now_ns.saturating_sub(socket.sent_ns());
+        let sent_ns = socket.sent_ns();
+        let took_ns = now_ns.saturating_sub(sent_ns);
         match validator.judge(id.as_u64(), sequence, data, took_ns) {
             AnswerVerdict::Foreign => return,
             AnswerVerdict::Wrong => metrics.counts.corrupted.add(1),
-            AnswerVerdict::Right => {
-                let mut recorder = metrics.recorder();
-                recorder.record(Series::Latency, took_ns);
-                recorder.record(Series::ServiceTime, took_ns);
-            }
+            AnswerVerdict::Right => metrics.echoed(sent_ns, sent_ns, now_ns),
         }
         metrics.counts.echo_answered.add(1);
         self.answered += 1;
@@ -272,7 +267,11 @@ impl EchoRun {
 
     // ---- open model ----
 
-    fn turn_open<S: Sys>(&mut self, core: &mut Core<S, Client>, metrics: &Metrics) -> Option<u64> {
+    fn turn_open<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Client>,
+        metrics: &WorkerMetrics,
+    ) -> Option<u64> {
         for _ in 0..SENDS_PER_TURN {
             let Pace::Open(rounds) = &mut self.pace else {
                 invariant::broken("the open model runs in the open model");
@@ -299,6 +298,7 @@ impl EchoRun {
                 && let Pace::Open(rounds) = &mut self.pace
             {
                 rounds.number += 1;
+                metrics.record(Series::SendLag, now_ns.saturating_sub(due_ns));
             }
         }
         Some(core.now_ns())
@@ -309,7 +309,7 @@ impl EchoRun {
     fn turn_closed<S: Sys>(
         &mut self,
         core: &mut Core<S, Client>,
-        metrics: &Metrics,
+        metrics: &WorkerMetrics,
     ) -> Option<u64> {
         let (slots, now_ns) = (core.slots(), core.clock_ns());
         let Pace::Closed(loops) = &mut self.pace else {
@@ -346,7 +346,8 @@ impl EchoRun {
                 invariant::broken("the closed loop runs in the closed loop");
                 return None;
             };
-            let Some(id) = loops.next_ready(now_ns) else { break };
+            let Some((due_ns, id)) = loops.next_ready(now_ns) else { break };
+            metrics.record(Series::SendLag, now_ns - due_ns);
             self.next_in_loop(core, id, now_ns, metrics);
         }
         let Pace::Closed(loops) = &self.pace else {
@@ -362,11 +363,11 @@ impl EchoRun {
     }
 
     /// Whether no socket is active but a replacement is still connecting.
-    fn expects_replacement(&self, now_ns: u64, metrics: &Metrics) -> bool {
+    fn expects_replacement(&self, now_ns: u64, metrics: &WorkerMetrics) -> bool {
         let patience_ns = self.echo.timeout.as_nanos() as u64;
         self.echo.turnover
             && now_ns < self.until_ns.saturating_add(patience_ns)
-            && Snapshot::of([metrics]).expected_to_open() > 0
+            && Snapshot::of([&**metrics]).expected_to_open() > 0
     }
 
     /// Sends the next message, at once or after a pause.
@@ -375,7 +376,7 @@ impl EchoRun {
         core: &mut Core<S, Client>,
         id: ConnId,
         now_ns: u64,
-        metrics: &Metrics,
+        metrics: &WorkerMetrics,
     ) {
         let Some((least, most)) = self.echo.think else {
             return self.next_in_loop(core, id, now_ns, metrics);
@@ -397,7 +398,7 @@ impl EchoRun {
         core: &mut Core<S, Client>,
         id: ConnId,
         now_ns: u64,
-        metrics: &Metrics,
+        metrics: &WorkerMetrics,
     ) {
         let taking_part = |socket: &&mut Socket| socket.has(Socket::ECHOING);
         let Some(socket) = core.user_mut(id).filter(taking_part) else { return };
@@ -441,7 +442,7 @@ impl EchoRun {
         id: ConnId,
         due_ns: u64,
         now_ns: u64,
-        metrics: &Metrics,
+        metrics: &WorkerMetrics,
     ) -> bool {
         let Some(sequence) = core.user(id).map(|socket| socket.sent) else {
             invariant::broken("an echo is sent on a live connection");
@@ -471,12 +472,12 @@ impl EchoRun {
 }
 
 impl ClosedLoop {
-    /// Returns a socket whose pause is over.
-    fn next_ready(&mut self, now_ns: u64) -> Option<ConnId> {
+    /// Returns a socket whose pause is over, and when it ended.
+    fn next_ready(&mut self, now_ns: u64) -> Option<(u64, ConnId)> {
         let &Reverse((due_ns, _, id)) = self.thinking.peek()?;
         (due_ns <= now_ns).then(|| {
             self.thinking.pop();
-            id
+            (due_ns, id)
         })
     }
 }

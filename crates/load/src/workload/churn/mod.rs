@@ -21,7 +21,7 @@ use self::publish_counters::PublishCounters;
 use crate::delivery::publication;
 use crate::delivery::subscription::{State, Subscription, Verdict};
 use crate::delivery::window::Delivery;
-use crate::outcome::metrics::Metrics;
+use crate::outcome::metrics::{Metrics, WorkerMetrics};
 use crate::transport::cable_client::CableChannel;
 use crate::workload::client::Client;
 use crate::workload::pacer::Pacer;
@@ -101,7 +101,7 @@ impl Churn {
         core: &mut Core<S, Client>,
         id: ConnId,
         data: &[u8],
-        metrics: &Metrics,
+        metrics: &WorkerMetrics,
     ) -> bool {
         let slot = id.slot();
         if data.starts_with(PING) || self.subscriptions(slot).is_empty() {
@@ -293,7 +293,7 @@ impl Churn {
         slot: u32,
         at: usize,
         data: &[u8],
-        metrics: &Metrics,
+        metrics: &WorkerMetrics,
     ) {
         let (now_ns, grace_ns) = (core.clock_ns(), self.order.grace_ns);
         let counts = &metrics.counts;

@@ -46,6 +46,9 @@ pub struct Row {
     pub causes: Vec<(&'static str, u64)>,
     /// All counters and times since the run began.
     pub progress: Progress,
+    /// It marks the beginning or the end of a phase, beside the rows of each second: with counters and
+    /// without times and rates.
+    pub is_mark: bool,
 }
 
 /// Counters and times since a run began.
@@ -95,10 +98,11 @@ pub fn drive(
 ) -> Result<Outcome, StartError> {
     let mut run = Run::start(config)?;
     let now_ns = process::now_ns();
-    let mut watch = Watch { row, wait, began_ns: now_ns, rows: Rows::new(now_ns) };
+    let mut watch = Watch { row, wait, began_ns: now_ns, phase: "", rows: Rows::new(now_ns) };
     if phases(&mut run, config, &mut watch)? {
         run.interrupt();
     }
+    watch.mark(&run, "");
     run.finish_fanout();
     run.finish_churn();
     Ok(run.finish(config, Close::Graceful)?)
@@ -172,6 +176,8 @@ struct Watch<R, W> {
     row: R,
     wait: W,
     began_ns: u64,
+    /// The phase whose beginning was marked.
+    phase: &'static str,
     rows: Rows,
 }
 
@@ -183,6 +189,7 @@ impl<R: FnMut(&Row), W: FnMut(Duration) -> bool> Watch<R, W> {
         phase: &'static str,
         done: impl Fn(&mut Run, u64) -> bool,
     ) -> bool {
+        self.mark(run, phase);
         loop {
             run.collect();
             let now_ns = process::now_ns();
@@ -201,6 +208,20 @@ impl<R: FnMut(&Row), W: FnMut(Duration) -> bool> Watch<R, W> {
 }
 
 impl<R: FnMut(&Row), W: FnMut(Duration) -> bool> Watch<R, W> {
+    /// Marks the end of a phase and the beginning of the next, if it is another; the last has no name.
+    fn mark(&mut self, run: &Run, phase: &'static str) {
+        let before = std::mem::replace(&mut self.phase, phase);
+        if before == phase {
+            return;
+        }
+        let elapsed = Duration::from_nanos(process::now_ns() - self.began_ns);
+        for phase in [before, phase].into_iter().filter(|phase| !phase.is_empty()) {
+            let counts = Counts::Sockets(Box::new(run.snapshot()));
+            let progress = Progress { counts, ..Progress::default() };
+            (self.row)(&Row { elapsed, phase, is_mark: true, progress, ..Row::default() });
+        }
+    }
+
     /// Runs the stages with heartbeats, then holds; true if interrupted before.
     fn stages(&mut self, run: &mut Run, config: &Config) -> bool {
         run.heartbeat(config.heartbeat);
@@ -270,6 +291,7 @@ impl Rows {
                 timed: Arc::clone(&recorder),
                 published: run.published(),
             },
+            is_mark: false,
         };
         *self = Rows { last_ns: now_ns, counts, recorder };
         row

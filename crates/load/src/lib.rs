@@ -26,7 +26,7 @@ pub use crate::drive::{Counts, Progress, Published, Row, drive};
 pub use crate::outcome::cable::CableSummary;
 pub use crate::outcome::cause::Cause;
 pub use crate::outcome::churn::ChurnSummary;
-pub use crate::outcome::generator::{Generator, Watched};
+pub use crate::outcome::generator::{Generator, Watched, saturated};
 pub use crate::outcome::judge::{
     Metric, Sign, Threshold, ThresholdResult, Verdict, judge, last_line,
 };

@@ -181,7 +181,7 @@ fn most(config: &Config) -> u64 {
 }
 
 /// Returns the usage of this process.
-fn usage() -> Option<Usage> {
+pub(super) fn usage() -> Option<Usage> {
     let memory = ProcessMemory::of(std::process::id()).ok()?;
     Some(Usage { rss_bytes: memory.rss_bytes, cpu_seconds: memory.cpu_seconds })
 }

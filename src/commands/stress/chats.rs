@@ -61,6 +61,9 @@ pub(super) fn run(args: &Args, url: &str) -> Result<ExitCode> {
     };
     let table = Table::new(args.users, super::LiveStats::default(), args.quiet());
     let row = |row: &Row| {
+        if row.is_mark {
+            return;
+        }
         table.print(&format!(
             "{:>7.0}s  {} open, {} failed, {} steps, {:.0}/s\n",
             row.elapsed.as_secs_f64(),

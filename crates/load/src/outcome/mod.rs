@@ -18,6 +18,7 @@ pub(crate) mod recorder;
 pub(crate) mod request_metrics;
 pub(crate) mod run_config;
 pub(crate) mod samples;
+pub(crate) mod saturation;
 pub(crate) mod sections;
 pub(crate) mod tally;
 pub(crate) mod text;

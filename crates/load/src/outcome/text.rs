@@ -14,6 +14,9 @@ use crate::scenario::{FlowSummary, SocketSummary, StepSummary};
 
 impl Display for Outcome {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        if let Some(generator) = &self.generator {
+            f.write_str(&generator.headline())?;
+        }
         match &self.requests {
             Some(requests) => self.write_requests(f, requests)?,
             None => self.write_sockets(f)?,

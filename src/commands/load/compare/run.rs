@@ -330,7 +330,7 @@ impl Side {
     /// What whoever trusts the figures should know.
     pub(super) fn notes(&self) -> Vec<String> {
         let saturated = self.runs.iter().filter_map(|run| {
-            let why = run.value["generator"]["saturated"].as_str()?;
+            let why = load::saturated(&run.value)?;
             Some(format!("{}: the generator was saturated: {why}", run.file))
         });
         saturated.collect()

@@ -44,12 +44,8 @@ fn assert_saturated(finished: &Finished, first_figure: &str) {
     assert!(first.is_some() && first < second, "{finished:?}");
     let [time, errors] = [0, 1].map(|at| document["thresholds"][at].clone());
     assert_eq!((&time["met"], &errors["met"]), (&false.into(), &true.into()), "{finished:?}");
-    assert!(time["no_verdict"].is_string() && errors["no_verdict"].is_null(), "{finished:?}");
-    assert_eq!(finished.code, Some(1), "{finished:?}");
-    assert!(
-        finished.stderr.contains("has no verdict: the generator was saturated"),
-        "{finished:?}"
-    );
+    assert_eq!(time["why"], "the generator was saturated", "{finished:?}");
+    assert_eq!((finished.code, &errors["why"]), (Some(1), &Value::Null), "{finished:?}");
 }
 
 #[test]
@@ -77,6 +73,18 @@ fn cpu_per_message(url: &str, server: &Server, more: &[&str]) -> f64 {
 }
 
 #[test]
+fn a_warm_up_of_web_sockets_is_refused_where_it_does_nothing() {
+    for flags in ["--stages 1s:5", "--control"] {
+        let url = "ws://127.0.0.1:1/";
+        let flags: Vec<&str> = flags.split(' ').collect();
+        let finished = executable::run(&[&["load", url, "--warm-up", "1s"], &flags[..]].concat());
+        assert_eq!(finished.code, Some(2), "{finished:?}");
+        let said = format!("--warm-up cannot be combined with {}", flags[0]);
+        assert!(finished.stderr.contains(&said), "{finished:?}");
+    }
+}
+
+#[test]
 fn cpu_per_message_is_that_of_the_measured_time() {
     let server = Server::start(&[]);
     let url = format!("http://{}/health", server.listen);
@@ -84,5 +92,9 @@ fn cpu_per_message_is_that_of_the_measured_time() {
     let cold = cpu_per_message(&url, &server, &rate);
     let warm = cpu_per_message(&url, &server, &[&rate[..], &["--warm-up", "3s"]].concat());
     // With the CPU time of the warm-up it would be seven times as much.
+    assert!(warm < 3.0 * cold, "{warm} with a warm-up, {cold} without");
+    let url = format!("ws://{}/echo", server.listen);
+    let cold = cpu_per_message(&url, &server, &rate);
+    let warm = cpu_per_message(&url, &server, &[&rate[..], &["--warm-up", "3s"]].concat());
     assert!(warm < 3.0 * cold, "{warm} with a warm-up, {cold} without");
 }

@@ -74,6 +74,13 @@ impl From<io::Error> for StartError {
     }
 }
 
+/// What a warm-up did.
+struct Warmed {
+    counts: Snapshot,
+    timed: Recorder,
+    sent: u64,
+}
+
 /// A running load test.
 pub struct Run {
     workers: Workers<Order>,
@@ -81,6 +88,8 @@ pub struct Run {
     /// Times that were collected, and the number of orders to flush.
     timed: RefCell<Recorder>,
     flushes: Cell<u64>,
+    /// Counters and times at the end of the warm-up, and the messages sent in it.
+    warmed: Option<Box<Warmed>>,
     plan: Plan,
     fit: capacity::Report,
     in_flight: Arc<InFlight>,
@@ -165,6 +174,7 @@ impl Run {
             all_metrics,
             timed: RefCell::default(),
             flushes: Cell::new(0),
+            warmed: None,
             plan,
             fit,
             in_flight,
@@ -343,8 +353,13 @@ impl Run {
     /// Makes all sockets that are open now count the publications of `publisher`, of which there
     /// will be `messages`. Publish once [`Run::expecting`] returns true.
     pub fn expect_broadcasts(&mut self, publisher: u32, messages: u32) {
-        let expect =
-            Expect { first: publisher, publishers: 1, late_after_ns: u64::MAX, senders: 0 };
+        let expect = Expect {
+            first: publisher,
+            publishers: 1,
+            late_after_ns: u64::MAX,
+            since_ns: 0,
+            senders: 0,
+        };
         self.expect(expect, 0, u64::from(messages));
     }
 
@@ -372,7 +387,8 @@ impl Run {
     pub fn expect_fanout(&mut self, fanout: &Fanout) {
         let late_after_ns = u64::try_from(fanout.late_after.as_nanos()).unwrap_or(u64::MAX);
         let (first, publishers) = (Fanout::FIRST_PUBLISHER, fanout.publishers);
-        let expect = Expect { first, publishers, late_after_ns, senders: 0 };
+        let since_ns = process::now_ns();
+        let expect = Expect { first, publishers, late_after_ns, since_ns, senders: 0 };
         self.expect(expect, self.senders(fanout), 0);
     }
 
@@ -391,7 +407,7 @@ impl Run {
     /// Advances a fan-out; call it several times a second. Returns true when all is published and
     /// nothing more is awaited.
     pub fn tend_fanout(&mut self) -> bool {
-        let counts = self.snapshot();
+        let counts = self.measured();
         let Some(fanout) = &mut self.fanout else { return true };
         let done = fanout.tend(&self.all_metrics, &counts, process::now_ns());
         if let Some(expected) = &mut self.expected {
@@ -494,6 +510,32 @@ impl Run {
         self.timed.borrow().clone()
     }
 
+    /// Ends the warm-up: the messages so far will be in no figure.
+    pub fn begin_measuring(&mut self) {
+        let mut sent = 0;
+        if let Some(mut fanout) = self.fanout.take() {
+            fanout.stop();
+            sent = fanout.published();
+        }
+        (self.expected, self.requested_messages) = (None, None);
+        self.echo_began_ns = None;
+        self.echo_over_ns.set(None);
+        for metrics in &self.all_metrics {
+            metrics.expect_none();
+            drop(std::mem::take(&mut *metrics.arrivals()));
+        }
+        self.flush();
+        let (counts, timed) = (self.snapshot(), self.timed.borrow().clone());
+        sent += counts.echo_sent;
+        self.warmed = Some(Box::new(Warmed { counts, timed, sent }));
+    }
+
+    /// All counters, without the messages of the warm-up.
+    fn measured(&self) -> Snapshot {
+        let now = self.snapshot();
+        self.warmed.as_ref().map_or_else(|| now.clone(), |warmed| now.since(&warmed.counts))
+    }
+
     /// Blocks until all workers have flushed their times, and takes them.
     fn flush(&self) {
         let number = self.flushes.get() + 1;
@@ -516,13 +558,16 @@ impl Run {
     #[must_use]
     pub fn outcome(&self, config: &Config) -> Outcome {
         self.flush();
-        let now = self.snapshot();
+        let now = self.measured();
         let begun = if self.requested > 0 { self.requested } else { config.connections };
         let (fanout, times) = match self.judged.clone() {
             Some((fanout, times)) => (Some(fanout), times),
             None => (None, self.times(now.open)),
         };
-        let recorder = self.recorder();
+        let mut recorder = self.recorder();
+        if let Some(warmed) = &self.warmed {
+            recorder.subtract(&warmed.timed);
+        }
         let run = SocketRun {
             requested: begun.saturating_sub(now.retired),
             connecting: self.connecting(),
@@ -532,6 +577,7 @@ impl Run {
             messages: self.requested_messages,
             sending: self.sending(config),
             interrupted: self.interrupted,
+            warm_up: self.warmed.as_ref().map(|warmed| warmed.sent),
             expected: self.expected,
             fanout,
             times,

@@ -35,6 +35,8 @@ pub(crate) struct Expect {
     pub(crate) publishers: u32,
     /// A receipt later than this after the publish is late.
     pub(crate) late_after_ns: u64,
+    /// What was published before, in the warm-up, is ignored.
+    pub(crate) since_ns: u64,
     /// The first sockets of the worker that publish, and are no receivers.
     pub(crate) senders: u32,
 }
@@ -89,6 +91,9 @@ impl DeliveryChecker {
         let counts = &metrics.counts;
         let Some(text) = publication::find(data) else { return counts.publications_foreign.add(1) };
         let Some(publication) = publication::parse(text) else { return counts.corrupted.add(1) };
+        if publication.published_ns < self.expect.since_ns {
+            return;
+        }
         let socket = core.user_mut(id).filter(|socket| socket.has(Socket::RECEIVING));
         let Some(seen) = socket.and_then(|socket| self.note(socket, id.slot(), &publication))
         else {

@@ -176,6 +176,32 @@ impl Snapshot {
         sum
     }
 
+    /// Without the messages and pings counted by `before`. Connections stay.
+    pub(crate) fn since(&self, before: &Snapshot) -> Snapshot {
+        let mut since = self.clone();
+        for (now, before) in [
+            (&mut since.heartbeats_sent, before.heartbeats_sent),
+            (&mut since.heartbeats_received, before.heartbeats_received),
+            (&mut since.echo_sent, before.echo_sent),
+            (&mut since.echo_received, before.echo_received),
+            (&mut since.echo_answered, before.echo_answered),
+            (&mut since.duplicated, before.duplicated),
+            (&mut since.reordered, before.reordered),
+            (&mut since.corrupted, before.corrupted),
+            (&mut since.late, before.late),
+            (&mut since.given_up, before.given_up),
+            (&mut since.publications, before.publications),
+            (&mut since.publications_duplicated, before.publications_duplicated),
+            (&mut since.publications_reordered, before.publications_reordered),
+            (&mut since.publications_late, before.publications_late),
+            (&mut since.publications_stale, before.publications_stale),
+            (&mut since.publications_foreign, before.publications_foreign),
+        ] {
+            *now = now.saturating_sub(before);
+        }
+        since
+    }
+
     /// Failed connects.
     #[must_use]
     pub fn failed_total(&self) -> u64 {
@@ -359,6 +385,11 @@ impl Metrics {
 
     pub(crate) fn set_expecting(&self, publisher: u32) {
         self.expecting.store(u64::from(publisher) + 1, Ordering::Release);
+    }
+
+    /// Expects no publisher any more, until the worker sets the next.
+    pub(crate) fn expect_none(&self) {
+        self.expecting.store(0, Ordering::Release);
     }
 
     pub(crate) fn is_finished(&self) -> bool {

@@ -106,6 +106,10 @@ pub struct Outcome {
     /// WebSockets that ended before the run, by cause.
     #[serde(default)]
     pub closed: BTreeMap<String, u64>,
+    /// Messages and publications on WebSockets sent in the warm-up, which are in no other figure; null
+    /// without one.
+    #[serde(default)]
+    pub warm_up_messages: Option<u64>,
     /// Pings and pongs of WebSockets.
     pub heartbeats: Option<HeartbeatSummary>,
     /// Messages sent and received back.

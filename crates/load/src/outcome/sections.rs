@@ -245,6 +245,8 @@ pub(crate) struct SocketRun<'a> {
     /// How long messages of an echo were due.
     pub(crate) sending: Option<Duration>,
     pub(crate) interrupted: bool,
+    /// Messages and publications sent in the warm-up; `None` without one.
+    pub(crate) warm_up: Option<u64>,
     pub(crate) expected: Option<Expected>,
     pub(crate) fanout: Option<FanoutSummary>,
     pub(crate) times: Times,
@@ -334,6 +336,7 @@ impl SocketRun<'_> {
             retried_by: by_cause(&counts.ends.retried),
             closed: by_cause(&counts.ends.closed),
             heartbeats: Some(heartbeats),
+            warm_up_messages: self.warm_up,
             echo,
             broadcast,
             ..Outcome::default()
@@ -458,6 +461,7 @@ mod tests {
             recorder: &Recorder::default(),
             messages: Some(9),
             sending: None,
+            warm_up: None,
             interrupted: false,
             expected,
             fanout: None,

@@ -63,6 +63,9 @@ impl Outcome {
         write_causes(f, "  retried for ", &self.retried_by)?;
         write_causes(f, "  failed by   ", &self.connect_errors)?;
         write_causes(f, "  ended by    ", &self.closed)?;
+        if let Some(count) = self.warm_up_messages {
+            writeln!(f, "warm-up       {count} messages, not counted otherwise")?;
+        }
         if let Some(heartbeats) = &self.heartbeats {
             let HeartbeatSummary { sent, received, unanswered_sockets, latency } = heartbeats;
             if *sent > 0 {

@@ -59,6 +59,8 @@ pub(crate) struct EchoRun {
     format: Format,
     /// The message that a validator has written.
     text: Vec<u8>,
+    /// When it began.
+    begin_ns: u64,
     /// No message is due after this time.
     until_ns: u64,
     pace: Pace,
@@ -143,7 +145,7 @@ impl EchoRun {
         let until_ns = echo.duration.map_or(u64::MAX, after);
         let format = Format::new(echo.size);
         let text = Vec::new();
-        EchoRun { format, text, echo, until_ns, pace, sent: 0, answered: 0, over: false }
+        EchoRun { format, text, echo, begin_ns, until_ns, pace, sent: 0, answered: 0, over: false }
     }
 
     /// Handles a connection that opened: with turnover it replaces one that was closed.
@@ -193,17 +195,24 @@ impl EchoRun {
     ) {
         let now_ns = core.clock_ns();
         let counts = &metrics.counts;
-        counts.echo_received.add(1);
         let Some(socket) = core.user_mut(id) else {
             return invariant::broken("a message comes on a live connection");
         };
         if let Some(validator) = self.echo.validator.clone() {
+            counts.echo_received.add(1);
             return self.validate(&*validator, core, id, data, now_ns, metrics);
         }
         let carried = match &self.echo.content {
             None => self.format.decode(id.as_u64(), data).filter(|_| opcode == OpCode::Binary),
             Some(content) => matched_in_order(content, socket, opcode, data),
         };
+        let due_ns =
+            carried.as_ref().and_then(|carried| carried.times_ns).map(|(due_ns, _)| due_ns);
+        if due_ns.is_some_and(|due_ns| due_ns < self.begin_ns) {
+            // It answers a message of the warm-up that was given up.
+            return;
+        }
+        counts.echo_received.add(1);
         let Some(carried) = carried.filter(|carried| carried.sequence < socket.sent) else {
             return counts.corrupted.add(1);
         };

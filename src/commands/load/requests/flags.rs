@@ -28,11 +28,6 @@ pub(crate) struct Flags {
     #[arg(short, long, value_name = "TEXT", value_parser = content, help_heading = HEADING)]
     pub(super) data: Option<Bytes>,
 
-    /// Warm-up time before the measurement starts
-    #[arg(long, value_name = "TIME", default_value = "0", value_parser = units::duration,
-        help_heading = HEADING)]
-    pub(in crate::commands::load) warm_up: Duration,
-
     /// Ramp the rate, as --stages does connections: 30s:5k,1m:5k,0:100,1m:100
     #[arg(long, value_name = "TIME:RATE,…", value_delimiter = ',', value_parser = stage,
         conflicts_with_all = ["rate", "stages"], help_heading = HEADING)]
@@ -112,11 +107,10 @@ const OF_SOCKETS: [&str; 31] = [
 ];
 
 /// Flags that do not apply to WebSockets.
-const OF_REQUESTS: [&str; 13] = [
+const OF_REQUESTS: [&str; 12] = [
     "requests",
     "method",
     "data",
-    "warm_up",
     "rates",
     "new_connections",
     "pipeline",
@@ -226,8 +220,8 @@ mod tests {
         };
         let error = of("http://a --hold 1s", true).unwrap_err().to_string();
         assert!(error.contains("--hold is for ws://"), "{error}");
-        let error = of("ws://a --warm-up 1s", false).unwrap_err().to_string();
-        assert!(error.contains("--warm-up is for http://"), "{error}");
+        let error = of("ws://a --pipeline 2", false).unwrap_err().to_string();
+        assert!(error.contains("--pipeline is for http://"), "{error}");
         assert!(of("http://a --requests 5 --rate 1k", true).is_ok());
         assert!(of("ws://a --hold 5s --rate 1k", false).is_ok());
     }

@@ -35,7 +35,7 @@ pub(in crate::commands::load) fn run(
         target: args.target.clone(),
         users: is_given("connections").then_some(args.connections),
         duration: args.duration,
-        warm_up: is_given("warm_up").then_some(args.requests.warm_up),
+        warm_up: is_given("warm_up").then_some(args.warm_up),
     };
     let (text, folder) = super::text(name)?;
     if let Some((args, flags)) = super::sockets::read(&text, name, flags)? {

@@ -99,7 +99,7 @@ mod tests {
         let busy = busy.spawn(move || while stopped.try_recv().is_err() {}).unwrap();
         let of = || ThreadTimes::named(std::process::id(), "spinning").first().copied();
         let found = (0..1_000_000).find_map(|_| of().filter(|thread| thread.ran_ns > 1_000_000));
-        drop(stop.send(()));
+        stop.send(()).unwrap();
         busy.join().unwrap();
         assert!(found.is_some());
     }

@@ -149,7 +149,7 @@ fn from_load(value: &Value) -> Measured {
              more, so measure without --rate or with a higher one"
         ));
     }
-    if let Some(why) = load::saturated(&value) {
+    if let Some(why) = load::saturated(value) {
         notes.push(format!(
             "the generator was the bottleneck of that run ({why}): the machine may serve more"
         ));

@@ -1,7 +1,6 @@
 //! The flags of `standfast load` for requests only, and the check that flags fit the kind of target.
 
 use std::ops::RangeInclusive;
-use std::time::Duration;
 
 use anyhow::{Result, bail};
 use clap::ArgMatches;

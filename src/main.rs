@@ -91,7 +91,7 @@ fn run(args: Args, flags: &ArgMatches) -> Result<ExitCode> {
         Command::Load(args) => load::run(&args, flags),
         Command::Proxy(args) => proxy::run(&args, flags),
         Command::Prove(args) => prove::run(&args),
-        Command::Stress(args) => stress::run(&args),
+        Command::Stress(args) => stress::run(&args, flags),
         Command::Plan(args) => plan::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Help(args) => help::run(&args),

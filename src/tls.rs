@@ -179,10 +179,15 @@ impl ClientFlags {
     }
 
     /// Sets the TLS client of each endpoint whose URL has TLS.
-    pub(crate) fn set(&self, endpoints: &mut [Endpoint]) -> Result<()> {
-        let tls = |endpoint: &Endpoint| endpoint.tls || endpoint.options.tls.is_some();
+    pub(crate) fn set<'e>(
+        &self,
+        endpoints: impl IntoIterator<Item = &'e mut Endpoint>,
+    ) -> Result<()> {
+        let mut endpoints: Vec<&mut Endpoint> = endpoints.into_iter().collect();
+        let tls = |endpoint: &&mut Endpoint| endpoint.tls || endpoint.options.tls.is_some();
         if !endpoints.iter().any(tls) {
-            if self.insecure || self.ca.is_some() || self.cert.is_some() || self.sni.is_some() {
+            let files = self.ca.is_some() || self.cert.is_some();
+            if self.insecure || files || self.sni.is_some() || self.tls_resume == Resume::Off {
                 bail!("TLS flags without a URL with TLS: expected https://, wss:// or the like");
             }
             return Ok(());

@@ -2,6 +2,9 @@
 
 use std::io::Write;
 use std::net::TcpStream;
+use std::time::Duration;
+
+use rustix::process::Signal;
 
 use crate::harness::http;
 use crate::harness::server::Server;
@@ -30,4 +33,17 @@ fn silent_connections_beyond_the_descriptor_limit_do_not_stop_publishing() {
     let published = keyed(&server, "POST /api/publish", r#"{"topic":"x","data":"x"}"#);
     assert_eq!(published.status, 200, "{published:?}");
     drop(held);
+}
+
+#[test]
+fn a_burst_of_callers_waits_in_the_accept_queue() {
+    let server = Server::start(&[]);
+    let longest = std::fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap();
+    let count = longest.trim().parse::<usize>().unwrap().min(600);
+    // Nothing is accepted meanwhile. A connect that finds the queue full is dropped and gets no answer.
+    server.signal(Signal::STOP);
+    let connect = |_| TcpStream::connect_timeout(&server.admin, Duration::from_secs(10));
+    let held: Result<Vec<TcpStream>, _> = (0..count).map(connect).collect();
+    server.signal(Signal::CONT);
+    held.expect("the queue has room");
 }

@@ -479,6 +479,24 @@ fn a_reload_sets_a_pong_timeout_that_is_measured_as_precisely() {
 }
 
 #[test]
+fn a_reload_ends_no_client_that_was_not_pinged_within_the_new_pong_timeout() {
+    let config = Scratch::new("pong-grace.toml", "[serve]\nping_interval = \"1h\"\n");
+    let server = Server::start(&["--config", config.path(), "--workers", "1"]);
+    let mut live = Client::with(&server, "/cable", "actioncable-v1-ext-json");
+    // Nothing is pinged in this time.
+    std::thread::sleep(Duration::from_secs(3));
+    config.write("[serve]\nping_interval = \"200ms\"\npong_timeout = \"1s\"\n");
+    server.signal(Signal::HUP);
+    for _ in 0..8 {
+        let frame = live.socket.frame().expect("it stays connected");
+        let ping: Value = serde_json::from_slice(&frame.payload).unwrap();
+        assert_eq!(ping["type"], "ping", "{ping}");
+        live.send(&json!({"command": "pong"}));
+    }
+    assert_eq!(server.metrics()["standfast_no_pong_total"], 0.0);
+}
+
+#[test]
 fn a_pong_timeout_that_cannot_be_kept_is_refused() {
     for (flags, complaint) in [
         (["--pong-timeout", "3s", "--idle-timeout", "1h"], "more than --ping-interval 3s"),

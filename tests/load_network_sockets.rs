@@ -230,7 +230,7 @@ fn unresolved_host_is_counted_for_each_connection() {
     assert!(lost.stderr.contains("cannot resolve nowhere.invalid"), "{}", lost.stderr);
     assert!(lost.stderr.contains("its connections will fail (cause dns)"), "{}", lost.stderr);
     fails_by("dns", "wss://nowhere.invalid/", &["--insecure", "--messages", "3"]);
-    fails_by("dns", "cable://nowhere.invalid/", &["--reconnect", "--retry", "forever"]);
+    fails_by("dns", "cable://nowhere.invalid/", &["--retry", "forever"]);
     let staged = ["load", "ws://nowhere.invalid/", "--stages", "0:20,100ms:20", "--json", "-"];
     let (finished, document) = executable::run(&staged).with_json();
     assert_eq!(document["connect_errors"], json!({"dns": 20}), "{finished:?}");

@@ -1,6 +1,7 @@
 //! Health checks of `standfast proxy`: what they send, what passes, and what happens when all fail.
 
-use std::net::{SocketAddr, TcpListener};
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::thread;
 
 use base64::Engine;
@@ -113,6 +114,26 @@ fn checks_send_the_configured_host_and_headers_and_expect_the_configured_statuse
     assert!(head.contains("\r\nX-Key: a b\r\n"), "{head}");
     assert_eq!(value(&head, "User-Agent"), Some("probe/1"), "{head}");
     assert_eq!(value(&head, "X-Forwarded-Proto"), None, "an empty value removes a header: {head}");
+}
+
+#[test]
+fn checks_leave_from_the_source_addresses_of_traffic() {
+    let listener = Upstream::new();
+    let sources: BTreeSet<IpAddr> = [[127, 0, 0, 8].into(), [127, 0, 0, 9].into()].into();
+    for check in ["tcp", "http:/up", "websocket:/cable"] {
+        let pool = format!("upstreams = ['{}']\ncheck = '{check}'\n{QUICK}", listener.address());
+        let config = Scratch::new("sources.toml", &format!("[pool.a]\n{pool}"));
+        let _proxy =
+            Server::start_proxy(&["--config", config.path(), "--source", "127.0.0.8,127.0.0.9"]);
+        let mut seen = BTreeSet::new();
+        eventually("each address was used", || {
+            listener.each_waiting(|leg| {
+                seen.insert(leg.stream.peer_addr().unwrap().ip());
+            });
+            seen.len() >= sources.len()
+        });
+        assert_eq!(seen, sources, "{check}");
+    }
 }
 
 #[test]

@@ -285,7 +285,7 @@ fn over_the_memory_limit_clients_are_refused_and_tunnels_that_hold_nothing_stay(
         .collect();
     let text = |limit: &str| {
         format!(
-            "[proxy]\nmemory_limit = '{limit}'\nworkers = 1\nfin_timeout = '1s'\nidle_timeout = '20s'\n{ballast}\
+            "[proxy]\nmemory_limit = '{limit}'\nworkers = 1\nfin_timeout = '1s'\nidle_timeout = '10m'\n{ballast}\
              [[route]]\npath = '/echo'\npool = 'node'\n[pool.node]\nupstreams = ['{}']\n",
             node.listen
         )

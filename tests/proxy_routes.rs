@@ -2,17 +2,20 @@
 //! same rules.
 
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::net::SocketAddr;
+use std::os::unix::net::UnixStream;
 
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::harness::http::Response;
+use crate::harness::forward::answers;
+use crate::harness::http::{Response, read_response};
 use crate::harness::nginx::Nginx;
 use crate::harness::server::Server;
 use crate::harness::socket::{Socket, upgrade};
 use crate::harness::upstream::{Upstream, switching};
-use crate::harness::{Scratch, eventually, executable};
+use crate::harness::{PATIENCE, Scratch, eventually, executable};
 
 const OK: &str = "HTTP/1.1 200 OK\r\nServer: app\r\nX-Powered-By: app\r\nContent-Length: 2\r\n\
                   Connection: close\r\n\r\nok";
@@ -397,6 +400,50 @@ fn a_client_cannot_claim_an_allowed_address() {
     socket.send(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n");
     assert_eq!(socket.response().status, 403);
     assert_eq!(setup.refused("denied"), 2.0);
+}
+
+#[test]
+fn clients_of_unix_sockets_are_allowed_and_denied_as_by_nginx() {
+    let routes = [
+        ("/own", "allow unix:; deny all;", "allow = ['unix:']", (200, 403)),
+        ("/tcp", "deny unix:;", "deny = ['unix:']", (403, 200)),
+        ("/net", "allow 0.0.0.0/0; deny all;", "allow = ['0.0.0.0/0']", (403, 200)),
+        (
+            "/both",
+            "allow unix:; allow 127.0.0.1; deny all;",
+            "allow = ['127.0.0.1', 'unix:']",
+            (200, 200),
+        ),
+    ];
+    let upstream = answers(OK.into());
+    let ours = routes
+        .map(|(path, _, keys, _)| format!("[[route]]\npath = '{path}'\npool = 'a'\n{keys}\n"));
+    let text = format!("{}[pool.a]\nupstreams = ['{upstream}']\n", ours.concat());
+    let config = Scratch::new("unix-clients.toml", &text);
+    let sockets = ["ours", "nginx"].map(|name| format!("{}.{name}", config.path()));
+    let listen = format!("unix:{}", sockets[0]);
+    let proxy = Server::start_proxy(&["--config", config.path(), "--listen", &listen]);
+    let locations = routes.map(|(path, rules, ..)| {
+        format!("location {path} {{ {rules} proxy_pass http://{upstream}; }}\n")
+    });
+    let nginx = Nginx::start("", &format!("listen unix:{};\n{}", sockets[1], locations.concat()));
+    let all = [
+        Some((proxy.listen, &sockets[0])),
+        nginx.as_ref().map(|nginx| (nginx.listen, &sockets[1])),
+    ];
+    for (tcp, unix) in all.into_iter().flatten() {
+        for (path, _, _, statuses) in routes {
+            let request = format!("GET {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
+            let mut stream = UnixStream::connect(unix).unwrap();
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            stream.write_all(request.as_bytes()).unwrap();
+            let of_unix = read_response(&mut stream, &mut Vec::new()).status;
+            assert_eq!((of_unix, status(tcp, &request)), statuses, "{path} at {tcp}");
+        }
+    }
+    for socket in sockets {
+        let _ = std::fs::remove_file(socket);
+    }
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! `--connect-timeout` of `standfast proxy` alone limits connects and TLS handshakes to upstreams.
+//! Timeouts of `standfast proxy`, of all routes and of one: `--connect-timeout` alone limits connects and TLS
+//! handshakes to upstreams, and idle tunnels are closed after the time of their route.
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
@@ -6,9 +7,12 @@ use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, getsockname, listen};
 use rustix::net::{socket, socket_with};
+use rustix::process::Signal;
 
 use crate::harness::server::Server;
-use crate::harness::socket::Socket;
+use crate::harness::socket::{Socket, upgrade};
+use crate::harness::upstream::{Leg, Upstream};
+use crate::harness::{Scratch, eventually};
 
 /// The `--connect-timeout` of these proxies; the other timeouts are shorter.
 const CONNECT: Duration = Duration::from_secs(4);
@@ -58,4 +62,68 @@ fn short_handshake_and_peer_timeouts_do_not_shorten_a_connect() {
         let took = gives_up_after(address, &flags);
         assert!(took >= CONNECT, "{flags:?}: {took:?}");
     }
+}
+
+#[test]
+fn a_connect_timeout_of_a_route_applies_to_its_requests_only() {
+    let (address, _held) = full_listener();
+    let text = format!(
+        "[proxy]\nworkers = 1\nconnect_timeout = '1h'\n[pool.a]\nupstreams = ['{address}']\n\
+         [[route]]\npool = 'a'\n[[route]]\npath = '/quick'\npool = 'a'\nconnect_timeout = '300ms'\n"
+    );
+    let config = Scratch::new("connect-timeout.toml", &text);
+    let proxy = Server::start_proxy(&["--config", config.path()]);
+    let mut patient = Socket::connect(proxy.listen);
+    patient.send(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n");
+    let mut quick = Socket::connect(proxy.listen);
+    let began = Instant::now();
+    quick.send(b"GET /quick HTTP/1.1\r\nHost: h\r\n\r\n");
+    assert_eq!(quick.response().status, 502);
+    assert!(began.elapsed() >= Duration::from_millis(300));
+    let refused = "standfast_requests_refused_total{reason=\"unreachable\"}";
+    assert_eq!(proxy.metrics()[refused], 1.0, "the other one waits");
+}
+
+/// An idle tunnel through a route.
+fn tunnel(proxy: &Server, upstream: &Upstream, path: &str) -> (Socket, Leg) {
+    let mut socket = Socket::connect(proxy.listen);
+    socket.send(upgrade(path, &[]).as_bytes());
+    let leg = upstream.tunnel();
+    assert_eq!(socket.response().status, 101);
+    (socket, leg)
+}
+
+fn passes((socket, leg): &mut (Socket, Leg)) -> bool {
+    socket.send(b"x");
+    leg.bytes(1) == b"x"
+}
+
+#[test]
+fn an_idle_timeout_of_a_route_applies_to_its_tunnels_only() {
+    let upstream = Upstream::new();
+    let text = |idle: &str, quick: &str| {
+        format!(
+            "[proxy]\nworkers = 1\nidle_timeout = '{idle}'\n[pool.a]\nupstreams = ['{}']\n\
+             [[route]]\npool = 'a'\n[[route]]\npath = '/quick'\npool = 'a'\nidle_timeout = '{quick}'\n\
+             [[route]]\npath = '/off'\npool = 'a'\nidle_timeout = 'off'\n",
+            upstream.address()
+        )
+    };
+    let config = Scratch::new("idle-timeout.toml", &text("1h", "300ms"));
+    let proxy = Server::start_proxy(&["--config", config.path()]);
+    let ended = || proxy.metrics()["standfast_tunnels_ended_total{reason=\"idle_timeout\"}"];
+    let mut open = ["/", "/off"].map(|path| tunnel(&proxy, &upstream, path));
+    let mut quick = tunnel(&proxy, &upstream, "/quick");
+    assert!(quick.0.ends() && quick.1.ends());
+    eventually("it is counted", || ended() == 1.0);
+    assert!(open.iter_mut().all(passes));
+    // A tunnel keeps the timeout of its route. The others follow a reload.
+    config.write(&text("300ms", "1h"));
+    proxy.signal(Signal::HUP);
+    eventually("the configuration is reloaded", || proxy.log().contains("configuration reloaded"));
+    let mut slow = tunnel(&proxy, &upstream, "/quick");
+    let [all, off] = &mut open;
+    assert!(all.0.ends() && all.1.ends());
+    eventually("it is counted", || ended() == 2.0);
+    assert!(passes(off) && passes(&mut slow));
 }

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -47,7 +48,7 @@ fn users_send_their_requests_on_new_or_kept_connections() {
     assert!(asked.iter().all(|asked| asked.method == "GET" && asked.target == "/a?b"), "{asked:?}");
     let text = &finished.stdout;
     for part in [
-        "qps est.",
+        " qps │",
         "measured/s",
         "200:12",
         "successNum: 12 failureNum: 0",
@@ -75,11 +76,49 @@ fn json_has_both_rates_and_the_run() {
         (&10.into(), &0.into(), &10.into())
     );
     assert!(stress["measured_per_second"].as_f64() > Some(0.0), "{result}");
-    assert!(stress["estimated_qps"].as_f64() > Some(0.0), "{result}");
+    assert!(stress["qps"].as_f64() > Some(0.0), "{result}");
     assert!(stress["tp99_ms"].as_f64() >= stress["tp90_ms"].as_f64(), "{result}");
     let file = Scratch::new("stress.json", "");
     well(&format!("-u {} --json {}", server.address, file.path()));
-    assert!(fs::read_to_string(file.path()).unwrap().contains("estimated_qps"));
+    assert!(fs::read_to_string(file.path()).unwrap().contains("\"qps\""));
+}
+
+/// Failed requests take the time they took, in each of go-stress-testing's figures.
+#[test]
+fn times_of_failed_requests_are_in_the_figures_of_go_stress_testing() {
+    let asked = AtomicU64::new(0);
+    // Of five requests four are answered at once, and one never.
+    let server = Web::start(move |_| {
+        if asked.fetch_add(1, Ordering::Relaxed).is_multiple_of(5) {
+            std::thread::sleep(Duration::from_secs(3600));
+        }
+        (200, Vec::new(), "ok".to_owned())
+    });
+    let result = result(&format!("-c 5 -n 5 -t 1 -u http://{}/", server.address), 1);
+    let stress = &result["stress"];
+    let of = |name: &str| stress[name].as_f64().unwrap();
+    assert_eq!((of("ok"), of("failed")), (20.0, 5.0), "{result}");
+    // Five seconds and a little, over 5 users.
+    assert!(of("qps") <= 20.0 * 5.0 / 5.0, "{result}");
+    assert!(of("average_ms") >= 5_000.0 / 20.0, "{result}");
+    for name in ["tp90_ms", "tp95_ms", "tp99_ms", "longest_ms"] {
+        assert!(of(name) >= 999.0, "{name}: {result}");
+    }
+    // Ours beside them.
+    assert!(result["latency"]["p99_ms"].as_f64() < Some(900.0), "answers only: {result}");
+    assert!((of("mean_ms") - of("average_ms") * 20.0 / 25.0).abs() < 0.01, "{result}");
+    assert_eq!(of("measured_per_second"), of("ok_per_second"), "{result}");
+}
+
+/// Over ws a message that is given up takes the time until then.
+#[test]
+fn times_of_messages_without_an_answer_are_in_the_figures_too() {
+    let chat = Chat::start(0);
+    let flags = format!("-n 1 -t 1 --pause 1ms -u ws://{}/alone", chat.address);
+    let stress = &result(&flags, 1)["stress"];
+    assert_eq!(stress["codes"].to_string(), r#"{"509":1}"#, "{stress}");
+    assert!(stress["tp90_ms"].as_f64() >= Some(999.0), "{stress}");
+    assert_eq!((&stress["qps"], &stress["average_ms"]), (&0.0.into(), &Value::Null), "{stress}");
 }
 
 #[test]
@@ -192,10 +231,11 @@ fn timeouts_end_requests_and_runs() {
 fn unanswered_requests_are_counted_with_their_cause() {
     // Nobody listens there any more.
     let dead = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    for (scheme, why) in
-        [("http", "failed by: connect_refused 6"), ("ws", "connects failed by: connect_refused 2")]
-    {
-        let flags = format!("-c 2 -n 3 -u {scheme}://{dead}/ --pause 1ms");
+    for (scheme, more, why) in [
+        ("http", "", "failed by: connect_refused 6"),
+        ("ws", " --pause 1ms", "connects failed by: connect_refused 2"),
+    ] {
+        let flags = format!("-c 2 -n 3 -u {scheme}://{dead}/{more}");
         let finished = stress(&flags);
         assert_eq!(finished.code, Some(1), "{finished:?}");
         let text = &finished.stdout;
@@ -205,7 +245,8 @@ fn unanswered_requests_are_counted_with_their_cause() {
         // Half a minute is what a connect may take, not what this one took.
         let row = text.lines().rfind(|line| line.contains("509:6")).unwrap();
         let cells: Vec<&str> = row.split('│').map(str::trim).collect();
-        assert!(cells[5..8].iter().all(|ms| ms.parse::<f64>().unwrap() < 1_000.0), "{row}");
+        let is_short = |ms: &&str| *ms == "-" || ms.parse::<f64>().unwrap() < 1_000.0;
+        assert!(cells[5..8].iter().all(is_short), "{row}");
         assert_eq!(result(&flags, 1)["stress"]["measured_per_second"], 0.0);
     }
     let looping = Web::start(|_| (302, vec![("Location", "/again".into())], String::new()));
@@ -290,6 +331,8 @@ fn unsupported_flags_and_schemes_are_refused_by_name() {
         ("-p /no/such/file", "/no/such/file"),
         ("-u http://127.0.0.1:1 -clients 1", "--dialect fork"),
         ("-u http://127.0.0.1:1 -cpunumber 1", "cpuNumber"),
+        ("-u http://127.0.0.1:1 --hold 1s", "--hold has no effect over http"),
+        ("-u http://127.0.0.1:1 --message hi", "--message has no effect over http"),
     ] {
         let finished = stress(flags);
         assert_eq!(finished.code, Some(2), "{flags}: {finished:?}");
@@ -297,7 +340,7 @@ fn unsupported_flags_and_schemes_are_refused_by_name() {
     }
     let server = Recorder::hello();
     let idle = well(&format!("-m 5 -u {}", server.address));
-    assert!(idle.stderr.contains("-m 5"), "{}", idle.stderr);
+    assert!(idle.stderr.contains("-m has no effect"), "{}", idle.stderr);
     let usage = stress("");
     assert!(usage.code == Some(2) && usage.stderr.contains("standfast help stress"), "{usage:?}");
 }

@@ -80,32 +80,52 @@ pub(super) struct Part {
 
 impl Part {
     /// Parses `name=text`, `name=@file` or `name=<file`, optionally followed by `;type=` and
-    /// `;filename=`.
+    /// `;filename=`. Values in quotes may contain `;`.
     ///
     /// # Errors
     /// Another syntax, or a file that cannot be read.
-    pub(super) fn parse(value: &[u8], files: &Files, line: usize) -> Result<Part> {
+    pub(super) fn parse(
+        value: &[u8],
+        files: &Files,
+        line: usize,
+        warnings: &mut Vec<String>,
+    ) -> Result<Part> {
         let (name, value) = named(value, line)?;
-        let is_file = value.starts_with(b"@") || value.starts_with(b"<");
-        let mut pieces = value.split(|&byte| byte == b';');
-        let first = pieces.next().unwrap_or_default();
-        let (mut content_type, mut filename) = (None, None);
-        let mut content = first.to_vec();
-        for piece in pieces {
-            let text = String::from_utf8_lossy(piece);
-            let text = text.trim();
-            if let Some(of) = text.strip_prefix("type=") {
-                content_type = Some(unquoted(of));
-            } else if let Some(of) = text.strip_prefix("filename=") {
-                filename = Some(unquoted(of));
-            } else {
-                content.push(b';');
-                content.extend(piece);
+        let (sign, value) = match value.split_first() {
+            Some((sign @ (b'@' | b'<'), value)) => (Some(*sign), value),
+            _ => (None, value),
+        };
+        let (mut content, mut rest) = word(value);
+        let (mut content_type, mut filename): (Option<String>, Option<String>) = (None, None);
+        let mut is_of_type = false;
+        while let Some(next) = rest.strip_prefix(b";") {
+            let was_of_type = std::mem::take(&mut is_of_type);
+            if let Some(of) = next.trim_ascii_start().strip_prefix(b"filename=") {
+                let (of, behind) = word(of);
+                (filename, rest) = (Some(text(&of)), behind);
+                continue;
+            }
+            let (piece, behind) = next.split_at(end(next));
+            rest = behind;
+            let piece = text(piece.trim_ascii_end());
+            match (piece.trim_start().strip_prefix("type="), &mut content_type) {
+                (Some(of), _) => {
+                    content_type = Some(of.trim().to_owned());
+                    is_of_type = true;
+                }
+                // A parameter of the type, such as charset.
+                (None, Some(content_type)) if was_of_type => {
+                    *content_type += &format!(";{piece}");
+                    is_of_type = true;
+                }
+                _ => {
+                    warnings.push(format!("line {line}: -F {name}: unknown part {piece:?} ignored"))
+                }
             }
         }
-        if is_file {
-            let path = unquoted(&String::from_utf8_lossy(content.get(1..).unwrap_or_default()));
-            if content.first() == Some(&b'@') {
+        if let Some(sign) = sign {
+            let path = text(&content);
+            if sign == b'@' {
                 let last = path.rsplit('/').next().unwrap_or_default();
                 filename.get_or_insert_with(|| last.to_owned());
                 content_type.get_or_insert_with(|| type_of(&path).to_owned());
@@ -130,12 +150,40 @@ fn named(value: &[u8], line: usize) -> Result<(String, &[u8])> {
     let at =
         at.with_context(|| format!("line {line}: invalid -F: expected name=value or name=@file"))?;
     let (name, rest) = value.split_at(at);
-    Ok((String::from_utf8_lossy(name).into_owned(), rest.get(1..).unwrap_or_default()))
+    Ok((text(name), rest.get(1..).unwrap_or_default()))
 }
 
-fn unquoted(text: &str) -> String {
-    let inner = text.strip_prefix('"').and_then(|text| text.strip_suffix('"'));
-    inner.unwrap_or(text).to_owned()
+/// Splits a value from the `;` behind it. Quotes are removed with the backslashes before `"` and `\\` in
+/// them, and what follows the closing one is ignored; without quotes blanks around the value are.
+fn word(value: &[u8]) -> (Vec<u8>, &[u8]) {
+    let value = value.trim_ascii_start();
+    if let Some(quoted) = value.strip_prefix(b"\"") {
+        let (mut word, mut at) = (Vec::new(), 0);
+        while let Some(&byte) = quoted.get(at) {
+            let escaped = quoted.get(at + 1).filter(|next| byte == b'\\' && b"\\\"".contains(next));
+            match escaped {
+                Some(escaped) => word.push(*escaped),
+                None if byte == b'"' => {
+                    let rest = quoted.get(at + 1..).unwrap_or_default();
+                    return (word, rest.get(end(rest)..).unwrap_or_default());
+                }
+                None => word.push(byte),
+            }
+            at += 1 + usize::from(escaped.is_some());
+        }
+        // The quote is never closed, and so is part of the value.
+    }
+    let (word, rest) = value.split_at(end(value));
+    (word.trim_ascii_end().to_vec(), rest)
+}
+
+/// Returns the position of the next `;`, or the end.
+fn end(value: &[u8]) -> usize {
+    value.iter().position(|byte| *byte == b';').unwrap_or(value.len())
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
 }
 
 /// Returns the type that curl guesses from the file extension.
@@ -157,7 +205,7 @@ fn type_of(path: &str) -> &'static str {
 /// Returns the body of a form and its content type.
 pub(super) fn multipart(parts: &[Part]) -> (Vec<u8>, String) {
     let mut body = Vec::new();
-    let quoted = |text: &str| text.replace('\\', "\\\\").replace('"', "%22");
+    let quoted = |text: &str| text.replace('"', "%22").replace('\r', "%0D").replace('\n', "%0A");
     for part in parts {
         let mut head = format!(
             "--{BOUNDARY}\r\nContent-Disposition: form-data; name=\"{}\"",

@@ -162,7 +162,7 @@ impl<'a> Draft<'a> {
         match kind {
             Kind::Data(kind) => return self.add_data(kind, value, line),
             Kind::Form => {
-                self.parts.push(Part::parse(value, self.files, line)?);
+                self.parts.push(Part::parse(value, self.files, line, warnings)?);
                 return Ok(());
             }
             Kind::FormString => {

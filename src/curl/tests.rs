@@ -203,6 +203,44 @@ fn option_values_are_read_from_files() {
     assert!(format!("{error:#}").contains("missing"), "{error:#}");
 }
 
+/// As in the manual of curl, which puts values that contain `;` in quotes.
+#[test]
+fn quotes_in_forms_are_read_as_curl_reads_them() {
+    let part = |form: &str| {
+        let command = format!("curl -F '{form}' http://a/");
+        let commands = parse(&command, Path::new("")).unwrap();
+        let sent = body(&commands.requests[0]).to_owned();
+        let part = sent.split("\r\n").skip(1).collect::<Vec<_>>().join("|");
+        let end = part.rfind("|--").unwrap();
+        (part[..end].replace("Content-Disposition: form-data; ", ""), commands.warnings.len())
+    };
+    for (form, sent) in [
+        (r#"name="Jane Doe""#, r#"name="name"||Jane Doe"#),
+        (r#"name="Jane \"J\" \\ \Doe""#, r#"name="name"||Jane "J" \ \Doe"#),
+        (r#"a="red; green";type=text/x-own"#, r#"name="a"|Content-Type: text/x-own||red; green"#),
+        (
+            r#"a=b;type=text/plain; charset=utf-8;filename="x;y \"z\".txt""#,
+            r#"name="a"; filename="x;y %22z%22.txt"|Content-Type: text/plain; charset=utf-8||b"#,
+        ),
+        (r#"a= b ;filename=c\d "#, r#"name="a"; filename="c\d"||b"#),
+        (r#"a="b" behind;type=text/x"#, r#"name="a"|Content-Type: text/x||b"#),
+        (r#"a="never closed"#, r#"name="a"||"never closed"#),
+        (r#"a=x "y""#, r#"name="a"||x "y""#),
+    ] {
+        assert_eq!(part(form), (sent.to_owned(), 0), "{form}");
+    }
+    assert_eq!(part("a=b;c"), (r#"name="a"||b"#.to_owned(), 1), "with a warning, as in curl");
+    let folder = Folder::new("quotes");
+    folder.file("a;b.txt", b"content");
+    let command = r#"curl -F 'f=@"a;b.txt";filename="c.txt"' http://a/"#;
+    let commands = parse(command, &folder.0).unwrap();
+    let sent = body(&commands.requests[0]);
+    assert!(
+        sent.contains("filename=\"c.txt\"\r\nContent-Type: text/plain\r\n\r\ncontent"),
+        "{sent}"
+    );
+}
+
 #[test]
 fn a_file_may_have_several_commands() {
     let text = "# two of them\ncurl http://a/1; curl http://a/2 && curl http://a/3\n\n\

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use ::proxy::{AccessList, HeaderRule, Network, RouteConfig, RouteSettings};
+use ::proxy::{AccessList, Clients, HeaderRule, RouteConfig, RouteSettings};
 use anyhow::Result;
 use toml::de::DeTable;
 
@@ -10,7 +10,7 @@ use super::{Source, Value};
 use crate::units::idle_timeout;
 use crate::{bodies, units};
 
-pub(super) const ROUTE_KEYS: [&str; 13] = [
+pub(super) const ROUTE_KEYS: [&str; 15] = [
     "host",
     "path",
     "pool",
@@ -22,8 +22,10 @@ pub(super) const ROUTE_KEYS: [&str; 13] = [
     "body_timeout",
     "body_min_rate",
     "body_buffer",
+    "connect_timeout",
     "upstream_timeout",
     "answer_timeout",
+    "idle_timeout",
 ];
 
 impl Source<'_> {
@@ -46,10 +48,13 @@ impl Source<'_> {
     }
 
     fn settings(&self, table: &DeTable<'_>, route: &Value<'_>) -> Result<RouteSettings> {
-        let allow: Vec<Network> = self.list(table, "allow", "networks such as \"10.0.0.0/8\"")?;
-        let deny: Vec<Network> = self.list(table, "deny", "networks such as \"10.0.0.0/8\"")?;
+        let clients = |key| -> Result<Vec<Clients>> {
+            self.list(table, key, "networks such as \"10.0.0.0/8\", or \"unix:\"")
+        };
+        let (allow, deny) = (clients("allow")?, clients("deny")?);
         if allow.is_empty() && table.contains_key("allow") {
-            return Err(self.at(route, "allow is empty: to refuse all, deny 0.0.0.0/0 and ::/0"));
+            let why = "allow is empty: to refuse all, deny 0.0.0.0/0, ::/0 and unix:";
+            return Err(self.at(route, why));
         }
         let access = AccessList::new(&allow, &deny).map_err(|why| self.at(route, why))?;
         let headers = |key| -> Result<Vec<HeaderRule>> { self.list(table, key, "\"Name: value\"") };
@@ -63,8 +68,10 @@ impl Source<'_> {
             body_timeout: self.value(table, "body_timeout", time)?,
             body_min_rate: self.value(table, "body_min_rate", bodies::body_min_rate)?,
             body_buffer_bytes: self.value(table, "body_buffer", bodies::body_buffer)?,
+            connect_timeout: self.value(table, "connect_timeout", positive)?,
             handshake_timeout: self.value(table, "upstream_timeout", positive)?,
             answer_timeout: self.value(table, "answer_timeout", positive)?,
+            idle_timeout: self.value(table, "idle_timeout", time)?,
         })
     }
 
@@ -115,9 +122,10 @@ mod tests {
         assert_eq!(parsed("").unwrap().settings, RouteSettings::default());
         let keys = "request_headers = ['X-A: $remote_addr', 'Cookie:']\n\
                     response_headers = ['Server:']\n\
-                    allow = ['10.0.0.0/8', '::1']\ndeny = ['10.1.0.0/16']\n\
+                    allow = ['10.0.0.0/8', '::1', 'unix:']\ndeny = ['10.1.0.0/16']\n\
                     max_body = 'off'\nbody_timeout = '5s'\nbody_min_rate = 'off'\n\
-                    body_buffer = '64KiB'\nupstream_timeout = '1s'\nanswer_timeout = '2m'";
+                    body_buffer = '64KiB'\nupstream_timeout = '1s'\nanswer_timeout = '2m'\n\
+                    connect_timeout = '3s'\nidle_timeout = 'off'";
         let settings = parsed(keys).unwrap().settings;
         let names: Vec<&str> = settings.request_headers.iter().map(HeaderRule::name).collect();
         assert_eq!((names, settings.response_headers.len()), (vec!["X-A", "Cookie"], 1));
@@ -128,6 +136,8 @@ mod tests {
         assert_eq!(settings.body_buffer_bytes, Some(Some(65_536)));
         assert_eq!(settings.handshake_timeout, Some(Duration::from_secs(1)));
         assert_eq!(settings.answer_timeout, Some(Duration::from_secs(120)));
+        assert_eq!(settings.connect_timeout, Some(Duration::from_secs(3)));
+        assert_eq!(settings.idle_timeout, Some(None));
     }
 
     #[test]
@@ -147,6 +157,10 @@ mod tests {
             ("request_headers = ['A: b', 'a:']", "host *, path /: request_headers names a twice"),
             ("allow = ['10.0.0.0/33']", "f:3: allow: invalid network \"10.0.0.0/33\""),
             ("allow = ['10.0.0.1/8']", "f:3: allow: invalid network \"10.0.0.1/8\": bits are set"),
+            (
+                "allow = ['unix:/a']",
+                "f:3: allow: invalid value \"unix:/a\": expected unix: without",
+            ),
             ("allow = []", "allow is empty"),
             ("allow = ['::1']\ndeny = ['::1']", "f:1: ::1/128 is in allow and in deny"),
             ("max_body = 'many'", "f:3: max_body: invalid value \"many\""),

@@ -118,6 +118,11 @@ fn errors_name_the_line() {
         ("[pool.a]\nupstreams = ['b:1']\ncheck_expect = '2xx'", "f:3: check_expect: invalid"),
         ("[pool.a]\nupstreams = ['b:1']\npanic_threshold = 101", "expected 0 to 100"),
         ("[pool.a]\nupstreams = ['b:1']\nsticky_secure = true", "need sticky"),
+        (
+            "[pool.a]\nupstreams = ['b:1']\nsticky = 'lb'\n[pool.c]\nupstreams = ['b:1']\n\
+             sticky = 'lb'\n[[route]]\npool = 'a'\n[[route]]\npath = '/c'\npool = 'c'",
+            "f: pools a and c have the same sticky cookie, lb, and requests for host * reach both",
+        ),
         ("[pool.a]\nupstreams = ['b:1']\nmax = 1.5", "f:3: max must be a string"),
         ("[pool.a]\nupstreams = ['b:1']\ntls_name = 'x'", "f:1: tls_ca, tls_cert"),
         ("[pool.a]\nupstreams = ['b:1']\ntls = true\ntls_key = 'x'", "must be set together"),

@@ -28,6 +28,10 @@ const BLOCKING_THREADS: usize = 2;
 /// Stack of each of these threads and of the listener's thread, in bytes.
 const STACK_BYTES: usize = 512 * 1024;
 
+/// Connections that may wait to be accepted; the kernel limits it to `net.core.somaxconn`. Beyond it each
+/// connect of a burst of publishers would be delayed by a second.
+const ACCEPT_QUEUE: i32 = 4096;
+
 /// The scheduler's slice for the listener's thread, the shortest possible: it uses little CPU, and
 /// must answer while workers keep every core busy.
 const SLICE: Duration = Duration::from_micros(100);
@@ -191,6 +195,8 @@ fn bind(address: &Address) -> io::Result<(Bound, Address)> {
     match address {
         Address::Tcp(address) => {
             let listener = std::net::TcpListener::bind(address)?;
+            // The standard library's is 128 long.
+            rustix::net::listen(&listener, ACCEPT_QUEUE)?;
             listener.set_nonblocking(true)?;
             let actual = listener.local_addr()?;
             Ok((Bound::Tcp(listener), Address::Tcp(actual)))

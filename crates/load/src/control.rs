@@ -278,7 +278,7 @@ impl<W: Write> Control<W> {
             let (failed, seconds) = (counts.failed_total(), self.run.connecting().as_secs_f64());
             self.emit(&Event::Reached { connections, open, failed, seconds })?;
         }
-        if self.answer && counts.unanswered_sockets() == 0 {
+        if self.answer && counts.answered >= counts.open {
             self.answer = false;
             self.emit(&Event::Answered { sockets: counts.answered })?;
         }
@@ -295,10 +295,10 @@ impl<W: Write> Control<W> {
             self.emit(&Event::Expecting { publisher, expected })?;
         }
         if let Some(publisher) = self.receive
-            && counts.publications >= self.run.expected()
+            && counts.delivery.received >= self.run.expected()
         {
             self.receive = None;
-            let (received, duplicated) = (counts.publications, counts.publications_duplicated);
+            let (received, duplicated) = (counts.delivery.received, counts.delivery.duplicated);
             self.emit(&Event::Received { publisher, received, duplicated })?;
         }
         if self.churn && self.run.tend_churn()? {
@@ -326,11 +326,11 @@ impl<W: Write> Control<W> {
             heartbeats_sent: counts.heartbeats_sent,
             heartbeats_received: counts.heartbeats_received,
             answered: counts.answered,
-            unanswered_sockets: counts.unanswered_sockets(),
+            unanswered_sockets: counts.unanswered,
             messages_sent: counts.echo_sent,
             messages_received: counts.echo_received,
-            publications: counts.publications,
-            publications_duplicated: counts.publications_duplicated,
+            publications: counts.delivery.received,
+            publications_duplicated: counts.delivery.duplicated,
             errors: counts.errors().into_iter().map(|(kind, n)| (kind.to_owned(), n)).collect(),
             p50_ms: latency.map(|latency| latency.p50_ms),
             p99_ms: latency.map(|latency| latency.p99_ms),

@@ -317,7 +317,7 @@ impl Rows {
         let (counts, recorder) = (run.snapshot(), Arc::new(run.recorder()));
         let seconds = (now_ns - self.last_ns) as f64 / 1e9;
         let came = |counts: &Snapshot| {
-            counts.echo_received + counts.heartbeats_received + counts.publications
+            counts.echo_received + counts.heartbeats_received + counts.delivery.received
         };
         let mut second = Recorder::clone(&recorder);
         second.subtract(&self.recorder);

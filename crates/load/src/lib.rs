@@ -20,6 +20,7 @@ mod transport;
 mod workload;
 
 pub use crate::config::{Cable, Churn, Close, Config, Connect, Content, Echo, Fanout, Publish};
+pub use crate::delivery::checker::DeliveryCounts;
 pub use crate::delivery::publication;
 pub use crate::delivery::spread::Times;
 pub use crate::drive::{Counts, Progress, Published, Row, drive};

@@ -15,7 +15,7 @@ use engine::invariant;
 use engine::sys::process;
 use engine::{Limits, Plan, Tables, Workers};
 
-use crate::delivery::checker::Expect;
+use crate::delivery::receivers::Expect;
 use crate::delivery::spread::{Spread, Times};
 use crate::outcome::Outcome;
 use crate::outcome::cable::CableSummary;
@@ -104,6 +104,8 @@ pub struct Run {
     expected: Option<Expected>,
     fanout: Option<FanoutRun>,
     judged: Option<(FanoutSummary, Times)>,
+    /// Receipts that were still arriving when a fan-out was interrupted.
+    unknown: Option<u64>,
     churn: Option<ChurnRun>,
     churned: Option<ChurnSummary>,
     /// Messages that echoes are to send, without those limited by time only; `None` without an
@@ -187,6 +189,7 @@ impl Run {
             expected: None,
             fanout: None,
             judged: None,
+            unknown: None,
             churn: None,
             churned: None,
             requested_messages: None,
@@ -426,14 +429,20 @@ impl Run {
     /// Ends a fan-out and blocks until every receiver is judged.
     pub fn finish_fanout(&mut self) {
         let Some(mut fanout) = self.fanout.take() else { return };
-        fanout.stop();
+        fanout.stop(|| self.measured().delivery.received);
         if let Some(expected) = &mut self.expected {
             expected.messages = fanout.published();
         }
-        let published = fanout.published_each();
+        self.judge_receivers(&fanout.published_each());
+        self.unknown = Some(fanout.unknown);
+        self.judged = Some(fanout.summary(&self.all_metrics, &self.measured()));
+    }
+
+    /// Makes the receivers pass on their times and be judged.
+    fn judge_receivers(&self, published: &Arc<[u32]>) {
         let busy: Vec<usize> = self.busy().collect();
         for &worker in &busy {
-            self.post_order(worker, Order::Judge(Arc::clone(&published)));
+            self.post_order(worker, Order::Judge(Arc::clone(published)));
         }
         let over_ns = process::now_ns() + JUDGE_TIMEOUT.as_nanos() as u64;
         let judged = || {
@@ -443,7 +452,6 @@ impl Run {
         while !judged() && !self.workers.any_ended() && process::now_ns() < over_ns {
             std::thread::sleep(Duration::from_millis(2));
         }
-        self.judged = Some(fanout.summary(&self.all_metrics, &self.snapshot()));
     }
 
     /// Starts a churn: subscribed sockets end and begin subscriptions while publishers publish to all
@@ -514,17 +522,17 @@ impl Run {
     pub fn begin_measuring(&mut self) {
         let mut sent = 0;
         if let Some(mut fanout) = self.fanout.take() {
-            fanout.stop();
+            fanout.stop(|| self.measured().delivery.received);
             sent = fanout.published();
         }
         (self.expected, self.requested_messages) = (None, None);
         self.echo_began_ns = None;
         self.echo_over_ns.set(None);
+        self.flush();
         for metrics in &self.all_metrics {
             metrics.expect_none();
             drop(std::mem::take(&mut *metrics.arrivals()));
         }
-        self.flush();
         let (counts, timed) = (self.snapshot(), self.timed.borrow().clone());
         sent += counts.echo_sent;
         self.warmed = Some(Box::new(Warmed { counts, timed, sent }));
@@ -580,6 +588,7 @@ impl Run {
             warm_up: self.warmed.as_ref().map(|warmed| warmed.sent),
             expected: self.expected,
             fanout,
+            unknown: self.unknown,
             times,
         };
         let mut outcome = run.outcome();
@@ -625,6 +634,10 @@ impl Run {
     /// # Errors
     /// The error that made a worker fail.
     pub fn finish(self, config: &Config, how: Close) -> io::Result<Outcome> {
+        if self.expected.is_some() && self.judged.is_none() {
+            // What others have published, which is counted and not known by publisher.
+            self.judge_receivers(&Arc::from([]));
+        }
         let outcome = self.outcome(config);
         self.end_connections(how, CLOSE_TIMEOUT);
         if how == Close::Graceful {

@@ -271,9 +271,10 @@ fn churn_at(path: &str) {
     let streams: Vec<String> = (0..8).map(|n| format!("s{n}")).collect();
     let identifier = |stream| format!(r#"{{"channel":"$pubsub","stream_name":"{stream}"}}"#);
     let publish = Publish::Http(HttpPublish {
-        endpoint: Endpoint::parse_http(&url).unwrap(),
+        endpoint: Endpoint::parse_web(&url).unwrap(),
         headers: Vec::new(),
         body: HttpPublish::BROADCAST_BODY_FOR_ALL.to_owned(),
+        in_flight: HttpPublish::IN_FLIGHT,
     });
     let fanout = Fanout {
         rate: 200,

@@ -299,10 +299,27 @@ fn heartbeats_find_unanswered_sockets() {
     run.heartbeat(period);
     wait_until(|| run.snapshot().heartbeats_sent >= 3 * CONNECTIONS);
     wait_until(|| run.snapshot().waiting == 1);
-    assert_eq!(run.snapshot().unanswered_sockets(), 1);
+    assert_eq!(run.snapshot().unanswered, 1);
     let summary = run.finish(&config, Close::Abort).unwrap();
     assert_eq!(summary.heartbeats.as_ref().unwrap().unanswered_sockets, 1);
     assert!(summary.heartbeats.as_ref().unwrap().latency.is_some());
+}
+
+/// In a run shorter than the period most sockets are never pinged.
+#[test]
+fn heartbeats_that_were_never_due_are_not_missing() {
+    let server = Server::start();
+    let echo = Echo { messages: Some(1), timeout: PATIENCE, ..echo(None) };
+    let heartbeat = Some(Duration::from_secs(3600));
+    let config = Config { heartbeat, echo: Some(echo), ..config(server.port, "/echo") };
+    let outcome = drive(&config);
+    let heartbeats = outcome.heartbeats.as_ref().unwrap();
+    assert!(heartbeats.sent < CONNECTIONS, "{heartbeats:?}");
+    assert!(heartbeats.unanswered_sockets <= heartbeats.sent, "{heartbeats:?}");
+    // As runs of requests say answers per second.
+    let text = outcome.to_string();
+    let line = text.lines().find(|line| line.starts_with("messages ")).unwrap();
+    assert!(line.contains(" per second sent, ") && line.contains(" answered over "), "{text}");
 }
 
 /// Controlled by commands; the server skips one receiver of the first publication and sends the second
@@ -331,7 +348,8 @@ fn broadcasts_are_counted_at_every_receiver() {
     assert_eq!(until("expecting")["expected"], expected);
     for sequence in 0..messages as u32 {
         let published_ns = engine::sys::process::now_ns();
-        server.publish(publication::encode(&Publication { publisher, sequence, published_ns }, 0));
+        server
+            .publish(publication::encode(&Publication::new(publisher, sequence, published_ns), 0));
     }
     while until("row")["publications"] != expected - 1 {}
     tell(json!({ "finish": "abort" }));

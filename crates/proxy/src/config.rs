@@ -180,13 +180,14 @@ impl UpstreamTls {
 }
 
 impl Live {
-    /// Returns the engine's limits, adjusted for the relay.
-    pub(crate) fn engine_limits(&self) -> Limits {
+    /// Returns the engine's limits, adjusted for the relay. `longest_idle` is the longest idle timeout that
+    /// routes set.
+    pub(crate) fn engine_limits(&self, longest_idle: Option<Duration>) -> Limits {
         let mut limits = self.limits.clone();
         // The engine closes no tunnel for idleness; only its clock is used. Its steps are fine enough
         // for the shortest timeout, unless that would be too many for the longest.
         let Timeouts { idle, answer, fin, .. } = self.timeouts;
-        let longest = idle.unwrap_or_default().max(answer);
+        let longest = idle.max(longest_idle).unwrap_or_default().max(answer);
         let finest = fin.min(answer).min(Duration::from_secs(60)) / 64;
         let tick = finest.max(longest / STEPS_MAX).max(Duration::from_millis(20));
         limits.idle_timeout = Some(tick * TICKS);
@@ -259,9 +260,16 @@ mod tests {
         ] {
             let mut live = Live::default();
             (live.timeouts.idle, live.timeouts.fin, live.timeouts.answer) = (idle, fin, answer);
-            let step = live.engine_limits().idle_step();
+            let step = live.engine_limits(None).idle_step();
             let expected = expected.max(Duration::from_millis(20));
             assert_eq!(step, expected, "{idle:?} {fin:?} {answer:?}");
+            // The same if only a route has this idle timeout.
+            live.timeouts.idle = Some(seconds(1));
+            assert_eq!(
+                live.engine_limits(idle).idle_step(),
+                expected,
+                "{idle:?} {fin:?} {answer:?}"
+            );
         }
     }
 }

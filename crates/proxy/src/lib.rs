@@ -49,9 +49,9 @@ pub use crate::relays::{Relays, Tally};
 pub use crate::request_id::RequestIds;
 pub use crate::resolve::{Lookups, Resolving};
 pub use crate::routes::{
-    AccessList, Cached, Change, Changed, HeaderRule, HealthCheck, HostPattern, MemberConfig,
-    PoolConfig, Registry, Retired, Route, RouteConfig, RouteSettings, Routes, RoutesConfig, Table,
-    UpstreamFilter,
+    AccessList, Cached, Change, Changed, Clients, HeaderRule, HealthCheck, HostPattern,
+    MemberConfig, PoolConfig, Registry, Retired, Route, RouteConfig, RouteSettings, Routes,
+    RoutesConfig, Table, UpstreamFilter,
 };
 pub use crate::server::Running;
 pub use crate::start::{StartError, check_sources, start};

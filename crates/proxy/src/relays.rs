@@ -68,7 +68,7 @@ impl Relays {
     /// The limits its worker starts with.
     #[must_use]
     pub fn limits(&self) -> Limits {
-        self.shared.live().engine_limits()
+        self.shared.live().engine_limits(None)
     }
 
     /// The upstreams, which may change while tunnels are open.

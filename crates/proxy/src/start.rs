@@ -121,7 +121,7 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
     let shared = Arc::new(shared);
     let for_relays = Arc::clone(&shared);
     let relay = move |worker, _: &_| Relay::new(worker, Arc::clone(&for_relays));
-    let limits = config.live.engine_limits();
+    let limits = config.live.engine_limits(None);
     let mut service = bootstrap.start(&limits, relay).map_err(StartError::Bootstrap)?;
     log.as_mut().map_or(Ok(()), AccessLog::start).map_err(StartError::Log)?;
     let registry = Arc::new(Mutex::new(registry));
@@ -129,7 +129,8 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
     let api = Api { table: of_api, registry: Arc::clone(&registry), active_drains };
     let control = Control::new(Arc::clone(&shared), service.remote().clone(), api, watchdog);
     service.admin = start_admin(config, control)?;
-    let watcher = Watcher::start(table, Arc::clone(&registry)).map_err(StartError::Watch)?;
+    let watcher = Watcher::start(table, Arc::clone(&registry), &config.sources);
+    let watcher = watcher.map_err(StartError::Watch)?;
     log_ready(config, &listen, service.admin.as_ref());
     let failure_log = FailureLog::default();
     Ok(Running { service, shared, registry, log, failure_log, _watcher: watcher })

@@ -22,6 +22,12 @@ pub(super) struct Clients {
     protocol: Protocol,
 }
 
+/// Returns whether a URL is of Action Cable.
+pub(super) fn is_cable(url: &str) -> bool {
+    let scheme = url.split_once("://").map(|(scheme, _)| scheme.to_ascii_lowercase());
+    matches!(scheme.as_deref(), Some("cable" | "cables"))
+}
+
 /// Converts `cable://` and `cables://` URLs to WebSocket URLs; the flag tells whether they were such.
 pub(super) fn to_websocket(urls: Vec<String>) -> Result<(Vec<String>, bool)> {
     let replace = |url: &String| {
@@ -46,13 +52,6 @@ impl Clients {
     /// Returns `None` if the URLs are not `cable://`.
     pub(super) fn new(args: &Args, is_cable: bool) -> Result<Option<Clients>> {
         if !is_cable {
-            let others = args.churn.is_some() || args.stale_after.is_some();
-            if !args.channel.is_empty() || args.cable_extended || others {
-                bail!(
-                    "--channel, --cable-extended, --churn and --stale-after need a cable:// or cables:// \
-                     URL"
-                );
-            }
             return Ok(None);
         }
         let mut identifiers = Vec::new();

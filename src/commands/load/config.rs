@@ -20,11 +20,14 @@ pub(super) fn config(args: &Args) -> Result<Config> {
     let ways = destinations::ways(args)?;
     let endpoints = urls.iter().map(|url| ways.websocket(url)).collect::<Result<_, _>>();
     let mut endpoints: Vec<Endpoint> = endpoints.map_err(anyhow::Error::msg)?;
-    args.tls.set(&mut endpoints)?;
+    let publish = args.publish_url.as_deref().map(|url| destinations::publish(args, url));
+    let mut publish = publish.transpose()?;
+    args.tls.set(endpoints.iter_mut().chain(&mut publish))?;
     destinations::check_sources(args, &endpoints)?;
     let clients = clients.as_ref();
-    let fanout = fanout(args, &endpoints, clients)?;
-    let echo = if fanout.is_some() { None } else { echo(args, clients)? };
+    let fanout = fanout(args, &endpoints, clients, publish)?;
+    let is_echo = fanout.is_none() && args.stages.is_empty() && is_echo(args);
+    let echo = if is_echo { Some(echo(args, clients)?) } else { None };
     let stale_after = args.stale_after.unwrap_or(Cable::STALE_AFTER);
     let heartbeat_default = clients.is_none().then_some(Duration::from_secs(30));
     let phases = echo.is_some() || fanout.is_some() || !args.stages.is_empty();
@@ -111,21 +114,20 @@ fn fanout(
     args: &Args,
     endpoints: &[Endpoint],
     clients: Option<&Clients>,
+    endpoint: Option<Endpoint>,
 ) -> Result<Option<Fanout>> {
     let Some(rate) = args.fanout else { return Ok(None) };
-    if args.echo || args.rate.is_some() {
-        bail!("--fanout cannot be combined with --echo or --rate");
-    }
-    let publish = match &args.publish_url {
+    let publish = match args.publish_url.as_ref().zip(endpoint) {
         None if args.publish_by_socket => Publish::Socket,
         None => bail!(
             "--fanout needs --publish-url URL (for standfast serve \
              http://127.0.0.1:8090/api/publish) or --publish-by-socket"
         ),
-        Some(url) => Publish::Http(HttpPublish {
-            endpoint: destinations::publish(args, url)?,
+        Some((url, endpoint)) => Publish::Http(HttpPublish {
+            endpoint,
             headers: args.publish_key.iter().chain(&args.publish_header).cloned().collect(),
             body: publish_body(args, endpoints, url, clients)?,
+            in_flight: args.publish_in_flight,
         }),
     };
     if args.publish_by_socket && u64::from(args.publishers) > args.connections {
@@ -199,17 +201,17 @@ fn messages(value: Option<u64>, flag: &str) -> Result<Option<u32>> {
     }
 }
 
-fn echo(args: &Args, clients: Option<&Clients>) -> Result<Option<Echo>> {
+/// Returns whether the flags of a run without stages and fan-out imply an echo.
+pub(super) fn is_echo(args: &Args) -> bool {
+    let Args { size, rate, duration, timeout, .. } = args;
+    let counted = size.or(*rate).or(args.messages).or(args.messages_per_connection);
+    let timed = duration.is_some() || timeout.is_some() || args.think.is_some();
+    args.echo || args.message.is_some() || counted.is_some() || timed
+}
+
+fn echo(args: &Args, clients: Option<&Clients>) -> Result<Echo> {
     let Args { size, rate, duration, timeout, .. } = args;
     let turnover = args.messages_per_connection;
-    let counted = size.or(*rate).or(args.messages).or(turnover);
-    let worded = args.message.is_some() || args.think.is_some();
-    if !worded && !args.echo && counted.is_none() && duration.is_none() && timeout.is_none() {
-        return Ok(None);
-    }
-    if turnover.is_some() && clients.is_some() {
-        bail!("--messages-per-connection needs a ws:// or wss:// URL");
-    }
     let size = usize::try_from(size.unwrap_or(20)).unwrap_or(usize::MAX);
     // In a closed loop answers are matched by order; otherwise a message carries a number.
     let least = if rate.is_none() { 1 } else { Echo::SIZE_MIN };
@@ -239,7 +241,7 @@ fn echo(args: &Args, clients: Option<&Clients>) -> Result<Option<Echo>> {
         }),
     };
     let content = content.or_else(|| (size < Echo::SIZE_MIN).then(|| Content::filling(size)));
-    Ok(Some(Echo {
+    Ok(Echo {
         size,
         rate: *rate,
         messages,
@@ -249,24 +251,28 @@ fn echo(args: &Args, clients: Option<&Clients>) -> Result<Option<Echo>> {
         validator: None,
         think: args.think,
         timeout: timeout.unwrap_or(Duration::from_secs(1)),
-    }))
+    })
 }
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
+    use clap::{CommandFactory, FromArgMatches};
 
     use super::*;
+    use crate::commands::load::modes;
 
-    #[derive(Parser)]
+    #[derive(clap::Parser)]
     struct Command {
         #[command(flatten)]
-        args: Args,
+        _args: Args,
     }
 
     fn read(line: &str) -> Result<Config> {
         let words = std::iter::once("load").chain(line.split(' '));
-        config(&Command::try_parse_from(words)?.args)
+        let matches = Command::command().try_get_matches_from(words)?;
+        let args = Args::from_arg_matches(&matches)?;
+        modes::check(&matches, modes::of(&args))?;
+        config(&args)
     }
 
     #[test]

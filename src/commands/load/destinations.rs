@@ -75,7 +75,7 @@ pub(super) fn ways(args: &Args) -> Result<Arc<ConnectOptions>> {
 pub(super) fn publish(args: &Args, url: &str) -> Result<Endpoint> {
     let ways =
         Arc::new(ConnectOptions { resolve: args.resolve.clone(), ..ConnectOptions::default() });
-    ways.http(url).map_err(anyhow::Error::msg)
+    ways.web(url).map_err(anyhow::Error::msg)
 }
 
 /// Checks that all sources are local addresses from which all endpoints can be reached.

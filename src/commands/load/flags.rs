@@ -8,7 +8,7 @@ use admin::Address;
 use clap::builder::ValueParser;
 use clap::{Subcommand, ValueEnum};
 use load::stages::Stage;
-use load::{Connect, Fanout, Proxy, Resolve, Threshold};
+use load::{Connect, Fanout, HttpPublish, Proxy, Resolve, Threshold};
 
 use super::requests::flags as requests;
 use super::scenario::InitArgs;
@@ -80,7 +80,7 @@ pub(crate) struct Args {
         help_heading = CONNECTIONS)]
     pub(super) backoff: Option<(Duration, Duration)>,
 
-    /// Reopen WebSockets that were closed, with the retry backoff [with cable://: always]
+    /// Reopen WebSockets that were closed, with the retry backoff; cable:// clients always reconnect
     #[arg(long, help_heading = CONNECTIONS)]
     pub(super) reconnect: bool,
 
@@ -162,7 +162,7 @@ pub(crate) struct Args {
         value_parser = clap::value_parser!(u32).range(1..=i64::from(Fanout::PUBLISHERS_MAX)))]
     pub(super) publishers: u32,
 
-    /// URL to publish to by HTTP POST: http://HOST:PORT/api/publish
+    /// URL to publish to by HTTP POST: http://HOST:PORT/api/publish, or https://
     #[arg(long, value_name = "URL", help_heading = FANOUT, requires = "fanout")]
     pub(super) publish_url: Option<String>,
 
@@ -193,6 +193,12 @@ pub(crate) struct Args {
     /// {"stream":"NAME","data":"\"$DATA\""}]
     #[arg(long, value_name = "TEXT", help_heading = FANOUT, requires = "publish_url")]
     pub(super) publish_body: Option<String>,
+
+    /// Unanswered publications that each publisher may have; a publication that is due beyond them is
+    /// not sent, and counted
+    #[arg(long, value_name = "N", default_value_t = HttpPublish::IN_FLIGHT, help_heading = FANOUT,
+        requires = "publish_url", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(super) publish_in_flight: u32,
 
     /// A message received later than this after its publication counts as late; with --churn also the
     /// time limit for an unsubscribe
@@ -311,7 +317,7 @@ pub(crate) struct Args {
 /// Subcommands that prepare or compare runs.
 #[derive(Subcommand, Debug)]
 pub(super) enum Command {
-    /// Compare two runs with confidence intervals; exit code 1 if the second is worse
+    /// Compare runs before and after a change; exit code 1 if it made them worse
     Compare(compare::Args),
     /// Convert a file of curl commands to `standfast load` commands
     FromCurl(from_curl::Args),
@@ -386,7 +392,7 @@ fn publish_key(key: &str) -> Result<(String, String), String> {
     usable.then(line).ok_or_else(|| "expected printable ASCII without spaces".to_owned())
 }
 
-fn header(text: &str) -> Result<(String, String), String> {
+pub(crate) fn header(text: &str) -> Result<(String, String), String> {
     let parts = text.split_once(':').map(|(name, value)| (name.trim(), value.trim()));
     let is_name = |name: &str| {
         let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);

@@ -182,7 +182,7 @@ fn of_sockets(to: &mut Exposition, counts: &Snapshot, published: Published) {
         ("load_messages_answered", "Messages that were answered.", counts.echo_answered),
         ("load_publications", "Publications accepted, or possibly accepted.", published.taken),
         ("load_publish_failed", "Publications refused or unanswered.", published.failed),
-        ("load_receipts", "Publications received, once per socket.", counts.publications),
+        ("load_receipts", "Publications received, once per socket.", counts.delivery.received),
         ("load_subscribes", "Subscribe commands sent (Action Cable).", counts.subscribes),
         ("load_cable_pings", "Action Cable pings received.", counts.cable_pings),
     ] {

@@ -11,6 +11,7 @@ mod flags;
 mod from_curl;
 mod measure;
 mod metrics;
+mod modes;
 mod observers;
 mod requests;
 mod scenario;
@@ -30,9 +31,11 @@ use load::{Config, Outcome, Publish, RunConfig, Threshold, Verdict};
 
 pub(crate) use self::destinations::warn_unresolved;
 use self::flags::Command;
-pub(crate) use self::flags::{Args, connect, connect_flag};
+pub(crate) use self::flags::{Args, connect, connect_flag, header};
 use self::measure::Files;
+pub(crate) use self::scenario::clock;
 use self::screen::Screen;
+pub(crate) use self::screen::line as row_line;
 use crate::output;
 
 /// Runs the command. Exit code 0: all held, or the thresholds were met; 1: something fell short; 130:
@@ -52,13 +55,15 @@ pub(crate) fn run(args: &Args, flags: &ArgMatches) -> Result<ExitCode> {
     }
     let interrupted =
         |wait| matches!(process::wait_signal(wait), Some(Signal::Interrupt | Signal::Terminate));
-    if scenario::is_scenario(&args.urls) {
+    let mode = modes::of(args);
+    if mode != modes::SCENARIO {
+        destinations::check_first(&args.urls)?;
+    }
+    modes::check(flags, mode)?;
+    if mode == modes::SCENARIO {
         return scenario::run(args, flags, interrupted);
     }
-    scenario::check_without_scenario(args)?;
-    destinations::check_first(&args.urls)?;
     if requests::is_meant(&args.urls) {
-        requests::flags::check(flags, true)?;
         let plan = requests::plan(args)?;
         warn_unresolved(&plan.requests.endpoints, "requests");
         let screen = |before| Screen::of_requests(&plan.requests, &args.urls, args.plain, before);
@@ -68,7 +73,6 @@ pub(crate) fn run(args: &Args, flags: &ArgMatches) -> Result<ExitCode> {
             Ok(outcome)
         });
     }
-    requests::flags::check(flags, false)?;
     let config = config::config(args)?;
     warn_unresolved(&config.endpoints, "connections");
     if let Some(Publish::Http(http)) = config.fanout.as_ref().map(|fanout| &fanout.publish) {

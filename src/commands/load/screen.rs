@@ -188,7 +188,8 @@ pub(super) fn usage() -> Option<Usage> {
     Some(Usage { rss_bytes: memory.rss_bytes, cpu_seconds: memory.cpu_seconds })
 }
 
-fn line(row: &Row) -> String {
+/// Returns a row as text, without a line end.
+pub(crate) fn line(row: &Row) -> String {
     let ms = |ms: Option<f64>| ms.map_or("-".to_owned(), |ms| format!("{ms:.3}"));
     format!(
         "{:>7.1}s  {:<7} {:>9} {:>9} {:>10.0} {:>10} {:>10} {:>8}",

@@ -7,7 +7,9 @@ use capacity::{Bytes, Count};
 use serde::Serialize;
 
 use super::Args;
+use super::machines::Machines;
 use super::measured::Measured;
+use super::request_rate::{Bound, Capacity};
 
 const DAY_SECONDS: f64 = 86_400.0;
 
@@ -20,8 +22,9 @@ pub(super) struct Answer {
     cpu: Option<Cpu>,
     /// Share of each machine to keep free, 0 to 1.
     headroom: f64,
-    /// The largest number of the parts; null if no capacity of a machine is known.
-    machines: Option<u64>,
+    /// The largest number of the parts.
+    #[serde(flatten)]
+    machines: Machines,
     notes: Vec<String>,
 }
 
@@ -40,7 +43,12 @@ struct Requests {
     #[serde(skip)]
     exact: f64,
     per_machine: f64,
-    machines: u64,
+    /// Whether that is all that the machine can serve.
+    bound: Bound,
+    /// From what that is known.
+    from: String,
+    #[serde(flatten)]
+    machines: Machines,
 }
 
 #[derive(Serialize, Debug)]
@@ -51,7 +59,8 @@ struct Memory {
     parts: (f64, Option<f64>),
     bytes: u64,
     machine_bytes: Option<u64>,
-    machines: Option<u64>,
+    #[serde(flatten)]
+    machines: Machines,
 }
 
 #[derive(Serialize, Debug)]
@@ -61,7 +70,8 @@ struct Cpu {
     /// Number of fully used cores.
     cores: f64,
     machine_cores: Option<u64>,
-    machines: Option<u64>,
+    #[serde(flatten)]
+    machines: Machines,
 }
 
 /// Calculates the answer.
@@ -83,60 +93,79 @@ pub(super) fn answer(args: &Args, measured: Option<&Measured>) -> Result<Answer>
         }
         (None, requests) => requests.map(|requests| requests as f64),
     };
-    let per_machine = args.per_machine.map(|rate| rate as f64);
-    let per_machine = per_machine.or(measured.and_then(|measured| measured.requests_per_second));
+    let given = args.per_machine.map(|rate| Capacity::given(rate as f64));
+    let capacity = given.or_else(|| measured.and_then(|measured| measured.capacity.clone()));
     let requests = wanted
         .map(|exact| {
-            let per_machine = per_machine.filter(|rate| *rate > 0.0).context(
+            let Capacity { rate, bound, from } = capacity.context(
                 "the rate of one machine is not known: give --per-machine RATE, or --from FILE with the \
                  JSON of `standfast load http://…`",
             )?;
             let per_second = whole(exact);
-            let machines = whole(per_second as f64 / (per_machine * free));
-            anyhow::Ok(Requests { per_second, exact, per_machine, machines })
+            let count = whole(per_second as f64 / (rate * free));
+            let machines = match bound {
+                Bound::AtLeast => Machines::at_most(count),
+                Bound::Given | Bound::Reached => Machines::exactly(count),
+            };
+            anyhow::Ok(Requests { per_second, exact, per_machine: rate, bound, from, machines })
         })
         .transpose()?;
     let memory = measured.and_then(|measured| memory(args, measured, free));
     let cpu = measured.and_then(|measured| cpu(args, measured, free));
-    let machines = [
+    let parts = [
         requests.as_ref().map(|requests| requests.machines),
-        memory.as_ref().and_then(|memory| memory.machines),
-        cpu.as_ref().and_then(|cpu| cpu.machines),
+        memory.as_ref().map(|memory| memory.machines),
+        cpu.as_ref().map(|cpu| cpu.machines),
     ];
+    let mut notes = measured.map(|measured| measured.notes.clone()).unwrap_or_default();
+    if memory.as_ref().is_some_and(|memory| memory.parts.1.is_none()) {
+        notes.push(
+            "kernel memory was not measured and comes on top: about 4,400 B per socket; prove measures it"
+                .to_owned(),
+        );
+    }
     Ok(Answer {
         views,
         requests,
         memory,
         cpu,
         headroom: args.headroom,
-        machines: machines.into_iter().flatten().max(),
-        notes: measured.map(|measured| measured.notes.clone()).unwrap_or_default(),
+        machines: Machines::largest(parts.into_iter().flatten()),
+        notes,
     })
 }
 
 fn memory(args: &Args, measured: &Measured, free: f64) -> Option<Memory> {
     let (connections, process) = args.connections.zip(measured.process_bytes)?;
-    let each = process + measured.kernel_bytes.unwrap_or(0.0);
+    let kernel = measured.kernel_bytes;
+    let each = process + kernel.unwrap_or(0.0);
     let bytes = each * connections as f64;
+    let count = |memory: u64| whole(bytes / (memory as f64 * free));
     Some(Memory {
         connections,
         bytes_per_connection: each,
-        parts: (process, measured.kernel_bytes),
+        parts: (process, kernel),
         bytes: bytes as u64,
         machine_bytes: args.memory,
-        machines: args.memory.map(|memory| whole(bytes / (memory as f64 * free))),
+        machines: match (args.memory, kernel) {
+            (None, _) => Machines::UNKNOWN,
+            (Some(memory), Some(_)) => Machines::exactly(count(memory)),
+            // The kernel's share comes on top.
+            (Some(memory), None) => Machines::at_least(count(memory)),
+        },
     })
 }
 
 fn cpu(args: &Args, measured: &Measured, free: f64) -> Option<Cpu> {
     let (messages_per_second, each) = args.messages.zip(measured.message_seconds)?;
     let cores = messages_per_second as f64 * each;
+    let count = |own: u64| Machines::exactly(whole(cores / (own as f64 * free)));
     Some(Cpu {
         messages_per_second,
         microseconds_per_message: rounded(each * 1e6),
         cores: rounded(cores),
         machine_cores: args.cores,
-        machines: args.cores.map(|own| whole(cores / (own as f64 * free))),
+        machines: args.cores.map_or(Machines::UNKNOWN, count),
     })
 }
 
@@ -168,10 +197,25 @@ impl Display for Answer {
         for note in &self.notes {
             row(f, "note", note)?;
         }
-        match self.machines {
-            Some(1) => row(f, "answer", "1 machine"),
-            Some(machines) => row(f, "answer", &format!("{} machines", Count(machines))),
-            None => row(f, "answer", "give --memory and --cores of one machine"),
+        if self.requests.as_ref().is_some_and(|requests| requests.bound == Bound::AtLeast) {
+            row(
+                f,
+                "measure",
+                "a run with more and more users shows the limit: standfast load URL \
+                --stages 0:10,20s:10,0:20,20s:20,0:40,20s:40 --json FILE",
+            )?;
+        }
+        row(f, "answer", &self.machines.to_string())?;
+        let mut missing = Vec::new();
+        if self.memory.as_ref().is_some_and(|memory| memory.machine_bytes.is_none()) {
+            missing.push("--memory");
+        }
+        if self.cpu.as_ref().is_some_and(|cpu| cpu.machine_cores.is_none()) {
+            missing.push("--cores");
+        }
+        match missing.as_slice() {
+            [] => Ok(()),
+            flags => row(f, "", &format!("give {} of one machine", flags.join(" and "))),
         }
     }
 }
@@ -197,9 +241,14 @@ impl Views {
 
 impl Requests {
     fn fmt(&self, f: &mut Formatter<'_>, headroom: f64) -> fmt::Result {
+        if self.bound != Bound::Given {
+            let rate = number(self.per_machine);
+            let bound = if self.bound == Bound::AtLeast { "at least " } else { "" };
+            row(f, "one machine", &format!("{bound}{rate} per second: {}", self.from))?;
+        }
         let each = with_headroom(&number(self.per_machine), headroom);
         let quotient = self.per_second as f64 / (self.per_machine * (1.0 - headroom));
-        let (wanted, machines) = (Count(self.per_second), Count(self.machines));
+        let (wanted, machines) = (Count(self.per_second), self.machines.count());
         row(f, "requests", &format!("{wanted} ÷ {each} = {} → {machines}", number(quotient)))
     }
 }
@@ -217,7 +266,9 @@ impl Memory {
         };
         let line = format!("{} × {each} = {}", Count(self.connections), Bytes(self.bytes));
         row(f, "memory", &line)?;
-        let Some((own, machines)) = self.machine_bytes.zip(self.machines) else { return Ok(()) };
+        let (Some(own), machines) = (self.machine_bytes, self.machines.count()) else {
+            return Ok(());
+        };
         let quotient = self.bytes as f64 / (own as f64 * (1.0 - headroom));
         let each = with_headroom(&Bytes(own).to_string(), headroom);
         let line = format!("{} ÷ {each} = {} → {machines}", Bytes(self.bytes), number(quotient));
@@ -230,7 +281,9 @@ impl Cpu {
         let Cpu { microseconds_per_message: each, cores, .. } = self;
         let rate = Count(self.messages_per_second);
         row(f, "CPU", &format!("{rate} × {} µs = {} cores", number(*each), number(*cores)))?;
-        let Some((own, machines)) = self.machine_cores.zip(self.machines) else { return Ok(()) };
+        let (Some(own), machines) = (self.machine_cores, self.machines.count()) else {
+            return Ok(());
+        };
         let quotient = cores / (own as f64 * (1.0 - headroom));
         let each = with_headroom(&Count(own).to_string(), headroom);
         let line = format!("{} ÷ {each} = {} → {machines}", number(*cores), number(quotient));

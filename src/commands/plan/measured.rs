@@ -1,20 +1,22 @@
-//! The capacity of one machine as measured by a run, from the JSON that `prove` and `load` write
+//! What a run measured of one machine, from the JSON that `prove` and `load` write
 //! (`docs/protocol/prove-json.md`, `docs/protocol/load-json.md`).
 
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
+use load::{Outcome, Sample, Usage};
 use serde_json::Value;
+
+use super::request_rate::{Capacity, RequestRun, Second};
 
 /// Size limit of a result file, in bytes; results have some kilobytes.
 const FILE_BYTES_MAX: u64 = 64 << 20;
 
-/// The measured capacity of one machine, and the cost of connections and messages.
+/// What one machine served, and what connections and messages cost it. `None`: not measured.
 #[derive(Default, Debug)]
 pub(super) struct Measured {
     pub(super) file: String,
-    /// Successful requests per second.
-    pub(super) requests_per_second: Option<f64>,
+    pub(super) capacity: Option<Capacity>,
     /// Memory of the server's process per connection, in bytes.
     pub(super) process_bytes: Option<f64>,
     /// Kernel memory per socket, in bytes; the server has one socket per connection.
@@ -37,15 +39,16 @@ impl Measured {
         let value = read_json(path)?;
         let measured = if value["verdict"].is_string() && value["server"].is_object() {
             from_proof(&value)
-        } else if value["requests"].is_object() || value["connections"].is_object() {
-            from_load(&value)
         } else if value["rounds"].is_array() {
             bail!("{file} has several rounds: expected the results of one round");
         } else {
-            bail!(
-                "{file} is not a result of `standfast prove` or `standfast load`: expected a file \
-                 written by --json FILE"
-            );
+            let outcome = Outcome::read(value).map_err(|why| {
+                anyhow!(
+                    "{file} is not a result of `standfast prove` or `standfast load`, written by \
+                     --json FILE: {why}"
+                )
+            })?;
+            from_load(&outcome)
         };
         Ok(Measured { file, ..measured })
     }
@@ -57,7 +60,7 @@ impl Measured {
         connections: Option<u64>,
         messages: Option<u64>,
     ) -> Result<(), &'static str> {
-        if requests && self.requests_per_second.is_none() && connections.or(messages).is_none() {
+        if requests && self.capacity.is_none() && connections.or(messages).is_none() {
             return Err("the run made no requests: give --per-machine RATE, or the JSON of \
                         `standfast load http://…`");
         }
@@ -112,63 +115,98 @@ fn from_proof(value: &Value) -> Measured {
     if message_seconds.is_some() {
         notes.push("CPU per message includes connects and heartbeats".to_owned());
     }
-    let kernel_bytes = value["kernel_bytes_per_socket"].as_f64();
-    if kernel_bytes.is_none() {
-        notes.push("kernel memory was not measured and is not included".to_owned());
-    }
     Measured {
         process_bytes: value["server"]["rss_bytes_per_connection"].as_f64(),
-        kernel_bytes,
+        kernel_bytes: value["kernel_bytes_per_socket"].as_f64(),
         message_seconds,
         notes,
         ..Measured::default()
     }
 }
 
-fn from_load(value: &Value) -> Measured {
-    let watched = &value["watched"];
-    let requests = &value["requests"];
-    let (ok, failed) = (requests["ok"].as_f64(), requests["failed"].as_f64().unwrap_or(0.0));
-    let well = ok.zip(value["seconds"].as_f64()).filter(|(_, seconds)| *seconds > 0.0);
+fn from_load(outcome: &Outcome) -> Measured {
     let mut notes = Vec::new();
-    if failed > 0.0 {
-        let all = ok.unwrap_or(0.0) + failed;
-        notes.push(format!("{failed} of {all} requests failed and are not counted"));
+    if let Some(of) = &outcome.requests {
+        if of.failed > 0 {
+            let all = of.ok.saturating_add(of.failed);
+            notes.push(format!("{} of {all} requests failed and are not counted", of.failed));
+        }
+        if of.unsent > 0 {
+            notes.push(format!("{} requests of the requested rate were not sent", of.unsent));
+        }
     }
-    if let Some(unsent) = requests["unsent"].as_u64().filter(|unsent| *unsent > 0) {
-        notes.push(format!(
-            "{unsent} requests of the requested rate were not sent: this was the maximum"
-        ));
-    }
-    let (rate, unsent) = (value["pace"]["rate"].as_f64(), requests["unsent"].as_u64().unwrap_or(0));
-    let is_open = value["pace"]["model"] == "open" || value["scheduling_error"].is_object();
-    if is_open && unsent == 0 && failed == 0.0 && ok.is_some() {
-        let rate = rate.map(|rate| format!(" of {rate} requests per second")).unwrap_or_default();
-        notes.push(format!(
-            "the run used an open model{rate} and all requests were answered: the machine may serve \
-             more, so measure without --rate or with a higher one"
-        ));
-    }
-    if let Some(why) = load::saturated(value) {
-        notes.push(format!(
-            "the generator was the bottleneck of that run ({why}): the machine may serve more"
-        ));
-    }
-    let process_bytes = watched["rss_bytes_per_connection"].as_f64();
-    if process_bytes.is_some() {
-        notes.push(
-            "kernel memory is not included in a run of load: add about 4,400 B per socket"
-                .to_owned(),
-        );
-    }
+    let watched = outcome.watched.as_ref();
+    let message_ms = watched.and_then(|watched| watched.cpu_ms_per_1000_messages());
     Measured {
-        requests_per_second: well.map(|(ok, seconds)| ok / seconds),
-        process_bytes,
-        is_watched: watched.is_object(),
-        message_seconds: watched["cpu_ms_per_1000_messages"].as_f64().map(|ms| ms / 1e6),
+        capacity: request_run(outcome).as_ref().and_then(Capacity::of),
+        process_bytes: watched.and_then(|watched| watched.rss_bytes_per_connection()),
+        is_watched: watched.is_some(),
+        message_seconds: message_ms.map(|ms| ms / 1e6),
         notes,
         ..Measured::default()
     }
+}
+
+/// `None` if it was no run of requests.
+fn request_run(outcome: &Outcome) -> Option<RequestRun> {
+    let of = outcome.requests.as_ref()?;
+    let seconds = outcome.seconds.filter(|seconds| *seconds > 0.0)?;
+    let due = of.ok as f64 + of.failed as f64 + of.unsent as f64;
+    let pace = &outcome.config.pace;
+    let generator = outcome.generator.as_ref();
+    Some(RequestRun {
+        good_rate: of.ok as f64 / seconds,
+        error_share: if due > 0.0 { 1.0 - of.ok as f64 / due } else { 0.0 },
+        unsent: of.unsent,
+        users: outcome.config.users,
+        is_open: (!pace.model.is_empty()).then(|| pace.is_open()),
+        asked_rate: pace.rate,
+        interrupted: outcome.interrupted,
+        saturated: generator.map(|generator| generator.saturated().map(Into::into)),
+        cores: generator.map(|generator| generator.cores() as f64),
+        seconds: seconds_of(outcome),
+    })
+}
+
+/// The time between each two samples after the warm-up, with the users that the stages had then.
+fn seconds_of(outcome: &Outcome) -> Vec<Second> {
+    let samples = outcome.samples.samples();
+    let of = |phase: &'static str| samples.iter().filter(move |sample| sample.phase == phase);
+    let measured: Vec<&Sample> = of("requests").collect();
+    // Stages begin when the warm-up is over, at its last sample or less than a second later.
+    let begin = of("warm-up").next_back().map_or(0.0, |sample| sample.elapsed_seconds);
+    let stages = outcome.config.pace.stages.as_deref();
+    let users = outcome.config.users.map(|users| users as f64);
+    let pairs = measured.windows(2).filter_map(|pair| {
+        let [before, after] = pair else { return None };
+        let elapsed = after.elapsed_seconds - before.elapsed_seconds;
+        let received = after.received.checked_sub(before.received).filter(|_| elapsed > 0.0)?;
+        let middle = after.elapsed_seconds - elapsed / 2.0 - begin;
+        let cores = |of: fn(&Sample) -> Option<Usage>| {
+            Some((of(after)?.cpu_seconds - of(before)?.cpu_seconds) / elapsed)
+        };
+        Some(Second {
+            users: stages.map_or(users, |stages| at(stages, middle))?,
+            rate: received as f64 / elapsed,
+            server_cores: cores(|sample| sample.server),
+            generator_cores: cores(|sample| sample.client),
+        })
+    });
+    pairs.collect()
+}
+
+/// The value of stages at a time after their begin: linear within each, from 0. `None` after the last.
+fn at(stages: &[(f64, u64)], seconds: f64) -> Option<f64> {
+    let (mut left, mut from) = (seconds.max(0.0), 0.0);
+    for (time, to) in stages {
+        let to = *to as f64;
+        if left < *time {
+            return Some(from + (to - from) * left / time);
+        }
+        left -= time;
+        from = to;
+    }
+    None
 }
 
 fn as_text(value: &Value) -> String {

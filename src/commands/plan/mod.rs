@@ -6,7 +6,9 @@
 //! shows only in a run with more load.
 
 mod figures;
+mod machines;
 mod measured;
+mod request_rate;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -222,43 +224,194 @@ mod tests {
         assert_eq!(figures["machines"], 3, "the larger of both");
     }
 
+    /// A result file as the first version of the format wrote it.
+    const REQUESTS: &str = include_str!("../load/compare/v1/requests.json");
+
+    /// A run of 8 users in a closed loop: 700 requests in ten seconds.
+    fn requests() -> Value {
+        let mut run: Value = serde_json::from_str(REQUESTS).unwrap();
+        run["requests"]["ok"] = 700.into();
+        run["seconds"] = 10.0.into();
+        run["users"] = 8.into();
+        run["pace"] = json!({"model": "closed", "rate": null, "stages": null});
+        run["samples"] = json!([]);
+        run
+    }
+
+    /// A sample of that run.
+    fn sample() -> Value {
+        serde_json::from_str::<Value>(REQUESTS).unwrap()["samples"][0].clone()
+    }
+
+    /// The answer for 1,389 requests a second, from a run.
+    fn from(name: &str, run: &Value) -> (String, Value) {
+        let file = File::new(name, run);
+        let answer = plan(&format!("plan --requests 1389 --from {}", file.0.display())).unwrap();
+        (answer.to_string(), serde_json::to_value(&answer).unwrap())
+    }
+
     #[test]
-    fn capacity_is_the_rate_of_successful_requests_of_a_run() {
-        let run = json!({"requests": {"ok": 700, "failed": 10}, "seconds": 10.0, "per_second": 71.0,
-            "generator": {"saturated": "it used nine tenths of the 2 cores or more"}});
-        let file = File::new("requests", &run);
-        let answer = plan(&format!("plan --views 30M --from {}", file.0.display())).unwrap();
-        let text = answer.to_string();
+    fn rate_that_a_run_merely_asked_for_is_a_lower_bound() {
+        let with = |change: &dyn Fn(&mut Value)| {
+            let mut run = requests();
+            change(&mut run);
+            run
+        };
+        let open = json!({"model": "open", "rate": 70.0, "stages": null});
+        for (name, run, because) in [
+            // One user and 50 ms: 20 per second, of a server that may serve thousands.
+            ("one", with(&|run| run["users"] = 1.into()), "1 user waited for each answer"),
+            ("closed", requests(), "8 users waited for each answer"),
+            ("met", with(&|run| run["pace"] = open.clone()), "asked for 70 per second"),
+            (
+                "unsent",
+                with(&|run| {
+                    run["pace"] = open.clone();
+                    run["requests"]["unsent"] = 500.into();
+                }),
+                "8 users were always busy",
+            ),
+            (
+                "saturated",
+                with(&|run| run["generator"]["saturated"] = "it was busy".into()),
+                "the generator was the bottleneck: it was busy",
+            ),
+            ("interrupted", with(&|run| run["interrupted"] = true.into()), "interrupted"),
+            (
+                "failed",
+                with(&|run| run["requests"]["failed"] = 300.into()),
+                "30.0 % of the requests failed",
+            ),
+            ("no-generator", with(&|run| run["generator"] = Value::Null), "it is unknown whether"),
+            (
+                "no-pace",
+                with(&|run| drop(run.as_object_mut().unwrap().remove("pace"))),
+                "it is unknown how much",
+            ),
+        ] {
+            let (text, figures) = from(name, &run);
+            assert!(text.contains("at least 70 per second") && text.contains(because), "{text}");
+            assert!(text.contains("1,389 ÷ 70 = 19.84 → at most 20"), "{text}");
+            assert!(text.contains("answer        at most 20 machines"), "{text}");
+            assert!(text.contains("--stages"), "asks for a run that shows the limit: {text}");
+            assert_eq!(figures["requests"]["bound"], "at_least");
+            assert_eq!(
+                (&figures["machines"], &figures["machines_at_most"]),
+                (&Value::Null, &20.into()),
+                "{figures}"
+            );
+        }
+    }
+
+    /// Seconds of a run with steps of users, and the answers per second at each.
+    fn staircase(steps: &[(u64, u64)]) -> Value {
+        let mut run = requests();
+        let stages: Vec<(f64, u64)> =
+            steps.iter().flat_map(|(users, _)| [(0.0, *users), (10.0, *users)]).collect();
+        run["pace"]["stages"] = json!(stages);
+        let (mut received, mut sample) = (0, sample());
+        let samples: Vec<Value> = (1..=10 * steps.len())
+            .map(|second| {
+                let (_, rate) = steps[(second - 1) / 10];
+                received += rate;
+                sample["elapsed_seconds"] = second.into();
+                sample["received"] = received.into();
+                sample["server"]["cpu_seconds"] = (second as f64 * 0.5).into();
+                sample.clone()
+            })
+            .collect();
+        run["samples"] = samples.into();
+        run
+    }
+
+    #[test]
+    fn users_that_get_no_more_show_the_capacity() {
+        let (text, figures) = from("plateau", &staircase(&[(8, 60), (16, 69), (32, 70)]));
+        assert_eq!(figures["requests"]["bound"], "reached", "{text}");
+        assert_eq!((&figures["machines"], &figures["machines_at_most"]), (&20.into(), &20.into()));
+        assert!(text.contains("32 users got 70 answers per second"), "{text}");
+        assert!(!text.contains("--stages"), "{text}");
+        // A rate that falls: the machine can serve what fewer users got.
+        let (_, figures) = from("fall", &staircase(&[(16, 70), (32, 30)]));
+        assert_eq!(figures["requests"]["per_machine"], 70.0);
+        let (_, figures) = from("growth", &staircase(&[(16, 35), (32, 70)]));
+        assert_eq!(figures["requests"]["bound"], "at_least", "twice the users got twice as much");
+        // Of an open model the free connections may have been the limit.
+        let mut open = staircase(&[(16, 70), (32, 70)]);
+        open["pace"]["model"] = "open".into();
+        assert_eq!(from("rates", &open).1["requests"]["bound"], "at_least");
+        let mut after_warm_up = staircase(&[(16, 70), (32, 70)]);
+        let samples = after_warm_up["samples"].as_array_mut().unwrap();
+        for sample in samples.iter_mut() {
+            sample["elapsed_seconds"] = (sample["elapsed_seconds"].as_f64().unwrap() + 60.0).into();
+        }
+        let mut last = sample();
+        (last["elapsed_seconds"], last["phase"]) = (60.0.into(), "warm-up".into());
+        samples.insert(0, last);
+        assert_eq!(from("warm", &after_warm_up).1["requests"]["bound"], "reached");
+    }
+
+    #[test]
+    fn server_without_cpu_left_shows_the_capacity() {
+        let busy = |cores: f64| {
+            let mut run = staircase(&[(8, 70)]);
+            for sample in run["samples"].as_array_mut().unwrap() {
+                let second = sample["elapsed_seconds"].as_f64().unwrap();
+                sample["server"]["cpu_seconds"] = (second * cores).into();
+            }
+            from(&format!("busy-{cores}"), &run)
+        };
+        let (text, figures) = busy(1.9);
+        assert_eq!(figures["requests"]["bound"], "reached", "{text}");
+        assert!(text.contains("the server used 1.9 of 2 cores"), "{text}");
+        assert_eq!(busy(1.7).1["requests"]["bound"], "at_least");
+        // The generator took what the server did not get: alone it may serve more.
+        let mut shared = staircase(&[(16, 70), (32, 70)]);
+        for sample in shared["samples"].as_array_mut().unwrap() {
+            let second = sample["elapsed_seconds"].as_f64().unwrap();
+            sample["server"]["cpu_seconds"] = (second * 1.2).into();
+            sample["client"]["cpu_seconds"] = (second * 0.7).into();
+        }
+        let (text, figures) = from("shared", &shared);
+        assert_eq!(figures["requests"]["bound"], "at_least", "{text}");
+        assert!(text.contains("server and generator together used 1.9 of 2 cores"), "{text}");
+    }
+
+    #[test]
+    fn failed_requests_are_not_served() {
+        let mut run = requests();
+        run["requests"]["failed"] = 10.into();
+        let (text, _) = from("few-failed", &run);
         assert!(text.contains("1,389 ÷ 70 = 19.84"), "only successful requests:\n{text}");
-        assert!(text.contains("note") && text.contains("bottleneck"), "{text}");
         assert!(text.contains("10 of 710 requests failed"), "{text}");
     }
 
     #[test]
-    fn reached_rate_of_an_open_model_is_noted_as_a_lower_bound() {
-        let mut run = json!({"requests": {"ok": 10_000, "failed": 0, "unsent": 0}, "seconds": 10.0,
-            "pace": {"model": "open", "rate": 1000.0, "stages": null}});
-        let noted = |run: &Value| {
-            let file = File::new("open", run);
-            let answer = plan(&format!("plan --views 30M --from {}", file.0.display())).unwrap();
-            let notes = serde_json::to_value(&answer).unwrap()["notes"].to_string();
-            (answer.to_string().contains("may serve more"), notes.contains("may serve more"))
-        };
-        assert_eq!(noted(&run), (true, true));
-        // Unsent requests or a closed model show the limit.
-        run["requests"]["unsent"] = 5.into();
-        assert_eq!(noted(&run), (false, false));
-        run["requests"]["unsent"] = 0.into();
-        run["pace"] = json!({"model": "closed", "rate": null, "stages": null});
-        assert_eq!(noted(&run), (false, false));
+    fn what_was_not_measured_is_unknown() {
+        let mut proof = proof();
+        proof["kernel_bytes_per_socket"] = Value::Null;
+        let file = File::new("kernel", &proof);
+        let line = format!("plan --connections 100M --from {}", file.0.display());
+        let answer = plan(&format!("{line} --memory 2GiB")).unwrap();
+        let text = answer.to_string();
+        assert!(text.contains("answer        at least 10 machines"), "{text}");
+        let figures = serde_json::to_value(&answer).unwrap();
+        assert_eq!(
+            (&figures["machines"], &figures["machines_at_least"], &figures["machines_at_most"]),
+            (&Value::Null, &10.into(), &Value::Null)
+        );
+        let text = plan(&line).unwrap().to_string();
+        assert!(text.contains("give --memory of one machine"), "{text}");
     }
 
     #[test]
     fn errors_name_the_missing_figure_or_flag() {
         let proof = File::new("says", &proof());
         let other = File::new("other", &json!({"hello": 1}));
-        let dead = json!({"requests": {"ok": 0, "failed": 9}, "connections": {"opened": 0},
-            "watched": {"rss_bytes_per_connection": null, "cpu_ms_per_1000_messages": null}});
+        let mut dead = requests();
+        dead["requests"]["ok"] = 0.into();
+        dead["watched"]["rss_bytes_per_connection"] = Value::Null;
+        dead["watched"]["cpu_ms_per_1000_messages"] = Value::Null;
         let dead = File::new("dead", &dead);
         let dead = dead.0.display();
         let broken = File::new("broken", &json!("x"));

@@ -38,7 +38,7 @@ pub(super) fn publish(admin: &Admin, topic: &str, sequence: u32) -> Result<Durat
     let mut stream =
         connect(admin).with_context(|| format!("cannot connect to the admin listener {admin}"))?;
     let sent_ns = now_ns();
-    let publication = Publication { publisher: PUBLISHER, sequence, published_ns: sent_ns };
+    let publication = Publication::new(PUBLISHER, sequence, sent_ns);
     let data = load::publication::encode(&publication, 0);
     let body = serde_json::json!({ "topic": topic, "data": data }).to_string();
     let request = format!(

@@ -17,6 +17,8 @@ use load::{Sample, Usage};
 
 /// Connection counts at which memory is measured, as in the reference experiment's table.
 const MARKS: [u64; 4] = [10_000, 100_000, 200_000, 500_000];
+/// Seconds that a pong may take.
+const PONG_WAIT: f64 = 10.0;
 /// Time limit for a broadcast to reach every socket, and for the last answers.
 const LAST_WAIT: Duration = Duration::from_secs(30);
 /// Sampling interval.
@@ -153,6 +155,9 @@ impl<'a> Run<'a> {
             (None, Some(_)) => self.churn(began_ns)?,
             (None, None) => self.wait_for_heartbeats(began_ns)?,
         }
+        if self.plan.messages.is_some() || self.plan.churn.is_some() {
+            self.wait_for_pongs()?;
+        }
         self.take_held();
         let row = &self.load.last_progress().row.clone();
         self.screen.held(&self.measured, row);
@@ -177,17 +182,30 @@ impl<'a> Run<'a> {
         self.measured.system_growth = self.system_growth();
     }
 
+    /// Waits for the answers to the pings that were sent, so that one in flight does not count as missing.
+    fn wait_for_pongs(&mut self) -> Result<(), Stop> {
+        if self.plan.heartbeat.is_zero() {
+            return Ok(());
+        }
+        self.load.heartbeat(Duration::ZERO)?;
+        let began_ns = process::now_ns();
+        while self.look("hold")?.0.row.unanswered_sockets > 0 && seconds_since(began_ns) < PONG_WAIT
+        {
+        }
+        self.load.heartbeat(self.plan.heartbeat)
+    }
+
     /// Holds until each socket has answered a ping, if there are any.
     fn wait_for_heartbeats(&mut self, began_ns: u64) -> Result<(), Stop> {
         let (hold, period) = (self.plan.hold.as_secs_f64(), self.plan.heartbeat.as_secs_f64());
-        // Every socket is pinged within one period; a pong may take some seconds more.
-        let longest = hold.max(period + 10.0);
+        // Every socket is pinged within one period.
+        let longest = hold.max(period + PONG_WAIT);
         loop {
             let (progress, sample) = self.look("hold")?;
             let held = seconds_since(began_ns);
             self.screen.holding(&sample, held, hold);
             let answered =
-                progress.row.heartbeats_received > 0 && progress.row.unanswered_sockets == 0;
+                progress.row.heartbeats_received > 0 && progress.row.answered >= progress.row.open;
             let waits = !answered && period > 0.0;
             if held >= longest || (held >= hold && !waits) {
                 return Ok(());

@@ -3,14 +3,13 @@
 
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
-use engine::sys::process;
 use load::requests::{Requests, Web, drive_requests};
 use load::scenario::{
-    Action, BadTemplate, Clock, Feed, Flow, Group, GroupKind, Names, Order, Role, Scenario, Step,
-    Tallies, Template, TemplateContext, Users,
+    Action, BadTemplate, Feed, Flow, Group, GroupKind, Names, Order, Role, Scenario, Step, Tallies,
+    Template, TemplateContext, Users,
 };
 use load::{ConnectOptions, Row, judge};
 
@@ -18,7 +17,7 @@ use super::flags::{Args, is_true};
 use super::sockets::{self, VARIABLES};
 use super::table::Table;
 use super::{Wait, code, headers, skip_certificate_checks, write};
-use crate::commands::load::warn_unresolved;
+use crate::commands::load::{clock, row_line, warn_unresolved};
 use crate::output;
 
 /// Message rate: the fork waits 1 ms between messages to receivers.
@@ -61,17 +60,9 @@ pub(super) fn run(args: &Args, url: &str) -> Result<ExitCode> {
     };
     let table = Table::new(args.users, super::LiveStats::default(), args.quiet());
     let row = |row: &Row| {
-        if row.is_mark {
-            return;
+        if !row.is_mark {
+            table.print(&format!("{}\n", row_line(row)));
         }
-        table.print(&format!(
-            "{:>7.0}s  {} open, {} failed, {} steps, {:.0}/s\n",
-            row.elapsed.as_secs_f64(),
-            row.open,
-            row.failed,
-            row.received,
-            row.messages_per_second
-        ));
     };
     let mut wait = Wait::new(args);
     let mut outcome = drive_requests(&requests, Web::new, script, row, |time| wait.wait(time))?;
@@ -80,13 +71,6 @@ pub(super) fn run(args: &Args, url: &str) -> Result<ExitCode> {
     table.print(&outcome.to_string());
     write(args, &outcome)?;
     Ok(code(outcome.reasons.is_empty(), outcome.interrupted && wait.by_user))
-}
-
-/// Reads the clocks, for `{{now_ms}}`.
-fn clock() -> Clock {
-    #[allow(clippy::disallowed_methods, reason = "only the system knows the time of day")]
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    Clock { now_ns: process::now_ns(), now_ms: now.as_millis() as u64 }
 }
 
 /// Kind, size and number of groups.
@@ -222,7 +206,7 @@ impl Maker<'_> {
         let args = self.args;
         let mut connect = self.step("connect", Action::Connect)?;
         connect.target = self.template(&self.filled(self.path, role), TemplateContext::Target)?;
-        for (name, value) in headers(args)?.iter().map(|(n, v)| (n.as_str(), v.as_str())).chain([
+        for (name, value) in headers(args).iter().map(|(n, v)| (n.as_str(), v.as_str())).chain([
             ("Upgrade", "websocket"),
             ("Connection", "Upgrade"),
             ("Sec-WebSocket-Version", "13"),

@@ -5,13 +5,15 @@
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use clap::{CommandFactory, Parser, ValueEnum};
+use clap::builder::ValueParser;
+use clap::{Args as _, Command, ValueEnum};
 
+use crate::commands::load::header;
 use crate::{output, units};
 
 const BOTH: &str = "Both dialects";
 const FORK: &str = "Fork (with -dialect fork)";
-const OURS: &str = "Ours (not in go-stress-testing)";
+pub(super) const OURS: &str = "Ours (not in go-stress-testing)";
 
 /// Load generator with go-stress-testing's command line
 ///
@@ -43,8 +45,9 @@ pub(crate) struct Args {
     #[arg(short = 'v', value_name = "NAME", help_heading = BOTH)]
     pub(super) verify: Option<String>,
     /// Add a header; values of the same name are joined with "; "
-    #[arg(short = 'H', value_name = "NAME: VALUE", help_heading = BOTH)]
-    pub(super) header: Vec<String>,
+    #[arg(short = 'H', value_name = "NAME: VALUE", value_parser = ValueParser::new(header),
+        help_heading = BOTH)]
+    pub(super) header: Vec<(String, String)>,
     /// Request body; makes the request a POST
     #[arg(long, value_name = "TEXT", help_heading = BOTH)]
     pub(super) data: Option<String>,
@@ -229,15 +232,15 @@ pub(super) fn is_true(text: &str) -> bool {
     text.eq_ignore_ascii_case("true") || text == "1"
 }
 
+/// Returns the command with all flags.
+pub(super) fn command() -> Command {
+    Args::augment_args(Command::new("stress"))
+}
+
 /// Rewrites Go's flag syntax for clap: one dash before long names, values in the next word even if
 /// they begin with a dash, and a word after boolean flags.
 pub(crate) fn to_clap(words: Vec<String>) -> Vec<String> {
-    #[derive(Parser)]
-    struct Flags {
-        #[command(flatten)]
-        _args: Args,
-    }
-    let command = Flags::command();
+    let command = command();
     // The name as clap has it, and whether a value follows.
     let find = |name: &str| {
         let mut arguments = command.get_arguments();
@@ -289,19 +292,15 @@ pub(crate) fn to_clap(words: Vec<String>) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use clap::FromArgMatches;
 
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        args: Args,
-    }
+    use super::*;
 
     fn read(line: &str) -> Result<Args> {
         let words = ["standfast", "stress"].into_iter().chain(line.split_whitespace());
         let words = to_clap(words.map(str::to_owned).collect());
         let words = words.iter().filter(|word| *word != "stress");
-        let args = Line::try_parse_from(words)?.args;
+        let args = Args::from_arg_matches(&command().try_get_matches_from(words)?)?;
         args.check()?;
         Ok(args)
     }

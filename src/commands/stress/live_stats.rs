@@ -1,135 +1,60 @@
-//! [`LiveStats`]: counters of a running test, for the table. Each worker writes its own
-//! [`WorkerStats`]; the main thread adds them up once a second.
+//! [`LiveStats`]: the figures of a running test. A worker locks only its own part; the main thread adds
+//! them up once a second.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Number of codes: HTTP statuses and two codes of go-stress-testing.
-const CODES: usize = 1_000;
+use load::{Recorder, Series};
+
 /// Code for a request without an answer.
 pub(super) const NO_ANSWER: u16 = 509;
 /// Code for an answer that cannot be parsed.
 pub(super) const UNREADABLE: u16 = 510;
 
-/// The counters of one worker.
-#[derive(Debug)]
-pub(super) struct WorkerStats {
-    ok: AtomicU64,
-    failed: AtomicU64,
-    untimed: AtomicU64,
-    users: AtomicU64,
-    bytes: AtomicU64,
-    sum_ns: AtomicU64,
-    ok_sum_ns: AtomicU64,
-    longest_ns: AtomicU64,
-    shortest_ns: AtomicU64,
-    codes: Box<[AtomicU64]>,
-}
-
-impl WorkerStats {
-    fn new() -> WorkerStats {
-        let zero = || AtomicU64::new(0);
-        WorkerStats {
-            ok: zero(),
-            failed: zero(),
-            untimed: zero(),
-            users: zero(),
-            bytes: zero(),
-            sum_ns: zero(),
-            ok_sum_ns: zero(),
-            longest_ns: zero(),
-            shortest_ns: AtomicU64::new(u64::MAX),
-            codes: (0..CODES).map(|_| zero()).collect(),
-        }
-    }
-
-    /// Counts an answer, or a request that failed without one.
-    pub(super) fn answer(&self, is_ok: bool, code: u16, bytes: u64, took_ns: u64) {
-        let add = |counter: &AtomicU64, more| counter.fetch_add(more, Ordering::Relaxed);
-        add(if is_ok { &self.ok } else { &self.failed }, 1);
-        add(&self.bytes, bytes);
-        add(&self.sum_ns, took_ns);
-        if is_ok {
-            add(&self.ok_sum_ns, took_ns);
-        }
-        self.longest_ns.fetch_max(took_ns, Ordering::Relaxed);
-        self.shortest_ns.fetch_min(took_ns, Ordering::Relaxed);
-        if let Some(counter) = self.codes.get(usize::from(code)) {
-            add(counter, 1);
-        }
-    }
-
-    /// Counts requests that got no answer or were not sent for lack of a connection. They have no
-    /// latency.
-    pub(super) fn unanswered(&self, count: u64) {
-        self.failed.fetch_add(count, Ordering::Relaxed);
-        self.untimed.fetch_add(count, Ordering::Relaxed);
-        if let Some(counter) = self.codes.get(usize::from(NO_ANSWER)) {
-            counter.fetch_add(count, Ordering::Relaxed);
-        }
-    }
-
-    /// Counts a user that received its first answer.
-    pub(super) fn user(&self) {
-        self.users.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-/// The counters of all workers.
+/// Counts of requests, and sums over their times as go-stress-testing takes them: to the head of an
+/// answer, or to the failure.
 #[derive(Clone, Default, Debug)]
-pub(super) struct LiveStats(Arc<Mutex<Vec<Arc<WorkerStats>>>>);
-
-impl LiveStats {
-    /// Adds counters for one more worker.
-    pub(super) fn add(&self) -> Arc<WorkerStats> {
-        let worker = Arc::new(WorkerStats::new());
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&worker));
-        worker
-    }
-
-    /// Adds up the counters of all workers.
-    pub(super) fn sum(&self) -> Sum {
-        let mut sum = Sum { shortest_ns: u64::MAX, ..Sum::default() };
-        for worker in self.0.lock().unwrap_or_else(PoisonError::into_inner).iter() {
-            let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-            sum.ok += get(&worker.ok);
-            sum.failed += get(&worker.failed);
-            sum.untimed += get(&worker.untimed);
-            sum.users += get(&worker.users);
-            sum.bytes += get(&worker.bytes);
-            sum.sum_ns += get(&worker.sum_ns);
-            sum.ok_sum_ns += get(&worker.ok_sum_ns);
-            sum.longest_ns = sum.longest_ns.max(get(&worker.longest_ns));
-            sum.shortest_ns = sum.shortest_ns.min(get(&worker.shortest_ns));
-            for (code, counter) in (0_u16..).zip(&worker.codes) {
-                let count = get(counter);
-                if count > 0 {
-                    *sum.codes.entry(code).or_default() += count;
-                }
-            }
-        }
-        sum
-    }
-}
-
-/// The totals of all workers at one moment.
-#[derive(Clone, Default, Debug)]
-pub(super) struct Sum {
+pub(super) struct Tally {
     pub(super) ok: u64,
     pub(super) failed: u64,
-    untimed: u64,
-    /// Users that received an answer.
+    /// Users with a result.
     pub(super) users: u64,
     pub(super) bytes: u64,
+    /// Requests with a time, failed ones included.
+    timed: u64,
     sum_ns: u64,
-    ok_sum_ns: u64,
-    pub(super) longest_ns: u64,
-    shortest_ns: u64,
+    longest_ns: u64,
+    shortest_ns: Option<u64>,
     pub(super) codes: BTreeMap<u16, u64>,
 }
 
-impl Sum {
+impl Tally {
+    /// Counts a request. `is_first`: it is the first of its user.
+    fn add(&mut self, is_ok: bool, code: u16, bytes: u64, took_ns: u64, is_first: bool) {
+        *(if is_ok { &mut self.ok } else { &mut self.failed }) += 1;
+        self.users += u64::from(is_first);
+        self.bytes += bytes;
+        self.timed += 1;
+        self.sum_ns += took_ns;
+        self.longest_ns = self.longest_ns.max(took_ns);
+        self.shortest_ns = Some(self.shortest_ns.map_or(took_ns, |least| least.min(took_ns)));
+        *self.codes.entry(code).or_default() += 1;
+    }
+
+    fn merge(&mut self, other: &Tally) {
+        self.ok += other.ok;
+        self.failed += other.failed;
+        self.users += other.users;
+        self.bytes += other.bytes;
+        self.timed += other.timed;
+        self.sum_ns += other.sum_ns;
+        self.longest_ns = self.longest_ns.max(other.longest_ns);
+        self.shortest_ns = self.shortest_ns.into_iter().chain(other.shortest_ns).min();
+        for (code, count) in &other.codes {
+            *self.codes.entry(*code).or_default() += count;
+        }
+    }
+
     pub(super) fn all(&self) -> u64 {
         self.ok + self.failed
     }
@@ -139,24 +64,87 @@ impl Sum {
         self.all() - self.codes.get(&NO_ANSWER).copied().unwrap_or_default()
     }
 
-    /// Returns the number of requests with a latency.
-    fn timed(&self) -> u64 {
-        self.all() - self.untimed
+    /// Returns go-stress-testing's rate: successes × users ÷ the time of all requests.
+    pub(super) fn qps(&self, users: u64) -> f64 {
+        self.ok as f64 * users as f64 * 1e9 / self.sum_ns.max(1) as f64
     }
 
-    pub(super) fn mean_ns(&self) -> u64 {
-        self.sum_ns.checked_div(self.timed()).unwrap_or_default()
+    /// Returns go-stress-testing's average: the time of all requests ÷ successes.
+    pub(super) fn average_ms(&self) -> Option<f64> {
+        (self.ok > 0).then(|| self.sum_ns as f64 / 1e6 / self.ok as f64)
     }
 
-    pub(super) fn shortest_ns(&self) -> u64 {
-        if self.timed() == 0 { 0 } else { self.shortest_ns }
+    /// Returns the mean time of all requests.
+    pub(super) fn mean_ms(&self) -> Option<f64> {
+        (self.timed > 0).then(|| self.sum_ns as f64 / 1e6 / self.timed as f64)
     }
 
-    /// Returns go-stress-testing's estimate of the rate: users ÷ mean latency of successful requests.
-    pub(super) fn estimated(&self, users: u64) -> f64 {
-        match self.ok_sum_ns {
-            0 => 0.0,
-            sum => self.ok as f64 * users as f64 * 1e9 / sum as f64,
+    pub(super) fn longest_ms(&self) -> Option<f64> {
+        (self.timed > 0).then(|| self.longest_ns as f64 / 1e6)
+    }
+
+    pub(super) fn shortest_ms(&self) -> Option<f64> {
+        self.shortest_ns.map(|ns| ns as f64 / 1e6)
+    }
+}
+
+/// The figures and times of one worker.
+#[derive(Default, Debug)]
+struct Part {
+    tally: Tally,
+    /// [`Series::Latency`]: times of all requests, failed ones included.
+    times: Recorder,
+}
+
+/// The figures of one worker, which it alone adds to.
+#[derive(Clone, Default, Debug)]
+pub(super) struct WorkerStats(Arc<Mutex<Part>>);
+
+impl WorkerStats {
+    /// Counts an answer, or a request that failed without one. `is_first`: it is the first of its user.
+    pub(super) fn add(&self, is_ok: bool, code: u16, bytes: u64, took_ns: u64, is_first: bool) {
+        let mut part = locked(&self.0);
+        part.tally.add(is_ok, code, bytes, took_ns, is_first);
+        part.times.record(Series::Latency, took_ns);
+    }
+
+    /// Counts requests that were never sent and so have no time.
+    pub(super) fn unsent(&self, count: u64) {
+        if count > 0 {
+            let tally = &mut locked(&self.0).tally;
+            tally.failed += count;
+            *tally.codes.entry(NO_ANSWER).or_default() += count;
         }
     }
+}
+
+/// The figures of all workers.
+#[derive(Clone, Default, Debug)]
+pub(super) struct LiveStats(Arc<Mutex<Vec<WorkerStats>>>);
+
+impl LiveStats {
+    /// Adds one more worker.
+    pub(super) fn worker(&self) -> WorkerStats {
+        let worker = WorkerStats::default();
+        locked(&self.0).push(worker.clone());
+        worker
+    }
+
+    /// Adds up the counts of all workers.
+    pub(super) fn sum(&self) -> Tally {
+        let mut sum = Tally::default();
+        locked(&self.0).iter().for_each(|worker| sum.merge(&locked(&worker.0).tally));
+        sum
+    }
+
+    /// Merges the times of all requests.
+    pub(super) fn times(&self) -> Recorder {
+        let mut times = Recorder::default();
+        locked(&self.0).iter().for_each(|worker| times.merge(&locked(&worker.0).times));
+        times
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -3,6 +3,7 @@
 
 mod chats;
 mod flags;
+mod kinds;
 mod live_stats;
 mod requests;
 mod sockets;
@@ -14,8 +15,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use clap::ArgMatches;
 use engine::sys::process::{self, Signal};
-use engine::{TlsClient, TlsTrust};
 use load::Endpoint;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde::Serialize;
@@ -23,7 +24,8 @@ use serde::Serialize;
 pub(crate) use self::flags::{Args, to_clap};
 use self::live_stats::LiveStats;
 use self::table::{Stress, Table, causes};
-use crate::{curl, output};
+use crate::commands::load::row_line;
+use crate::{curl, output, tls};
 
 /// Note for TLS without certificate checks.
 const UNCHECKED: &str = "certificates are not checked, as in go-stress-testing";
@@ -35,7 +37,7 @@ const UNSUPPORTED: [&str; 4] = ["grpc", "grpcs", "rpc", "radius"];
 ///
 /// # Errors
 /// Invalid flags or an unsuitable environment: exit code 2.
-pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+pub(crate) fn run(args: &Args, flags: &ArgMatches) -> Result<ExitCode> {
     args.check()?;
     args.json.as_deref().map_or(Ok(()), output::check_writable)?;
     let commands = args.curl.as_deref().map(curl::read).transpose()?;
@@ -47,17 +49,20 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let url = if url.contains("://") { url } else { format!("http://{url}") };
     let scheme = url.split("://").next().unwrap_or_default().to_ascii_lowercase();
     use_cores(args.cores())?;
-    match scheme.as_str() {
-        "http" | "https" => requests::run(args, &url, commands),
-        "ws" | "wss" if commands.is_some() => {
-            bail!("-p works only over http: for ws give -u alone")
-        }
-        "ws" | "wss" if chats::is_group_chat(args)? => chats::run(args, &url),
-        "ws" | "wss" => sockets(args, &url),
+    let kind = match scheme.as_str() {
+        "http" | "https" => kinds::HTTP,
+        "ws" | "wss" => kinds::of_sockets(args, chats::is_group_chat(args)?),
         scheme if UNSUPPORTED.contains(&scheme) => {
             bail!("unsupported scheme {scheme}://: expected http, https, ws or wss")
         }
         scheme => bail!("unknown scheme {scheme}://: expected http, https, ws or wss"),
+    };
+    let notes = kinds::check(flags, kind)?;
+    notes.iter().for_each(|note| output::note(&format!("note: {note}")));
+    match kind {
+        kinds::HTTP => requests::run(args, &url, commands),
+        kinds::CHATS => chats::run(args, &url),
+        _ => sockets(args, &url),
     }
 }
 
@@ -73,14 +78,7 @@ fn sockets(args: &Args, url: &str) -> Result<ExitCode> {
             return;
         }
         if to_all {
-            table.print(&format!(
-                "{:>7.0}s  {} open, {} failed, {} received, {:.0}/s\n",
-                row.elapsed.as_secs_f64(),
-                row.open,
-                row.failed,
-                row.received,
-                row.messages_per_second
-            ));
+            table.print(&format!("{}\n", row_line(row)));
         } else {
             table.second(row.elapsed);
         }
@@ -157,23 +155,16 @@ fn use_cores(cores: usize) -> Result<()> {
     sched_setaffinity(None, &chosen).context("-cpuNumber")
 }
 
-/// Parses the headers of -H. Values of the same name are joined with `; `, as in go-stress-testing.
-fn headers(args: &Args) -> Result<Vec<(String, String)>> {
+/// Returns the headers of -H. Values of the same name are joined with `; `, as in go-stress-testing.
+fn headers(args: &Args) -> Vec<(String, String)> {
     let mut headers: Vec<(String, String)> = Vec::new();
-    for text in &args.header {
-        let Some((name, value)) = text.split_once(':') else {
-            bail!("invalid header {text:?} (-H): expected 'Name: value'");
-        };
-        let (name, value) = (name.trim(), value.trim());
-        if name.is_empty() || text.contains(|c: char| c.is_control()) || name.contains(' ') {
-            bail!("invalid header {text:?} (-H): expected 'Name: value'");
-        }
+    for (name, value) in &args.header {
         match headers.iter_mut().find(|(other, _)| other.eq_ignore_ascii_case(name)) {
             Some((_, joined)) => *joined = format!("{joined}; {value}"),
-            None => headers.push((name.to_owned(), value.to_owned())),
+            None => headers.push((name.clone(), value.clone())),
         }
     }
-    Ok(headers)
+    headers
 }
 
 /// Sets up TLS without certificate checks, as in go-stress-testing.
@@ -182,9 +173,5 @@ fn skip_certificate_checks(endpoints: &mut [Endpoint], notes: &mut Vec<String>) 
         return Ok(());
     }
     notes.push(UNCHECKED.to_owned());
-    let client = TlsClient::new(&TlsTrust::Any, None, true).context("TLS cannot be set up")?;
-    for endpoint in endpoints.iter_mut().filter(|endpoint| endpoint.tls) {
-        endpoint.client = Some(client.named(endpoint.server_name())?);
-    }
-    Ok(())
+    tls::ClientFlags::of_files(true, None, None, None).set(endpoints)
 }

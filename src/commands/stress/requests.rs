@@ -9,7 +9,8 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use engine::sys::process;
 use load::requests::{
-    Answer, Failure, Http1, Pace, Part, Request, Requests, Script, Step, Wants, drive_requests,
+    Answer, Failure, Http1, Pace, Part, Request, Requests, Script, Step, Times, Wants,
+    drive_requests,
 };
 use load::stages::Stage;
 use load::{Endpoint, Outcome, Row};
@@ -17,7 +18,7 @@ use load::{Endpoint, Outcome, Row};
 use super::flags::{Args, is_true};
 use super::live_stats::{LiveStats, NO_ANSWER, WorkerStats};
 use super::table::{Table, causes};
-use super::verify::ResponseCheck;
+use super::verify::Check;
 use super::{Document, Wait, code, since, targets, write};
 use crate::curl::{self, Commands};
 use crate::output;
@@ -37,17 +38,14 @@ pub(super) fn run(args: &Args, url: &str, commands: Option<Commands>) -> Result<
     }
     let mut commands = match commands {
         Some(commands) => commands.requests,
-        None => vec![plain(args, url)?],
+        None => vec![plain(args, url)],
     };
     let mut notes = Vec::new();
-    let verify = ResponseCheck::new(args.verify.as_deref(), args.good_code())?;
+    let verify = Check::of_responses(args.verify.as_deref(), args.good_code())?;
     let wants_body = verify.wants_body() || is_true(&args.debug);
     let (endpoints, requests) = targets::render(args, &mut commands, wants_body, &mut notes)?;
     crate::commands::load::warn_unresolved(&endpoints, "requests");
     let config = config(args, endpoints, &commands)?;
-    if args.idle != 1 {
-        notes.push(format!("-m {} has no effect: each user keeps one connection", args.idle));
-    }
     notes.iter().for_each(|note| output::note(&format!("note: {note}")));
     let stats = LiveStats::default();
     let mut table = Table::new(args.users, stats.clone(), args.quiet());
@@ -60,7 +58,7 @@ pub(super) fn run(args: &Args, url: &str, commands: Option<Commands>) -> Result<
         each,
         verify,
         debug,
-        stats: own.add(),
+        stats: own.worker(),
     };
     let mut wait = Wait::new(args);
     let began_ns = process::now_ns();
@@ -92,9 +90,9 @@ fn failures(summary: &Outcome) -> BTreeMap<String, u64> {
 }
 
 /// Returns the request described by the flags.
-fn plain(args: &Args, url: &str) -> Result<curl::Request> {
+fn plain(args: &Args, url: &str) -> curl::Request {
     let mut command = curl::Request::get(url);
-    command.headers = super::headers(args)?;
+    command.headers = super::headers(args);
     if let Some(data) = &args.data {
         command.method = "POST".to_owned();
         command.body = Some(data.clone().into_bytes());
@@ -103,7 +101,7 @@ fn plain(args: &Args, url: &str) -> Result<curl::Request> {
     if !has("content-type") {
         command.headers.push(("Content-Type".to_owned(), FORM.to_owned()));
     }
-    Ok(command)
+    command
 }
 
 fn config(args: &Args, endpoints: Vec<Endpoint>, commands: &[curl::Request]) -> Result<Requests> {
@@ -138,9 +136,9 @@ struct Users {
     /// Number of requests that each user has made.
     users: Vec<u64>,
     each: u64,
-    verify: ResponseCheck,
+    verify: Check,
     debug: bool,
-    stats: Arc<WorkerStats>,
+    stats: WorkerStats,
 }
 
 impl Script for Users {
@@ -163,20 +161,21 @@ impl Script for Users {
         if answer.outcome == Err(Failure::Unfinished) {
             return None;
         }
-        let took_ns = answer.times.done_ns.saturating_sub(answer.times.begun_ns);
+        // As in go-stress-testing, an answer takes until its head, and a failure until it is known.
+        let Times { begun_ns, first_ns, done_ns, .. } = answer.times;
+        let is_answer = answer.outcome.is_ok() && first_ns > 0;
+        let took_ns = if is_answer { first_ns } else { done_ns }.saturating_sub(begun_ns);
         let Some(made) = self.users.get_mut(user as usize) else {
             engine::invariant::broken("a user that got an answer is in the list");
             return None;
         };
         *made += 1;
-        if *made == 1 {
-            self.stats.user();
-        }
+        let is_first = *made == 1;
         let (is_ok, code) = match answer.outcome {
-            Ok(status) => self.verify.judge(status, answer.body),
+            Ok(status) => self.verify.response(status, answer.body),
             Err(_) => (false, NO_ANSWER),
         };
-        self.stats.answer(is_ok, code, answer.body_bytes, took_ns);
+        self.stats.add(is_ok, code, answer.body_bytes, took_ns, is_first);
         if self.debug {
             let what =
                 answer.outcome.map_or_else(|why| why.to_string(), |status| status.to_string());

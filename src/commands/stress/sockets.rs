@@ -3,7 +3,6 @@
 
 use std::collections::HashSet;
 use std::fs;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -14,8 +13,8 @@ use load::{
 };
 
 use super::flags::{Args, is_true};
-use super::live_stats::{LiveStats, WorkerStats};
-use super::verify::{MessageCheck, MessageResult};
+use super::live_stats::{LiveStats, NO_ANSWER, WorkerStats};
+use super::verify::Check;
 use crate::output;
 
 /// The message that go-stress-testing sends.
@@ -40,9 +39,6 @@ pub(super) struct Plan {
 /// # Errors
 /// Invalid or unsupported flags.
 pub(super) fn plan(args: &Args, url: &str, stats: &LiveStats) -> Result<Plan> {
-    if args.data.is_some() {
-        bail!("-data is the body of an HTTP request: over ws use --message TEXT");
-    }
     let mut notes = Vec::new();
     let urls = with_variables(args, url, &mut notes)?;
     let ways = ConnectOptions::direct();
@@ -52,7 +48,7 @@ pub(super) fn plan(args: &Args, url: &str, stats: &LiveStats) -> Result<Plan> {
     crate::commands::load::warn_unresolved(&endpoints, "connections");
     super::skip_certificate_checks(&mut endpoints, &mut notes)?;
     let mut config = Config::new(endpoints, args.users);
-    config.headers = super::headers(args)?;
+    config.headers = super::headers(args);
     config.connect_timeout = args.request_timeout();
     config.hold = args.pause;
     config.linger = args.hold;
@@ -88,10 +84,9 @@ fn echo(args: &Args, stats: &LiveStats) -> Result<Echo> {
     let messages = u32::try_from(args.each).context("invalid -n: too many messages")?;
     let validator = Pings {
         template: args.message.clone().unwrap_or_else(|| PING.to_owned()),
-        verify: MessageCheck::new(args.verify.as_deref())?,
-        stats: stats.add(),
+        verify: Check::of_messages(args.verify.as_deref())?,
+        stats: stats.worker(),
         answered: Mutex::default(),
-        foreign: AtomicU64::new(0),
         debug: is_true(&args.debug),
     };
     Ok(Echo {
@@ -145,15 +140,14 @@ fn fanout(args: &Args, notes: &mut Vec<String>) -> Result<Fanout> {
 /// Returns the URLs with the fork's four variables filled in, such as `{sendtoken}`. A file has one
 /// value per line; connections use them in turn.
 fn with_variables(args: &Args, url: &str, notes: &mut Vec<String>) -> Result<Vec<String>> {
-    let Some(values) = values(args, notes) else { return Ok(vec![url.to_owned()]) };
-    let used = VARIABLES.iter().filter(|name| url.contains(&format!("{{{name}}}"))).count();
-    if used == 0 {
+    let is_used = VARIABLES.iter().any(|name| url.contains(&format!("{{{name}}}")));
+    if !is_used && args.variable.as_deref().is_some_and(is_complete) {
         notes.push(
             "-variable has no effect: the URL has none of {sendtoken}, {sendid}, {recvtoken}, {recvid}".to_owned(),
         );
         return Ok(vec![url.to_owned()]);
     }
-    let columns: Vec<Vec<String>> = values.into_iter().map(column).collect::<Result<_>>()?;
+    let Some(columns) = columns(args, notes)? else { return Ok(vec![url.to_owned()]) };
     let rows = columns.iter().map(Vec::len).max().unwrap_or(1).min(args.users.max(1) as usize);
     if rows > load::ENDPOINTS_MAX {
         bail!(
@@ -171,27 +165,25 @@ fn with_variables(args: &Args, url: &str, notes: &mut Vec<String>) -> Result<Vec
     Ok((0..rows).map(row).collect())
 }
 
-/// Returns the values of `-variable`, a column for each of [`VARIABLES`].
+/// Returns the values of `-variable`, a column for each of [`VARIABLES`]; any other number of them is
+/// ignored with a note.
 ///
 /// # Errors
 /// A file that cannot be read.
 pub(super) fn columns(args: &Args, notes: &mut Vec<String>) -> Result<Option<Vec<Vec<String>>>> {
-    let columns = values(args, notes).map(|values| values.into_iter().map(column).collect());
-    columns.transpose()
-}
-
-/// Returns the four values of `-variable`; any other number is ignored with a note.
-fn values<'a>(args: &'a Args, notes: &mut Vec<String>) -> Option<Vec<&'a str>> {
-    let variable = args.variable.as_ref()?;
-    let values: Vec<&str> = variable.split(',').collect();
-    if values.len() != VARIABLES.len() {
+    let Some(variable) = &args.variable else { return Ok(None) };
+    if !is_complete(variable) {
         notes.push(format!(
             "-variable {variable} ignored: expected four values, {}",
             VARIABLES.join(",")
         ));
-        return None;
+        return Ok(None);
     }
-    Some(values)
+    variable.split(',').map(column).collect::<Result<_>>().map(Some)
+}
+
+fn is_complete(variable: &str) -> bool {
+    variable.split(',').count() == VARIABLES.len()
 }
 
 /// Returns a single value, or the lines of a file in the current folder or in `csv`.
@@ -215,17 +207,21 @@ fn column(value: &str) -> Result<Vec<String>> {
 #[derive(Debug)]
 struct Pings {
     template: String,
-    verify: MessageCheck,
-    stats: Arc<WorkerStats>,
-    /// Connections that received an answer.
+    verify: Check,
+    stats: WorkerStats,
+    /// Connections with a result.
     answered: Mutex<HashSet<u64>>,
-    foreign: AtomicU64,
     debug: bool,
 }
 
 impl Pings {
     fn sequence(connection: u64, sequence: u32) -> String {
         format!("{connection:x}-{sequence}")
+    }
+
+    fn add(&self, connection: u64, (is_ok, code): (bool, u16), bytes: u64, took_ns: u64) {
+        let mut answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
+        self.stats.add(is_ok, code, bytes, took_ns, answered.insert(connection));
     }
 }
 
@@ -244,27 +240,22 @@ impl Validator for Pings {
     ) -> AnswerVerdict {
         let sequence = Pings::sequence(connection, sequence);
         let sent = self.template.contains("$SEQ").then_some(sequence.as_str());
-        let (is_ok, code) = match self.verify.judge(sent, data) {
-            MessageResult::Foreign => {
-                self.foreign.fetch_add(1, Ordering::Relaxed);
-                return AnswerVerdict::Foreign;
-            }
-            MessageResult::Good => (true, 200),
-            MessageResult::Bad(code) => (false, code),
+        let Some((is_ok, code)) = self.verify.message(sent, data) else {
+            return AnswerVerdict::Foreign;
         };
-        if self.answered.lock().unwrap_or_else(PoisonError::into_inner).insert(connection) {
-            self.stats.user();
-        }
-        self.stats.answer(is_ok, code, data.len() as u64, nanoseconds);
+        self.add(connection, (is_ok, code), data.len() as u64, nanoseconds);
         if self.debug {
             output::note(&format!("{code} {}", String::from_utf8_lossy(data)));
         }
         if is_ok { AnswerVerdict::Right } else { AnswerVerdict::Wrong }
     }
+
+    fn missed(&self, connection: u64, nanoseconds: u64) {
+        self.add(connection, (false, NO_ANSWER), 0, nanoseconds);
+    }
 }
 
-/// Drives the run. Messages without an answer are counted at the end, including those of connections
-/// that never opened.
+/// Drives the run. Messages that were never sent are counted at the end.
 ///
 /// # Errors
 /// The run cannot start.
@@ -276,21 +267,20 @@ pub(super) fn drive(
 ) -> Result<Outcome> {
     let ended = load::drive(&plan.config, row, wait)?;
     let judged = stats.sum().all();
-    stats.add().unanswered(unanswered(&plan.config, &ended, judged));
+    stats.worker().unsent(unsent(&plan.config, &ended, judged));
     Ok(ended)
 }
 
-/// Returns the number of messages without an answer. After a complete run with a number of messages
-/// these are all planned ones that were not judged; otherwise the lost ones, and one for each
-/// connection that did not open or did not stay open.
-fn unanswered(config: &Config, ended: &Outcome, judged: u64) -> u64 {
+/// Returns the number of messages that were never sent. After a complete run with a number of messages
+/// these are all planned ones that were not judged; otherwise one for each connection that did not open
+/// or did not stay open.
+fn unsent(config: &Config, ended: &Outcome, judged: u64) -> u64 {
     let asked = config.echo.as_ref().and_then(|echo| echo.messages).filter(|_| !ended.interrupted);
     if let Some(each) = asked {
         return config.connections.saturating_mul(u64::from(each)).saturating_sub(judged);
     }
-    let lost = ended.echo.as_ref().map_or(0, |echo| echo.lost);
     let ended_early = ended.closed.values().sum::<u64>();
-    lost + ended.connections.failed + ended_early
+    ended.connections.failed + ended_early
 }
 
 #[cfg(test)]
@@ -302,10 +292,9 @@ mod tests {
         let stats = LiveStats::default();
         let pings = Pings {
             template: PING.to_owned(),
-            verify: MessageCheck::Json(200),
-            stats: stats.add(),
+            verify: Check::Json(200),
+            stats: stats.worker(),
             answered: Mutex::default(),
-            foreign: AtomicU64::new(0),
             debug: false,
         };
         let mut sent = Vec::new();
@@ -315,7 +304,9 @@ mod tests {
         assert_eq!(pings.judge(255, 3, answer, 1), AnswerVerdict::Right);
         assert_eq!(pings.judge(255, 4, answer, 1), AnswerVerdict::Foreign);
         assert_eq!(pings.judge(255, 4, b"x", 1), AnswerVerdict::Wrong);
+        pings.missed(7, 2_000_000);
         let sum = stats.sum();
-        assert_eq!((sum.ok, sum.failed, sum.users), (1, 1, 1));
+        assert_eq!((sum.ok, sum.failed, sum.users), (1, 2, 2));
+        assert_eq!(sum.longest_ms(), Some(2.0), "a message without an answer took its time");
     }
 }

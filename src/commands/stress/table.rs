@@ -1,18 +1,18 @@
-//! The table of a run: go-stress-testing's columns plus the measured rate, and the summary at the
-//! end.
+//! The table of a run: go-stress-testing's columns in its own definitions, the measured rate, and the
+//! summary at the end.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use load::Latency;
+use load::{Latency, Recorder, Series};
 use serde::Serialize;
 
-use super::live_stats::{LiveStats, Sum};
+use super::live_stats::{LiveStats, Tally};
 use crate::output;
 
 const TITLES: &str = "\
 ─────────┬────────┬──────────┬──────────┬──────────┬─────────┬─────────┬─────────┬────────────┬────────────┬───────────┬──────────
- elapsed │  users │       ok │   failed │ qps est. │ longest │shortest │ average │      bytes │    bytes/s │measured/s │ codes
+ elapsed │  users │       ok │   failed │      qps │ longest │shortest │ average │      bytes │    bytes/s │measured/s │ codes
 ─────────┼────────┼──────────┼──────────┼──────────┼─────────┼─────────┼─────────┼────────────┼────────────┼───────────┼──────────
 ";
 /// Number of rows after which the titles are repeated.
@@ -26,32 +26,41 @@ pub(super) struct Table {
     stats: LiveStats,
     rows: u32,
     /// Totals and time of the last row.
-    before: Sum,
+    before: Tally,
     then: f64,
     quiet: bool,
 }
 
-/// The results in go-stress-testing's terms, as JSON.
+/// The results as JSON: go-stress-testing's figures, and beside them the measured rates.
 #[derive(Serialize, Debug)]
 pub(super) struct Stress {
     pub(super) users: u64,
     pub(super) ok: u64,
     pub(super) failed: u64,
     pub(super) seconds: f64,
-    /// Answers ÷ seconds.
-    pub(super) measured_per_second: f64,
-    /// Users ÷ mean time.
-    pub(super) estimated_qps: f64,
+    /// Successes × users ÷ the time of all requests.
+    pub(super) qps: f64,
+    /// The time of all requests ÷ successes.
+    pub(super) average_ms: Option<f64>,
+    pub(super) longest_ms: Option<f64>,
+    pub(super) shortest_ms: Option<f64>,
+    /// Over all requests, failed ones included.
     pub(super) tp90_ms: Option<f64>,
     pub(super) tp95_ms: Option<f64>,
     pub(super) tp99_ms: Option<f64>,
     pub(super) codes: BTreeMap<u16, u64>,
+    /// Answers ÷ seconds.
+    pub(super) measured_per_second: f64,
+    /// Successes ÷ seconds.
+    pub(super) ok_per_second: f64,
+    /// The time of all requests ÷ their number.
+    pub(super) mean_ms: Option<f64>,
 }
 
 impl Table {
     /// `quiet`: the table goes to standard error, because JSON goes to standard output.
     pub(super) fn new(users: u64, stats: LiveStats, quiet: bool) -> Table {
-        Table { users, stats, rows: 0, before: Sum::default(), then: 0.0, quiet }
+        Table { users, stats, rows: 0, before: Tally::default(), then: 0.0, quiet }
     }
 
     /// Writes a row if a second has passed; [`Table::end`] writes the rest.
@@ -77,7 +86,7 @@ impl Table {
         self.before = sum;
     }
 
-    /// Writes the last row, the summary and the lines on failures.
+    /// Writes the last row, the summary and the lines on failures. `latency` is that of the run.
     pub(super) fn end(
         &mut self,
         elapsed: Duration,
@@ -85,25 +94,12 @@ impl Table {
         why: &[String],
     ) -> Stress {
         let sum = self.stats.sum();
-        let seconds = elapsed.as_secs_f64();
         if self.before.all() != sum.all() || self.rows == 0 {
             self.row(elapsed);
         }
-        let of = |pick: fn(&Latency) -> f64| latency.map(pick);
-        let stress = Stress {
-            users: self.users,
-            ok: sum.ok,
-            failed: sum.failed,
-            seconds,
-            measured_per_second: sum.answers() as f64 / seconds.max(1e-6),
-            estimated_qps: sum.estimated(self.users),
-            tp90_ms: of(|latency| latency.p90_ms),
-            tp95_ms: of(|latency| latency.p95_ms),
-            tp99_ms: of(|latency| latency.p99_ms),
-            codes: sum.codes,
-        };
+        let stress = Stress::new(self.users, sum, &self.stats.times(), elapsed.as_secs_f64());
         let why: String = why.iter().map(|line| format!("{line}\n")).collect();
-        self.print(&format!("{}{why}\n", stress.text()));
+        self.print(&format!("{}{why}\n", stress.text(latency)));
         stress
     }
 
@@ -126,44 +122,80 @@ pub(super) fn causes(title: &str, causes: &BTreeMap<String, u64>) -> Option<Stri
 }
 
 impl Stress {
-    fn text(&self) -> String {
-        let Stress { users, ok, failed, seconds, measured_per_second, estimated_qps, .. } = self;
+    fn new(users: u64, sum: Tally, times: &Recorder, seconds: f64) -> Stress {
+        // Go-stress-testing takes this element of the sorted times, counted from 0.
+        let tp = |share| times.nth_ms(Series::Latency, |count| (count as f64 * share) as u64);
+        let per_second = |count: u64| count as f64 / seconds.max(1e-6);
+        Stress {
+            users,
+            ok: sum.ok,
+            failed: sum.failed,
+            seconds,
+            qps: sum.qps(users),
+            average_ms: sum.average_ms(),
+            longest_ms: sum.longest_ms(),
+            shortest_ms: sum.shortest_ms(),
+            tp90_ms: tp(0.90),
+            tp95_ms: tp(0.95),
+            tp99_ms: tp(0.99),
+            measured_per_second: per_second(sum.answers()),
+            ok_per_second: per_second(sum.ok),
+            mean_ms: sum.mean_ms(),
+            codes: sum.codes,
+        }
+    }
+
+    fn text(&self, latency: Option<&Latency>) -> String {
+        let Stress { users, ok, failed, seconds, qps, .. } = self;
         let ms = |ms: Option<f64>| ms.map_or("-".to_owned(), |ms| format!("{ms:.3}"));
-        let (tp90, tp95, tp99) = (ms(self.tp90_ms), ms(self.tp95_ms), ms(self.tp99_ms));
+        let of = |pick: fn(&Latency) -> f64| ms(latency.map(pick));
         format!(
             "\n*************************  result stat  ****************************\n\
              users: {users}\n\
              requests: {} in {seconds:.3} s successNum: {ok} failureNum: {failed}\n\
-             tp90: {tp90} ms\n\
-             tp95: {tp95} ms\n\
-             tp99: {tp99} ms\n\
-             measured: {measured_per_second:.2} answers/s (all answers ÷ the time that passed)\n\
-             estimated: {estimated_qps:.2} qps (users ÷ mean time: what the column \"qps est.\" and \
-             go-stress-testing's qps say)\n\
-             *************************  result end   ****************************\n",
+             tp90: {} ms\n\
+             tp95: {} ms\n\
+             tp99: {} ms\n\
+             *************************  result end   ****************************\n\
+             above, as in go-stress-testing, with the time of failed requests:\n\
+             \x20 qps      {qps:.2}: successes × users ÷ the sum of all times\n\
+             \x20 average  {} ms: the sum of all times ÷ successes\n\
+             measured: {:.2} answers/s, {:.2} of them successful (÷ the time that passed)\n\
+             \x20 requests mean {} ms, failed ones included\n\
+             \x20 answers  p50 {} ms, p90 {} ms, p95 {} ms, p99 {} ms, max {} ms, complete\n",
             ok + failed,
+            ms(self.tp90_ms),
+            ms(self.tp95_ms),
+            ms(self.tp99_ms),
+            ms(self.average_ms),
+            self.measured_per_second,
+            self.ok_per_second,
+            ms(self.mean_ms),
+            of(|latency| latency.p50_ms),
+            of(|latency| latency.p90_ms),
+            of(|latency| latency.p95_ms),
+            of(|latency| latency.p99_ms),
+            of(|latency| latency.max_ms),
         )
     }
 }
 
-fn row(sum: &Sum, users: u64, seconds: f64, measured: f64) -> String {
-    let ms = |ns: u64| ns as f64 / 1e6;
-    let mean = sum.mean_ns();
-    let rate = sum.bytes as f64 / seconds.max(1e-3);
+fn row(sum: &Tally, users: u64, seconds: f64, measured: f64) -> String {
+    let ms = |ms: Option<f64>| ms.map_or("-".to_owned(), |ms| format!("{ms:.2}"));
     let codes: Vec<String> =
         sum.codes.iter().map(|(code, count)| format!("{code}:{count}")).collect();
     format!(
-        "{:>7.0}s │{:>7} │{:>9} │{:>9} │{:>9.2} │{:>8.2} │{:>8.2} │{:>8.2} │{:>11} │{:>11.0} │{:>10.1} │ {}",
+        "{:>7.0}s │{:>7} │{:>9} │{:>9} │{:>9.2} │{:>8} │{:>8} │{:>8} │{:>11} │{:>11.0} │{:>10.1} │ {}",
         seconds,
         sum.users,
         sum.ok,
         sum.failed,
-        sum.estimated(users),
-        ms(sum.longest_ns),
-        ms(sum.shortest_ns()),
-        ms(mean),
+        sum.qps(users),
+        ms(sum.longest_ms()),
+        ms(sum.shortest_ms()),
+        ms(sum.average_ms()),
         sum.bytes,
-        rate,
+        sum.bytes as f64 / seconds.max(1e-3),
         measured,
         codes.join(";"),
     )
@@ -173,30 +205,31 @@ fn row(sum: &Sum, users: u64, seconds: f64, measured: f64) -> String {
 mod tests {
     use super::*;
 
-    #[test]
-    fn row_has_go_stress_testings_columns_and_the_measured_rate() {
+    /// Two users: answers after 100 and 300 ms, a failure after 500 ms, and 7 requests never sent.
+    fn stats() -> LiveStats {
         let stats = LiveStats::default();
-        let (one, other) = (stats.add(), stats.add());
-        one.user();
-        one.answer(true, 200, 10, 100_000_000);
-        other.user();
-        other.answer(true, 200, 10, 300_000_000);
-        other.answer(false, 509, 0, 500_000_000);
-        // Requests without a connection have no latency.
-        other.unanswered(7);
-        let sum = stats.sum();
-        let text = row(&sum, 2, 2.0, 1.5);
+        let (one, other) = (stats.worker(), stats.worker());
+        one.add(true, 200, 10, 100_000_000, true);
+        other.add(true, 200, 10, 300_000_000, true);
+        other.add(false, 509, 0, 500_000_000, false);
+        other.unsent(7);
+        stats
+    }
+
+    #[test]
+    fn row_has_the_columns_of_go_stress_testing_and_the_measured_rate() {
+        let text = row(&stats().sum(), 2, 2.0, 1.5);
         let cells: Vec<&str> = text.split('│').map(str::trim).collect();
-        // 2 users ÷ 0.2 s, the mean of the successful requests.
+        // 2 successes × 2 users ÷ 0.9 s, and 900 ms ÷ 2 successes.
         let expected = [
             "2s",
             "2",
             "2",
             "8",
-            "10.00",
+            "4.44",
             "500.00",
             "100.00",
-            "300.00",
+            "450.00",
             "20",
             "10",
             "1.5",
@@ -204,5 +237,25 @@ mod tests {
         ];
         assert_eq!(cells, expected);
         assert_eq!(TITLES.lines().nth(1).map(|line| line.split('│').count()), Some(expected.len()));
+        let none = row(&Tally::default(), 2, 2.0, 0.0);
+        let cells: Vec<&str> = none.split('│').map(str::trim).collect();
+        assert_eq!(cells[4..8], ["0.00", "-", "-", "-"], "what was not measured is unknown");
+    }
+
+    #[test]
+    fn results_have_the_definitions_of_go_stress_testing() {
+        let stats = stats();
+        let stress = Stress::new(2, stats.sum(), &stats.times(), 2.0);
+        let near = |value: Option<f64>, ms: f64| (value.unwrap() - ms).abs() < ms / 500.0;
+        assert!((stress.qps - 4.0 / 0.9).abs() < 1e-9);
+        assert!(near(stress.average_ms, 450.0) && near(stress.mean_ms, 300.0), "{stress:?}");
+        // The third of three: element 2 = ⌊3 × 0.9⌋.
+        assert!(near(stress.tp90_ms, 500.0) && near(stress.tp99_ms, 500.0), "{stress:?}");
+        assert_eq!((stress.measured_per_second, stress.ok_per_second), (1.0, 1.0));
+        // Of ten times, element 9: the slowest, where other definitions take the ninth.
+        let stats = LiveStats::default();
+        let worker = stats.worker();
+        (1..=10).for_each(|ms| worker.add(true, 200, 0, ms * 1_000_000, false));
+        assert!(near(Stress::new(1, stats.sum(), &stats.times(), 1.0).tp90_ms, 10.0));
     }
 }

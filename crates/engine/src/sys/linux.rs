@@ -6,6 +6,7 @@
 use std::io::{self, IoSlice};
 use std::mem::{MaybeUninit, size_of};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
@@ -210,34 +211,8 @@ impl Sys for Linux {
     }
 
     fn connect(&mut self, destination: SocketAddr, source: Option<IpAddr>) -> io::Result<Fd> {
-        let domain = if destination.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
-        let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-        // SAFETY: no pointers are passed.
-        let fd = Fd::new(check(unsafe { libc::socket(domain, kind, 0) })?);
-        let started = (|| {
-            set(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1)?;
-            if let Some(source) = source {
-                set(fd, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1)?;
-                let (address, length) = to_raw(SocketAddr::new(source, 0));
-                // SAFETY: `address` holds a socket address of `length` bytes.
-                check(unsafe { libc::bind(fd.number(), (&raw const address).cast(), length) })?;
-            }
-            let (address, length) = to_raw(destination);
-            // SAFETY: as above.
-            let result =
-                check(unsafe { libc::connect(fd.number(), (&raw const address).cast(), length) });
-            match result {
-                Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
-                _ => Ok(()),
-            }
-        })();
-        match started {
-            Ok(()) => Ok(fd),
-            Err(error) => {
-                self.close(fd);
-                Err(error)
-            }
-        }
+        let socket = start_connect(destination, source)?;
+        Ok(Fd::new(socket.into_raw_fd()))
     }
 
     fn connect_unix(&mut self, path: &Path) -> io::Result<Fd> {
@@ -361,6 +336,32 @@ impl Linux {
         // SAFETY: the kernel writes at most `into.len()` bytes to our buffer.
         let got = unsafe { libc::read(fd.number(), into.as_mut_ptr().cast(), into.len()) };
         if got < 0 { Err(io::Error::last_os_error()) } else { Ok(got as usize) }
+    }
+}
+
+/// Starts a non-blocking connect, from any port of `source` if given.
+pub(super) fn start_connect(
+    destination: SocketAddr,
+    source: Option<IpAddr>,
+) -> io::Result<OwnedFd> {
+    let domain = if destination.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    // SAFETY: no pointers are passed; the descriptor is new and belongs to this function.
+    let socket = unsafe { OwnedFd::from_raw_fd(check(libc::socket(domain, kind, 0))?) };
+    let fd = Fd::new(socket.as_raw_fd());
+    set(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1)?;
+    if let Some(source) = source {
+        set(fd, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1)?;
+        let (address, length) = to_raw(SocketAddr::new(source, 0));
+        // SAFETY: `address` holds a socket address of `length` bytes.
+        check(unsafe { libc::bind(fd.number(), (&raw const address).cast(), length) })?;
+    }
+    let (address, length) = to_raw(destination);
+    // SAFETY: as above.
+    let result = check(unsafe { libc::connect(fd.number(), (&raw const address).cast(), length) });
+    match result {
+        Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
+        _ => Ok(socket),
     }
 }
 

@@ -8,13 +8,13 @@
 
 use std::io;
 use std::mem::{MaybeUninit, size_of};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 use std::time::Duration;
 
 use super::Fd;
-use super::linux::{address_of, check, set, to_raw};
+use super::linux::{address_of, check, set, start_connect, to_raw};
 
 /// How often, and at which interval, to check whether a joined thread has disappeared from `/proc`.
 const THREAD_GONE_LOOKS: u32 = 100;
@@ -137,6 +137,18 @@ fn bind(options: &Listen) -> io::Result<(i32, SocketAddr)> {
             Err(error)
         }
     }
+}
+
+/// Starts a connect as workers do: non-blocking, from any port of `source` if given. It has succeeded
+/// when the socket is writable and has no error.
+///
+/// # Errors
+/// Those of socket(2), bind(2) and connect(2).
+pub fn start_connect_from(
+    destination: SocketAddr,
+    source: Option<IpAddr>,
+) -> io::Result<TcpStream> {
+    start_connect(destination, source).map(TcpStream::from)
 }
 
 /// Ends connections whose peer has disappeared: sets how long sent data may stay unacknowledged

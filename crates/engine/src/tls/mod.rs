@@ -45,7 +45,7 @@ impl Tls {
     /// Memory that it holds beyond the session of an idle connection, in bytes.
     pub(crate) fn held(&self) -> usize {
         let handshake = if self.opened { 0 } else { TLS_HANDSHAKE_BYTES };
-        self.out.len() + self.partial.len() + handshake
+        self.out.capacity() + self.partial.capacity() + handshake
     }
 
     fn new(session: Box<dyn Session>) -> Tls {

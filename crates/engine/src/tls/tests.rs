@@ -117,6 +117,21 @@ fn plaintext_is_the_same_for_every_read_size() {
 }
 
 #[test]
+fn waiting_records_count_with_the_memory_that_they_take() {
+    let authority = CertificateAuthority::new();
+    let server = server_of(&[authority.identity("one.test")]);
+    let (mut server, _) = handshake(&server, &authority.client("one.test"), 4_096);
+    server.tls.opened = true;
+    let idle = server.tls.held();
+    server.tls.out = vec![0; 60_000];
+    // All but one byte are sent.
+    server.tls.out.drain(..59_999);
+    assert!(server.tls.held() >= idle + 60_000, "{}", server.tls.held());
+    server.tls.out = Vec::new();
+    assert_eq!(server.tls.held(), idle);
+}
+
+#[test]
 fn sni_chooses_the_certificate_and_the_first_is_the_default() {
     let authority = CertificateAuthority::new();
     let server = server_of(&[authority.identity("one.test"), authority.identity("*.two.test")]);

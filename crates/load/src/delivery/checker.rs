@@ -1,183 +1,305 @@
-//! [`DeliveryChecker`]: checks the publications received at every socket.
+//! [`Checker`]: checks received publications, for all who receive any: the sockets of a fan-out, users in
+//! groups, and subscriptions of a churn.
 //!
-//! The counts, per socket and publisher:
-//! - *received*: each number counted once;
-//! - *reordered*: received after a later one (also counted as received);
-//! - *late*: received later than allowed after it was published (also counted as received);
+//! Every received message is exactly one of:
+//! - *received*: a number received for the first time at its receiver; it may also be *reordered*,
+//!   received after a later number of its sender, and *late*, received later than allowed after it
+//!   was sent;
 //! - *duplicated*: received again; *stale*: 64 or more behind the newest, where a first receipt and a
 //!   duplicate cannot be distinguished;
-//! - *corrupted*: begins like a publication but was changed; *foreign*: anything else;
-//! - *lost*: published, and not received when the run ended.
+//! - *corrupted*: begins like a publication but was changed;
+//! - *foreign*: anything else that the receiver did not expect; *early*: sent before its receiver
+//!   arrived; *unexpected*: outside the lifetime of a subscription.
 //!
-//! It keeps 16 bytes per socket and publisher. Those of the first publisher are part of [`Socket`], so
-//! that only runs with several publishers need more.
+//! *Lost* is judged at the end: sent, and not received.
 
-use engine::{ConnId, Core, Sys};
+use engine::Counter;
 
-use crate::Series;
 use crate::delivery::publication;
 use crate::delivery::publication::Publication;
+use crate::delivery::spread::Arrivals;
 use crate::delivery::window::{Delivery, Window};
-use crate::outcome::metrics::{Metrics, WorkerMetrics};
-use crate::outcome::sections::Receiver;
-use crate::workload::client::Client;
-use crate::workload::socket::Socket;
+use crate::outcome::metrics::Metrics;
+use crate::outcome::timings::Timings;
+use crate::{Receiver, Recorder};
 
 /// The most receivers that are listed for their losses.
-pub(crate) const WORST_MAX: usize = 10;
+const WORST_MAX: usize = 10;
 
-/// The publishers to expect, as told to every worker.
-#[derive(Copy, Clone, Debug)]
-pub(crate) struct Expect {
-    /// The lowest publisher number, and how many follow without gaps.
-    pub(crate) first: u32,
-    /// See `first`.
-    pub(crate) publishers: u32,
-    /// A receipt later than this after the publish is late.
-    pub(crate) late_after_ns: u64,
-    /// What was published before, in the warm-up, is ignored.
-    pub(crate) since_ns: u64,
-    /// The first sockets of the worker that publish, and are no receivers.
-    pub(crate) senders: u32,
+macro_rules! counts {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// Received publications of one worker; see [`DeliveryCounts`].
+        #[derive(Default)]
+        pub(crate) struct DeliveryCounters {
+            $(pub(crate) $name: Counter,)*
+        }
+
+        /// Received publications.
+        #[derive(Copy, Clone, Default, PartialEq, Eq, Debug)]
+        pub struct DeliveryCounts {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        impl DeliveryCounters {
+            /// The values now.
+            pub(crate) fn counts(&self) -> DeliveryCounts {
+                DeliveryCounts { $($name: self.$name.get(),)* }
+            }
+        }
+
+        impl DeliveryCounts {
+            /// Without those counted before.
+            pub(crate) fn since(&self, before: &DeliveryCounts) -> DeliveryCounts {
+                DeliveryCounts { $($name: self.$name.saturating_sub(before.$name),)* }
+            }
+
+            /// Adds the counts of other receivers.
+            pub fn merge(&mut self, other: &DeliveryCounts) {
+                $(self.$name += other.$name;)*
+            }
+        }
+    };
 }
 
-/// One worker's receivers.
-pub(crate) struct DeliveryChecker {
-    expect: Expect,
-    /// Tracks of the publishers after the first, by slot.
-    further: Vec<Track>,
+counts! {
+    /// Received, each number once per receiver.
+    received,
+    /// Received after a later number; also in `received`.
+    reordered,
+    /// Received later than allowed after they were sent; also in `received`.
+    late,
+    /// Received again.
+    duplicated,
+    /// Received 64 or more behind the newest of their sender.
+    stale,
+    /// Received with changes.
+    corrupted,
+    /// Messages that the receiver did not expect.
+    foreign,
+    /// Sent before the receiver arrived.
+    early,
+    /// For subscriptions that had ended or did not exist, or published long before them.
+    unexpected,
 }
 
-/// The receipts of one socket from one publisher.
-#[derive(Copy, Clone, Default)]
-struct Track {
-    window: Window,
-    received: u32,
+/// The receipts of one receiver from one sender.
+#[derive(Copy, Clone, Default, PartialEq, Eq, Debug)]
+pub(crate) struct Track {
+    pub(crate) window: Window,
+    /// Different numbers received.
+    pub(crate) received: u32,
 }
 
 const _: () = assert!(size_of::<Track>() == 16);
 
-impl DeliveryChecker {
-    /// Starts counting at all sockets that are open now and that publications reach. A socket that
-    /// opens later is no receiver.
-    pub(crate) fn begin<S: Sys>(
-        core: &mut Core<S, Client>,
-        expect: Expect,
-        reached: impl Fn(u32) -> bool,
-        metrics: &Metrics,
-    ) -> DeliveryChecker {
-        let mut senders = expect.senders;
-        for slot in 0..core.slots() {
-            let open = core.id_at(slot).is_some_and(|id| core.is_open(id)) && reached(slot);
-            if let Some(socket) = core.user_at(slot).filter(|_| open) {
-                socket.begin_messages();
-                socket.set(if senders > 0 { Socket::SENDING } else { Socket::RECEIVING });
-                senders = senders.saturating_sub(1);
-            }
-        }
-        metrics.set_expecting(expect.first);
-        let tracks = core.slots() as usize * further(expect.publishers);
-        DeliveryChecker { expect, further: vec![Track::default(); tracks] }
-    }
-
-    pub(crate) fn message<S: Sys>(
-        &mut self,
-        core: &mut Core<S, Client>,
-        id: ConnId,
-        data: &[u8],
-        metrics: &WorkerMetrics,
-    ) {
-        let now_ns = core.clock_ns();
-        let counts = &metrics.counts;
-        let Some(text) = publication::find(data) else { return counts.publications_foreign.add(1) };
-        let Some(publication) = publication::parse(text) else { return counts.corrupted.add(1) };
-        if publication.published_ns < self.expect.since_ns {
-            return;
-        }
-        let socket = core.user_mut(id).filter(|socket| socket.has(Socket::RECEIVING));
-        let Some(seen) = socket.and_then(|socket| self.note(socket, id.slot(), &publication))
-        else {
-            let sends = core.user(id).is_some_and(|socket| socket.has(Socket::SENDING));
-            return counts.publications_foreign.add(u64::from(!sends));
-        };
-        match seen {
-            Delivery::InOrder => {}
-            Delivery::Reordered => counts.publications_reordered.add(1),
-            Delivery::Duplicate => return counts.publications_duplicated.add(1),
-            Delivery::Stale => return counts.publications_stale.add(1),
-        }
-        counts.publications.add(1);
-        let took_ns = now_ns.saturating_sub(publication.published_ns);
-        if took_ns > self.expect.late_after_ns {
-            counts.publications_late.add(1);
-        }
-        metrics.record(Series::Broadcast, took_ns);
-        metrics.arrivals().note(&publication, now_ns);
-    }
-
-    /// Notes a publication at its socket; `None` if its publisher is not expected.
-    fn note(
-        &mut self,
-        socket: &mut Socket,
-        slot: u32,
-        publication: &Publication,
-    ) -> Option<Delivery> {
-        let index = publication.publisher.checked_sub(self.expect.first)?;
-        // `sent` counts receipts here, as these sockets send nothing.
-        let (window, received) = match index.checked_sub(1) {
-            None => (&mut socket.window, &mut socket.sent),
-            Some(_) if index >= self.expect.publishers => return None,
-            Some(at) => {
-                let at = slot as usize * further(self.expect.publishers) + at as usize;
-                let track = self.further.get_mut(at)?;
-                (&mut track.window, &mut track.received)
-            }
-        };
-        let seen = window.note(publication.sequence);
-        *received += u32::from(matches!(seen, Delivery::InOrder | Delivery::Reordered));
-        Some(seen)
-    }
-
-    /// Finds the receivers that lost most. `first` is the number in the run of the worker's first
-    /// connection.
-    pub(crate) fn judge<S: Sys>(
-        &self,
-        core: &mut Core<S, Client>,
-        published: &[u32],
-        first: u64,
-        metrics: &Metrics,
-    ) {
-        let mut short = Vec::new();
-        for slot in 0..core.slots() {
-            let Some(id) = core.id_at(slot).filter(|&id| core.is_open(id)) else { continue };
-            let socket = core.user(id).filter(|socket| socket.has(Socket::RECEIVING));
-            let Some(mine) = socket.map(|socket| socket.sent) else { continue };
-            let further = further(self.expect.publishers);
-            let tracks = self.further.iter().skip(slot as usize * further).take(further);
-            let each = || std::iter::once(mine).chain(tracks.clone().map(|track| track.received));
-            let missing = published.iter().zip(each()).map(|(all, got)| all.saturating_sub(got));
-            let lost: u64 = missing.map(u64::from).sum();
-            if lost > 0 {
-                metrics.counts.receivers_short.add(1);
-                let (connection, received) = (first + u64::from(slot), each().map(u64::from).sum());
-                short.push(Receiver { connection, received, lost });
-            }
-            if short.len() > 64 * WORST_MAX {
-                keep_worst(&mut short);
-            }
-        }
-        keep_worst(&mut short);
-        metrics.set_judged(short);
+impl Track {
+    /// A number is expected here.
+    pub(crate) fn expects(&mut self, number: u32) -> Expected<'_> {
+        Expected::At(&mut self.window, &mut self.received, number)
     }
 }
 
-/// Additional tracks per socket.
-fn further(publishers: u32) -> usize {
-    publishers.saturating_sub(1) as usize
+/// What a receiver expects of a publication.
+pub(crate) enum Expected<'t> {
+    /// It is expected at this window and count of different numbers; with its number.
+    At(&'t mut Window, &'t mut u32, u32),
+    /// Its sender is not expected here.
+    Foreign,
+    /// See [`DeliveryCounts::early`].
+    Early,
+    /// See [`DeliveryCounts::unexpected`].
+    Unexpected,
+    /// It is not counted.
+    Ignored,
+}
+
+/// One worker's checks. Counts are visible at once, times in batches.
+pub(crate) struct Checker {
+    late_after_ns: u64,
+    /// Publications sent before this are ignored, and corrupted ones received before it.
+    since_ns: u64,
+    /// Messages that do not begin like a publication are foreign.
+    counts_others: bool,
+    timings: Timings,
+    /// With a fan-out: first and last receipts.
+    arrivals: Option<Arrivals>,
+}
+
+impl Checker {
+    pub(crate) fn new(late_after_ns: u64) -> Checker {
+        let (since_ns, timings) = (0, Timings::new());
+        Checker { late_after_ns, since_ns, counts_others: true, timings, arrivals: None }
+    }
+
+    /// Also times the first and last receipt of each publication.
+    pub(crate) fn with_arrivals(self) -> Checker {
+        Checker { arrivals: Some(Arrivals::default()), ..self }
+    }
+
+    /// Ignores messages that are no publications, as receivers get others too.
+    pub(crate) fn among_others(self) -> Checker {
+        Checker { counts_others: false, ..self }
+    }
+
+    /// Sets the end of the warm-up.
+    pub(crate) fn ignore_before(&mut self, since_ns: u64) {
+        self.since_ns = since_ns;
+    }
+
+    /// Checks a received message. `expect` finds what its receiver expects of a publication. Returns the
+    /// number that was received for the first time.
+    #[inline]
+    pub(crate) fn check<'t>(
+        &mut self,
+        counts: &DeliveryCounters,
+        data: &[u8],
+        now_ns: u64,
+        expect: impl FnOnce(&Publication) -> Expected<'t>,
+    ) -> Option<u32> {
+        let Some(text) = publication::find(data) else {
+            counts.foreign.add(u64::from(self.counts_others));
+            return None;
+        };
+        let Some(publication) = publication::parse(text) else {
+            counts.corrupted.add(u64::from(now_ns >= self.since_ns));
+            return None;
+        };
+        if publication.published_ns < self.since_ns {
+            return None;
+        }
+        let (window, received, number) = match expect(&publication) {
+            Expected::At(window, received, number) => (window, received, number),
+            Expected::Foreign => return none(&counts.foreign),
+            Expected::Early => return none(&counts.early),
+            Expected::Unexpected => return none(&counts.unexpected),
+            Expected::Ignored => return None,
+        };
+        match window.note(number) {
+            Delivery::InOrder => {}
+            Delivery::Reordered => counts.reordered.add(1),
+            Delivery::Duplicate => return none(&counts.duplicated),
+            Delivery::Stale => return none(&counts.stale),
+        }
+        counts.received.add(1);
+        *received += 1;
+        let late = now_ns.saturating_sub(publication.published_ns) > self.late_after_ns;
+        counts.late.add(u64::from(late));
+        self.timings.received(publication.due_ns, publication.published_ns, now_ns);
+        if let Some(arrivals) = &mut self.arrivals {
+            arrivals.note(&publication, now_ns);
+        }
+        Some(number)
+    }
+
+    /// Passes on times, at most every quarter of a second. Returns when to call it next.
+    pub(crate) fn flush(&mut self, metrics: &Metrics, now_ns: u64) -> Option<u64> {
+        if self.timings.flush(&metrics.timed, now_ns)
+            && let Some(arrivals) = &mut self.arrivals
+        {
+            metrics.arrivals().merge(arrivals);
+        }
+        self.timings.next_ns()
+    }
+
+    /// Passes on the rest of the times.
+    pub(crate) fn flush_rest(&mut self, metrics: &Metrics) {
+        self.timings.flush_rest(&metrics.timed);
+        if let Some(arrivals) = &mut self.arrivals {
+            metrics.arrivals().merge(arrivals);
+        }
+    }
+
+    /// Adds all times to `all`.
+    pub(crate) fn drain(&mut self, all: &mut Recorder) {
+        self.timings.drain(all);
+    }
+}
+
+fn none(count: &Counter) -> Option<u32> {
+    count.add(1);
+    None
+}
+
+/// Adds a receiver that lost publications. Keeps some more than are listed.
+pub(crate) fn add_worst(receivers: &mut Vec<Receiver>, receiver: Receiver) {
+    receivers.push(receiver);
+    if receivers.len() > 64 * WORST_MAX {
+        keep_worst(receivers);
+    }
 }
 
 /// Keeps the [`WORST_MAX`] receivers that lost most.
 pub(crate) fn keep_worst(receivers: &mut Vec<Receiver>) {
     receivers.sort_by_key(|receiver| (std::cmp::Reverse(receiver.lost), receiver.connection));
     receivers.truncate(WORST_MAX);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Series;
+
+    const MS: u64 = 1_000_000;
+
+    fn text(publication: &Publication) -> Vec<u8> {
+        publication::encode(publication, 0).into_bytes()
+    }
+
+    #[test]
+    fn every_message_is_one_of_them() {
+        let (counts, mut checker) = (DeliveryCounters::default(), Checker::new(100 * MS));
+        let mut track = Track::default();
+        let mut of = |sequence, now_ns| {
+            let publication = Publication::new(1, sequence, 0);
+            checker.check(&counts, &text(&publication), now_ns, |_| track.expects(sequence))
+        };
+        assert_eq!(
+            [of(0, 1), of(2, 1), of(1, 101 * MS), of(2, 1)],
+            [Some(0), Some(2), Some(1), None]
+        );
+        assert_eq!([of(99, 1), of(3, 1)], [Some(99), None]);
+        let one = text(&Publication::new(2, 7, 0));
+        for expected in [Expected::Foreign, Expected::Early, Expected::Unexpected] {
+            assert_eq!(checker.check(&counts, &one, 1, |_| expected), None);
+        }
+        assert_eq!(checker.check(&counts, &one, 1, |_| Expected::Ignored), None);
+        assert_eq!(checker.check(&counts, b"sf1 1 2 3 ffffffff", 1, |_| Expected::Early), None);
+        assert_eq!(checker.check(&counts, b"hello", 1, |_| Expected::Early), None);
+        let expected = DeliveryCounts {
+            received: 4,
+            reordered: 1,
+            late: 1,
+            duplicated: 1,
+            stale: 1,
+            corrupted: 1,
+            foreign: 2,
+            early: 1,
+            unexpected: 1,
+        };
+        assert_eq!((counts.counts(), track.received), (expected, 4));
+    }
+
+    #[test]
+    fn warm_up_and_other_messages_are_ignored() {
+        let counts = DeliveryCounters::default();
+        let mut checker = Checker::new(1).among_others();
+        checker.ignore_before(10);
+        for data in [&text(&Publication::new(1, 0, 9))[..], b"sf1 1 2 3 ffffffff", b"hello"] {
+            assert_eq!(checker.check(&counts, data, 9, |_| Expected::Foreign), None);
+        }
+        assert_eq!(counts.counts(), DeliveryCounts::default());
+    }
+
+    #[test]
+    fn receipts_are_timed_from_due_and_from_send() {
+        let (counts, mut checker) = (DeliveryCounters::default(), Checker::new(u64::MAX));
+        let (mut track, mut all) = (Track::default(), Recorder::default());
+        // Due at 1 ms, sent at 901 ms, received at 903 ms.
+        let publication = Publication { due_ns: MS, ..Publication::new(1, 0, 901 * MS) };
+        let data = text(&publication);
+        assert_eq!(checker.check(&counts, &data, 903 * MS, |_| track.expects(0)), Some(0));
+        checker.drain(&mut all);
+        let max = |series| all.latency(series).unwrap().max_ms.round();
+        assert_eq!([Series::Broadcast, Series::FromSend].map(max), [902.0, 2.0]);
+    }
 }

@@ -1,6 +1,5 @@
-//! [`Members`]: one worker's users in their groups. The counts per receiver and sender are those of a
-//! fan-out (`checker.rs`); *early* messages were sent before the receiver arrived and are not
-//! expected. Messages sent in the warm-up are not expected either; only their number is counted.
+//! [`Members`]: one worker's users in their groups. `checker.rs` checks and counts what they receive.
+//! Messages sent in the warm-up are not expected; only their number is counted.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -8,10 +7,10 @@ use std::sync::atomic::Ordering;
 use crate::workload::scenario::groups::{GroupState, Role};
 use engine::invariant;
 
-use crate::delivery::checker::{WORST_MAX, keep_worst};
-use crate::delivery::publication;
+use crate::delivery::checker::{
+    Checker, DeliveryCounters, DeliveryCounts, Expected, Track, add_worst, keep_worst,
+};
 use crate::delivery::publication::Publication;
-use crate::delivery::window::{Delivery, Window};
 use crate::{Receiver, Recorder, Series};
 
 /// One worker's users in their groups.
@@ -19,7 +18,9 @@ pub(crate) struct Members {
     state: Arc<GroupState>,
     members: Vec<Member>,
     /// The tracks of each receiver, one per sender.
-    tracks: Vec<Track>,
+    tracks: Vec<SenderTrack>,
+    checker: Checker,
+    counts: DeliveryCounters,
     stats: GroupStats,
     /// Messages sent before this are warm-up.
     measure_ns: u64,
@@ -38,9 +39,8 @@ struct Member {
 
 /// The receipts of a receiver from a sender.
 #[derive(Copy, Clone, Default)]
-struct Track {
-    window: Window,
-    received: u32,
+struct SenderTrack {
+    track: Track,
     /// Messages assigned and failed before the receiver arrived.
     before: (u32, u32),
 }
@@ -52,20 +52,13 @@ pub(crate) struct GroupStats {
     pub(crate) warm_up: u64,
     pub(crate) failed: u64,
     pub(crate) expected: u64,
-    pub(crate) received: u64,
+    pub(crate) delivery: DeliveryCounts,
     pub(crate) lost: u64,
-    pub(crate) duplicated: u64,
-    pub(crate) reordered: u64,
-    pub(crate) late: u64,
-    pub(crate) stale: u64,
-    pub(crate) corrupted: u64,
-    pub(crate) foreign: u64,
-    pub(crate) early: u64,
     pub(crate) senders: u64,
     pub(crate) receivers: u64,
     pub(crate) short: u64,
     pub(crate) worst: Vec<Receiver>,
-    /// [`Series::Broadcast`] and [`Series::PublishLag`].
+    /// [`Series::Broadcast`], [`Series::FromSend`] and [`Series::PublishLag`].
     pub(crate) recorder: Recorder,
     /// Times of the first and last send, and of the last receipt; 0 before.
     pub(crate) first_sent_ns: u64,
@@ -75,13 +68,22 @@ pub(crate) struct GroupStats {
 
 impl Members {
     pub(crate) fn new(state: Arc<GroupState>) -> Members {
-        let (members, tracks, stats) = (Vec::new(), Vec::new(), GroupStats::default());
-        Members { state, members, tracks, stats, measure_ns: 0 }
+        let late_ns = u64::try_from(state.group.late.as_nanos()).unwrap_or(u64::MAX);
+        Members {
+            checker: Checker::new(late_ns).among_others(),
+            state,
+            members: Vec::new(),
+            tracks: Vec::new(),
+            counts: DeliveryCounters::default(),
+            stats: GroupStats::default(),
+            measure_ns: 0,
+        }
     }
 
     /// Sets the end of the warm-up.
     pub(crate) fn measure_from(&mut self, measure_ns: u64) {
         self.measure_ns = measure_ns;
+        self.checker.ignore_before(measure_ns);
     }
 
     /// Adds the worker's next user, by its number in the run.
@@ -93,7 +95,7 @@ impl Members {
         if group.receiver(member).is_some() {
             self.stats.receivers += 1;
             let senders = group.numbers().0 as usize;
-            self.tracks.resize(tracks + senders, Track::default());
+            self.tracks.resize(tracks + senders, SenderTrack::default());
         }
         self.stats.senders += u64::from(group.sender(member).is_some());
         let (arrived, sent_all, settled) = (false, false, false);
@@ -187,48 +189,34 @@ impl Members {
     /// Checks a message received by a user.
     pub(crate) fn receipt(&mut self, at: u32, data: &[u8], now_ns: u64) {
         let Some(one) = self.members.get(at as usize).filter(|one| one.arrived) else { return };
-        let stats = &mut self.stats;
-        let Some(text) = publication::find(data) else { return };
-        let Some(publication) = publication::parse(text) else {
-            return stats.corrupted += u64::from(now_ns >= self.measure_ns);
-        };
-        let Publication { publisher, sequence, published_ns } = publication;
-        if published_ns < self.measure_ns {
-            return;
-        }
-        let group = self.state.group;
-        let (of, from) = (publisher / group.size.max(1), publisher % group.size.max(1));
-        let is_own = from == one.member && of == one.group;
-        if is_own && !group.own {
-            return;
-        }
-        let sender = group.sender(from).filter(|_| of == one.group);
-        let Some(sender) = sender else { return stats.foreign += 1 };
-        if group.receiver(one.member).is_none() {
-            // A user that only sends may receive what all receive.
-            stats.foreign += u64::from(group.each);
-            return;
-        }
-        let Some(track) = self.tracks.get_mut(one.tracks + sender as usize) else {
-            return invariant::broken("a receiver has a track for each sender");
-        };
-        let Some(sequence) = sequence.checked_sub(track.before.0) else {
-            return stats.early += 1;
-        };
-        match track.window.note(sequence) {
-            Delivery::InOrder => {}
-            Delivery::Reordered => stats.reordered += 1,
-            Delivery::Duplicate => return stats.duplicated += 1,
-            Delivery::Stale => return stats.stale += 1,
-        }
-        track.received += 1;
-        stats.received += 1;
-        let took_ns = now_ns.saturating_sub(published_ns);
-        stats.late += u64::from(took_ns > group.late.as_nanos() as u64);
-        stats.recorder.record(Series::Broadcast, took_ns);
-        stats.last_received_ns = now_ns;
-        if let Some(progress) = self.state.progress(one.group) {
-            progress.last_ns.fetch_max(now_ns, Ordering::SeqCst);
+        let (group, tracks) = (self.state.group, &mut self.tracks);
+        let first = self.checker.check(&self.counts, data, now_ns, |publication| {
+            let Publication { publisher, sequence, .. } = *publication;
+            let (of, from) = (publisher / group.size.max(1), publisher % group.size.max(1));
+            let is_own = from == one.member && of == one.group;
+            if is_own && !group.own {
+                return Expected::Ignored;
+            }
+            let sender = group.sender(from).filter(|_| of == one.group);
+            let Some(sender) = sender else { return Expected::Foreign };
+            if group.receiver(one.member).is_none() {
+                // A user that only sends may receive what all receive.
+                return if group.each { Expected::Foreign } else { Expected::Ignored };
+            }
+            let Some(of_sender) = tracks.get_mut(one.tracks + sender as usize) else {
+                invariant::broken("a receiver has a track for each sender");
+                return Expected::Ignored;
+            };
+            match sequence.checked_sub(of_sender.before.0) {
+                Some(number) => of_sender.track.expects(number),
+                None => Expected::Early,
+            }
+        });
+        if first.is_some() {
+            self.stats.last_received_ns = now_ns;
+            if let Some(progress) = self.state.progress(one.group) {
+                progress.last_ns.fetch_max(now_ns, Ordering::SeqCst);
+            }
         }
     }
 
@@ -289,7 +277,7 @@ impl Members {
             let from = sent_before.max(self.state.warm(one.group, sender, receiver));
             let due = sent.saturating_sub(from).saturating_sub(failed - failed_before);
             expected += u64::from(due);
-            lost += u64::from(due.saturating_sub(track.received));
+            lost += u64::from(due.saturating_sub(track.track.received));
         }
         Some((expected, lost))
     }
@@ -297,6 +285,8 @@ impl Members {
     /// The final stats; `number` returns the number of a user in the run.
     pub(crate) fn finish(&mut self, number: impl Fn(u32) -> u64) -> GroupStats {
         let mut stats = std::mem::take(&mut self.stats);
+        stats.delivery = std::mem::take(&mut self.counts).counts();
+        self.checker.drain(&mut stats.recorder);
         for at in 0..self.members.len() as u32 {
             let Some((expected, lost)) = self.expected(at) else { continue };
             stats.expected += expected;
@@ -304,10 +294,8 @@ impl Members {
             if lost > 0 {
                 stats.short += 1;
                 let received = expected - lost;
-                stats.worst.push(Receiver { connection: number(at), received, lost });
-            }
-            if stats.worst.len() > 64 * WORST_MAX {
-                keep_worst(&mut stats.worst);
+                let receiver = Receiver { connection: number(at), received, lost };
+                add_worst(&mut stats.worst, receiver);
             }
         }
         keep_worst(&mut stats.worst);
@@ -320,8 +308,8 @@ impl GroupStats {
         macro_rules! add {
             ($($name:ident),*) => { $(self.$name += other.$name;)* };
         }
-        add!(sent, warm_up, failed, expected, received, lost, duplicated, reordered, late, stale);
-        add!(corrupted, foreign, early, senders, receivers, short);
+        add!(sent, warm_up, failed, expected, lost, senders, receivers, short);
+        self.delivery.merge(&other.delivery);
         self.worst.extend_from_slice(&other.worst);
         keep_worst(&mut self.worst);
         self.recorder.merge(&other.recorder);

@@ -5,6 +5,7 @@ pub(crate) mod checker;
 pub(crate) mod group;
 pub(crate) mod message;
 pub mod publication;
+pub(crate) mod receivers;
 pub(crate) mod spread;
 pub(crate) mod subscription;
 pub(crate) mod window;

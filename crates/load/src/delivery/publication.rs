@@ -1,9 +1,10 @@
 //! A publication that its receivers can check: publisher, sequence number, time and checksum, as
 //! text so that every server passes it through. The layout is in `docs/protocol/load-messages.md`.
 //!
-//! `sf1 PUBLISHER SEQUENCE NANOSECONDS [FILLING] CHECKSUM`: decimal numbers, the time in nanoseconds of
-//! CLOCK_MONOTONIC, which all processes of one machine share, and FNV-1a over all before the last
-//! blank, in eight hexadecimal digits.
+//! `sf1 PUBLISHER SEQUENCE NANOSECONDS [+MICROSECONDS] [FILLING] CHECKSUM`: decimal numbers, the time of
+//! the send in nanoseconds of CLOCK_MONOTONIC, which all processes of one machine share, how much
+//! later that is than it was due, and FNV-1a over all before the last blank, in eight hexadecimal
+//! digits.
 
 use std::fmt::Write;
 
@@ -14,23 +15,39 @@ pub struct Publication {
     pub publisher: u32,
     /// The sequence number of that publisher, from 0.
     pub sequence: u32,
-    /// When it was published, in nanoseconds of the monotonic clock.
+    /// When it was due and when it was sent, in nanoseconds of the monotonic clock. The difference is
+    /// carried in microseconds.
+    pub due_ns: u64,
+    /// See `due_ns`.
     pub published_ns: u64,
+}
+
+impl Publication {
+    /// A publication sent when it was due.
+    #[must_use]
+    pub fn new(publisher: u32, sequence: u32, published_ns: u64) -> Publication {
+        Publication { publisher, sequence, due_ns: published_ns, published_ns }
+    }
 }
 
 /// The prefix of every publication.
 pub const BEGINNING: &[u8] = b"sf1 ";
 
 /// Bytes of the longest publication without filling.
-pub const LONGEST_BYTES: usize = "sf1 4294967295 4294967295 18446744073709551615 ffffffff".len();
+pub const LONGEST_BYTES: usize =
+    "sf1 4294967295 4294967295 18446744073709551615 +4294967295 ffffffff".len();
 
 /// Encodes a publication, padded to `size` bytes.
 #[must_use]
 pub fn encode(publication: &Publication, size: usize) -> String {
-    let Publication { publisher, sequence, published_ns } = publication;
+    let Publication { publisher, sequence, due_ns, published_ns } = publication;
     let mut text = String::with_capacity(LONGEST_BYTES.max(size));
     // Writing to a String cannot fail.
     let _ = write!(text, "sf1 {publisher} {sequence} {published_ns}");
+    let delay_us = published_ns.saturating_sub(*due_ns) / 1_000;
+    if delay_us > 0 {
+        let _ = write!(text, " +{}", u32::try_from(delay_us).unwrap_or(u32::MAX));
+    }
     let missing = size.saturating_sub(text.len() + CHECKSUM_BYTES);
     if missing > 1 {
         text.push(' ');
@@ -68,9 +85,15 @@ pub fn parse(data: &[u8]) -> Option<Publication> {
     let publisher = u32::try_from(decimal(words.next()?)?).ok()?;
     let sequence = u32::try_from(decimal(words.next()?)?).ok()?;
     let published_ns = decimal(words.next()?)?;
-    let filled = words.next().is_none_or(|filling| filling.iter().all(|&byte| byte == b'x'));
+    let (mut filling, mut delay_us) = (words.next(), 0);
+    if let Some(digits) = filling.and_then(|word| word.strip_prefix(b"+")) {
+        delay_us = u32::try_from(decimal(digits)?).ok()?;
+        filling = words.next();
+    }
+    let due_ns = published_ns.saturating_sub(u64::from(delay_us) * 1_000);
+    let filled = filling.is_none_or(|filling| filling.iter().all(|&byte| byte == b'x'));
     let valid = filled && words.next().is_none() && fnv1a(text) == check;
-    valid.then_some(Publication { publisher, sequence, published_ns })
+    valid.then_some(Publication { publisher, sequence, due_ns, published_ns })
 }
 
 /// A space and eight digits.
@@ -98,7 +121,7 @@ mod tests {
     const TEXT: &str = "sf1 7 42 123456789012 4d4efc7e";
 
     fn publication() -> Publication {
-        Publication { publisher: 7, sequence: 42, published_ns: 123_456_789_012 }
+        Publication::new(7, 42, 123_456_789_012)
     }
 
     #[test]
@@ -106,13 +129,23 @@ mod tests {
         let text = encode(&publication(), 0);
         assert_eq!(text, TEXT, "the example in docs/protocol/load-messages.md");
         assert_eq!(parse(text.as_bytes()), Some(publication()));
-        let most = Publication { publisher: u32::MAX, sequence: u32::MAX, published_ns: u64::MAX };
+        let most = Publication { due_ns: 0, ..Publication::new(u32::MAX, u32::MAX, u64::MAX) };
         assert_eq!(encode(&most, 0).len(), LONGEST_BYTES);
-        assert_eq!(parse(encode(&most, 0).as_bytes()), Some(most));
+        let due_ns = u64::MAX - u64::from(u32::MAX) * 1_000;
+        let parsed = parse(encode(&most, 0).as_bytes());
+        assert_eq!(parsed, Some(Publication { due_ns, ..most }), "the longest delay");
         for size in [30, 31, 32, 100, 5_000] {
             let text = encode(&publication(), size);
             assert_eq!(parse(text.as_bytes()), Some(publication()), "{text}");
             assert!(text.len() == size || size < 33 && text.len() == TEXT.len(), "{size}: {text}");
+        }
+        let late = Publication { due_ns: 123_456_288_512, ..publication() };
+        let due_ns = 123_456_289_012;
+        for size in [0, 100] {
+            let text = encode(&late, size);
+            assert!(text.starts_with("sf1 7 42 123456789012 +500 "), "{text}");
+            let parsed = parse(text.as_bytes());
+            assert_eq!(parsed, Some(Publication { due_ns, ..late }), "whole microseconds: {text}");
         }
     }
 

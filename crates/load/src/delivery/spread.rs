@@ -51,52 +51,59 @@ pub(crate) struct Arrivals {
 impl Arrivals {
     /// Notes the first receipt at a receiver.
     pub(crate) fn note(&mut self, publication: &Publication, now_ns: u64) {
-        let Publication { publisher, sequence, published_ns } = *publication;
-        let key = (sequence, publisher);
-        if self.by_key.len() >= ARRIVALS_MAX && !self.by_key.contains_key(&key) {
+        let Publication { publisher, sequence, published_ns, .. } = *publication;
+        let fresh = Arrival { published_ns, first_ns: now_ns, last_ns: now_ns, receivers: 1 };
+        self.add((sequence, publisher), fresh, ARRIVALS_MAX);
+    }
+
+    /// Takes the arrivals of `newer`, which stays empty.
+    pub(crate) fn merge(&mut self, newer: &mut Arrivals) {
+        self.dropped += std::mem::take(&mut newer.dropped);
+        for (key, arrival) in std::mem::take(&mut newer.by_key) {
+            self.add(key, arrival, ARRIVALS_MAX);
+        }
+    }
+
+    /// Adds receipts of a publication, and returns all of them. At most `most` publications are kept.
+    fn add(&mut self, key: Key, new: Arrival, most: usize) -> Arrival {
+        if let Some(known) = self.by_key.get_mut(&key) {
+            known.first_ns = known.first_ns.min(new.first_ns);
+            known.last_ns = known.last_ns.max(new.last_ns);
+            known.receivers += new.receivers;
+            return *known;
+        }
+        if self.by_key.len() >= most {
             self.by_key.pop_first();
             self.dropped += 1;
         }
-        let fresh = Arrival { published_ns, first_ns: now_ns, last_ns: now_ns, receivers: 0 };
-        let arrival = self.by_key.entry(key).or_insert(fresh);
-        arrival.last_ns = now_ns;
-        arrival.receivers += 1;
+        self.by_key.insert(key, new);
+        new
     }
 }
 
 /// Receipts of all workers.
 #[derive(Default)]
 pub(crate) struct Spread {
-    by_key: BTreeMap<Key, Arrival>,
+    under_way: Arrivals,
     recorder: Recorder,
-    dropped: u64,
 }
 
 impl Spread {
     /// Takes the arrivals of a worker, and times publications that have reached all `receivers`.
     pub(crate) fn gather(&mut self, arrivals: &mut Arrivals, receivers: u64) {
-        self.dropped += std::mem::take(&mut arrivals.dropped);
+        self.under_way.dropped += std::mem::take(&mut arrivals.dropped);
         for (key, new) in std::mem::take(&mut arrivals.by_key) {
-            let none = Arrival { receivers: 0, ..new };
-            let known = self.by_key.entry(key).or_insert(none);
-            known.first_ns = known.first_ns.min(new.first_ns);
-            known.last_ns = known.last_ns.max(new.last_ns);
-            known.receivers += new.receivers;
-            if known.receivers >= receivers {
-                let whole = *known;
-                self.by_key.remove(&key);
+            let whole = self.under_way.add(key, new, UNDER_WAY_MAX);
+            if whole.receivers >= receivers {
+                self.under_way.by_key.remove(&key);
                 self.time(whole);
             }
-        }
-        while self.by_key.len() > UNDER_WAY_MAX {
-            self.by_key.pop_first();
-            self.dropped += 1;
         }
     }
 
     /// Times the rest, which did not reach all receivers, and returns all times.
     pub(crate) fn finish(&mut self) -> Times {
-        while let Some((_, arrival)) = self.by_key.pop_first() {
+        while let Some((_, arrival)) = self.under_way.by_key.pop_first() {
             self.time(arrival);
         }
         let of = |series| self.recorder.latency(series);
@@ -104,7 +111,7 @@ impl Spread {
             to_first: of(Series::First),
             to_last: of(Series::Last),
             first_to_last: of(Series::Spread),
-            untimed: self.dropped,
+            untimed: self.under_way.dropped,
         }
     }
 
@@ -126,7 +133,7 @@ mod tests {
     fn first_and_last_receipt_span_all_workers() {
         let (mut one, mut two, mut spread) =
             (Arrivals::default(), Arrivals::default(), Spread::default());
-        let seventh = Publication { publisher: 1, sequence: 7, published_ns: 10 * MS };
+        let seventh = Publication::new(1, 7, 10 * MS);
         one.note(&seventh, 15 * MS);
         one.note(&seventh, 30 * MS);
         two.note(&seventh, 12 * MS);
@@ -134,7 +141,7 @@ mod tests {
         one.note(&of_another, 21 * MS);
         spread.gather(&mut one, 3);
         spread.gather(&mut two, 3);
-        assert_eq!(spread.by_key.len(), 1, "the other has not reached everybody");
+        assert_eq!(spread.under_way.by_key.len(), 1, "the other has not reached everybody");
         let times = spread.finish();
         let max = |latency: Option<Latency>| latency.unwrap().max_ms.round();
         let of_all = [times.to_first, times.to_last, times.first_to_last].map(max);
@@ -146,7 +153,7 @@ mod tests {
     fn uncollected_publications_are_dropped_and_counted() {
         let mut arrivals = Arrivals::default();
         for sequence in 0..ARRIVALS_MAX as u32 + 5 {
-            arrivals.note(&Publication { publisher: 1, sequence, published_ns: 0 }, 1);
+            arrivals.note(&Publication::new(1, sequence, 0), 1);
         }
         assert_eq!((arrivals.by_key.len(), arrivals.dropped), (ARRIVALS_MAX, 5));
     }

@@ -6,8 +6,8 @@
 //! allowed once. Those published longer than the grace before the subscribe, or received later than
 //! that after the unsubscribe, are not allowed.
 
+use crate::delivery::checker::{Expected, Track};
 use crate::delivery::publication::Publication;
-use crate::delivery::window::{Delivery, Window};
 
 /// One subscription slot of a connection, 64 bytes.
 #[derive(Copy, Clone, Default)]
@@ -18,10 +18,9 @@ pub(crate) struct Subscription {
     /// The first expected number, and the first that is no longer expected.
     from: u32,
     until: u32,
-    /// The lowest number received, and how many different ones were.
+    /// The lowest number received.
     first: u32,
-    received: u32,
-    window: Window,
+    track: Track,
     asked_ns: u64,
     ended_ns: u64,
 }
@@ -73,7 +72,7 @@ impl Subscription {
         let State::Subscribing { again } = self.state else { return None };
         let before = again.then(|| self.verdict());
         if again {
-            (self.first, self.received) = (0, 0);
+            (self.first, self.track.received) = (0, 0);
         }
         (self.state, self.from, self.until) = (State::Subscribed, begun, begun);
         before
@@ -93,16 +92,16 @@ impl Subscription {
         }
     }
 
-    /// Notes a received publication of the stream; `None` if it is not allowed.
-    pub(crate) fn receive(
+    /// Whether a received publication of the stream is allowed.
+    pub(crate) fn expects(
         &mut self,
         publication: &Publication,
         now_ns: u64,
         grace_ns: u64,
-    ) -> Option<Delivery> {
+    ) -> Expected<'_> {
         let number = publication.sequence;
         // A gap after the end means that a new subscription has begun.
-        let goes_on = self.received == 0 || number <= self.window.next();
+        let goes_on = self.track.received == 0 || number <= self.track.window.next();
         let too_old = publication.published_ns.saturating_add(grace_ns) < self.asked_ns;
         let may = match self.state {
             State::Empty => false,
@@ -110,26 +109,23 @@ impl Subscription {
             State::Subscribing { again: false } | State::Subscribed | State::Ending => !too_old,
             State::Unsubscribed => goes_on && now_ns <= self.ended_ns.saturating_add(grace_ns),
         };
-        if !may {
-            return None;
-        }
-        let seen = self.window.note(number);
-        if matches!(seen, Delivery::InOrder | Delivery::Reordered) {
-            self.first = if self.received == 0 { number } else { self.first.min(number) };
-            self.received += 1;
-        }
-        Some(seen)
+        if may { self.track.expects(number) } else { Expected::Unexpected }
+    }
+
+    /// Notes a number that was received for the first time.
+    pub(crate) fn received(&mut self, number: u32) {
+        self.first = if self.track.received == 1 { number } else { self.first.min(number) };
     }
 
     /// Expected are the numbers from `from` to `until`. A gap between two received ones is a loss too,
     /// as a server skips nothing.
     pub(crate) fn verdict(&self) -> Verdict {
         let expected = self.until.saturating_sub(self.from);
-        if self.received == 0 {
+        let (received, next) = (self.track.received, self.track.window.next());
+        if received == 0 {
             return Verdict { expected, lost: expected };
         }
-        let next = self.window.next();
-        let between = (next - self.first).saturating_sub(self.received);
+        let between = (next - self.first).saturating_sub(received);
         let before = self.first.saturating_sub(self.from);
         Verdict { expected, lost: before + between + self.until.saturating_sub(next) }
     }
@@ -138,11 +134,33 @@ impl Subscription {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::delivery::checker::{Checker, DeliveryCounters, DeliveryCounts};
+    use crate::delivery::publication;
 
     const GRACE: u64 = 100;
 
-    fn publication(sequence: u32, published_ns: u64) -> Publication {
-        Publication { publisher: 1, sequence, published_ns }
+    /// What one publication counts as at a subscription.
+    fn receive(
+        subscription: &mut Subscription,
+        (sequence, published_ns): (u32, u64),
+        now_ns: u64,
+    ) -> &'static str {
+        let data = publication::encode(&Publication::new(1, sequence, published_ns), 0);
+        let (counts, mut checker) = (DeliveryCounters::default(), Checker::new(GRACE));
+        let expected = &mut *subscription;
+        let first = checker.check(&counts, data.as_bytes(), now_ns, move |publication| {
+            expected.expects(publication, now_ns, GRACE)
+        });
+        if let Some(number) = first {
+            subscription.received(number);
+        }
+        match counts.counts() {
+            DeliveryCounts { unexpected: 1, .. } => "unexpected",
+            DeliveryCounts { duplicated: 1, .. } => "duplicated",
+            DeliveryCounts { reordered: 1, .. } => "reordered",
+            DeliveryCounts { received: 1, .. } => "received",
+            other => panic!("{other:?}"),
+        }
     }
 
     /// Subscribed when 5 had begun; those below 9 are expected.
@@ -151,7 +169,7 @@ mod tests {
         subscription.subscribe(3, 1_000);
         assert_eq!(subscription.confirm(5), None);
         for &number in numbers {
-            subscription.receive(&publication(number, 1_000), 1_000, GRACE).unwrap();
+            assert_ne!(receive(&mut subscription, (number, 1_000), 1_000), "unexpected");
         }
         subscription.begin_ending(9);
         subscription.unsubscribe(false, 2_000);
@@ -174,43 +192,37 @@ mod tests {
     #[test]
     fn duplicates_and_reordering_are_detected() {
         let mut subscription = Subscription::adopted(0, 0);
-        let seen =
-            [0, 1, 1, 3, 2].map(|n| subscription.receive(&publication(n, 0), 0, GRACE).unwrap());
-        use Delivery::{Duplicate, InOrder, Reordered};
-        assert_eq!(seen, [InOrder, InOrder, Duplicate, InOrder, Reordered]);
+        let seen = [0, 1, 1, 3, 2].map(|number| receive(&mut subscription, (number, 0), 0));
+        assert_eq!(seen, ["received", "received", "duplicated", "received", "reordered"]);
     }
 
     #[test]
     fn publications_outside_the_subscription_are_rejected() {
         let mut subscription = Subscription::default();
-        assert_eq!(subscription.receive(&publication(0, 0), 0, GRACE), None, "not subscribed");
+        assert_eq!(receive(&mut subscription, (0, 0), 0), "unexpected", "not subscribed");
         subscription.subscribe(0, 1_000);
-        assert_eq!(subscription.receive(&publication(0, 899), 1_000, GRACE), None, "long before");
-        assert!(subscription.receive(&publication(1, 900), 1_000, GRACE).is_some());
+        assert_eq!(receive(&mut subscription, (0, 899), 1_000), "unexpected", "long before");
+        assert_eq!(receive(&mut subscription, (1, 900), 1_000), "received");
         subscription.confirm(2);
         subscription.begin_ending(2);
         subscription.unsubscribe(false, 5_000);
-        assert!(subscription.receive(&publication(2, 5_000), 5_100, GRACE).is_some());
-        assert_eq!(
-            subscription.receive(&publication(4, 5_000), 5_100, GRACE),
-            None,
-            "not the next"
-        );
-        assert_eq!(subscription.receive(&publication(3, 5_000), 5_101, GRACE), None, "long after");
+        assert_eq!(receive(&mut subscription, (2, 5_000), 5_100), "received");
+        assert_eq!(receive(&mut subscription, (4, 5_000), 5_100), "unexpected", "not the next");
+        assert_eq!(receive(&mut subscription, (3, 5_000), 5_101), "unexpected", "long after");
     }
 
     #[test]
     fn renewed_subscription_is_judged_on_confirmation() {
         let mut subscription = Subscription::adopted(7, 0);
-        subscription.receive(&publication(0, 1), 1, GRACE);
+        receive(&mut subscription, (0, 1), 1);
         subscription.begin_ending(2);
         subscription.unsubscribe(true, 1_000);
-        subscription.receive(&publication(1, 1_000), 1_000, GRACE);
+        receive(&mut subscription, (1, 1_000), 1_000);
         assert_eq!(subscription.confirm(4), Some(Verdict { expected: 2, lost: 0 }));
         // Numbers 2 and 3 were published while nobody was subscribed.
-        let again = subscription.receive(&publication(1, 1_000), 1_001, GRACE);
-        assert_eq!(again, Some(Delivery::Duplicate), "also of the subscription before");
-        subscription.receive(&publication(4, 1_001), 1_001, GRACE);
+        let again = receive(&mut subscription, (1, 1_000), 1_001);
+        assert_eq!(again, "duplicated", "also of the subscription before");
+        receive(&mut subscription, (4, 1_001), 1_001);
         subscription.begin_ending(5);
         subscription.unsubscribe(false, 1_500);
         assert_eq!(subscription.verdict(), Verdict { expected: 1, lost: 0 });

@@ -20,6 +20,9 @@ pub struct ChurnSummary {
     pub published: u64,
     /// Publications that were rejected or not answered, by cause.
     pub publish_failed: BTreeMap<String, u64>,
+    /// Publications that were due and not sent, as too many were unanswered.
+    #[serde(default)]
+    pub publish_unsent: Option<u64>,
     /// Publications per second: configured, and reached.
     pub rate: f64,
     /// See `rate`.
@@ -50,8 +53,11 @@ pub struct ChurnSummary {
     pub unexpected: u64,
     /// Subscribes that were never confirmed.
     pub unconfirmed: u64,
-    /// Publication to receipt.
+    /// From the time a publication was due to its receipt.
     pub latency: Option<Latency>,
+    /// From the time it was sent to its receipt.
+    #[serde(default)]
+    pub from_send: Option<Latency>,
     /// `latency` of everything that was expected, where what was lost took forever.
     #[serde(default)]
     pub latency_of_all: Option<Quantiles>,
@@ -78,20 +84,22 @@ impl ChurnSummary {
             begun: counts.churn_begun,
             judged: counts.churn_judged,
             owed: counts.churn_owed,
-            received: counts.publications,
+            received: counts.delivery.received,
             lost: counts.churn_lost,
-            duplicated: counts.publications_duplicated,
-            reordered: counts.publications_reordered,
-            late: counts.publications_late,
-            stale: counts.publications_stale,
-            corrupted: counts.corrupted + counts.publications_foreign,
-            unexpected: counts.churn_unexpected,
+            duplicated: counts.delivery.duplicated,
+            reordered: counts.delivery.reordered,
+            late: counts.delivery.late,
+            stale: counts.delivery.stale,
+            corrupted: counts.delivery.corrupted + counts.delivery.foreign,
+            unexpected: counts.delivery.unexpected,
             unconfirmed: counts.churn_unconfirmed,
             latency: recorder.latency(Series::Broadcast),
+            from_send: recorder.latency(Series::FromSend),
             latency_of_all: recorder.quantiles(Series::Broadcast, 0, counts.churn_lost),
             publish_lag: stats.recorder.latency(Series::PublishLag),
             publish: stats.recorder.latency(Series::Publish),
             publish_failed: stats.failed,
+            publish_unsent: Some(stats.unsent),
         }
     }
 
@@ -102,7 +110,7 @@ impl ChurnSummary {
         some.map(|(count, what, _)| format!("{count} {what}")).collect()
     }
 
-    pub(crate) fn shortfalls(&self) -> [CountedShortfall; 9] {
+    pub(crate) fn shortfalls(&self) -> [CountedShortfall; 10] {
         [
             (self.lost, "publications were lost", LOST),
             (self.duplicated, "publications were duplicated", DUPLICATED),
@@ -113,6 +121,7 @@ impl ChurnSummary {
             (self.unexpected, "messages were for subscriptions that did not exist", ANY),
             (self.unconfirmed, "subscribes were not confirmed", ANY),
             (self.publish_failed.values().sum(), "publications were rejected or not answered", ANY),
+            (self.publish_unsent.unwrap_or(0), "publications were due and not sent", ANY),
         ]
     }
 }
@@ -129,7 +138,8 @@ impl Display for ChurnSummary {
         write!(f, "  expected      {owed}, {received} received; {} lost, ", self.lost)?;
         write!(f, "{} duplicated, {} reordered, ", self.duplicated, self.reordered)?;
         writeln!(f, "{} late, {} unexpected", self.late, self.unexpected)?;
-        write_latency(f, "  to receipt  ", self.latency.as_ref())?;
+        write_latency(f, "  from due    ", self.latency.as_ref())?;
+        write_latency(f, "  from send   ", self.from_send.as_ref())?;
         write_latency(f, "  sent late by", self.publish_lag.as_ref())?;
         write_latency(f, "  answered in ", self.publish.as_ref())?;
         for (cause, count) in &self.publish_failed {

@@ -88,6 +88,18 @@ impl Watched {
         Some(Usage { rss_bytes: now.rss_bytes, cpu_seconds: now.cpu_seconds })
     }
 
+    /// Growth of its memory per open connection, in bytes.
+    #[must_use]
+    pub fn rss_bytes_per_connection(&self) -> Option<f64> {
+        self.rss_bytes_per_connection
+    }
+
+    /// CPU time per 1,000 messages received, in milliseconds.
+    #[must_use]
+    pub fn cpu_ms_per_1000_messages(&self) -> Option<f64> {
+        self.cpu_ms_per_1000_messages
+    }
+
     /// Returns memory, CPU and descriptors as texts.
     pub fn figures(&self) -> [String; 3] {
         let (before, after) = (Bytes(self.rss_bytes_before), Bytes(self.rss_bytes));
@@ -147,7 +159,7 @@ impl Window {
 /// Returns the messages, publications and answers received so far.
 fn received(row: &Row) -> u64 {
     match &row.progress.counts {
-        Counts::Sockets(counts) => counts.echo_received + counts.publications,
+        Counts::Sockets(counts) => counts.echo_received + counts.delivery.received,
         Counts::Requests(counts) => counts.answered + counts.warm_up,
     }
 }
@@ -255,7 +267,9 @@ impl Generator {
         // Connections that failed to open send nothing, which is not the generator's fault.
         let c = &outcome.connections;
         let opened = c.requested.saturating_sub(c.failed) as f64 / c.requested.max(1) as f64;
-        let opened = if fanout.is_some() { 1.0 } else { opened };
+        // Nor are publications that were unsent because too many were unanswered.
+        let published = outcome.broadcast.as_ref().map_or(0, |broadcast| broadcast.published);
+        let opened = fanout.map_or(opened, |fanout| fanout.sent_share(published));
         let below =
             |(requested, reached): &(f64, f64)| !on_time && *reached < REACHED * requested * opened;
         let short = requested.zip(reached).filter(below);
@@ -310,6 +324,12 @@ impl Generator {
     #[must_use]
     pub fn messages_per_second(&self) -> Option<f64> {
         self.messages_per_second
+    }
+
+    /// Cores of its machine.
+    #[must_use]
+    pub fn cores(&self) -> usize {
+        self.cores
     }
 
     /// Returns the CPU usage as one line.

@@ -143,7 +143,7 @@ impl Threshold {
             (_, false) => Some("nothing was answered".to_owned()),
             (Figure::Unknown, _) => Some("not measured".to_owned()),
             (Figure::Infinite, _) => {
-                Some("infinite: too many were due and never answered".to_owned())
+                Some("infinite: too many failed or were never answered".to_owned())
             }
             (Figure::Value(value), true)
                 if rate_or_time && outcome.is_saturated() && !self.is_met_by_far(value) =>

@@ -11,6 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use engine::Counter;
 
+use crate::delivery::checker::{DeliveryCounters, DeliveryCounts};
 use crate::delivery::spread::Arrivals;
 use crate::outcome::sections::Receiver;
 use crate::outcome::timings::{Batches, Timings};
@@ -25,12 +26,15 @@ macro_rules! counts {
         #[repr(align(128))]
         pub(crate) struct Counts {
             $($(#[$doc])* pub(crate) $name: Counter,)*
+            pub(crate) delivery: DeliveryCounters,
         }
 
         /// The counters of all workers, summed at one moment.
         #[derive(Clone, Default, Debug)]
         pub struct Snapshot {
             $($(#[$doc])* pub $name: u64,)*
+            /// Publications received.
+            pub delivery: DeliveryCounts,
             /// How connections ended.
             pub ends: Ends,
             /// When the last WebSocket opened, in monotonic nanoseconds; 0 before the first.
@@ -41,6 +45,7 @@ macro_rules! counts {
             fn new() -> Self {
                 Counts {
                     $($name: Counter::default(),)*
+                    delivery: DeliveryCounters::default(),
                 }
             }
         }
@@ -48,6 +53,7 @@ macro_rules! counts {
         impl Snapshot {
             fn add(&mut self, counts: &Counts) {
                 $(self.$name += counts.$name.get();)*
+                self.delivery.merge(&counts.delivery.counts());
             }
         }
     };
@@ -104,6 +110,8 @@ counts! {
     answered,
     /// Open sockets whose last ping is not answered (gauge).
     waiting,
+    /// Open sockets that were pinged and have never answered (gauge).
+    unanswered,
     /// Echo messages sent.
     echo_sent,
     /// All messages received during an echo.
@@ -120,18 +128,6 @@ counts! {
     late,
     /// Echo messages given up (closed loop).
     given_up,
-    /// Publications of expected publishers received, each counted once per socket.
-    publications,
-    /// Duplicate publications.
-    publications_duplicated,
-    /// Publications received after a later one.
-    publications_reordered,
-    /// Publications received later than allowed.
-    publications_late,
-    /// Publications 64 or more behind the newest of their socket.
-    publications_stale,
-    /// Messages that are no publication of an expected publisher.
-    publications_foreign,
     /// Receivers that lost publications, once judged.
     receivers_short,
     /// Open sockets that are subscribed (gauge).
@@ -158,8 +154,6 @@ counts! {
     churn_owed,
     /// Publications expected and not received.
     churn_lost,
-    /// Messages for subscriptions that had ended or did not exist, or published long before them.
-    churn_unexpected,
     /// Subscribes that were never confirmed.
     churn_unconfirmed,
 }
@@ -190,15 +184,10 @@ impl Snapshot {
             (&mut since.corrupted, before.corrupted),
             (&mut since.late, before.late),
             (&mut since.given_up, before.given_up),
-            (&mut since.publications, before.publications),
-            (&mut since.publications_duplicated, before.publications_duplicated),
-            (&mut since.publications_reordered, before.publications_reordered),
-            (&mut since.publications_late, before.publications_late),
-            (&mut since.publications_stale, before.publications_stale),
-            (&mut since.publications_foreign, before.publications_foreign),
         ] {
             *now = now.saturating_sub(before);
         }
+        since.delivery = self.delivery.since(&before.delivery);
         since
     }
 
@@ -236,13 +225,13 @@ impl Snapshot {
         let ends = ends.into_iter().map(|(cause, count)| (cause.name(), count));
         let messages = [
             ("given_up", self.given_up),
-            ("duplicated", self.duplicated + self.publications_duplicated),
-            ("reordered", self.reordered + self.publications_reordered),
-            ("corrupted", self.corrupted),
-            ("late", self.late + self.publications_late),
-            ("stale", self.publications_stale),
+            ("duplicated", self.duplicated + self.delivery.duplicated),
+            ("reordered", self.reordered + self.delivery.reordered),
+            ("corrupted", self.corrupted + self.delivery.corrupted),
+            ("late", self.late + self.delivery.late),
+            ("stale", self.delivery.stale),
             ("rejected", self.rejected),
-            ("unexpected", self.unexpected + self.churn_unexpected),
+            ("unexpected", self.unexpected + self.delivery.unexpected),
             ("lost", self.churn_lost),
         ];
         ends.chain(messages)
@@ -262,12 +251,6 @@ impl Snapshot {
     pub(crate) fn expected_to_open(&self) -> u64 {
         let begun = self.begun + self.reconnects + self.replaced;
         begun.saturating_sub(self.opened + self.failed_total())
-    }
-
-    /// Open sockets that never answered a ping.
-    #[must_use]
-    pub fn unanswered_sockets(&self) -> u64 {
-        self.open.saturating_sub(self.answered)
     }
 
     /// Echo messages not answered.

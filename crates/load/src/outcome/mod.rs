@@ -33,7 +33,8 @@ use self::judge::{Figure, Metric, ThresholdResult};
 use self::run_config::RunConfig;
 use self::samples::SampleSeries;
 use self::sections::{
-    BroadcastSummary, Connections, EchoSummary, HeartbeatSummary, Quantiles, RequestCounts,
+    BroadcastSummary, Connections, EchoSummary, FanoutSummary, HeartbeatSummary, Quantiles,
+    RequestCounts,
 };
 use crate::scenario::{FlowSummary, GroupSummary, SocketSummary};
 use crate::{CableSummary, ChurnSummary, Latency};
@@ -178,7 +179,9 @@ impl Outcome {
         }
         let echo = self.echo.as_ref().map_or(0, |echo| echo.sent + echo.unsent);
         let broadcast = self.broadcast.as_ref().map_or(0, |broadcast| {
-            broadcast.expected + broadcast.fanout.iter().map(|fanout| fanout.failed()).sum::<u64>()
+            let fanout = broadcast.fanout.as_ref();
+            let unsent = fanout.and_then(|fanout| fanout.publish_unsent).unwrap_or(0);
+            broadcast.expected + fanout.map_or(0, FanoutSummary::failed) + unsent
         });
         let churn = self.churn.as_ref().map_or(0, |churn| churn.owed);
         self.connections.requested + echo + broadcast + churn
@@ -373,7 +376,9 @@ impl Outcome {
             ]);
         }
         if let Some(broadcast) = &self.broadcast {
-            let refused = broadcast.fanout.iter().map(|fanout| fanout.failed()).sum();
+            let fanout = broadcast.fanout.as_ref();
+            let refused = fanout.map_or(0, FanoutSummary::failed);
+            let unsent = fanout.and_then(|fanout| fanout.publish_unsent).unwrap_or(0);
             all.extend([
                 (broadcast.lost, "publications were lost", LOST),
                 (broadcast.duplicated, "publications were duplicated", DUPLICATED),
@@ -382,6 +387,7 @@ impl Outcome {
                 (broadcast.late, "publications were late", LATE),
                 (broadcast.stale, "publications were 64 or more behind", ANY),
                 (refused, "publications were rejected or not answered", ANY),
+                (unsent, "publications were due and not sent", ANY),
             ]);
         }
         if let Some(cable) = &self.cable {

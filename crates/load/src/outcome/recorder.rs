@@ -20,7 +20,7 @@ pub enum Series {
     ServiceTime,
     /// From ping to pong.
     Heartbeat,
-    /// Publication, from its timestamp to the receipt.
+    /// Publication, from the time it was due to the receipt.
     Broadcast,
     /// Publication, to its first receipt, to its last, and from first to last.
     First,
@@ -45,9 +45,11 @@ pub enum Series {
     SchedulingError,
     /// From the send of a request to the first byte of its answer.
     FirstByte,
+    /// Publication, from the time it was sent to the receipt.
+    FromSend,
 }
 
-const SERIES: usize = 15;
+const SERIES: usize = 16;
 const LONGEST_US: u64 = 3_600_000_000;
 /// Longer values are recorded as this one, which is in another bucket than `LONGEST_US`.
 const ABOVE_US: u64 = (1 << 32) - 1;
@@ -169,6 +171,17 @@ impl Recorder {
         })
     }
 
+    /// The value in milliseconds that `nth` of the values of a series are below, exact to three digits.
+    /// `nth` gets their number. `None` if the series is empty.
+    #[must_use]
+    pub fn nth_ms(&self, series: Series, nth: impl FnOnce(u64) -> u64) -> Option<f64> {
+        let histogram = self.series.get(series as usize)?.as_ref()?;
+        let count = histogram.len();
+        // The middle of the share that the value stands for, as the search rounds up.
+        let quantile = (nth(count) as f64 + 0.5) / count as f64;
+        (count > 0).then(|| histogram.value_at_quantile(quantile) as f64 / 1_000.0)
+    }
+
     /// The longest value of a series in milliseconds; 0 if it is empty.
     pub(crate) fn longest_ms(&self, series: Series) -> f64 {
         let histogram = self.series.get(series as usize).and_then(Option::as_ref);
@@ -282,6 +295,20 @@ mod tests {
         let most = recorder.quantiles(Series::Latency, 50, 0).unwrap();
         assert_eq!(most.p90_ms, None, "half of them were wrong");
         assert!(most.p50_ms > Some(90.0), "the wrong ones may have been the quick ones");
+    }
+
+    #[test]
+    fn values_are_found_by_their_rank() {
+        let mut recorder = Recorder::default();
+        assert_eq!(recorder.nth_ms(Series::Latency, |_| 0), None);
+        for ms in 1..=10 {
+            recorder.record(Series::Latency, ms * 1_000_000);
+        }
+        for (nth, ms) in [(0, 1.0), (8, 9.0), (9, 10.0), (10, 10.0)] {
+            let found = recorder.nth_ms(Series::Latency, |_| nth).unwrap();
+            assert!((found - ms).abs() < 0.01, "{nth}: {found}");
+        }
+        assert!(recorder.nth_ms(Series::Latency, |count| count * 9 / 10) > Some(9.9));
     }
 
     #[test]

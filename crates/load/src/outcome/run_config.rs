@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::requests::{Pace, Requests};
 use crate::stages::Stage;
-use crate::{Config, Endpoint};
+use crate::{Config, Endpoint, Publish};
 
 /// What was run. Null is unknown, or does not apply to the kind of run.
 #[derive(Clone, Default, PartialEq, Serialize, Deserialize, Debug)]
@@ -81,6 +81,10 @@ impl RunConfig {
         let fanout = config.fanout.as_ref();
         let echo = config.echo.as_ref();
         let rate = fanout.map(|fanout| fanout.rate).or(echo.and_then(|echo| echo.rate));
+        let publish = fanout.and_then(|fanout| match &fanout.publish {
+            Publish::Http(http) => Some(&http.endpoint),
+            Publish::Socket => None,
+        });
         let stages = (!config.stages.is_empty()).then(|| staged(&config.stages));
         let size = echo.map(|echo| echo.content.as_ref().map_or(echo.size, |one| one.data.len()));
         let size = size.or(fanout.map(|fanout| fanout.size));
@@ -88,7 +92,7 @@ impl RunConfig {
         RunConfig {
             target: urls.iter().map(|url| without_secrets(url)).collect(),
             pace: PaceConfig::new(rate.is_some(), rate, stages),
-            tls_error: tls_error(&config.endpoints),
+            tls_error: tls_error(config.endpoints.iter().chain(publish)),
             message_bytes: size.map(|size| size as u64),
             compressed: Some(config.compress_above.is_some()),
             duration_seconds: duration.map(|duration| duration.as_secs_f64()),
@@ -109,7 +113,7 @@ impl RunConfig {
         RunConfig {
             target: urls.iter().map(|url| without_secrets(url)).collect(),
             pace: PaceConfig::new(is_open, rate, stages),
-            tls_error: tls_error(&config.endpoints),
+            tls_error: tls_error(config.endpoints.iter()),
             users: Some(config.connections),
             keep_alive: Some(!config.new_connections),
             pipeline: Some(config.pipeline),
@@ -133,8 +137,8 @@ impl PaceConfig {
     }
 }
 
-fn tls_error(endpoints: &[Endpoint]) -> Option<String> {
-    let error = endpoints.iter().find_map(|endpoint| {
+fn tls_error<'e>(mut endpoints: impl Iterator<Item = &'e Endpoint>) -> Option<String> {
+    let error = endpoints.find_map(|endpoint| {
         let of_redirects = endpoint.options.tls.as_ref();
         let clients = [endpoint.client.as_ref(), of_redirects];
         clients.into_iter().flatten().find_map(|client| client.first_error())

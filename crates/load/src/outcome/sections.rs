@@ -99,7 +99,7 @@ pub struct HeartbeatSummary {
     pub sent: u64,
     /// Pongs that answered one.
     pub received: u64,
-    /// Sockets open at the end that never answered.
+    /// Sockets open at the end that were pinged and never answered.
     pub unanswered_sockets: u64,
     /// Ping to pong; null when nothing was timed.
     pub latency: Option<Latency>,
@@ -130,8 +130,8 @@ pub struct EchoSummary {
     pub late: u64,
 }
 
-/// Publications at all receivers. received = expected − lost; late and reordered
-/// ones are received too.
+/// Publications at all receivers. received = expected − lost − unknown; late and reordered ones are
+/// received too.
 #[derive(Clone, Default, Debug, Serialize, Deserialize)]
 pub struct BroadcastSummary {
     /// Publications.
@@ -159,14 +159,17 @@ pub struct BroadcastSummary {
     pub stale: u64,
     /// Messages that are no publication of this run.
     pub foreign: u64,
-    /// Publication to receipt: the median.
+    /// `latency`: the median.
     pub p50_ms: Option<f64>,
     /// The 99th percentile.
     pub p99_ms: Option<f64>,
     /// The maximum.
     pub last_ms: Option<f64>,
-    /// Publication to receipt.
+    /// From the time a publication was due to its receipt.
     pub latency: Option<Latency>,
+    /// From the time it was sent to its receipt.
+    #[serde(default)]
+    pub from_send: Option<Latency>,
     /// `latency` of everything that was expected, where what was lost took forever.
     #[serde(default)]
     pub latency_of_all: Option<Quantiles>,
@@ -186,6 +189,19 @@ pub struct FanoutSummary {
     /// Publications that were rejected or not answered, by cause. Those not answered may have been
     /// published and are expected.
     pub publish_failed: BTreeMap<String, u64>,
+    /// Those that were rejected or could not be sent, and are not expected.
+    #[serde(default)]
+    pub publish_rejected: Option<u64>,
+    /// Those that were sent and not answered.
+    #[serde(default)]
+    pub publish_unanswered: Option<u64>,
+    /// Publications that were unanswered when the run was interrupted: neither expected nor failed.
+    #[serde(default)]
+    pub publish_unknown: Option<u64>,
+    /// Publications that were due and not sent, as each publisher had too many unanswered ones or the
+    /// generator was too slow.
+    #[serde(default)]
+    pub publish_unsent: Option<u64>,
     /// Publications per second: configured, and reached.
     pub rate: f64,
     /// See `rate`.
@@ -231,6 +247,16 @@ impl FanoutSummary {
     pub fn failed(&self) -> u64 {
         self.publish_failed.values().sum()
     }
+
+    /// The share of due publications that were sent, of which `published` are expected.
+    #[must_use]
+    pub fn sent_share(&self, published: u64) -> f64 {
+        let [rejected, unknown, unsent] =
+            [self.publish_rejected, self.publish_unknown, self.publish_unsent]
+                .map(Option::unwrap_or_default);
+        let sent = published + rejected + unknown;
+        sent as f64 / (sent + unsent).max(1) as f64
+    }
 }
 
 /// A run of WebSockets as its main thread knows it.
@@ -249,6 +275,8 @@ pub(crate) struct SocketRun<'a> {
     pub(crate) warm_up: Option<u64>,
     pub(crate) expected: Option<Expected>,
     pub(crate) fanout: Option<FanoutSummary>,
+    /// Receipts of a fan-out that were still arriving when it was interrupted.
+    pub(crate) unknown: Option<u64>,
     pub(crate) times: Times,
 }
 
@@ -276,7 +304,7 @@ impl SocketRun<'_> {
         let heartbeats = HeartbeatSummary {
             sent: counts.heartbeats_sent,
             received: counts.heartbeats_received,
-            unanswered_sockets: counts.unanswered_sockets(),
+            unanswered_sockets: counts.unanswered,
             latency: recorder.latency(Series::Heartbeat),
         };
         // When a run is interrupted nobody knows what would have become of messages in flight; those
@@ -304,13 +332,17 @@ impl SocketRun<'_> {
         };
         let sending = self.sending.map(|time| time.as_secs_f64()).filter(|seconds| *seconds > 0.0);
         let sending = sending.filter(|_| echo.is_some());
+        let never = self.fanout.as_ref().map_or(0, |fanout| {
+            [fanout.publish_rejected, fanout.publish_unsent].into_iter().flatten().sum()
+        });
         let mut broadcast = self.expected.map(|expected| BroadcastSummary {
             fanout: self.fanout,
             times: self.times,
-            ..broadcast(expected, counts, recorder)
+            ..broadcast(expected, counts, recorder, never)
         });
         if let Some(broadcast) = broadcast.as_mut().filter(|_| self.interrupted) {
-            broadcast.unknown = std::mem::take(&mut broadcast.lost);
+            broadcast.unknown = self.unknown.map_or(broadcast.lost, |n| n.min(broadcast.lost));
+            broadcast.lost -= broadcast.unknown;
         }
         let receipts = broadcast.as_ref().and_then(|broadcast| broadcast.latency_of_all);
         Outcome {
@@ -414,27 +446,34 @@ impl RequestRun<'_> {
     }
 }
 
-fn broadcast(expected: Expected, counts: &Snapshot, recorder: &Recorder) -> BroadcastSummary {
+/// `never`: publications that were due and not published.
+fn broadcast(
+    expected: Expected,
+    counts: &Snapshot,
+    recorder: &Recorder,
+    never: u64,
+) -> BroadcastSummary {
     let latency = recorder.latency(Series::Broadcast);
-    let lost = expected.total().saturating_sub(counts.publications);
+    let lost = expected.total().saturating_sub(counts.delivery.received);
     BroadcastSummary {
         published: expected.messages,
         receivers: expected.receivers,
         expected: expected.total(),
-        received: counts.publications,
+        received: counts.delivery.received,
         lost,
         unknown: 0,
-        duplicated: counts.publications_duplicated,
-        reordered: counts.publications_reordered,
-        corrupted: counts.corrupted,
-        late: counts.publications_late,
-        stale: counts.publications_stale,
-        foreign: counts.publications_foreign,
+        duplicated: counts.delivery.duplicated,
+        reordered: counts.delivery.reordered,
+        corrupted: counts.delivery.corrupted,
+        late: counts.delivery.late,
+        stale: counts.delivery.stale,
+        foreign: counts.delivery.foreign,
         p50_ms: latency.map(|latency| latency.p50_ms),
         p99_ms: latency.map(|latency| latency.p99_ms),
         last_ms: latency.map(|latency| latency.max_ms),
         latency,
-        latency_of_all: recorder.quantiles(Series::Broadcast, 0, lost),
+        from_send: recorder.latency(Series::FromSend),
+        latency_of_all: recorder.quantiles(Series::Broadcast, 0, lost + never * expected.receivers),
         times: Times::default(),
         fanout: None,
     }
@@ -450,6 +489,7 @@ mod tests {
     use wire::Violation;
 
     use super::*;
+    use crate::DeliveryCounts;
     use crate::outcome::judge::judge;
 
     fn of(counts: &Snapshot, expected: Option<Expected>) -> Outcome {
@@ -465,6 +505,7 @@ mod tests {
             interrupted: false,
             expected,
             fanout: None,
+            unknown: None,
             times: Times::default(),
         };
         let mut outcome = run.outcome();
@@ -480,7 +521,7 @@ mod tests {
             echo_sent: 9,
             echo_received: 9,
             echo_answered: 9,
-            publications: 30,
+            delivery: DeliveryCounts { received: 30, ..DeliveryCounts::default() },
             ..Snapshot::default()
         };
         let expected = Expected { publisher: 0, receivers: 10, messages: 3 };

@@ -85,6 +85,11 @@ impl Outcome {
             }
             write!(f, "{lost} lost, {duplicated} duplicated, {} reordered, ", echo.reordered)?;
             writeln!(f, "{} corrupted, {} late", echo.corrupted, echo.late)?;
+            if let Some((seconds, answered)) = self.seconds.zip(self.per_second) {
+                let sent = *sent as f64 / seconds;
+                write!(f, "messages      {sent:.1} per second sent, {answered:.1} answered")?;
+                writeln!(f, " over {seconds:.2} s")?;
+            }
             write_latency(f, "  from due    ", self.latency.as_ref())?;
             write_latency(f, "  from send   ", self.service_time.as_ref())?;
             write_latency(f, "  send lag    ", self.send_lag.as_ref())?;
@@ -204,7 +209,8 @@ impl Display for BroadcastSummary {
         write!(f, "{} duplicated, ", self.duplicated)?;
         write!(f, "{} reordered, {} corrupted, ", self.reordered, self.corrupted)?;
         writeln!(f, "{} late, {} stale, {} foreign", self.late, self.stale, self.foreign)?;
-        write_latency(f, "  to receipt  ", self.latency.as_ref())?;
+        write_latency(f, "  from due    ", self.latency.as_ref())?;
+        write_latency(f, "  from send   ", self.from_send.as_ref())?;
         write_latency(f, "  to the first", self.times.to_first.as_ref())?;
         write_latency(f, "  to the last ", self.times.to_last.as_ref())?;
         write_latency(f, "  first–last  ", self.times.first_to_last.as_ref())?;
@@ -219,6 +225,14 @@ impl Display for BroadcastSummary {
         write_latency(f, "  answered in ", fanout.publish.as_ref())?;
         for (cause, count) in &fanout.publish_failed {
             writeln!(f, "  failed        {count}: {cause}")?;
+        }
+        for (count, what) in [
+            (fanout.publish_unsent, "due and not sent"),
+            (fanout.publish_unknown, "not answered before the interruption"),
+        ] {
+            if let Some(count) = count.filter(|count| *count > 0) {
+                writeln!(f, "                {count} {what}")?;
+            }
         }
         if *receivers_short > 0 {
             writeln!(f, "  {receivers_short} receivers lost some; the worst:")?;

@@ -151,17 +151,34 @@ impl Timings {
         self.slowest_ms.max(self.batch.slowest_ms())
     }
 
+    /// Records the receipt of a publication.
+    #[inline]
+    pub(crate) fn received(&mut self, due_ns: u64, sent_ns: u64, now_ns: u64) {
+        self.fresh = true;
+        let recorder = &mut self.batch.recorder;
+        recorder.record(Series::Broadcast, now_ns.saturating_sub(due_ns));
+        recorder.record(Series::FromSend, now_ns.saturating_sub(sent_ns));
+    }
+
+    /// Adds the times since the last flush to `all`.
+    pub(crate) fn drain(&mut self, all: &mut Recorder) {
+        std::mem::take(&mut self.batch).add_to(all);
+        self.fresh = false;
+    }
+
     /// When to flush next, if there is something to flush.
     pub(crate) fn next_ns(&self) -> Option<u64> {
         self.fresh.then_some(self.flushed_ns.saturating_add(Self::PERIOD_NS))
     }
 
-    /// Flushes what was timed, once per [`Timings::PERIOD_NS`].
+    /// Flushes what was timed, once per [`Timings::PERIOD_NS`]. True if it was time to.
     #[inline]
-    pub(crate) fn flush(&mut self, batches: &Batches, now_ns: u64) {
-        if self.fresh && now_ns >= self.flushed_ns.saturating_add(Self::PERIOD_NS) {
+    pub(crate) fn flush(&mut self, batches: &Batches, now_ns: u64) -> bool {
+        let due = self.fresh && now_ns >= self.flushed_ns.saturating_add(Self::PERIOD_NS);
+        if due {
             self.flush_now(batches, now_ns);
         }
+        due
     }
 
     #[inline(never)]

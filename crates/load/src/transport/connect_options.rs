@@ -79,14 +79,6 @@ impl ConnectOptions {
         self.endpoint(Schemes::WEB, url)
     }
 
-    /// Parses and resolves `http://…`.
-    ///
-    /// # Errors
-    /// As [`ConnectOptions::web`].
-    pub fn http(self: &Arc<ConnectOptions>, url: &str) -> Result<Endpoint, String> {
-        self.endpoint(Schemes::HTTP, url)
-    }
-
     /// Parses and resolves `ws://…` or `wss://…`. Both use a tunnel through a proxy (RFC 6455 section
     /// 4.1).
     ///

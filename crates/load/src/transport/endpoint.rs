@@ -38,7 +38,6 @@ pub(crate) struct Schemes {
 impl Schemes {
     pub(crate) const WEBSOCKET: Schemes =
         Schemes { plain: "ws", secure: Some("wss"), is_web: false };
-    pub(crate) const HTTP: Schemes = Schemes { plain: "http", secure: None, is_web: true };
     pub(crate) const WEB: Schemes = Schemes { plain: "http", secure: Some("https"), is_web: true };
     pub(crate) const TCP: Schemes = Schemes { plain: "tcp", secure: Some("tls"), is_web: false };
 }
@@ -50,14 +49,6 @@ impl Endpoint {
     /// What is wrong with the URL, or why the name does not resolve.
     pub fn parse(url: &str) -> Result<Endpoint, String> {
         Self::parse_as(Schemes::WEBSOCKET, url)?.found(url)
-    }
-
-    /// Parses an `http://` URL.
-    ///
-    /// # Errors
-    /// As [`Endpoint::parse`].
-    pub fn parse_http(url: &str) -> Result<Endpoint, String> {
-        Self::parse_as(Schemes::HTTP, url)?.found(url)
     }
 
     /// Parses an `http://` or `https://` URL.
@@ -224,7 +215,7 @@ mod tests {
             assert_eq!((endpoint.server_name(), endpoint.tls), (name, true));
         }
         assert!(!Endpoint::parse("ws://127.0.0.1/").unwrap().tls);
-        assert!(Endpoint::parse_http("wss://127.0.0.1/").is_err());
+        assert!(Endpoint::parse_web("wss://127.0.0.1/").is_err());
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use engine::{Answer, Closed, ConnId, Core, Handler, Incoming, Response, Sys, Target};
 use wire::websocket::{CloseCode, OpCode};
 
-use crate::delivery::checker::{DeliveryChecker, Expect};
+use crate::delivery::receivers::{Expect, Receivers};
 use crate::outcome::metrics::{Metrics, WorkerMetrics};
 use crate::transport::cable_client::CableClients;
 use crate::transport::closing::Closing;
@@ -61,7 +61,7 @@ pub(crate) struct Client {
 enum Traffic {
     Nothing,
     Echo(EchoRun),
-    Broadcast(DeliveryChecker),
+    Broadcast(Receivers),
     Churn(Churn),
 }
 
@@ -140,10 +140,11 @@ impl Client {
         if let Traffic::Churn(churn) = &mut self.traffic {
             churn.forget(id.slot());
         }
+        let ended_ns = (why != Closed::ByUs).then(|| core.now_ns());
         if let Some(socket) = core.user_mut(id) {
             heartbeat::forget(socket, &self.metrics);
             if let Traffic::Echo(echo) = &mut self.traffic {
-                echo.forget(socket);
+                echo.forget(id, socket, ended_ns);
             }
             socket.set_gone(again.unwrap_or(0));
         }
@@ -215,7 +216,7 @@ impl Handler for Client {
         match &mut self.traffic {
             Traffic::Nothing | Traffic::Churn(_) => {}
             Traffic::Echo(echo) => echo.message(core, id, opcode, data, &self.metrics),
-            Traffic::Broadcast(checker) => checker.message(core, id, data, &self.metrics),
+            Traffic::Broadcast(receivers) => receivers.message(core, id, data, &self.metrics),
         }
     }
 
@@ -258,13 +259,13 @@ impl Handler for Client {
             Order::Expect(expect) => {
                 let clients = self.subscribers.as_ref();
                 let reached = |slot| clients.is_none_or(|clients| clients.is_subscribed(slot));
-                let checker = DeliveryChecker::begin(core, expect, reached, &self.metrics);
-                self.traffic = Traffic::Broadcast(checker);
+                let receivers = Receivers::begin(core, expect, reached, &self.metrics);
+                self.traffic = Traffic::Broadcast(receivers);
             }
             Order::Publish { nth, data } => self.publish(core, nth, &data),
             Order::Judge(published) => {
-                if let Traffic::Broadcast(checker) = &self.traffic {
-                    checker.judge(core, &published, self.connector.first(), &self.metrics);
+                if let Traffic::Broadcast(receivers) = &mut self.traffic {
+                    receivers.judge(core, &published, self.connector.first(), &self.metrics);
                 }
             }
             Order::Churn(order) => {
@@ -280,7 +281,14 @@ impl Handler for Client {
                 }
             }
             Order::Retire(count) => Self::retire(core, count),
-            Order::Flush(number) => self.metrics.flush_rest(number),
+            Order::Flush(number) => {
+                match &mut self.traffic {
+                    Traffic::Broadcast(receivers) => receivers.flush_rest(&self.metrics),
+                    Traffic::Churn(churn) => churn.flush_rest(&self.metrics),
+                    Traffic::Nothing | Traffic::Echo(_) => {}
+                }
+                self.metrics.flush_rest(number);
+            }
             Order::Finish(how) => {
                 self.connector.stop();
                 self.heartbeat = None;
@@ -302,7 +310,8 @@ impl Handler for Client {
         let traffic_ns = match &mut self.traffic {
             Traffic::Echo(echo) => echo.turn(core, metrics),
             Traffic::Churn(churn) => churn.turn(core, metrics),
-            Traffic::Nothing | Traffic::Broadcast(_) => None,
+            Traffic::Broadcast(receivers) => receivers.turn(core.now_ns(), metrics),
+            Traffic::Nothing => None,
         };
         let close_ns = self.closing.as_mut().and_then(|closing| closing.turn(core, metrics));
         let flush_ns = metrics.flush(core.now_ns());

@@ -265,13 +265,23 @@ impl EchoRun {
         self.answered_in_loop(core, id, now_ns, metrics);
     }
 
-    /// Forgets a socket that has ended.
-    pub(crate) fn forget(&mut self, socket: &Socket) {
+    /// Forgets a socket that has ended at `now_ns`, or that we have closed (`None`).
+    pub(crate) fn forget(&mut self, id: ConnId, socket: &Socket, now_ns: Option<u64>) {
+        if let Some(now_ns) = now_ns.filter(|_| socket.has(Socket::AWAITING)) {
+            self.missed(id, socket.sent_ns(), now_ns);
+        }
         let Pace::Closed(loops) = &mut self.pace else { return };
         loops.active -= u64::from(socket.has(Socket::ECHOING));
         // Sockets of an earlier echo are not counted in `closing`.
         let finished = u64::from(socket.has(Socket::FINISHED));
         loops.closing = loops.closing.saturating_sub(finished);
+    }
+
+    /// Tells the validator that a message was not answered.
+    fn missed(&self, id: ConnId, sent_ns: u64, now_ns: u64) {
+        if let Some(validator) = &self.echo.validator {
+            validator.missed(id.as_u64(), now_ns.saturating_sub(sent_ns));
+        }
     }
 
     // ---- open model ----
@@ -338,11 +348,12 @@ impl EchoRun {
         }
         let timeout_ns = self.echo.timeout.as_nanos() as u64;
         for slot in due {
-            let given_up = core.user_at(slot).is_some_and(|socket| {
-                socket.has(Socket::AWAITING) && now_ns.saturating_sub(socket.sent_ns()) > timeout_ns
-            });
-            if let Some(id) = core.id_at(slot).filter(|_| given_up) {
+            let sent_ns = core.user_at(slot).filter(|socket| socket.has(Socket::AWAITING));
+            let sent_ns = sent_ns.map(|socket| socket.sent_ns());
+            let given_up = sent_ns.filter(|sent_ns| now_ns.saturating_sub(*sent_ns) > timeout_ns);
+            if let Some((id, sent_ns)) = core.id_at(slot).zip(given_up) {
                 metrics.counts.given_up.add(1);
+                self.missed(id, sent_ns, now_ns);
                 if self.echo.turnover && now_ns >= self.until_ns {
                     self.leave(core, id);
                     continue;

@@ -56,6 +56,7 @@ fn ping<S: Sys>(core: &mut Core<S, Client>, id: ConnId, metrics: &Metrics) {
     {
         socket.set(Socket::PINGED);
         metrics.counts.waiting.add(1);
+        metrics.counts.unanswered.add(u64::from(!socket.has(Socket::ANSWERED)));
     }
 }
 
@@ -81,12 +82,15 @@ pub(crate) fn pong<S: Sys>(
     socket.set(Socket::ANSWERED);
     metrics.counts.waiting.sub(1);
     metrics.counts.answered.add(u64::from(first));
+    metrics.counts.unanswered.sub(u64::from(first));
     metrics.counts.heartbeats_received.add(1);
     metrics.record(Series::Heartbeat, now_ns - sent_ns);
 }
 
 /// Forgets a socket that has ended.
 pub(crate) fn forget(socket: &Socket, metrics: &Metrics) {
-    metrics.counts.waiting.sub(u64::from(socket.has(Socket::PINGED)));
-    metrics.counts.answered.sub(u64::from(socket.has(Socket::ANSWERED)));
+    let (pinged, answered) = (socket.has(Socket::PINGED), socket.has(Socket::ANSWERED));
+    metrics.counts.waiting.sub(u64::from(pinged));
+    metrics.counts.answered.sub(u64::from(answered));
+    metrics.counts.unanswered.sub(u64::from(pinged && !answered));
 }

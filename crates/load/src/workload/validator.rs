@@ -11,6 +11,9 @@ pub trait Validator: Debug + Send + Sync {
     /// Validates a message received while `sequence` was awaited, after `nanoseconds`.
     fn judge(&self, connection: u64, sequence: u32, data: &[u8], nanoseconds: u64)
     -> AnswerVerdict;
+
+    /// Takes note of a message that was given up, or whose connection ended, after `nanoseconds`.
+    fn missed(&self, _connection: u64, _nanoseconds: u64) {}
 }
 
 /// The relation of a received message to the last one sent.

@@ -223,11 +223,13 @@ impl Pool {
         health
     }
 
-    /// Whether too few of its upstreams are healthy.
+    /// Whether too few of its upstreams are healthy. With a threshold of 0 or 1, however many upstreams there are,
+    /// that is none.
     pub(crate) fn lacks_upstreams(&self, health: PoolHealth) -> bool {
+        let percent = usize::from(self.limits.panic_threshold);
         match health.up {
             0 => health.backups_up == 0 && health.total + health.backups > 0,
-            up => up * 100 < usize::from(self.limits.panic_threshold.max(1)) * health.total,
+            up => percent > 1 && up * 100 < percent * health.total,
         }
     }
 
@@ -415,6 +417,11 @@ impl Pool {
     /// Whether both pools share a queue: they are the same pool, possibly of different tables.
     pub(crate) fn shares_queue_with(&self, other: &Pool) -> bool {
         Arc::ptr_eq(&self.state, &other.state)
+    }
+
+    /// Identifies its queue while anything refers to it.
+    pub(crate) fn queue_id(&self) -> usize {
+        Arc::as_ptr(&self.state).addr()
     }
 
     /// The worker of the request that has waited longest.

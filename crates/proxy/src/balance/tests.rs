@@ -384,6 +384,23 @@ fn names_of_one_address_share_the_keys_and_have_their_own_cookies() {
 }
 
 #[test]
+fn one_healthy_upstream_of_hundreds_is_enough_without_a_threshold() {
+    let lacks = |panic_threshold: u8, up: usize| {
+        let members = (0..300).map(|number| member(number, 1)).collect();
+        let limits = PoolLimits { panic_threshold, ..PoolLimits::default() };
+        let pool = Pool::new("p", Balance::default(), None, limits, members, Arc::default());
+        for member in pool.members().iter().skip(up) {
+            member.upstream.set_down(true, 0);
+        }
+        let tried = PickContext { now_ns: 1, tried: &[0], ..PickContext::default() };
+        (pool.lacks_upstreams(pool.health(1)), pool.pick(&tried).is_ok())
+    };
+    assert_eq!([0, 1].map(|threshold| lacks(threshold, 1)), [(false, false); 2]);
+    assert_eq!([lacks(0, 0), lacks(1, 0)], [(true, false), (true, true)]);
+    assert_eq!([lacks(2, 5), lacks(2, 6)], [(true, true), (false, true)]);
+}
+
+#[test]
 fn backups_are_chosen_only_if_no_other_upstream_can_be() {
     let backup = |number| Member { backup: true, ..member(number, 1) };
     for (balance, panic_threshold) in

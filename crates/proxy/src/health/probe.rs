@@ -3,8 +3,10 @@
 //! to its limit; the body is not read.
 
 use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use engine::sys::process::start_connect_from;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
@@ -49,6 +51,8 @@ pub(crate) struct Probe<'q> {
     /// The name of the upstream.
     pub(crate) name: &'q str,
     pub(crate) transport: &'q Transport,
+    /// Where to connect from; `None` is the system's choice.
+    pub(crate) source: Option<IpAddr>,
     /// The bytes of the handshake's key.
     pub(crate) nonce: [u8; 16],
     /// Whether a handshake names an origin, as browsers do.
@@ -111,7 +115,7 @@ async fn probe(probe: &Probe<'_>, timeout: Duration) -> Result<(), ProbeError> {
     let run = async {
         match probe.upstream.address() {
             UpstreamAddress::Tcp(address) => {
-                let stream = TcpStream::connect(address).await.map_err(ProbeError::Broken)?;
+                let stream = connect(*address, probe.source).await.map_err(ProbeError::Broken)?;
                 begin(stream, probe).await
             }
             UpstreamAddress::Unix(path) => {
@@ -121,6 +125,16 @@ async fn probe(probe: &Probe<'_>, timeout: Duration) -> Result<(), ProbeError> {
         }
     };
     tokio::time::timeout(timeout, run).await.unwrap_or(Err(ProbeError::Silent(timeout)))
+}
+
+/// Connects as the workers do.
+async fn connect(address: SocketAddr, source: Option<IpAddr>) -> io::Result<TcpStream> {
+    let stream = TcpStream::from_std(start_connect_from(address, source)?)?;
+    stream.writable().await?;
+    match stream.take_error()? {
+        Some(error) => Err(error),
+        None => Ok(stream),
+    }
 }
 
 /// Sends the PROXY header and does the TLS handshake, if configured.
@@ -243,6 +257,7 @@ mod tests {
             upstream: &upstream,
             name: "a.de:80",
             transport,
+            source: None,
             nonce,
             origin: false,
         };
@@ -329,7 +344,8 @@ mod tests {
         let check = HealthCheck { kind: CheckKind::Tcp, ..HealthCheck::default() };
         let (upstream, transport) = (&absent, &plain);
         let (name, nonce) = ("a.de:80", [0; 16]);
-        let request = Probe { check: &check, upstream, name, transport, nonce, origin: false };
+        let (source, origin) = (None, false);
+        let request = Probe { check: &check, upstream, name, transport, source, nonce, origin };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let answer = runtime.block_on(probe(&request, Duration::from_secs(20)));
         assert!(matches!(answer, Err(ProbeError::Broken(_))));

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
@@ -20,7 +20,7 @@ use tracing::{debug, info, warn};
 use super::error_shares::ErrorShares;
 use super::probe::{Probe, ProbeError, run_check};
 use super::threshold::Threshold;
-use crate::balance::{PoolHealth, Upstream};
+use crate::balance::{PoolHealth, Upstream, UpstreamAddress};
 use crate::config::Transport;
 use crate::routes::{HealthCheck, Registry, Table};
 
@@ -57,11 +57,15 @@ pub struct Watcher {
 }
 
 impl Watcher {
-    /// Starts the thread.
+    /// Starts the thread. Checks leave from `sources` in turn, as connections of the workers do.
     ///
     /// # Errors
     /// The system has no thread or no epoll instance left.
-    pub fn start(table: Arc<Table>, registry: Arc<Mutex<Registry>>) -> Result<Self, WatchError> {
+    pub fn start(
+        table: Arc<Table>,
+        registry: Arc<Mutex<Registry>>,
+        sources: &[IpAddr],
+    ) -> Result<Self, WatchError> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_io()
             .enable_time()
@@ -72,8 +76,9 @@ impl Watcher {
             .map_err(WatchError)?;
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
+        let watch_loop = WatchLoop::new(table, registry, sources);
         let watch = move || {
-            runtime.block_on(WatchLoop::new(table, registry).run(&stopped));
+            runtime.block_on(watch_loop.run(&stopped));
             // A lookup may hang for long; shutdown does not wait for it.
             runtime.shutdown_background();
         };
@@ -136,11 +141,12 @@ struct WatchLoop {
     probing: usize,
     resolving: usize,
     probes_started: u64,
+    sources: Vec<IpAddr>,
     events: (Sender<Event>, Receiver<Event>),
 }
 
 impl WatchLoop {
-    fn new(table: Arc<Table>, registry: Arc<Mutex<Registry>>) -> Self {
+    fn new(table: Arc<Table>, registry: Arc<Mutex<Registry>>, sources: &[IpAddr]) -> Self {
         WatchLoop {
             table,
             registry,
@@ -152,6 +158,7 @@ impl WatchLoop {
             probing: 0,
             resolving: 0,
             probes_started: 0,
+            sources: sources.to_vec(),
             events: channel(2 * IN_FLIGHT_MAX),
         }
     }
@@ -259,9 +266,11 @@ impl WatchLoop {
             let (upstream, name) = (Arc::clone(&checked.upstream), Arc::clone(&checked.name));
             let (check, transport) = (checked.check.clone(), checked.transport.clone());
             let (nonce, origin) = (nonce(self.probes_started, now_ns), checked.origin);
+            let source = source(&self.sources, upstream.address(), checked.upstream.checks());
             tokio::spawn(async move {
                 let (upstream, name, transport) = (&upstream, &*name, &transport);
-                let request = Probe { check: &check, upstream, name, transport, nonce, origin };
+                let check = &check;
+                let request = Probe { check, upstream, name, transport, source, nonce, origin };
                 let (answer, origin) = run_check(request).await;
                 let _ = sender.send(Event::Probed(of, answer, origin)).await;
             });
@@ -375,6 +384,15 @@ impl WatchLoop {
     }
 }
 
+/// The source address of a check: those of the same family in turn.
+fn source(sources: &[IpAddr], to: &UpstreamAddress, checks: u64) -> Option<IpAddr> {
+    let UpstreamAddress::Tcp(to) = to else { return None };
+    let fits: Vec<IpAddr> =
+        sources.iter().copied().filter(|source| source.is_ipv4() == to.is_ipv4()).collect();
+    let at = checks.checked_rem(fits.len() as u64)?;
+    fits.get(usize::try_from(at).ok()?).copied()
+}
+
 fn locked(registry: &Mutex<Registry>) -> MutexGuard<'_, Registry> {
     registry.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -434,7 +452,7 @@ mod tests {
         registry.apply(config.clone(), now_ns()).unwrap();
         let upstream = Arc::clone(&table.routes().pools()[0].members()[0].upstream);
         let registry = Arc::new(Mutex::new(registry));
-        let watcher = Watcher::start(Arc::clone(&table), Arc::clone(&registry)).unwrap();
+        let watcher = Watcher::start(Arc::clone(&table), Arc::clone(&registry), &[]).unwrap();
         let stands = |standing| upstream.state(now_ns()) == standing;
         assert!(stands(UpstreamState::Up), "up until it fails");
         drop(listener);
@@ -458,7 +476,7 @@ mod tests {
         registry.apply(config, now_ns()).unwrap();
         assert!(table.routes().pools()[0].members().is_empty());
         let registry = Arc::new(Mutex::new(registry));
-        let _watcher = Watcher::start(Arc::clone(&table), registry).unwrap();
+        let _watcher = Watcher::start(Arc::clone(&table), registry, &[]).unwrap();
         eventually("localhost is resolved", || !table.routes().pools()[0].members().is_empty());
     }
 
@@ -473,7 +491,7 @@ mod tests {
         config.pools[0].resolve_every = every;
         let mut registry = Registry::new(Arc::clone(&table));
         registry.apply(config.clone(), now_ns()).unwrap();
-        let mut watch = WatchLoop::new(table, Arc::new(Mutex::new(registry)));
+        let mut watch = WatchLoop::new(table, Arc::new(Mutex::new(registry)), &[]);
         watch.sync_table();
         for checked in watch.checked.values_mut() {
             checked.due_ns = now_ns() + nanoseconds(every);

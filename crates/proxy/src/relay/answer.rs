@@ -370,11 +370,10 @@ impl Relay {
         }
         out.extend_from_slice(b"\r\n");
         out.extend_from_slice(rest);
-        Self::set(
-            core,
-            client,
-            ConnectionKind::TunnelClient(ClientLeg::new(upstream, permit, core.now_ns())),
-        );
+        let of_route = exchange.settings.as_ref().and_then(|settings| settings.idle_timeout);
+        let idle_timeout = self.idle_timeouts.add(of_route);
+        let client_leg = ClientLeg::new(upstream, permit, core.now_ns(), idle_timeout);
+        Self::set(core, client, ConnectionKind::TunnelClient(client_leg));
         let upstream_leg =
             UpstreamLeg { peer: client, bytes: rest.len() as u64, _port: port_of(core, upstream) };
         Self::set(core, upstream, ConnectionKind::TunnelUpstream(upstream_leg));

@@ -187,10 +187,17 @@ impl Relay {
                 }
                 core.leave_unread(data.len() - taken);
             }
-            Err(violation) => {
-                self.abandon_upstream(core, index);
-                self.refuse(core, index, refusal_of_body(violation));
-            }
+            Err(violation) => self.end_body(core, index, refusal_of_body(violation)),
+        }
+    }
+
+    /// Ends a request for its body. Within a response no error can be sent.
+    fn end_body<S: Sys>(&mut self, core: &mut Core<S, Self>, index: u32, why: Refusal) {
+        if self.exchanges.get(index).is_some_and(|exchange| exchange.stage == Stage::Answering) {
+            self.truncate_answer(core, index, (Side::Proxy, why.name()));
+        } else {
+            self.abandon_upstream(core, index);
+            self.refuse(core, index, why);
         }
     }
 
@@ -242,12 +249,7 @@ impl Relay {
         }
         clock.blocked |= full;
         let Some(why) = clock.check(now_ns, bytes, limits) else { return false };
-        if exchange.stage == Stage::Answering {
-            self.truncate_answer(core, index, (Side::Proxy, why.name()));
-        } else {
-            self.abandon_upstream(core, index);
-            self.refuse(core, index, why);
-        }
+        self.end_body(core, index, why);
         true
     }
 }

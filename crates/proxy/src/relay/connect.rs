@@ -131,7 +131,6 @@ impl Relay {
     ) {
         Self::set(core, id, ConnectionKind::RequestUpstream(index, port));
         let now_ns = core.now_ns();
-        let deadline_ns = after(now_ns, self.live.timeouts.connect);
         let config_generation = self.config_generation;
         if let Some(exchange) = self.exchanges.get(index) {
             exchange.upstream = Some(id);
@@ -139,7 +138,7 @@ impl Relay {
             exchange.config_generation = config_generation;
             exchange.connect_ns = now_ns;
             exchange.enter(Stage::Connecting, &self.shared.counters[self.worker]);
-            exchange.deadline_ns = deadline_ns;
+            exchange.deadline_ns = after(now_ns, exchange.connect_timeout(&self.live.timeouts));
         }
     }
 

@@ -14,6 +14,7 @@ use wire::websocket::accept_key;
 use super::body::{refusal_of_body, request_limits};
 use super::context::{RequestContext, for_own_response};
 use super::exchange::{Exchange, RequestInfo};
+use super::waiters::Position;
 use super::{ConnectionKind, Relay, bound};
 use crate::access_log::Side;
 use crate::balance::{Fault, PickContext, PickError, Pool};
@@ -69,6 +70,12 @@ impl Relay {
         let Some(route) = routes.find(host, path_of(request)) else {
             return self.refuse_unrouted(core, request, &context, (Refusal::NoRoute, upgrade));
         };
+        if identity.peer.is_none() && core.is_reset(client) {
+            // The client is gone. Without its address it is not taken for the client of a UNIX socket, and its
+            // request must not reach an upstream.
+            core.reset(client);
+            return Answer::Raw;
+        }
         context.routed(route.settings.as_ref(), || core.random());
         let allowed = routes.allows(route, identity.address(), host, path_of(request));
         let pool = Arc::clone(&route.pool);
@@ -86,11 +93,6 @@ impl Relay {
                 return self.refuse_unrouted(core, request, &context, (why, true));
             }
         };
-        if identity.peer.is_none() && core.is_reset(client) {
-            // The client is gone, and a request without its address must not reach an upstream.
-            core.reset(client);
-            return Answer::Raw;
-        }
         let exchange = self.exchange(core, client, incoming, (pool, context), body);
         let index = self.exchanges.insert(exchange);
         self.counters().exchanges.add(1);
@@ -151,6 +153,7 @@ impl Relay {
             pool,
             permit: None,
             waiting: None,
+            position: Position::default(),
             hash,
             sticky,
             tried: Vec::new(),
@@ -239,7 +242,7 @@ impl Relay {
                 Err(PickError::Down) => return Err(failed.unwrap_or(Refusal::Unreachable)),
             };
             if exchange.waiting.take().is_some() {
-                self.waiters.retain(|waiter| *waiter != index);
+                self.waiters.remove(exchange.position);
             }
             let upstream = Arc::clone(permit.upstream());
             exchange.connection_key = exchange.pool.connection_key(&upstream);
@@ -275,6 +278,7 @@ impl Relay {
             exchange.pool = Arc::clone(pool);
             if let Some(waiting) = &mut exchange.waiting {
                 waiting.move_to(pool);
+                exchange.position = self.waiters.move_to(pool.queue_id(), index, exchange.position);
             }
         }
         Ok(())
@@ -286,7 +290,7 @@ impl Relay {
         if exchange.waiting.is_none() {
             exchange.waiting = exchange.pool.enqueue(self.worker);
             if exchange.waiting.is_some() {
-                self.waiters.push_back(index);
+                exchange.position = self.waiters.push(exchange.pool.queue_id(), index);
             }
             exchange.deadline_ns = after(now_ns, exchange.pool.limits().queue_timeout);
         }
@@ -479,7 +483,7 @@ impl Relay {
         self.counters().exchanges.sub(1);
         self.counters().move_stage(Some(exchange.stage), None);
         if exchange.waiting.is_some() {
-            self.waiters.retain(|waiter| *waiter != index);
+            self.waiters.remove(exchange.position);
         }
         if exchange.buffered_bytes > 0 {
             self.uncount_buffer(exchange.buffered_bytes);

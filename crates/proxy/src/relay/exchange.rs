@@ -8,6 +8,7 @@ use engine::{ConnId, invariant};
 use wire::http::{BodyDecoder, HeadScanner};
 
 use super::body::BodyClock;
+use super::waiters::Position;
 use crate::access_log::PendingEntry;
 use crate::balance::{Permit, Pool, QueueTicket};
 use crate::config::{BodyLimits, Timeouts};
@@ -29,6 +30,8 @@ pub(super) struct Exchange {
     pub(super) pool: Arc<Pool>,
     pub(super) permit: Option<Permit>,
     pub(super) waiting: Option<QueueTicket>,
+    /// Its position among the queued requests of the worker, if it waits.
+    pub(super) position: Position,
     pub(super) hash: u64,
     pub(super) sticky: Option<u64>,
     /// Numbers of the upstreams that have failed it.
@@ -122,6 +125,12 @@ impl Exchange {
     /// The limits of its body, which its route may change.
     pub(super) fn body_limits(&self, all: &BodyLimits) -> BodyLimits {
         self.settings.as_ref().map_or(*all, |settings| settings.bodies(all))
+    }
+
+    /// The time for a connect to its upstream, with TLS.
+    pub(super) fn connect_timeout(&self, all: &Timeouts) -> Duration {
+        let of_route = self.settings.as_ref().and_then(|settings| settings.connect_timeout);
+        of_route.unwrap_or(all.connect)
     }
 
     /// The time for its response, and for each pause in it and in the request's body.

@@ -13,14 +13,15 @@ mod connect;
 mod context;
 mod dispatch;
 mod exchange;
+mod idle_timeouts;
 mod redirect;
 #[cfg(test)]
 #[cfg(feature = "simulation")]
 mod tests;
 mod timeouts;
 mod tunnel;
+mod waiters;
 
-use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
@@ -31,7 +32,9 @@ use wire::websocket::OpCode;
 use self::bound::BoundConnections;
 use self::connect::IdleConnection;
 use self::exchange::Exchanges;
+use self::idle_timeouts::IdleTimeouts;
 use self::tunnel::{ClientLeg, UpstreamLeg};
+use self::waiters::Waiters;
 
 use crate::access_log::Side;
 use crate::access_log::{PendingEntries, PendingEntry};
@@ -127,8 +130,8 @@ pub struct Relay {
     log_entries: PendingEntries,
     drains: Drains,
     clock: timeouts::Clock,
-    /// Queued requests, the oldest first.
-    waiters: VecDeque<u32>,
+    idle_timeouts: IdleTimeouts,
+    waiters: Waiters,
     /// Bytes of buffered request bodies.
     buffered_bytes: usize,
     /// Incremented by each reload: a connection of an older generation is not reused.
@@ -153,7 +156,8 @@ impl Relay {
             log_entries: PendingEntries::default(),
             drains: Drains::default(),
             clock: timeouts::Clock::default(),
-            waiters: VecDeque::new(),
+            idle_timeouts: IdleTimeouts::default(),
+            waiters: Waiters::default(),
             buffered_bytes: 0,
             config_generation: 0,
             source: 0,
@@ -167,7 +171,10 @@ impl Relay {
     }
 
     fn apply_live<S: Sys>(&mut self, core: &mut Core<S, Self>, live: Arc<Live>) {
-        core.set_limits(live.engine_limits());
+        let routes = self.routes.get(&self.shared.table);
+        let of_routes = routes.all().filter_map(|route| route.settings.as_ref()?.idle_timeout?);
+        let longest_idle = self.idle_timeouts.apply(of_routes);
+        core.set_limits(live.engine_limits(longest_idle));
         core.renew_tick();
         core.set_tls(live.tls.clone());
         core.set_plain_listeners(self.shared.plain_listeners);

@@ -1,7 +1,6 @@
 //! Timeouts of the relay: requests that take too long, and tunnels that are idle, half closed or too
 //! old. There is no timer per tunnel: a share of the slots is scanned at intervals.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use engine::{ConnId, Core, Mode, Sys, invariant};
@@ -10,7 +9,6 @@ use super::dispatch::after;
 use super::tunnel::{end_tunnel, idle_ns};
 use super::{ConnectionKind, Relay};
 use crate::access_log::Side;
-use crate::balance::Pool;
 use crate::counters::{EndReason, Refusal, Stage};
 
 /// Interval between checks of requests in progress.
@@ -78,8 +76,9 @@ impl Relay {
     fn lap_ns(&self) -> u64 {
         let timeouts = &self.live.timeouts;
         let (fin, answer) = (Some(timeouts.fin), Some(timeouts.answer));
-        let shortest = [timeouts.idle, timeouts.lifetime, fin, answer];
-        let shortest = shortest.into_iter().flatten().min().unwrap_or(timeouts.fin);
+        let idle = [timeouts.idle, self.idle_timeouts.shortest()];
+        let shortest = idle.into_iter().chain([timeouts.lifetime, fin, answer]);
+        let shortest = shortest.flatten().min().unwrap_or(timeouts.fin);
         let lap = u64::try_from(shortest.as_nanos() / 8).unwrap_or(u64::MAX);
         lap.clamp(LAP_MIN_NS, LAP_MAX_NS)
     }
@@ -93,22 +92,13 @@ impl Relay {
         self.clock.due = due;
     }
 
-    /// Retries queued requests in order, until one of each pool must keep waiting.
+    /// Retries the queued requests of each pool in order, until one must keep waiting.
     fn check_waiters<S: Sys>(&mut self, core: &mut Core<S, Self>) {
-        let mut full: Vec<Arc<Pool>> = Vec::new();
-        let (mut before, mut served) = (self.waiters.len(), false);
-        for index in self.waiters.iter().copied().collect::<Vec<_>>() {
-            let Some(exchange) = self.exchanges.get(index) else { continue };
-            let pool = Arc::clone(&exchange.pool);
-            if full.iter().any(|other| other.shares_queue_with(&pool)) {
-                continue;
-            }
+        let (mut next, mut served) = (self.waiters.first(), false);
+        while let Some((position, index)) = next {
             self.retry(core, index);
-            match self.waiters.len() == before {
-                true => full.push(pool),
-                false => served = true,
-            }
-            before = self.waiters.len();
+            served |= !self.waiters.contains(position);
+            next = self.waiters.after(position);
         }
         if served {
             // There may be a permit for the next one, too, in any worker.
@@ -187,10 +177,11 @@ impl Relay {
         let half =
             [id, upstream_leg].into_iter().any(|leg| core.mode(leg) == Some(Mode::HalfClosed));
         let age_ns = client_leg.age_ns(core.now_ns());
+        let idle = self.idle_timeouts.get(client_leg.idle_timeout, timeouts.idle);
         let longer = |limit: Duration| u128::from(silent) >= limit.as_nanos();
         let why = if half && longer(timeouts.fin) {
             Some(EndReason::Fin)
-        } else if timeouts.idle.is_some_and(longer) {
+        } else if idle.is_some_and(longer) {
             Some(EndReason::Idle)
         } else if timeouts.lifetime.is_some_and(|limit| age_ns >= spread(limit, id)) {
             Some(EndReason::Lifetime)
@@ -224,8 +215,11 @@ fn spread(lifetime: Duration, id: ConnId) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::idle_timeouts::IdleTimeout;
     use super::super::tunnel::ClientLeg;
     use super::*;
+    use std::sync::Arc;
+
     use crate::balance::{Upstream, UpstreamAddress};
 
     #[test]
@@ -248,7 +242,8 @@ mod tests {
         let upstream = Arc::new(Upstream::new(1, "127.0.0.1:80", address, 0));
         for began_ns in (0..2_000_000_000).step_by(9_999_991) {
             let permit = upstream.acquire(1).unwrap();
-            let client_leg = ClientLeg::new(ConnId::from_u64(0), permit, began_ns);
+            let client_leg =
+                ClientLeg::new(ConnId::from_u64(0), permit, began_ns, IdleTimeout::default());
             for real_ns in [0, 1_000_000, 62_500_000, 900_000_000, 7_000_000_000_000_000] {
                 let age_ns = client_leg.age_ns(began_ns + real_ns);
                 assert!(age_ns <= real_ns, "{age_ns} of {real_ns}");

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use engine::{Closed, ConnId, Core, Sent, Sys, invariant};
 
+use super::idle_timeouts::IdleTimeout;
 use super::{ConnectionKind, Relay, TunnelInfo, TunnelPage, TunnelQuery};
 use crate::balance::{Permit, Port};
 use crate::counters::{Counters, EndReason, Phase};
@@ -22,6 +23,7 @@ pub struct ClientLeg {
     pub(super) bytes: u64,
     /// When it was opened, in units of [`AGE_STEP_NS`] of the monotonic clock, rounded up.
     since: u32,
+    pub(super) idle_timeout: IdleTimeout,
     /// Why it is being closed, if it is.
     pub(super) ending: Option<EndReason>,
 }
@@ -36,9 +38,14 @@ pub struct UpstreamLeg {
 }
 
 impl ClientLeg {
-    pub(super) fn new(peer: ConnId, permit: Permit, now_ns: u64) -> ClientLeg {
+    pub(super) fn new(
+        peer: ConnId,
+        permit: Permit,
+        now_ns: u64,
+        idle_timeout: IdleTimeout,
+    ) -> ClientLeg {
         let since = u32::try_from(now_ns.div_ceil(AGE_STEP_NS)).unwrap_or(u32::MAX);
-        ClientLeg { peer, permit, bytes: 0, since, ending: None }
+        ClientLeg { peer, permit, bytes: 0, since, idle_timeout, ending: None }
     }
 
     /// Its age, never overestimated.
@@ -145,6 +152,7 @@ impl Relay {
         down: u64,
         ended: EndReason,
     ) {
+        self.idle_timeouts.remove(client_leg.idle_timeout);
         let counters = self.counters();
         counters.tunnels.sub(1);
         counters.move_phase(Some(Phase::of(client_leg.ending)), None);

@@ -4,19 +4,55 @@
 //! Otherwise `/%61dmin` would pass the list of `/admin`.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::net::IpAddr;
+use std::str::FromStr;
 
 use engine::Network;
 
 /// Maximum number of networks in the lists of a route.
 pub(crate) const NETWORKS_MAX: usize = 4096;
 
-/// Allowed and denied networks. The most specific network that contains an address decides; for an
-/// address in none, whether any network is allowed explicitly.
+/// Clients that a list names.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Clients {
+    /// Those with an address in this network.
+    Of(Network),
+    /// Those of UNIX sockets that have no address: neither a PROXY header nor a trusted proxy gave one.
+    Unix,
+}
+
+impl FromStr for Clients {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "unix:" {
+            return Ok(Clients::Unix);
+        }
+        if text.starts_with("unix") {
+            return Err(format!("invalid value \"{text}\": expected unix: without a path"));
+        }
+        text.parse().map(Clients::Of)
+    }
+}
+
+impl fmt::Display for Clients {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Clients::Of(network) => network.fmt(f),
+            Clients::Unix => f.write_str("unix:"),
+        }
+    }
+}
+
+/// Allowed and denied clients. The most specific network that contains an address decides; for an
+/// client that no rule names, whether any is allowed explicitly.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct AccessList {
     /// The most specific first.
     rules: Vec<(Network, bool)>,
+    /// Whether clients without an address are allowed, if the list names them.
+    unix: Option<bool>,
     denies_others: bool,
 }
 
@@ -24,30 +60,42 @@ impl AccessList {
     /// Creates a list.
     ///
     /// # Errors
-    /// There are too many networks, or one is both allowed and denied.
-    pub fn new(allow: &[Network], deny: &[Network]) -> Result<Self, String> {
+    /// There are too many entries, or one is both allowed and denied.
+    pub fn new(allow: &[Clients], deny: &[Clients]) -> Result<Self, String> {
         if allow.len() + deny.len() > NETWORKS_MAX {
-            return Err(format!("allow and deny have more than {NETWORKS_MAX} networks"));
+            return Err(format!("allow and deny have more than {NETWORKS_MAX} entries"));
         }
-        if let Some(both) = allow.iter().find(|network| deny.contains(network)) {
+        if let Some(both) = allow.iter().find(|clients| deny.contains(clients)) {
             return Err(format!("{both} is in allow and in deny"));
         }
-        let allowed = allow.iter().map(|network| (*network, true));
-        let denied = deny.iter().map(|network| (*network, false));
-        let mut rules: Vec<(Network, bool)> = allowed.chain(denied).collect();
-        rules.sort_by_key(|(network, _)| std::cmp::Reverse(network.prefix_bits()));
-        Ok(AccessList { rules, denies_others: !allow.is_empty() })
+        let allowed = allow.iter().map(|clients| (*clients, true));
+        let denied = deny.iter().map(|clients| (*clients, false));
+        let mut list = AccessList { denies_others: !allow.is_empty(), ..AccessList::default() };
+        for (clients, allowed) in allowed.chain(denied) {
+            match clients {
+                Clients::Of(network) => list.rules.push((network, allowed)),
+                Clients::Unix => list.unix = Some(allowed),
+            }
+        }
+        list.rules.sort_by_key(|(network, _)| std::cmp::Reverse(network.prefix_bits()));
+        Ok(list)
     }
 
     /// Whether every client is allowed.
     pub(crate) fn is_empty(&self) -> bool {
-        self.rules.is_empty()
+        self.rules.is_empty() && self.unix.is_none()
     }
 
-    /// Whether a client is allowed. One without an address is in no network.
+    /// Whether a client is allowed. One without an address is that of a UNIX socket.
     pub(crate) fn allows(&self, client: Option<IpAddr>) -> bool {
-        let of = |client| self.rules.iter().find(|(network, _)| network.contains(client));
-        client.and_then(of).map_or(!self.denies_others, |(_, allowed)| *allowed)
+        let rule = match client {
+            Some(client) => {
+                let rule = self.rules.iter().find(|(network, _)| network.contains(client));
+                rule.map(|(_, allowed)| *allowed)
+            }
+            None => self.unix,
+        };
+        rule.unwrap_or(!self.denies_others)
     }
 }
 
@@ -109,10 +157,10 @@ mod tests {
     use super::*;
 
     fn list(allow: &[&str], deny: &[&str]) -> Result<AccessList, String> {
-        let networks = |list: &[&str]| -> Vec<Network> {
-            list.iter().map(|network| network.parse().unwrap()).collect()
+        let clients = |list: &[&str]| -> Vec<Clients> {
+            list.iter().map(|clients| clients.parse().unwrap()).collect()
         };
-        AccessList::new(&networks(allow), &networks(deny))
+        AccessList::new(&clients(allow), &clients(deny))
     }
 
     #[test]
@@ -148,6 +196,31 @@ mod tests {
         assert!(list(&[], &["10.0.0.0/8"]).unwrap().allows(None));
         assert!(AccessList::default().allows(None));
         assert_eq!(list(&[], &[]).unwrap(), AccessList::default());
+    }
+
+    #[test]
+    fn clients_of_unix_sockets_are_allowed_and_denied_by_name() {
+        let tcp = Some([10, 0, 0, 1].into());
+        for (allow, deny, of_unix, of_tcp) in [
+            (&["unix:"][..], &[][..], true, false),
+            (&["unix:", "10.0.0.0/8"], &[], true, true),
+            (&["10.0.0.0/8"], &["unix:"], false, true),
+            (&[], &["unix:"], false, true),
+            (&["unix:"], &["0.0.0.0/0", "::/0"], true, false),
+        ] {
+            let list = list(allow, deny).unwrap();
+            assert_eq!(
+                (list.allows(None), list.allows(tcp)),
+                (of_unix, of_tcp),
+                "{allow:?} {deny:?}"
+            );
+            assert!(!list.is_empty());
+        }
+        assert_eq!(list(&["unix:"], &["unix:"]).unwrap_err(), "unix: is in allow and in deny");
+        for text in ["unix", "unix:/run/a.sock"] {
+            let error = text.parse::<Clients>().unwrap_err();
+            assert!(error.contains("expected unix: without a path"), "{error}");
+        }
     }
 
     #[test]

@@ -134,7 +134,7 @@ impl Routes {
 }
 
 /// Whether `path` is `prefix` or below it: `/a/b` is below `/a`, `/ab` is not.
-fn is_below(path: &str, prefix: &str) -> bool {
+pub(super) fn is_below(path: &str, prefix: &str) -> bool {
     let Some(rest) = path.strip_prefix(prefix) else { return false };
     rest.is_empty() || prefix.ends_with('/') || rest.starts_with('/')
 }

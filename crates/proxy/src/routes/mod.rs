@@ -6,6 +6,7 @@
 //! route also applies to requests that match it when they are decoded.
 
 mod access;
+mod cookie_scope;
 mod filter;
 mod find;
 mod header_rules;
@@ -15,7 +16,7 @@ mod routes_config;
 mod settings;
 mod table;
 
-pub use self::access::AccessList;
+pub use self::access::{AccessList, Clients};
 pub use self::filter::UpstreamFilter;
 pub use self::find::{Route, Routes};
 pub use self::header_rules::HeaderRule;

@@ -61,6 +61,8 @@ pub struct Registry {
     resolved: BTreeMap<Name, Vec<SocketAddr>>,
     table: Arc<Table>,
     retired: Vec<Retired>,
+    /// Names that are drained with all their addresses, those they get later included, each with its pool.
+    drained: BTreeSet<(Box<str>, Box<str>)>,
     numbers: u32,
 }
 
@@ -69,7 +71,8 @@ impl Registry {
     #[must_use]
     pub fn new(table: Arc<Table>) -> Self {
         let (config, resolved) = (RoutesConfig::default(), BTreeMap::new());
-        Registry { config, resolved, table, retired: Vec::new(), numbers: 0 }
+        let (retired, drained) = (Vec::new(), BTreeSet::new());
+        Registry { config, resolved, table, retired, drained, numbers: 0 }
     }
 
     /// The current configuration.
@@ -258,7 +261,28 @@ impl Registry {
             return Err(self.not_found(filter));
         }
         found.iter().for_each(|upstream| upstream.set_draining(draining, now));
+        if filter.address.is_none() {
+            self.drain_names(filter, draining);
+        }
         Ok(())
+    }
+
+    /// Notes the names that are drained, or no longer.
+    fn drain_names(&mut self, filter: &UpstreamFilter, draining: bool) {
+        let of_pool = |pool: &&PoolConfig| filter.pool.as_ref().is_none_or(|own| *own == pool.name);
+        for pool in self.config.pools.iter().filter(of_pool) {
+            let members = pool.members.iter().map(|member| &member.endpoint);
+            let named =
+                members.filter(|name| filter.upstream.as_ref().is_none_or(|own| own == *name));
+            for name in named {
+                let key = (pool.name.clone(), name.to_string().into());
+                if draining {
+                    self.drained.insert(key);
+                } else {
+                    self.drained.remove(&key);
+                }
+            }
+        }
     }
 
     /// Why no upstream matches.
@@ -292,6 +316,7 @@ impl Registry {
         let mut changed = Changed::default();
         let mut pools = Vec::new();
         let config = std::mem::take(&mut self.config);
+        self.drained.retain(|(pool, name)| is_configured(&config, pool, name));
         for pool in &config.pools {
             let upstreams = self.upstreams_of(pool, &mut known, &mut changed, times);
             let members = upstreams.into_iter().map(|(member, upstream)| {
@@ -355,6 +380,7 @@ impl Registry {
                 return (member, upstream);
             }
             self.numbers += 1;
+            let key = (pool.name.clone(), name.as_str().into());
             let upstream = match known.take_renamed(&pool.name, &address, has) {
                 Some(upstream) => {
                     changed.renamed += 1;
@@ -364,7 +390,9 @@ impl Registry {
                 }
                 None => {
                     changed.added += 1;
-                    Arc::new(Upstream::new(self.numbers, name, address, up_since_ns))
+                    let upstream = Upstream::new(self.numbers, name, address, up_since_ns);
+                    upstream.set_draining(self.drained.contains(&key), now_ns);
+                    Arc::new(upstream)
                 }
             };
             (member, upstream)
@@ -394,7 +422,8 @@ impl Registry {
         }
     }
 
-    /// Returns a removed upstream that is added again while it has tunnels; a drain of it is over.
+    /// Returns a removed upstream that is added again while it has tunnels; a drain of it is over, unless its
+    /// name is drained.
     fn take_retired(
         &mut self,
         pool: &str,
@@ -408,9 +437,15 @@ impl Registry {
         };
         let at = self.retired.iter().position(back)?;
         let upstream = self.retired.swap_remove(at).upstream;
-        upstream.set_draining(false, now_ns);
+        let drained = self.drained.contains(&(pool.into(), name.into()));
+        upstream.set_draining(drained, now_ns);
         Some(upstream)
     }
+}
+
+fn is_configured(config: &RoutesConfig, pool: &str, name: &str) -> bool {
+    let pool = config.pools.iter().find(|known| *known.name == *pool);
+    pool.is_some_and(|pool| pool.members.iter().any(|member| member.endpoint.to_string() == name))
 }
 
 /// The addresses of a name that are used, in a fixed order.

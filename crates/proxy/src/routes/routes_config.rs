@@ -5,6 +5,7 @@ use std::net::Ipv6Addr;
 use std::str::FromStr;
 use std::time::Duration;
 
+use super::cookie_scope;
 use super::settings::RouteSettings;
 use crate::balance::{Balance, Endpoint, Pool, PoolLimits, Sticky};
 use crate::config::Transport;
@@ -218,7 +219,7 @@ impl RoutesConfig {
                 ));
             }
         }
-        Ok(())
+        cookie_scope::check(self)
     }
 
     /// The names and ports of upstreams, which have to be resolved.

@@ -23,10 +23,14 @@ pub struct RouteSettings {
     pub body_min_rate: Option<Option<MinRate>>,
     /// Bytes of each body to receive before an upstream is chosen; `Some(None)` chooses one at once.
     pub body_buffer_bytes: Option<Option<usize>>,
+    /// For a connect to an upstream, with TLS.
+    pub connect_timeout: Option<Duration>,
     /// For an upstream's response to a WebSocket handshake.
     pub handshake_timeout: Option<Duration>,
     /// For an upstream's response to any other request, and for each pause within it.
     pub answer_timeout: Option<Duration>,
+    /// For a tunnel without data in either direction; `Some(None)` disables it.
+    pub idle_timeout: Option<Option<Duration>>,
 }
 
 impl RouteSettings {

@@ -1,7 +1,7 @@
 //! Ends sessions at the application's request, a portion per turn: one identity may have any number
 //! of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use engine::{ConnId, Core, Mode, Sys};
 
@@ -15,11 +15,8 @@ const ENDED_PER_TURN: usize = 256;
 /// identity, so there are never more than sessions.
 pub(super) type Disconnects = BTreeMap<Box<str>, Sessions>;
 
-/// The sessions of one request.
-pub(super) struct Sessions {
-    ids: Vec<ConnId>,
-    reconnect: bool,
-}
+/// The sessions of one request, each with whether its client may reconnect.
+pub(super) type Sessions = Vec<(ConnId, bool)>;
 
 impl ServeHandler {
     /// Ends all sessions that now have these identifiers: of tokens, or of one session by its
@@ -32,10 +29,12 @@ impl ServeHandler {
     ) {
         let named = sid_of(identifiers).and_then(|sid| self.shared.sids.find(&sid));
         let named = named.filter(|id| id.worker() == core.worker());
-        let ids: Vec<ConnId> = self.sessions.find(identifiers).into_iter().chain(named).collect();
-        if !ids.is_empty() {
-            // What is left of an earlier request is part of this one.
-            self.disconnects.insert(identifiers.into(), Sessions { ids, reconnect });
+        let found = self.sessions.find(identifiers).into_iter().chain(named);
+        // What is left of an earlier request is part of this one.
+        let earlier = self.disconnects.remove(identifiers);
+        let sessions = merge(found, reconnect, earlier);
+        if !sessions.is_empty() {
+            self.disconnects.insert(identifiers.into(), sessions);
         }
     }
 
@@ -43,14 +42,13 @@ impl ServeHandler {
     pub(super) fn continue_disconnects<S: Sys>(&mut self, core: &mut Core<S, Self>) -> Option<u64> {
         for _ in 0..ENDED_PER_TURN {
             let mut first = self.disconnects.first_entry()?;
-            let Sessions { ids, reconnect } = first.get_mut();
-            let (id, reconnect) = (ids.pop(), *reconnect);
-            if ids.is_empty() {
+            let session = first.get_mut().pop();
+            if first.get().is_empty() {
                 first.remove();
             }
             // It may have ended since. A stream of events is a raw connection.
-            let is_live = |id: &ConnId| matches!(core.mode(*id), Some(Mode::WebSocket | Mode::Raw));
-            if let Some(id) = id.filter(is_live) {
+            let is_live = |id: ConnId| matches!(core.mode(id), Some(Mode::WebSocket | Mode::Raw));
+            if let Some((id, reconnect)) = session.filter(|(id, _)| is_live(*id)) {
                 self.counters(core.worker()).disconnected.add(1);
                 self.disconnect(core, id, Disconnect::Remote { reconnect });
             }
@@ -59,8 +57,37 @@ impl ServeHandler {
     }
 }
 
+/// The sessions of a request, with what is left of an earlier one with the same identifiers: a client that one
+/// of them forbids to reconnect may not.
+fn merge(
+    found: impl Iterator<Item = ConnId>,
+    reconnect: bool,
+    earlier: Option<Sessions>,
+) -> Sessions {
+    let forbidden: BTreeSet<ConnId> =
+        earlier.into_iter().flatten().filter(|(_, may)| !may).map(|(id, _)| id).collect();
+    found.map(|id| (id, reconnect && !forbidden.contains(&id))).collect()
+}
+
 /// The session id in `{"sid":"…"}`, which names a connection without a token.
 fn sid_of(identifiers: &str) -> Option<String> {
     let value: serde_json::Value = serde_json::from_str(identifiers).ok()?;
     Some(value.get("sid")?.as_str()?.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_later_request_does_not_lift_that_a_client_must_not_reconnect() {
+        let ids = [1, 2, 3].map(ConnId::from_u64);
+        let first = merge(ids.into_iter().take(2), false, None);
+        assert_eq!(first, [(ids[0], false), (ids[1], false)]);
+        // One of them has ended meanwhile, another client has connected.
+        let second = merge(ids.into_iter().skip(1), true, Some(first));
+        assert_eq!(second, [(ids[1], false), (ids[2], true)]);
+        let third = merge(ids.into_iter().skip(1), false, Some(second));
+        assert_eq!(third, [(ids[1], false), (ids[2], false)]);
+    }
 }

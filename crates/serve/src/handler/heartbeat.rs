@@ -24,9 +24,18 @@ pub(crate) struct Heartbeat {
     step: u64,
     /// The next slot of the step after it, if that has begun.
     slot: Option<u32>,
+    /// From when on clients that are silent for the pong timeout are late.
+    judged_from_ns: u64,
 }
 
 impl Heartbeat {
+    /// Gives clients the pong timeout from now on: with the previous interval the last ping may be longer ago
+    /// than the new timeout.
+    pub(super) fn policy_changed(&mut self, now_ns: u64, pong_timeout: Option<Duration>) {
+        let timeout_ns = u64::try_from(pong_timeout.unwrap_or_default().as_nanos());
+        self.judged_from_ns = now_ns.saturating_add(timeout_ns.unwrap_or(u64::MAX));
+    }
+
     /// When the next step is due; it may be past.
     fn next_ns(&self) -> u64 {
         (self.step + 1) * STEP.as_nanos() as u64
@@ -79,11 +88,12 @@ impl ServeHandler {
         let ping = frame(|out| Cable::beat(unix_s, out));
         let comment = frame(|out| Events::beat(unix_s, out));
         let mut heartbeat = std::mem::take(&mut self.heartbeat);
+        let judges = now_ns >= heartbeat.judged_from_ns;
         for slot in heartbeat.portion(now_ns, core.slots(), interval) {
             let Some(id) = core.id_at(slot) else { continue };
             match core.user(id).map_or(SessionProtocol::Http, Session::protocol) {
                 SessionProtocol::Cable => drop(core.send_urgent(id, &ping)),
-                SessionProtocol::CableExt => self.beat_extended(core, id, &ping),
+                SessionProtocol::CableExt => self.beat_extended(core, id, &ping, judges),
                 SessionProtocol::Events => drop(core.send_urgent(id, &comment)),
                 SessionProtocol::Http | SessionProtocol::Echo | SessionProtocol::Topic => {}
             }
@@ -92,12 +102,18 @@ impl ServeHandler {
         Some(self.heartbeat.next_ns())
     }
 
-    /// Pings a client of the extended protocol, or ends its session if it was silent for longer than
-    /// the pong timeout.
-    fn beat_extended<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, ping: &SharedFrame) {
+    /// Pings a client of the extended protocol, or ends its session if `judges` and it was silent for longer
+    /// than the pong timeout.
+    fn beat_extended<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        id: ConnId,
+        ping: &SharedFrame,
+        judges: bool,
+    ) {
         let silent_ns = core.idle_at_least_ns(id).unwrap_or(0);
         let late = |timeout: Duration| u128::from(silent_ns) >= timeout.as_nanos();
-        if self.policy.channels.pong_timeout.is_some_and(late) && core.is_open(id) {
+        if judges && self.policy.channels.pong_timeout.is_some_and(late) && core.is_open(id) {
             self.counters(core.worker()).no_pong.add(1);
             return self.disconnect(core, id, Disconnect::NoPong);
         }
@@ -150,6 +166,31 @@ mod tests {
                     let least = gaps.min().unwrap_or(INTERVAL);
                     assert!(least + step >= INTERVAL, "slot {slot} waited {least:?}");
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn another_interval_causes_no_burst_and_no_long_gap() {
+        let slots = 2_000;
+        for (before, after) in [(3, 10), (10, 3), (3, 2), (2, 3), (60, 1)] {
+            let (before, after) = (Duration::from_secs(before), Duration::from_secs(after));
+            for changed in [61_000, 61_007, 61_490].map(Duration::from_millis) {
+                let (mut heartbeat, mut now) = (Heartbeat::default(), Duration::ZERO);
+                let mut last = vec![Duration::ZERO; slots as usize];
+                while now < changed + 3 * after {
+                    now += STEP;
+                    let interval = if now < changed { before } else { after };
+                    let mut beats = 0;
+                    while let Some(slot) = heartbeat.due(now.as_nanos() as u64, slots, interval) {
+                        let gap = now - std::mem::replace(&mut last[slot as usize], now);
+                        assert!(gap <= before + after + STEP, "{before:?} {after:?}: {gap:?}");
+                        beats += 1;
+                    }
+                    let share = f64::from(slots) * STEP.as_secs_f64() / interval.as_secs_f64();
+                    assert!(f64::from(beats) <= 2.0 * share + 2.0, "{before:?} {after:?}: {beats}");
+                }
+                assert!(last.iter().all(|last| now - *last <= after + STEP));
             }
         }
     }

@@ -194,7 +194,7 @@ impl ServeHandler {
         self.topics.publish(core, publication, encode).is_ok()
     }
 
-    /// Retries publications that were refused.
+    /// Retries publications that were refused, a portion per turn.
     fn retry_publications<S: Sys>(&mut self, core: &mut Core<S, Self>) {
         let due = self.retry_queue.take_due(core.now_ns());
         if due.is_empty() {
@@ -207,8 +207,7 @@ impl ServeHandler {
                 self.counters(core.worker()).published.add(1);
                 core.resume(id);
             } else {
-                // It was queued before, so there is room for it.
-                self.retry_queue.push(core.now_ns(), id, publication);
+                self.retry_queue.push_again(id, publication);
             }
         }
         self.retry_queue.attempted(core.now_ns(), delivered);
@@ -330,6 +329,7 @@ impl Handler for ServeHandler {
             }
             Post::Policy(policy) => {
                 self.policy = policy;
+                self.heartbeat.policy_changed(core.now_ns(), self.policy.channels.pong_timeout);
                 self.set_limits(core);
                 core.set_tls(self.policy.tls.clone());
             }

@@ -1,5 +1,8 @@
-//! The comparison: each figure before and after, its confidence interval if there is one, and whether it
-//! regressed more than allowed.
+//! The comparison: each figure before and after, its confidence interval if there is one, and the verdict.
+//!
+//! A regression is *established* if the whole 95 % interval lies beyond the allowed one, and excluded if
+//! the whole interval lies within it. Between the two it is undecided, and more runs would narrow the
+//! interval.
 
 use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;
@@ -9,12 +12,26 @@ use serde::Serialize;
 
 use super::interval::{self, Means};
 use super::run::{Figure, Side};
+use super::{exact, text};
 use crate::units;
 
-/// Allowed regression as a share, for all figures or for one.
+/// Allowed regression if `--max-regression` does not say.
+const ALLOWED: f64 = 0.05;
+/// One-sided probability below which a rise of errors is not chance: that of a 95 % interval.
+const CHANCE: f64 = 0.025;
+
+/// What `--max-regression` may name.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum Subject {
+    All,
+    Figure(Figure),
+    Errors,
+}
+
+/// Allowed regression as a share, for all figures or for one; for errors in percentage points.
 #[derive(Clone, Debug)]
 pub(super) struct Tolerance {
-    figure: Option<Figure>,
+    subject: Subject,
     share: f64,
 }
 
@@ -23,62 +40,98 @@ impl FromStr for Tolerance {
 
     fn from_str(text: &str) -> Result<Tolerance, String> {
         let Some((name, share)) = text.split_once('=') else {
-            return Ok(Tolerance { figure: None, share: units::percent(text)? });
+            return Ok(Tolerance { subject: Subject::All, share: units::percent(text)? });
         };
         let figure = Figure::ALL.into_iter().find(|figure| figure.name() == name.trim());
-        let known = || Figure::ALL.map(Figure::name).join(", ");
-        let figure = figure
-            .ok_or_else(|| format!("unknown figure {name:?}: expected one of {}", known()))?;
-        Ok(Tolerance { figure: Some(figure), share: units::percent(share.trim())? })
+        let subject = match figure {
+            Some(figure) => Subject::Figure(figure),
+            None if name.trim() == "errors" => Subject::Errors,
+            None => {
+                let known = Figure::ALL.map(Figure::name).join(", ");
+                return Err(format!("unknown figure {name:?}: expected one of {known}, errors"));
+            }
+        };
+        Ok(Tolerance { subject, share: units::percent(share.trim())? })
     }
 }
 
 /// The data behind an interval.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
-enum Basis {
+pub(super) enum Basis {
     Runs,
-    Seconds,
     /// No interval, only the difference.
     None,
 }
 
+/// What is known about a regression beyond the allowed one.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Verdict {
+    /// Established.
+    Worse,
+    /// Excluded.
+    NotWorse,
+    /// The interval contains the allowed regression.
+    Undecided,
+    /// Without an interval, and not named by `--max-regression`.
+    NotJudged,
+}
+
+impl Verdict {
+    /// The verdict of an interval of the change towards worse.
+    fn of((low, high): (f64, f64), allowed: f64) -> Verdict {
+        match () {
+            () if low > allowed => Verdict::Worse,
+            () if high <= allowed => Verdict::NotWorse,
+            () => Verdict::Undecided,
+        }
+    }
+}
+
 #[derive(Serialize, Debug)]
-struct Row {
-    figure: &'static str,
-    unit: &'static str,
-    before: f64,
-    after: f64,
-    /// `after ÷ before − 1`; null if the first run has no value.
-    change: Option<f64>,
+pub(super) struct Row {
+    pub(super) figure: &'static str,
+    pub(super) unit: &'static str,
+    /// Means over the runs.
+    pub(super) before: f64,
+    pub(super) after: f64,
+    /// `after ÷ before − 1`; null if the first has no value.
+    pub(super) change: Option<f64>,
     /// 95 % interval of the change.
-    interval: Option<(f64, f64)>,
-    basis: Basis,
+    pub(super) interval: Option<(f64, f64)>,
+    pub(super) basis: Basis,
     /// Allowed regression; null if the figure is not judged.
     allowed: Option<f64>,
+    pub(super) verdict: Verdict,
     worse: bool,
 }
 
+/// Errors of all runs of each side: what went wrong, of all that was due.
 #[derive(Serialize, Debug)]
-struct Errors {
-    before: (u64, u64),
-    after: (u64, u64),
-    /// 95 % interval of the difference of the shares.
-    interval: Option<(f64, f64)>,
+pub(super) struct Errors {
+    pub(super) before: (u64, u64),
+    pub(super) after: (u64, u64),
+    /// 95 % interval of the difference of the mean shares of the runs.
+    pub(super) interval: Option<(f64, f64)>,
+    /// Probability of as many errors by chance, if the share did not rise and errors were independent.
+    pub(super) probability: f64,
+    pub(super) verdict: Verdict,
     worse: bool,
 }
 
-/// The comparison of two runs.
+/// The comparison of two runs, or of several of each.
 #[derive(Serialize, Debug)]
 pub(super) struct Comparison {
-    before: String,
-    after: String,
+    pub(super) before: String,
+    pub(super) after: String,
     of: &'static str,
-    runs: (usize, usize),
-    figures: Vec<Row>,
-    errors: Errors,
+    pub(super) runs: (usize, usize),
+    pub(super) figures: Vec<Row>,
+    /// Null if nothing was due.
+    pub(super) errors: Option<Errors>,
     regressed: bool,
-    notes: Vec<String>,
+    pub(super) notes: Vec<String>,
 }
 
 impl Comparison {
@@ -89,32 +142,45 @@ impl Comparison {
             .into_iter()
             .filter_map(|figure| Row::new(figure, before, after, tolerance(figure, allowed)));
         let figures: Vec<Row> = rows.collect();
-        let errors = Errors::new(before.errors(), after.errors());
-        if figures.is_empty() && errors.interval.is_none() {
+        let errors = Errors::new(&before.errors(), &after.errors(), allowed);
+        if figures.is_empty() && errors.is_none() {
             bail!("{} and {} have no figures in common", before.name(), after.name());
         }
-        let regressed = errors.worse || figures.iter().any(|row| row.worse);
-        let mut notes = before.notes();
-        notes.extend(after.notes());
-        Ok(Comparison {
+        let mut comparison = Comparison {
             before: before.name(),
             after: after.name(),
             of: before.kind().json_name(),
             runs: (before.count(), after.count()),
             figures,
             errors,
-            regressed,
-            notes,
-        })
+            regressed: false,
+            notes: before.notes(),
+        };
+        comparison.notes.extend(after.notes());
+        let regressed = comparison.verdicts().any(|(_, verdict)| verdict == Verdict::Worse);
+        comparison.regressed = regressed;
+        Ok(comparison)
     }
 
     pub(super) fn regressed(&self) -> bool {
         self.regressed
     }
 
-    /// Returns whether none of the figures could be judged; errors always can.
-    pub(super) fn is_undecided(&self) -> bool {
-        !self.figures.is_empty() && self.figures.iter().all(|row| row.allowed.is_none())
+    /// Returns whether no figure and no errors could be judged.
+    pub(super) fn is_not_judged(&self) -> bool {
+        self.verdicts().all(|(_, verdict)| verdict == Verdict::NotJudged)
+    }
+
+    /// Returns each figure and `errors` with the verdict.
+    pub(super) fn verdicts(&self) -> impl Iterator<Item = (&'static str, Verdict)> {
+        let figures = self.figures.iter().map(|row| (row.figure, row.verdict));
+        figures.chain(self.errors.iter().map(|errors| ("errors", errors.verdict)))
+    }
+}
+
+impl Display for Comparison {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        text::write(f, self)
     }
 }
 
@@ -125,44 +191,34 @@ struct Allowed {
     by_name: bool,
 }
 
-/// The last value given for a figure counts; a value for the figure overrides one for all.
+/// The last value given for a subject counts.
+fn given(subject: Subject, allowed: &[Tolerance]) -> Option<f64> {
+    allowed.iter().rev().find(|one| one.subject == subject).map(|one| one.share)
+}
+
+/// A value for the figure overrides one for all.
 fn tolerance(figure: Figure, allowed: &[Tolerance]) -> Allowed {
-    let of = |wanted| allowed.iter().rev().find(move |one| one.figure == wanted);
-    let by_name = of(Some(figure));
-    let share = by_name.or(of(None)).map_or(0.05, |found| found.share);
+    let by_name = given(Subject::Figure(figure), allowed);
+    let share = by_name.or(given(Subject::All, allowed)).unwrap_or(ALLOWED);
     Allowed { share, by_name: by_name.is_some() }
 }
 
 impl Row {
     fn new(figure: Figure, before: &Side, after: &Side, allowed: Allowed) -> Option<Row> {
-        let (a, b) = (before.of(figure), after.of(figure));
-        let (mut from, mut to) = (mean(&a)?, mean(&b)?);
-        let of_runs = Means::of(&a).zip(Means::of(&b));
-        let of_seconds = || {
-            let (a, b) = (before.seconds(figure), after.seconds(figure));
-            Means::of_seconds(&a).zip(Means::of_seconds(&b))
-        };
-        let (means, basis) = match of_runs {
-            Some(means) => (Some(means), Basis::Runs),
-            None => match of_seconds() {
-                Some(means) => (Some(means), Basis::Seconds),
-                None => (None, Basis::None),
-            },
-        };
-        if let Some((a, b)) = means.filter(|_| basis == Basis::Seconds) {
-            // Shown, judged and bounded by the same estimator: a run's percentile is not the mean of the
-            // percentiles of its seconds.
-            (from, to) = (a.mean, b.mean);
-        }
-        let interval = means.filter(|(a, _)| a.mean > 0.0).map(|(a, b)| {
-            let (low, high) = interval::difference(a, b);
-            (low / a.mean, high / a.mean)
-        });
+        let (a, b) = (before.of(figure)?, after.of(figure)?);
+        let (from, to) = (mean(&a)?, mean(&b)?);
         let change = (from > 0.0).then(|| to / from - 1.0);
-        let basis = if interval.is_some() { basis } else { Basis::None };
-        let judged = figure.is_judged() && (basis != Basis::None || allowed.by_name);
-        let change_of = Change { change, interval, basis };
-        let worse = judged && change_of.is_worse(figure, allowed.share);
+        let means = Means::of(&a).zip(Means::of(&b));
+        let interval = means.and_then(|(a, b)| interval::change(a, b));
+        let towards_worse = |(low, high): (f64, f64)| match figure.more_is_better() {
+            true => (-high, -low),
+            false => (low, high),
+        };
+        // Without an interval the difference alone is judged, if that was asked for.
+        let judged = interval.or(change.filter(|_| allowed.by_name).map(|change| (change, change)));
+        let verdict = judged
+            .filter(|_| figure.is_judged())
+            .map_or(Verdict::NotJudged, |range| Verdict::of(towards_worse(range), allowed.share));
         Some(Row {
             figure: figure.name(),
             unit: figure.unit(),
@@ -170,126 +226,51 @@ impl Row {
             after: to,
             change,
             interval,
-            basis,
-            allowed: judged.then_some(allowed.share),
-            worse,
+            basis: if interval.is_some() { Basis::Runs } else { Basis::None },
+            allowed: (verdict != Verdict::NotJudged).then_some(allowed.share),
+            verdict,
+            worse: verdict == Verdict::Worse,
         })
     }
 }
 
-/// The change of a figure and its interval.
-struct Change {
-    change: Option<f64>,
-    interval: Option<(f64, f64)>,
-    basis: Basis,
-}
-
-impl Change {
-    /// Returns whether the figure is worse than allowed and, with several runs, significantly worse at all.
-    /// The seconds of one run do not show how much runs differ, so there the whole interval must exceed
-    /// the allowance.
-    fn is_worse(&self, figure: Figure, allowed: f64) -> bool {
-        let towards_worse = |change: f64| if figure.more_is_better() { -change } else { change };
-        let beyond = self.change.is_some_and(|change| towards_worse(change) > allowed);
-        let bound = if self.basis == Basis::Seconds { allowed } else { 0.0 };
-        let surely = self
-            .interval
-            .is_none_or(|(low, high)| towards_worse(low).min(towards_worse(high)) > bound);
-        beyond && surely
-    }
-}
-
 impl Errors {
-    fn new(before: (u64, u64), after: (u64, u64)) -> Errors {
-        let interval = interval::of_shares(before, after);
-        Errors { before, after, interval, worse: interval.is_some_and(|(low, _)| low > 0.0) }
+    fn new(before: &[(u64, u64)], after: &[(u64, u64)], allowed: &[Tolerance]) -> Option<Errors> {
+        let sum = |runs: &[(u64, u64)]| {
+            runs.iter().fold((0_u64, 0_u64), |(bad, all), (more, of)| {
+                (bad.saturating_add(*more), all.saturating_add(*of))
+            })
+        };
+        let (a, b) = (sum(before), sum(after));
+        if a.1 == 0 || b.1 == 0 {
+            return None;
+        }
+        let probability = exact::probability(a, b);
+        let means = Means::of_shares(before).zip(Means::of_shares(after));
+        let interval = means.map(|(a, b)| interval::difference(a, b));
+        let rise = b.0 as f64 / b.1 as f64 - a.0 as f64 / a.1 as f64;
+        let named = given(Subject::Errors, allowed);
+        let verdict = match (interval, named) {
+            // Errors are rare and their shares no normal distribution: what the interval says of a rise has
+            // to hold for the counts, too.
+            (Some(range), _) => match Verdict::of(range, named.unwrap_or(0.0)) {
+                Verdict::Worse if probability > CHANCE => Verdict::Undecided,
+                verdict => verdict,
+            },
+            (None, Some(allowed)) => Verdict::of((rise, rise), allowed),
+            (None, None) => {
+                let allowed = given(Subject::All, allowed).unwrap_or(ALLOWED);
+                // One stall makes many errors, so counts of one run do not establish a rise. One as large
+                // as a regression of the rate that is not allowed is none that may pass.
+                let lost = rise > allowed && probability <= CHANCE;
+                if lost { Verdict::Worse } else { Verdict::NotJudged }
+            }
+        };
+        let worse = verdict == Verdict::Worse;
+        Some(Errors { before: a, after: b, interval, probability, verdict, worse })
     }
 }
 
 fn mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
-}
-
-impl Display for Comparison {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        writeln!(f, "A  {}\nB  {}", self.before, self.after)?;
-        writeln!(
-            f,
-            "{:<9}  {:>12}  {:>12}  {:>9}  {:<22}",
-            "", "A", "B", "change", "95 % interval"
-        )?;
-        for row in &self.figures {
-            writeln!(
-                f,
-                "{:<9}  {:>12}  {:>12}  {:>9}  {:<22}{}",
-                row.figure,
-                format!("{:.3} {}", row.before, row.unit),
-                format!("{:.3} {}", row.after, row.unit),
-                row.change.map_or("-".to_owned(), signed),
-                row.shown_interval(),
-                if row.worse { "  WORSE" } else { "" },
-            )?;
-        }
-        let Errors { before, after, interval, worse } = &self.errors;
-        let range = interval
-            .map_or("-".to_owned(), |(low, high)| format!("{} … {}", points(low), points(high)));
-        let count = |(bad, all): &(u64, u64)| format!("{bad}/{all}");
-        let marked = if *worse { "  WORSE" } else { "" };
-        let (a, b) = (count(before), count(after));
-        writeln!(f, "{:<9}  {a:>12}  {b:>12}  {:>9}  {range:<22}{marked}", "errors", "")?;
-        self.notes.iter().try_for_each(|note| writeln!(f, "note       {note}"))?;
-        writeln!(f, "\n{}", self.explained())?;
-        let regressed =
-            if self.regressed { "WORSE than allowed" } else { "not worse than allowed" };
-        if self.is_undecided() && !self.regressed {
-            return writeln!(f, "Not judged");
-        }
-        writeln!(f, "B is {regressed}")
-    }
-}
-
-impl Comparison {
-    /// Returns a short description of the intervals.
-    fn explained(&self) -> String {
-        let has = |basis| self.figures.iter().any(|row| row.basis == basis);
-        let mut text = Vec::new();
-        if has(Basis::Runs) {
-            let (a, b) = self.runs;
-            text.push(format!("Intervals: Welch's t over {a} and {b} runs."));
-        }
-        if has(Basis::Seconds) {
-            text.push(
-                "Intervals marked *: Welch's t over batches of seconds of one run each (for percentiles: \
-                 those of each second). They hold for these two runs only; for more, give several \
-                 runs: A1.json,A2.json B1.json,B2.json."
-                    .to_owned(),
-            );
-        }
-        if has(Basis::None) {
-            text.push(
-                "A figure without an interval has unknown confidence: it is shown, and judged only if \
-                 --max-regression names it."
-                    .to_owned(),
-            );
-        }
-        text.push("Errors: Newcombe's interval of the difference of proportions.".to_owned());
-        text.join("\n")
-    }
-}
-
-impl Row {
-    fn shown_interval(&self) -> String {
-        let mark = if self.basis == Basis::Seconds { " *" } else { "" };
-        let shown = |(low, high)| format!("{} … {}{mark}", signed(low), signed(high));
-        self.interval.map_or("-".to_owned(), shown)
-    }
-}
-
-fn signed(share: f64) -> String {
-    format!("{:+.1} %", share * 100.0)
-}
-
-/// Formats percentage points.
-fn points(share: f64) -> String {
-    format!("{:+.3} pt", share * 100.0)
 }

@@ -1,10 +1,11 @@
-//! One side of a comparison: the figures of one run, or of several repetitions, from their JSON.
+//! One side of a comparison: the figures of one run, or of several repetitions, from their result files.
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
-use serde_json::Value;
+use anyhow::{Result, anyhow, bail};
+use load::{Latency, Outcome};
 
+use super::settings::Settings;
 use crate::commands::plan::read_json;
 
 /// The kind of a run; only runs of the same kind are compared.
@@ -13,6 +14,7 @@ pub(super) enum Kind {
     Requests,
     Echo,
     Broadcast,
+    Churn,
     Held,
 }
 
@@ -77,43 +79,31 @@ impl Figure {
         self != Figure::Max
     }
 
-    fn of(self, run: &Run) -> Option<f64> {
-        let value = &run.value;
-        let latency = |key: &str| run.kind.latency(value)[key].as_f64();
+    fn of(self, kind: Kind, outcome: &Outcome) -> Option<f64> {
+        let latency = |pick: fn(&Latency) -> f64| kind.latency(outcome).map(pick);
+        let watched = outcome.watched.as_ref();
         match self {
-            Figure::Rate => run.rate(),
-            Figure::P50 => latency("p50_ms"),
-            Figure::P90 => latency("p90_ms"),
-            Figure::P99 => latency("p99_ms"),
-            Figure::P999 => latency("p999_ms"),
-            Figure::Max => latency("max_ms"),
-            Figure::Connecting => value["connections"]["per_second"].as_f64(),
-            Figure::Memory => value["watched"]["rss_bytes_per_connection"].as_f64(),
-            Figure::Cpu => value["watched"]["cpu_ms_per_1000_messages"].as_f64(),
-        }
-    }
-
-    /// Returns the key of this figure in a sample of one second.
-    fn of_second(self) -> Option<&'static str> {
-        match self {
-            Figure::P50 => Some("p50_ms"),
-            Figure::P99 => Some("p99_ms"),
-            _ => None,
+            Figure::Rate => kind.rate(outcome),
+            Figure::P50 => latency(|latency| latency.p50_ms),
+            Figure::P90 => latency(|latency| latency.p90_ms),
+            Figure::P99 => latency(|latency| latency.p99_ms),
+            Figure::P999 => latency(|latency| latency.p999_ms),
+            Figure::Max => latency(|latency| latency.max_ms),
+            Figure::Connecting => outcome.connections.per_second,
+            Figure::Memory => watched?.rss_bytes_per_connection(),
+            Figure::Cpu => watched?.cpu_ms_per_1000_messages(),
         }
     }
 }
 
 impl Kind {
-    fn of(value: &Value) -> Option<Kind> {
-        if value["requests"]["ok"].is_u64() {
-            return Some(Kind::Requests);
-        }
-        let is_ours = value["connections"]["requested"].is_u64() && value["held"].is_boolean();
-        match (is_ours, value["echo"].is_object(), value["broadcast"].is_object()) {
-            (false, ..) => None,
-            (true, true, _) => Some(Kind::Echo),
-            (true, false, true) => Some(Kind::Broadcast),
-            (true, false, false) => Some(Kind::Held),
+    fn of(outcome: &Outcome) -> Kind {
+        match outcome {
+            Outcome { requests: Some(_), .. } => Kind::Requests,
+            Outcome { echo: Some(_), .. } => Kind::Echo,
+            Outcome { churn: Some(_), .. } => Kind::Churn,
+            Outcome { broadcast: Some(_), .. } => Kind::Broadcast,
+            _ => Kind::Held,
         }
     }
 
@@ -122,6 +112,7 @@ impl Kind {
             Kind::Requests => "requests",
             Kind::Echo => "echo messages",
             Kind::Broadcast => "publications",
+            Kind::Churn => "churn of subscriptions",
             Kind::Held => "held connections",
         }
     }
@@ -135,29 +126,58 @@ impl Kind {
         }
     }
 
-    /// Returns the phases that count.
-    fn phases(self) -> &'static [&'static str] {
+    fn latency(self, outcome: &Outcome) -> Option<&Latency> {
         match self {
-            Kind::Requests => &["requests"],
-            Kind::Echo => &["echo"],
-            Kind::Broadcast => &["fanout", "broadcast"],
-            Kind::Held => &["hold"],
+            Kind::Requests | Kind::Echo => outcome.latency.as_ref(),
+            Kind::Broadcast => outcome.broadcast.as_ref()?.latency.as_ref(),
+            Kind::Churn => outcome.churn.as_ref()?.latency.as_ref(),
+            Kind::Held => outcome.heartbeats.as_ref()?.latency.as_ref(),
         }
     }
 
-    fn latency(self, value: &Value) -> &Value {
+    /// Returns whether anything was answered, received or, where nothing is sent, opened.
+    fn is_answered(self, outcome: &Outcome) -> bool {
+        let received = match self {
+            Kind::Requests => outcome.requests.map(|of| of.answered),
+            Kind::Echo => outcome.echo.as_ref().map(|of| of.received),
+            Kind::Broadcast => outcome.broadcast.as_ref().map(|of| of.received),
+            Kind::Churn => outcome.churn.as_ref().map(|of| of.received),
+            Kind::Held => outcome.connections.opened.or(outcome.connections.open),
+        };
+        received.is_some_and(|received| received > 0)
+    }
+
+    /// Good answers per second, or publications.
+    fn rate(self, outcome: &Outcome) -> Option<f64> {
+        let rate = outcome.good_rate();
         match self {
-            Kind::Requests | Kind::Echo => &value["latency"],
-            Kind::Broadcast => &value["broadcast"]["latency"],
-            Kind::Held => &value["heartbeats"]["latency"],
+            Kind::Requests => rate.or_else(|| {
+                let seconds = outcome.seconds.filter(|seconds| *seconds > 0.0)?;
+                Some(outcome.requests?.ok as f64 / seconds)
+            }),
+            // Version 1 recorded only how many were sent.
+            Kind::Echo if outcome.version < 2 => outcome.generator.as_ref()?.messages_per_second(),
+            Kind::Echo | Kind::Broadcast | Kind::Churn => rate,
+            Kind::Held => None,
         }
     }
 }
 
+/// A run, as far as it is compared.
+#[derive(Debug)]
 struct Run {
     file: String,
     kind: Kind,
-    value: Value,
+    settings: Settings,
+    /// In the order of [`Figure::ALL`]; `None`: not measured.
+    figures: [Option<f64>; Figure::ALL.len()],
+    /// What went wrong, of all that was due.
+    errors: (u64, u64),
+    answered: bool,
+    /// Whether it was interrupted; `None`: the file does not say.
+    interrupted: Option<bool>,
+    /// Why its generator was saturated; `None`: the file does not say.
+    saturated: Option<Option<String>>,
 }
 
 impl Run {
@@ -167,110 +187,51 @@ impl Run {
         if value["verdict"].is_string() {
             bail!("{file} is a result of `standfast prove`: expected a result of `standfast load`");
         }
-        let Some(kind) = Kind::of(&value) else {
-            bail!("{file} is not a result of `standfast load`: create one with --json FILE");
-        };
-        Ok(Run { file, kind, value })
-    }
-
-    /// As asked for: how many a run of requests opened is the server's doing.
-    fn connections(&self) -> Option<u64> {
-        let users = self.value["users"].as_u64();
-        users.or(self.value["connections"]["requested"].as_u64())
-    }
-
-    /// The name of its file or of ours, wherever it lay; `None` of a run without one.
-    fn scenario(&self) -> Option<&str> {
-        Path::new(self.value["scenario"].as_str()?).file_name()?.to_str()
-    }
-
-    /// When it sent.
-    fn pace(&self) -> String {
-        let pace = &self.value["pace"];
-        let open = pace["model"] == "open";
-        match (pace["rate"].as_f64(), pace["stages"].is_array()) {
-            (Some(rate), _) => format!("at {rate} per second"),
-            (None, true) if open => format!("with rate stages {}", pace["stages"]),
-            (None, true) => format!("with connection stages {}", pace["stages"]),
-            (None, false) => "a closed loop".to_owned(),
+        if value["rounds"].is_array() {
+            bail!("{file} has several rounds: expected the results of one round");
         }
+        let outcome = Outcome::read(value).map_err(|why| {
+            anyhow!("{file} is not a result of `standfast load`, written by --json FILE: {why}")
+        })?;
+        let kind = Kind::of(&outcome);
+        let generator = outcome.generator.as_ref();
+        Ok(Run {
+            file,
+            kind,
+            settings: Settings::of(kind, &outcome),
+            figures: Figure::ALL.map(|figure| figure.of(kind, &outcome)),
+            errors: (outcome.error_count(), outcome.due_count()),
+            answered: kind.is_answered(&outcome),
+            // Files of version 1 recorded it for scenarios only.
+            interrupted: (outcome.version >= 2 || outcome.interrupted)
+                .then_some(outcome.interrupted),
+            saturated: generator.map(|generator| generator.saturated().map(Into::into)),
+        })
     }
 
-    /// What it asked for. The host may be another: that is what one compares.
-    fn paths(&self) -> String {
-        let urls = self.value["target"].as_array().map(Vec::as_slice).unwrap_or_default();
-        let urls = urls.iter().filter_map(Value::as_str).map(|url| {
-            let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
-            let path = rest.find(['/', '?']).and_then(|at| rest.get(at..)).unwrap_or("/");
-            format!("{scheme} {path}")
-        });
-        format!("on {}", urls.collect::<Vec<_>>().join(", "))
+    /// Returns why the figures of the run mean nothing beside others, if that is known.
+    fn unfit(&self) -> Option<String> {
+        if self.interrupted == Some(true) {
+            return Some(format!("the run of {} was interrupted", self.file));
+        }
+        let why = self.saturated.as_ref()?.as_ref()?;
+        Some(format!(
+            "the generator of {} was saturated ({why}), so its figures are not those of the server",
+            self.file
+        ))
     }
 
-    /// Whatever a second of this run brought: answers per second.
-    fn rate(&self) -> Option<f64> {
-        match self.kind {
-            Kind::Requests => self.value["per_second"].as_f64(),
-            Kind::Echo => self.value["generator"]["messages_per_second"].as_f64(),
-            Kind::Broadcast => self.value["broadcast"]["reached_rate"].as_f64(),
-            Kind::Held => None,
-        }
-    }
-
-    /// Those that went wrong, of all.
-    fn errors(&self) -> (u64, u64) {
-        let value = &self.value;
-        let count = |section: &str, key: &str| value[section][key].as_u64().unwrap_or(0);
-        match self.kind {
-            Kind::Requests => {
-                let bad = count("requests", "failed") + count("requests", "unsent");
-                (bad, bad + count("requests", "ok"))
-            }
-            Kind::Echo => {
-                let wrong = ["unsent", "lost", "duplicated", "reordered", "corrupted", "late"];
-                let asked = count("echo", "sent") + count("echo", "unsent");
-                (wrong.iter().map(|key| count("echo", key)).sum(), asked)
-            }
-            Kind::Broadcast => {
-                let wrong = ["lost", "duplicated", "reordered", "corrupted", "late"];
-                let wrong = wrong.iter().map(|key| count("broadcast", key)).sum();
-                (wrong, count("broadcast", "expected"))
-            }
-            Kind::Held => {
-                let open = count("connections", "open");
-                let all = count("connections", "requested");
-                (all.saturating_sub(open), all)
-            }
-        }
-    }
-
-    /// A figure second by second, without the first, in which all begins. The last is whole: a run's
-    /// JSON leaves out what is less than a second.
-    fn seconds(&self, figure: Figure) -> Vec<f64> {
-        let samples = self.value["samples"].as_array().map(Vec::as_slice).unwrap_or_default();
-        let phases = self.kind.phases();
-        let during =
-            |sample: &&Value| sample["phase"].as_str().is_some_and(|phase| phases.contains(&phase));
-        let samples: Vec<&Value> = samples.iter().filter(during).collect();
-        if let Some(key) = figure.of_second() {
-            let inner = samples.get(1..).unwrap_or_default();
-            return inner.iter().filter_map(|sample| sample[key].as_f64()).collect();
-        }
-        if figure != Figure::Rate {
-            return Vec::new();
-        }
-        let total =
-            |sample: &Value| sample["received"].as_f64().zip(sample["elapsed_seconds"].as_f64());
-        let pairs = samples.windows(2).filter_map(|pair| {
-            let [before, after] = pair else { return None };
-            let ((count, second), (later, then)) = (total(before)?, total(after)?);
-            Some((later - count) / (then - second).max(1e-3))
-        });
-        pairs.collect()
+    /// Returns what the file should say and does not.
+    fn unknown(&self) -> Vec<String> {
+        let interrupted = self.interrupted.is_none().then_some("whether it was interrupted");
+        let saturated = self.saturated.is_none().then_some("whether its generator was saturated");
+        let others = interrupted.into_iter().chain(saturated).map(str::to_owned);
+        self.settings.unknown().chain(others).collect()
     }
 }
 
 /// One run, or several that are the same.
+#[derive(Debug)]
 pub(super) struct Side {
     runs: Vec<Run>,
     kind: Kind,
@@ -278,17 +239,24 @@ pub(super) struct Side {
 
 impl Side {
     /// # Errors
-    /// A file that is none of ours, or runs that are not like each other.
+    /// A file that is none of ours, or runs that are not repetitions of each other.
     pub(super) fn read(files: &[PathBuf]) -> Result<Side> {
+        for (number, file) in files.iter().enumerate() {
+            if files.iter().take(number).any(|other| other == file) {
+                bail!("{} is given twice: each file is one run", file.display());
+            }
+        }
         let runs: Vec<Run> = files.iter().map(|file| Run::read(file)).collect::<Result<_>>()?;
         let Some(first) = runs.first() else { bail!("missing file name") };
         let kind = first.kind;
         for other in &runs {
-            if let Some(why) = differ(first, other) {
+            let why = first.settings.differences(&other.settings);
+            if !why.is_empty() {
                 bail!(
-                    "{} and {} are not repetitions of the same run: {why}",
+                    "{} and {} are not repetitions of the same run: {}",
                     first.file,
-                    other.file
+                    other.file,
+                    why.join("; ")
                 );
             }
         }
@@ -303,60 +271,45 @@ impl Side {
         self.kind
     }
 
-    /// Why the two are not the same measurement.
+    /// Returns why the two are not compared: runs without a meaning of their own, or with other settings.
+    /// Nothing answered after the change is a result, nothing before it no basis.
     pub(super) fn differs_from(&self, other: &Side) -> Option<String> {
-        differ(self.runs.first()?, other.runs.first()?)
+        let unfit = self.runs.iter().chain(&other.runs).find_map(Run::unfit);
+        let differences = || {
+            let (one, other) = (self.runs.first()?, other.runs.first()?);
+            let all = one.settings.differences(&other.settings);
+            (!all.is_empty()).then(|| all.join("; "))
+        };
+        let dead = || {
+            let dead = self.runs.iter().find(|run| !run.answered)?;
+            Some(format!("nothing was answered in the run of {}", dead.file))
+        };
+        unfit.or_else(differences).or_else(dead)
     }
 
     pub(super) fn count(&self) -> usize {
         self.runs.len()
     }
 
-    /// A figure of each run.
-    pub(super) fn of(&self, figure: Figure) -> Vec<f64> {
-        self.runs.iter().filter_map(|run| figure.of(run)).collect()
+    /// A figure of each run; `None` if one did not measure it.
+    pub(super) fn of(&self, figure: Figure) -> Option<Vec<f64>> {
+        let at = Figure::ALL.iter().position(|one| *one == figure)?;
+        self.runs.iter().map(|run| *run.figures.get(at)?).collect()
     }
 
-    /// A figure of each second of all runs.
-    pub(super) fn seconds(&self, figure: Figure) -> Vec<f64> {
-        self.runs.iter().flat_map(|run| run.seconds(figure)).collect()
+    /// What went wrong in each run, of all that was due.
+    pub(super) fn errors(&self) -> Vec<(u64, u64)> {
+        self.runs.iter().map(|run| run.errors).collect()
     }
 
-    pub(super) fn errors(&self) -> (u64, u64) {
-        let each = self.runs.iter().map(Run::errors);
-        each.fold((0, 0), |(bad, all), (more, of)| (bad + more, all + of))
-    }
-
-    /// What whoever trusts the figures should know.
+    /// What a reader of the figures should know.
     pub(super) fn notes(&self) -> Vec<String> {
-        let saturated = self.runs.iter().filter_map(|run| {
-            let why = load::saturated(&run.value)?;
-            Some(format!("{}: the generator was saturated: {why}", run.file))
+        let notes = self.runs.iter().filter_map(|run| {
+            let unknown = run.unknown();
+            (!unknown.is_empty()).then(|| {
+                format!("{} does not record: {}. They may differ", run.file, unknown.join(", "))
+            })
         });
-        saturated.collect()
+        notes.collect()
     }
-}
-
-fn differ(one: &Run, other: &Run) -> Option<String> {
-    if one.kind != other.kind {
-        return Some(format!("one is of {}, the other of {}", one.kind.name(), other.kind.name()));
-    }
-    if let Some((some, others)) = one.connections().zip(other.connections())
-        && some != others
-    {
-        return Some(format!("one is of {some} connections, the other of {others}"));
-    }
-    if one.scenario() != other.scenario() {
-        let name = |run: &Run| run.scenario().map_or("of a URL".to_owned(), |s| format!("of {s}"));
-        return Some(format!("one is {}, the other {}", name(one), name(other)));
-    }
-    // Runs of a version that did not write these down may be anything.
-    for (key, what) in [("pace", Run::pace as fn(&Run) -> String), ("target", Run::paths)] {
-        let (some, others) = (what(one), what(other));
-        let known = !one.value[key].is_null() && !other.value[key].is_null();
-        if known && some != others {
-            return Some(format!("one is {some}, the other {others}"));
-        }
-    }
-    None
 }

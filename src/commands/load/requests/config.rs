@@ -35,6 +35,11 @@ pub(in crate::commands::load) fn is_meant(urls: &[String]) -> bool {
     urls.first().is_some_and(|url| has_scheme(url, &WEB) || has_scheme(url, &TCP))
 }
 
+/// Returns whether the requests are of HTTP.
+pub(in crate::commands::load) fn is_http(urls: &[String]) -> bool {
+    urls.first().is_some_and(|url| has_scheme(url, &WEB))
+}
+
 fn has_scheme(url: &str, schemes: &[&str]) -> bool {
     let scheme = url.split_once("://").map(|(scheme, _)| scheme);
     scheme.is_some_and(|scheme| schemes.iter().any(|one| scheme.eq_ignore_ascii_case(one)))
@@ -46,7 +51,7 @@ fn has_scheme(url: &str, schemes: &[&str]) -> bool {
 /// Invalid or conflicting flags.
 pub(in crate::commands::load) fn plan(args: &Args) -> Result<Plan> {
     let urls = destinations::urls(args)?;
-    let web = urls.first().is_some_and(|url| has_scheme(url, &WEB));
+    let web = is_http(&urls);
     let ways = destinations::ways(args)?;
     let parse = |url: &String| if web { ways.web(url) } else { ways.tcp(url) };
     let endpoints = urls.iter().map(parse).collect::<Result<Vec<_>, _>>();
@@ -54,7 +59,7 @@ pub(in crate::commands::load) fn plan(args: &Args) -> Result<Plan> {
     args.tls.set(&mut endpoints)?;
     destinations::check_sources(args, &endpoints)?;
     let expect = if web { None } else { Some(expect(args)?) };
-    let sent = if web { http(args, &endpoints)? } else { raw(args, &endpoints)? };
+    let sent = if web { http(args, &endpoints) } else { raw(args, &endpoints)? };
     let accepted = match args.requests.accept.as_slice() {
         [] => Accepted::Below400,
         statuses => Accepted::Only(statuses.iter().cloned().flatten().collect()),
@@ -92,11 +97,8 @@ fn requests(args: &Args, endpoints: Vec<Endpoint>) -> Requests {
     }
 }
 
-fn http(args: &Args, endpoints: &[Endpoint]) -> Result<Vec<Request>> {
+fn http(args: &Args, endpoints: &[Endpoint]) -> Vec<Request> {
     let flags = &args.requests;
-    if flags.expect.is_some() || flags.expect_regex.is_some() || flags.expect_length.is_some() {
-        bail!("--expect, --expect-regex and --expect-length need a tcp:// or tls:// URL");
-    }
     let body = flags.data.as_ref().map(|Bytes(data)| &data[..]);
     let method = method(args);
     let numbered = (0..=u8::MAX).zip(endpoints);
@@ -112,7 +114,7 @@ fn http(args: &Args, endpoints: &[Endpoint]) -> Result<Vec<Request>> {
         let request = Request::to(number, endpoint, &http);
         if flags.http10 { request.as_http10() } else { request }
     };
-    Ok(numbered.map(request).collect())
+    numbered.map(request).collect()
 }
 
 fn method(args: &Args) -> &str {
@@ -122,16 +124,6 @@ fn method(args: &Args) -> &str {
 
 fn raw(args: &Args, endpoints: &[Endpoint]) -> Result<Vec<Request>> {
     let flags = &args.requests;
-    let web = [
-        (flags.method.is_some(), "--method"),
-        (!args.header.is_empty(), "--header"),
-        (flags.redirects > 0, "--redirects"),
-        (flags.http10, "--http1.0"),
-        (!flags.accept.is_empty(), "--accept"),
-    ];
-    if let Some((_, flag)) = web.iter().find(|(given, _)| *given) {
-        bail!("{flag} needs an http:// or https:// URL");
-    }
     let Some(Bytes(data)) = &flags.data else {
         bail!("missing --data: tcp:// needs the bytes to send, such as --data 'PING\\r\\n'");
     };
@@ -183,20 +175,24 @@ fn expect(args: &Args) -> Result<Expect> {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
+    use clap::{CommandFactory, FromArgMatches};
     use load::Route;
 
     use super::*;
+    use crate::commands::load::modes;
 
-    #[derive(Parser)]
+    #[derive(clap::Parser)]
     struct Command {
         #[command(flatten)]
-        args: Args,
+        _args: Args,
     }
 
     fn read(line: &str) -> Result<Plan> {
         let words = std::iter::once("load").chain(line.split(' '));
-        plan(&Command::try_parse_from(words)?.args)
+        let matches = Command::command().try_get_matches_from(words)?;
+        let args = Args::from_arg_matches(&matches)?;
+        modes::check(&matches, modes::of(&args))?;
+        plan(&args)
     }
 
     #[test]

@@ -1,10 +1,7 @@
-//! The flags of `standfast load` for requests only, and the check that flags fit the kind of target.
+//! The flags of `standfast load` for requests only.
 
 use std::ops::RangeInclusive;
 
-use anyhow::{Result, bail};
-use clap::ArgMatches;
-use clap::parser::ValueSource;
 use load::stages::Stage;
 
 use crate::commands::load::flags::{Bytes, content, stage};
@@ -70,73 +67,6 @@ pub(crate) struct Flags {
     pub(super) http10: bool,
 }
 
-/// Flags that do not apply to requests, by their names in [`crate::commands::load::Args`].
-const OF_SOCKETS: [&str; 31] = [
-    "connect",
-    "in_flight",
-    "retry",
-    "backoff",
-    "reconnect",
-    "hold",
-    "heartbeat",
-    "echo",
-    "size",
-    "message",
-    "binary",
-    "answer",
-    "think",
-    "messages",
-    "messages_per_connection",
-    "fanout",
-    "publishers",
-    "publish_url",
-    "publish_by_socket",
-    "publish_key",
-    "publish_header",
-    "topic",
-    "publish_body",
-    "late_after",
-    "channel",
-    "churn",
-    "cable_extended",
-    "subprotocol",
-    "compression",
-    "compress_above",
-    "control",
-];
-
-/// Flags that do not apply to WebSockets.
-const OF_REQUESTS: [&str; 12] = [
-    "requests",
-    "method",
-    "data",
-    "rates",
-    "new_connections",
-    "pipeline",
-    "redirects",
-    "accept",
-    "expect",
-    "expect_regex",
-    "expect_length",
-    "http1.0",
-];
-
-/// Checks that every flag given applies to these URLs.
-///
-/// # Errors
-/// Names the flag and the URLs that it applies to.
-pub(in crate::commands::load) fn check(flags: &ArgMatches, requests: bool) -> Result<()> {
-    let (strange, where_to) = match requests {
-        true => (&OF_SOCKETS[..], "ws://, wss:// and cable:// URLs"),
-        false => (&OF_REQUESTS[..], "http://, https://, tcp:// and tls:// URLs"),
-    };
-    let given = |id: &&&str| flags.value_source(id) == Some(ValueSource::CommandLine);
-    if let Some(id) = strange.iter().find(given) {
-        bail!("--{} is for {where_to}", id.replace('_', "-"));
-    }
-    Ok(())
-}
-
 fn method(text: &str) -> Result<String, String> {
     let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     let usable = !text.is_empty() && text.bytes().all(token);
@@ -185,45 +115,7 @@ fn hex(high: u8, low: u8) -> Result<u8, String> {
 
 #[cfg(test)]
 mod tests {
-    use clap::{Command, CommandFactory};
-
     use super::*;
-    use crate::commands::load::Args;
-
-    #[derive(clap::Parser)]
-    struct Cli {
-        #[command(flatten)]
-        #[allow(dead_code, reason = "the tests read its matches")]
-        args: Args,
-    }
-
-    #[test]
-    fn every_flag_in_the_lists_exists() {
-        let command: Command = Cli::command();
-        for id in OF_SOCKETS.iter().chain(&OF_REQUESTS) {
-            assert!(command.get_arguments().any(|arg| arg.get_id() == id), "{id}");
-        }
-        let own: Vec<_> = command
-            .get_arguments()
-            .filter(|arg| arg.get_help_heading() == Some(HEADING))
-            .map(|arg| arg.get_id().to_string())
-            .collect();
-        assert_eq!(own, OF_REQUESTS);
-    }
-
-    #[test]
-    fn a_flag_that_does_not_apply_is_named() {
-        let of = |line: &str, requests| {
-            let words = std::iter::once("load").chain(line.split(' '));
-            check(&Cli::command().try_get_matches_from(words).unwrap(), requests)
-        };
-        let error = of("http://a --hold 1s", true).unwrap_err().to_string();
-        assert!(error.contains("--hold is for ws://"), "{error}");
-        let error = of("ws://a --pipeline 2", false).unwrap_err().to_string();
-        assert!(error.contains("--pipeline is for http://"), "{error}");
-        assert!(of("http://a --requests 5 --rate 1k", true).is_ok());
-        assert!(of("ws://a --hold 5s --rate 1k", false).is_ok());
-    }
 
     #[test]
     fn escapes_are_expanded() {

@@ -10,7 +10,7 @@ use load::requests::{Fixed, Http1, Part, Tcp, drive_requests};
 use load::{Outcome, Row, RunConfig};
 
 use self::config::Plan;
-pub(super) use self::config::{is_meant, plan};
+pub(super) use self::config::{is_http, is_meant, plan};
 use super::settings;
 
 impl Plan {

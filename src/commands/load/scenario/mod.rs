@@ -17,35 +17,17 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
-use clap::ArgMatches;
-use clap::parser::ValueSource;
 
+pub(crate) use self::run::clock;
+#[cfg(test)]
+pub(super) use self::run::configured;
 pub(super) use self::run::run;
-use super::flags::Args;
 use crate::output;
 
 /// Built-in scenarios by name.
 const BUILT_IN: [(&str, &str); 2] = [
     ("go-stress-http", include_str!("../../../../scenarios/go-stress-http.toml")),
     ("thor-echo", include_str!("../../../../scenarios/thor-echo.toml")),
-];
-
-/// Flags that can be combined with a scenario; the others are keys of the file or do not apply.
-const ALLOWED_FLAGS: [&str; 14] = [
-    "urls",
-    "target",
-    "connections",
-    "duration",
-    "warm_up",
-    "json",
-    "csv",
-    "metrics",
-    "metrics_key",
-    "html",
-    "threshold",
-    "watch_pid",
-    "plain",
-    "force",
 ];
 
 /// Flags of `standfast load init`.
@@ -73,17 +55,6 @@ pub(super) fn built_in_names() -> impl Iterator<Item = &'static str> + Clone {
     BUILT_IN.iter().map(|(name, _)| *name)
 }
 
-/// Rejects flags that need a scenario.
-///
-/// # Errors
-/// `--target` without a scenario.
-pub(super) fn check_without_scenario(args: &Args) -> Result<()> {
-    if args.target.is_some() {
-        bail!("--target is for scenarios: standfast load FILE.toml --target URL");
-    }
-    Ok(())
-}
-
 /// Writes a commented example scenario; never overwrites a file.
 ///
 /// # Errors
@@ -106,22 +77,6 @@ pub(super) fn init(args: &InitArgs) -> Result<ExitCode> {
         "wrote {shown}: start standfast serve, then run standfast load {shown}\n"
     ))?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// # Errors
-/// A flag that cannot be combined with a scenario.
-fn check(flags: &ArgMatches) -> Result<()> {
-    let ids = flags.ids().map(clap::Id::as_str);
-    let mut given = ids.filter(|id| {
-        // clap also lists groups of flags, under the names of their types.
-        let is_flag = flags.try_get_raw(id).is_ok() && !id.starts_with(char::is_uppercase);
-        is_flag && flags.value_source(id) == Some(ValueSource::CommandLine)
-    });
-    let Some(rejected) = given.find(|id| !ALLOWED_FLAGS.contains(id)) else { return Ok(()) };
-    let flag = rejected.replace('_', "-");
-    bail!(
-        "--{flag} cannot be combined with a scenario: set it in the file (docs/load/scenarios.md)"
-    )
 }
 
 /// Returns the text of the file or of the built-in scenario, and its folder.

@@ -28,15 +28,8 @@ pub(in crate::commands::load) fn run(
     flags: &ArgMatches,
     mut interrupted: impl FnMut(Duration) -> bool,
 ) -> Result<ExitCode> {
-    super::check(flags)?;
     let name = args.urls.first().map(String::as_str).unwrap_or_default();
-    let is_given = |id| flags.value_source(id) == Some(clap::parser::ValueSource::CommandLine);
-    let overrides = Overrides {
-        target: args.target.clone(),
-        users: is_given("connections").then_some(args.connections),
-        duration: args.duration,
-        warm_up: is_given("warm_up").then_some(args.warm_up),
-    };
+    let overrides = overrides(args, flags);
     let (text, folder) = super::text(name)?;
     if let Some((args, flags)) = super::sockets::read(&text, name, flags)? {
         return crate::commands::load::run(&args, &flags);
@@ -72,8 +65,29 @@ pub(in crate::commands::load) fn run(
     measure::report(args, files, &document.to_string(), &document, (&outcomes, &whole))
 }
 
+/// Returns what flags change in the file.
+fn overrides(args: &Args, flags: &ArgMatches) -> Overrides {
+    let is_given = |id| flags.value_source(id) == Some(clap::parser::ValueSource::CommandLine);
+    Overrides {
+        target: args.target.clone(),
+        users: is_given("connections").then_some(args.connections),
+        duration: args.duration,
+        warm_up: is_given("warm_up").then_some(args.warm_up),
+    }
+}
+
+/// Returns the configuration of the first round as text.
+#[cfg(test)]
+pub(in crate::commands::load) fn configured(args: &Args, flags: &ArgMatches) -> Result<String> {
+    let name = args.urls.first().map(String::as_str).unwrap_or_default();
+    let (text, folder) = super::text(name)?;
+    let overrides = overrides(args, flags);
+    let experiment = Experiment::parse(&text, name, &folder, &overrides)?;
+    Ok(format!("{:?} {:?} {}", experiment.rounds, overrides, args.force))
+}
+
 /// Reads the clocks, for `{{now_ms}}` and the expiry of cookies.
-fn clock() -> Clock {
+pub(crate) fn clock() -> Clock {
     // Measurements use the engine's clock; the time of day only appears in requests.
     #[allow(clippy::disallowed_methods, reason = "only the system knows the time of day")]
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();

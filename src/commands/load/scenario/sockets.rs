@@ -7,9 +7,9 @@ use clap::{ArgMatches, Args as _, Command, FromArgMatches};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::ALLOWED_FLAGS;
 use super::tables::Doc;
 use crate::commands::load::flags::Args;
+use crate::commands::load::modes;
 use crate::settings::nearest;
 
 /// Returns the file as a parsed command line; `None` if it has no `[load]`.
@@ -50,12 +50,12 @@ fn words(
 ) -> Result<Vec<String>> {
     let is_given = |id: &str| {
         let id = if id == "urls" { "target" } else { id };
-        ALLOWED_FLAGS.contains(&id) && flags.value_source(id) == Some(ValueSource::CommandLine)
+        modes::uses(modes::SCENARIO, id) && flags.value_source(id) == Some(ValueSource::CommandLine)
     };
     let mut words = Vec::new();
+    let known = || command.get_arguments().map(|argument| argument.get_id().as_str());
     for (key, value) in values {
         let name: &str = key.as_ref();
-        let known = || command.get_arguments().map(|argument| argument.get_id().as_str());
         if !known().any(|known| known == name) {
             let near = nearest(name, known());
             let near = near.map(|near| format!("; did you mean {near}?")).unwrap_or_default();
@@ -65,7 +65,7 @@ fn words(
             words.extend(each(doc, name, value)?);
         }
     }
-    for &id in ALLOWED_FLAGS.iter().filter(|id| **id != "urls" && is_given(id)) {
+    for id in known().filter(|id| *id != "urls" && is_given(id)) {
         let values = flags.get_raw(id).into_iter().flatten();
         let values = values.map(|value| value.to_string_lossy().into_owned());
         words.extend(

@@ -18,14 +18,13 @@ use engine::{ConnId, Core, Sys};
 use wire::websocket::OpCode;
 
 use self::publish_counters::PublishCounters;
-use crate::delivery::publication;
+use crate::Fanout;
+use crate::delivery::checker::{Checker, Expected};
 use crate::delivery::subscription::{State, Subscription, Verdict};
-use crate::delivery::window::Delivery;
-use crate::outcome::metrics::{Metrics, WorkerMetrics};
+use crate::outcome::metrics::Metrics;
 use crate::transport::cable_client::CableChannel;
 use crate::workload::client::Client;
 use crate::workload::pacer::Pacer;
-use crate::{Fanout, Series};
 
 /// The most subscriptions of a connection.
 const SUBSCRIPTIONS: usize = 4;
@@ -52,6 +51,7 @@ pub(crate) struct ChurnOrder {
 /// One worker's connections.
 pub(crate) struct Churn {
     order: ChurnOrder,
+    checker: Checker,
     channels: Arc<[CableChannel]>,
     pacer: Pacer,
     steps: u64,
@@ -91,8 +91,17 @@ impl Churn {
         let (nth, of) = order.turn;
         let pacer = Pacer::new(core.now_ns(), order.rate, order.part, order.whole);
         let pacer = pacer.shifted(nth, of);
-        let due = VecDeque::new();
-        Churn { order, channels, pacer, steps: 0, subscriptions, members, due, stopping: false }
+        Churn {
+            checker: Checker::new(order.grace_ns),
+            order,
+            channels,
+            pacer,
+            steps: 0,
+            subscriptions,
+            members,
+            due: VecDeque::new(),
+            stopping: false,
+        }
     }
 
     /// Handles a message; returns false if it is for [`crate::transport::cable_client::CableClients`].
@@ -101,7 +110,7 @@ impl Churn {
         core: &mut Core<S, Client>,
         id: ConnId,
         data: &[u8],
-        metrics: &WorkerMetrics,
+        metrics: &Metrics,
     ) -> bool {
         let slot = id.slot();
         if data.starts_with(PING) || self.subscriptions(slot).is_empty() {
@@ -131,16 +140,21 @@ impl Churn {
         match message {
             Some(Message::Confirm { identifier }) => match at(&identifier) {
                 Some(at) => self.confirmed(slot, at, metrics),
-                None => metrics.counts.churn_unexpected.add(1),
+                None => metrics.counts.delivery.unexpected.add(1),
             },
             Some(Message::Data { identifier, .. }) => match at(&identifier) {
                 Some(at) => self.published(core, slot, at, data, metrics),
-                None => metrics.counts.churn_unexpected.add(1),
+                None => metrics.counts.delivery.unexpected.add(1),
             },
-            Some(Message::Reject { .. }) => metrics.counts.churn_unexpected.add(1),
+            Some(Message::Reject { .. }) => metrics.counts.delivery.unexpected.add(1),
             _ => return false,
         }
         true
+    }
+
+    /// Passes on the rest of the times.
+    pub(crate) fn flush_rest(&mut self, metrics: &Metrics) {
+        self.checker.flush_rest(metrics);
     }
 
     /// Forgets a connection that has ended: nothing is expected at it.
@@ -178,6 +192,17 @@ impl Churn {
         metrics: &Metrics,
     ) -> Option<u64> {
         let now_ns = core.now_ns();
+        let flush_ns = self.checker.flush(metrics, now_ns);
+        let due_ns = self.turn_due(core, now_ns, metrics);
+        [flush_ns, due_ns].into_iter().flatten().min()
+    }
+
+    fn turn_due<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Client>,
+        now_ns: u64,
+        metrics: &Metrics,
+    ) -> Option<u64> {
         while let Some(&(at_ns, slot, at)) = self.due.front()
             && at_ns <= now_ns
         {
@@ -187,6 +212,7 @@ impl Churn {
         let next_ns = self.due.front().map(|(at_ns, ..)| *at_ns);
         if self.stopping {
             if next_ns.is_none() && metrics.judged().is_none() {
+                self.checker.flush_rest(metrics);
                 metrics.set_judged(Vec::new());
             }
             return next_ns;
@@ -278,7 +304,7 @@ impl Churn {
             return invariant::broken("a member of the churn has subscriptions");
         };
         if !matches!(subscription.state, State::Subscribing { .. }) {
-            return metrics.counts.churn_unexpected.add(1);
+            return metrics.counts.delivery.unexpected.add(1);
         }
         metrics.counts.churn_begun.add(1);
         if let Some(before) = subscription.confirm(counters.begun_now(subscription.channel)) {
@@ -293,31 +319,25 @@ impl Churn {
         slot: u32,
         at: usize,
         data: &[u8],
-        metrics: &WorkerMetrics,
+        metrics: &Metrics,
     ) {
         let (now_ns, grace_ns) = (core.clock_ns(), self.order.grace_ns);
-        let counts = &metrics.counts;
-        let Some(text) = publication::find(data) else { return counts.publications_foreign.add(1) };
-        let Some(publication) = publication::parse(text) else { return counts.corrupted.add(1) };
-        let Some(subscription) = self.subscription(slot, at) else {
+        let one = self.subscriptions.get_mut(slot as usize).and_then(Option::as_mut);
+        let Some(subscription) = one.and_then(|all| all.get_mut(at)) else {
             return invariant::broken("a member of the churn has subscriptions");
         };
-        let own = Some(subscription.channel)
-            == publication.publisher.checked_sub(Fanout::FIRST_PUBLISHER);
-        let seen = own.then(|| subscription.receive(&publication, now_ns, grace_ns)).flatten();
-        match seen {
-            None => return counts.churn_unexpected.add(1),
-            Some(Delivery::Duplicate) => return counts.publications_duplicated.add(1),
-            Some(Delivery::Stale) => return counts.publications_stale.add(1),
-            Some(Delivery::Reordered) => counts.publications_reordered.add(1),
-            Some(Delivery::InOrder) => {}
+        let channel = Fanout::FIRST_PUBLISHER + subscription.channel;
+        let counts = &metrics.counts.delivery;
+        let expected = &mut *subscription;
+        let first = self.checker.check(counts, data, now_ns, move |publication| {
+            match publication.publisher == channel {
+                true => expected.expects(publication, now_ns, grace_ns),
+                false => Expected::Unexpected,
+            }
+        });
+        if let Some(number) = first {
+            subscription.received(number);
         }
-        counts.publications.add(1);
-        let took_ns = now_ns.saturating_sub(publication.published_ns);
-        if took_ns > grace_ns {
-            counts.publications_late.add(1);
-        }
-        metrics.record(Series::Broadcast, took_ns);
     }
 
     fn subscribe<S: Sys>(

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde_json::Value;
 
-/// The counters of all streams of a churn.
+/// The counters of all streams of a churn. Each has one publisher and at most one publication in flight,
+/// so that its publications are ordered.
 pub(crate) struct PublishCounters {
     streams: Vec<Stream>,
 }
@@ -31,14 +32,6 @@ impl PublishCounters {
 
     pub(crate) fn streams(&self) -> usize {
         self.streams.len()
-    }
-
-    /// The stream of publication `number` of a publisher. Each stream has one publisher, so that its
-    /// publications are ordered.
-    pub(crate) fn stream(&self, publisher: u32, publishers: u32, number: u64) -> usize {
-        let own = (self.streams.len() as u64).saturating_sub(u64::from(publisher));
-        let own = own.div_ceil(u64::from(publishers.max(1))).max(1);
-        (u64::from(publisher) + number % own * u64::from(publishers)) as usize
     }
 
     /// The name of a stream as JSON.
@@ -80,17 +73,6 @@ impl PublishCounters {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn each_stream_has_one_publisher_and_takes_turns() {
-        let names: Vec<String> = (0..7).map(|n| format!("s{n}")).collect();
-        let counters = PublishCounters::new(&names);
-        assert_eq!((counters.name(3), counters.streams()), ("\"s3\"", 7));
-        let of = |publisher| (0..8).map(|n| counters.stream(publisher, 3, n)).collect::<Vec<_>>();
-        assert_eq!(of(0), [0, 3, 6, 0, 3, 6, 0, 3]);
-        assert_eq!(of(1), [1, 4, 1, 4, 1, 4, 1, 4]);
-        assert_eq!(of(2), [2, 5, 2, 5, 2, 5, 2, 5]);
-    }
 
     #[test]
     fn rejected_publication_has_begun_and_is_not_accepted() {

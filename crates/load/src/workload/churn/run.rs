@@ -12,7 +12,7 @@ use crate::outcome::metrics::{Metrics, Snapshot};
 use crate::workload::churn::ChurnOrder;
 use crate::workload::churn::publish_counters::PublishCounters;
 use crate::workload::client::Order;
-use crate::workload::fanout::publisher::{PublishStats, Publisher, PublisherConfig};
+use crate::workload::fanout::publisher::Publishers;
 use crate::workload::fanout::reached_rate;
 use crate::{Churn, Fanout, Published, Recorder};
 
@@ -27,8 +27,7 @@ pub(crate) struct ChurnRun {
     /// Workers that take part.
     busy: Vec<usize>,
     phase: Phase,
-    publishers: Vec<Publisher>,
-    began_ns: u64,
+    publishers: Option<Publishers>,
 }
 
 #[derive(Copy, Clone, PartialEq, Eq)]
@@ -68,8 +67,7 @@ impl ChurnRun {
             remote: remote.clone(),
             busy,
             phase: Phase::Begun,
-            publishers: Vec::new(),
-            began_ns: 0,
+            publishers: None,
         }
     }
 
@@ -86,9 +84,11 @@ impl ChurnRun {
         };
         match self.phase {
             Phase::Begun if all(&|metrics| metrics.expects(Fanout::FIRST_PUBLISHER)) => {
-                self.publish(now_ns)?;
+                let counters = Some(Arc::clone(&self.counters));
+                let publishers = Publishers::start(&self.fanout, &self.remote, &[], counters)?;
+                (self.publishers, self.phase) = (Some(publishers), Phase::Publishing);
             }
-            Phase::Publishing if self.publishers.iter().all(Publisher::is_done) => {
+            Phase::Publishing if self.publishers.as_ref().is_none_or(Publishers::is_done) => {
                 self.stop(now_ns);
             }
             Phase::Stopping { until_ns }
@@ -101,28 +101,12 @@ impl ChurnRun {
         Ok(self.phase == Phase::Over)
     }
 
-    fn publish(&mut self, now_ns: u64) -> io::Result<()> {
-        self.began_ns = now_ns;
-        let publishers = (0..self.fanout.publishers).map(|index| {
-            let (remote, counters) = (self.remote.clone(), Some(Arc::clone(&self.counters)));
-            let place =
-                PublisherConfig { index, remote, worker: 0, nth: 0, begin_ns: now_ns, counters };
-            Publisher::start(&self.fanout, place)
-        });
-        self.publishers = publishers.collect::<io::Result<_>>()?;
-        self.phase = Phase::Publishing;
-        Ok(())
-    }
-
     /// Stops publishing and tells the workers to judge.
     pub(crate) fn stop(&mut self, now_ns: u64) {
         if matches!(self.phase, Phase::Stopping { .. } | Phase::Over) {
             return;
         }
-        for publisher in &mut self.publishers {
-            publisher.stop();
-            publisher.join();
-        }
+        self.publishers.iter_mut().for_each(Publishers::stop);
         for &worker in &self.busy {
             post_order(&self.remote, worker, Order::StopChurn);
         }
@@ -131,15 +115,13 @@ impl ChurnRun {
     }
 
     pub(crate) fn progress(&self) -> Published {
-        Publisher::progress(&self.publishers)
+        self.publishers.as_ref().map(Publishers::progress).unwrap_or_default()
     }
 
     pub(crate) fn summary(&self, counts: &Snapshot, recorder: &Recorder) -> ChurnSummary {
-        let mut stats = PublishStats::default();
-        for publisher in &self.publishers {
-            stats.merge(publisher.stats());
-        }
-        let took_ns = stats.last_sent_ns.saturating_sub(self.began_ns);
+        let stats = self.publishers.as_ref().map(Publishers::stats).unwrap_or_default();
+        let began_ns = self.publishers.as_ref().map_or(0, |publishers| publishers.began_ns);
+        let took_ns = stats.last_sent_ns.saturating_sub(began_ns);
         let rate = self.fanout.rate as f64;
         let reached = reached_rate(rate, stats.sent, took_ns);
         let streams = self.counters.streams() as u64;

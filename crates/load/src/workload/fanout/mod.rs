@@ -9,14 +9,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine::Remote;
+use engine::sys::process;
 
-use self::publisher::{PublishStats, Publisher, PublisherConfig};
+use self::publisher::Publishers;
 use crate::delivery::checker::keep_worst;
 use crate::delivery::spread::{Spread, Times};
 use crate::outcome::metrics::{Metrics, Snapshot};
 use crate::outcome::sections::FanoutSummary;
 use crate::workload::client::Order;
-use crate::{Fanout, Publish, Published, Series};
+use crate::{Fanout, Published, Series};
 
 /// How often arrival times are collected from the workers.
 const GATHER_NS: u64 = 250_000_000;
@@ -24,20 +25,25 @@ const GATHER_NS: u64 = 250_000_000;
 /// the maximum wait in total.
 const QUIET: Duration = Duration::from_secs(2);
 const WAIT: Duration = Duration::from_secs(30);
+/// The same after an interruption.
+const INTERRUPTED_WAIT_NS: u64 = 2_000_000_000;
 
 /// A running fan-out.
 pub(crate) struct FanoutRun {
-    publishers: Vec<Publisher>,
+    publishers: Publishers,
     spread: Spread,
     fanout: Fanout,
     receivers: u64,
-    began_ns: u64,
     gathered_ns: u64,
     /// When the publishers were done.
     done_ns: Option<u64>,
     /// The number of receipts when it last changed, and when that was.
     received: u64,
     received_ns: u64,
+    /// Nothing more is awaited.
+    over: bool,
+    /// Receipts that were still arriving when an interrupted run ended.
+    pub(crate) unknown: u64,
 }
 
 impl FanoutRun {
@@ -51,39 +57,33 @@ impl FanoutRun {
         now_ns: u64,
     ) -> io::Result<FanoutRun> {
         let receivers = open.iter().sum::<u64>().saturating_sub(senders);
-        let places = sockets(open).zip(0..fanout.publishers);
-        let publishers = places.map(|((worker, nth), index)| {
-            let remote = remote.clone();
-            let place =
-                PublisherConfig { index, remote, worker, nth, begin_ns: now_ns, counters: None };
-            Publisher::start(fanout, place)
-        });
         Ok(FanoutRun {
-            publishers: publishers.collect::<io::Result<_>>()?,
+            publishers: Publishers::start(fanout, remote, open, None)?,
             spread: Spread::default(),
             fanout: fanout.clone(),
             receivers,
-            began_ns: now_ns,
             gathered_ns: now_ns,
             done_ns: None,
             received: 0,
             received_ns: now_ns,
+            over: false,
+            unknown: 0,
         })
     }
 
     /// Publications of all publishers that were accepted, or may have been.
     pub(crate) fn published(&self) -> u64 {
-        self.publishers.iter().map(|publisher| u64::from(publisher.published())).sum()
+        self.publishers.expected()
     }
 
     /// Accepted and failed publications.
     pub(crate) fn progress(&self) -> Published {
-        Publisher::progress(&self.publishers)
+        self.publishers.progress()
     }
 
     /// Accepted publications of each publisher.
     pub(crate) fn published_each(&self) -> Arc<[u32]> {
-        self.publishers.iter().map(Publisher::published).collect()
+        self.publishers.expected_each()
     }
 
     /// Collects arrival times. Returns true when nothing more is awaited.
@@ -97,18 +97,19 @@ impl FanoutRun {
             self.gathered_ns = now_ns;
             self.gather(all_metrics);
         }
-        if counts.publications != self.received {
-            (self.received, self.received_ns) = (counts.publications, now_ns);
+        if counts.delivery.received != self.received {
+            (self.received, self.received_ns) = (counts.delivery.received, now_ns);
         }
-        if self.done_ns.is_none() && self.publishers.iter().all(Publisher::is_done) {
+        if self.done_ns.is_none() && self.publishers.is_done() {
             self.done_ns = Some(now_ns);
         }
         let Some(done_ns) = self.done_ns else { return false };
         let quiet_ns = QUIET.max(self.fanout.late_after).as_nanos() as u64;
         let all = self.published() * self.receivers;
-        counts.publications >= all
+        self.over = counts.delivery.received >= all
             || now_ns > self.received_ns.max(done_ns) + quiet_ns
-            || now_ns > done_ns + WAIT.as_nanos() as u64
+            || now_ns > done_ns + WAIT.as_nanos() as u64;
+        self.over
     }
 
     fn gather(&mut self, all_metrics: &[Arc<Metrics>]) {
@@ -118,14 +119,18 @@ impl FanoutRun {
         }
     }
 
-    /// Stops publishing.
-    pub(crate) fn stop(&mut self) {
-        for publisher in &self.publishers {
-            publisher.stop();
+    /// Stops publishing. After an interruption, receipts of what was published are awaited for a moment;
+    /// `received` counts them. Those that are missing are lost if none arrived meanwhile.
+    pub(crate) fn stop(&mut self, received: impl Fn() -> u64) {
+        self.publishers.stop();
+        let (all, before) = (self.published() * self.receivers, received());
+        let over_ns = process::now_ns() + INTERRUPTED_WAIT_NS;
+        let mut last = before;
+        while !self.over && last < all && process::now_ns() < over_ns {
+            std::thread::sleep(Duration::from_millis(2));
+            last = received();
         }
-        for publisher in &mut self.publishers {
-            publisher.join();
-        }
+        self.unknown = if last > before { all.saturating_sub(last) } else { 0 };
     }
 
     /// Returns the summary, after the receivers were judged.
@@ -136,23 +141,23 @@ impl FanoutRun {
     ) -> (FanoutSummary, Times) {
         self.gather(all_metrics);
         let times = self.spread.finish();
-        let mut stats = PublishStats::default();
-        for publisher in &self.publishers {
-            stats.merge(publisher.stats());
-        }
+        let stats = self.publishers.stats();
         let mut worst: Vec<_> =
             all_metrics.iter().filter_map(|metrics| metrics.judged()).flatten().collect();
         keep_worst(&mut worst);
-        let by_http = matches!(self.fanout.publish, Publish::Http(_));
-        let took_ns = stats.last_sent_ns.saturating_sub(self.began_ns);
+        let took_ns = stats.last_sent_ns.saturating_sub(self.publishers.began_ns);
         let rate = self.fanout.rate as f64;
         let summary = FanoutSummary {
-            publishers: self.publishers.len() as u32,
+            publishers: self.fanout.publishers,
             publish_failed: stats.failed,
+            publish_rejected: Some(stats.rejected),
+            publish_unanswered: Some(stats.unanswered),
+            publish_unknown: Some(stats.unknown),
+            publish_unsent: Some(stats.unsent),
             rate,
             reached_rate: reached_rate(rate, stats.sent, took_ns),
             publish_lag: stats.recorder.latency(Series::PublishLag),
-            publish: stats.recorder.latency(Series::Publish).filter(|_| by_http),
+            publish: stats.recorder.latency(Series::Publish),
             receivers_short: counts.receivers_short,
             worst,
         };
@@ -172,7 +177,7 @@ pub(crate) fn reached_rate(rate: f64, sent: u64, took_ns: u64) -> f64 {
 }
 
 /// The worker and index of every open socket, round-robin over workers; then the first socket of the
-/// first worker forever, so that HTTP publishers need no open sockets.
+/// first worker forever.
 pub(crate) fn sockets(open: &[u64]) -> impl Iterator<Item = (usize, u32)> {
     let rounds = open.iter().copied().max().unwrap_or(0).min(u64::from(Fanout::PUBLISHERS_MAX));
     let turn = move |nth: u64| {

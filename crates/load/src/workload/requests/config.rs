@@ -37,6 +37,11 @@ pub struct Requests {
     /// Addresses of this machine to connect from; empty leaves it to the kernel, and on loopback
     /// to us.
     pub sources: Vec<IpAddr>,
+    /// Users send in turn, and a request that is due while each has `pipeline` requests in flight is
+    /// not sent. Otherwise the user that was free last sends first, and a due request waits for one.
+    pub in_turn: bool,
+    /// A connection that was idle for longer is not used again, as its server may be closing it.
+    pub reuse_within: Option<Duration>,
     /// When stopped, it does not wait for requests in flight.
     pub stops_at_once: bool,
     /// Start even if the machine is too small.
@@ -83,6 +88,8 @@ impl Requests {
             redirects: 0,
             follows: false,
             sources: Vec::new(),
+            in_turn: false,
+            reuse_within: None,
             stops_at_once: false,
             force: false,
         }

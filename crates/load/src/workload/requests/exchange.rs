@@ -32,6 +32,9 @@ impl<D: Driver, S: Script> Requester<D, S> {
         due_ns: u64,
         now_ns: u64,
     ) {
+        if let Some(most) = self.config.reuse_within {
+            self.close_unused(core, user, now_ns, most);
+        }
         let Some(one) = self.users.get_mut(user as usize) else {
             return invariant::broken("each user number is in the table of users");
         };
@@ -46,9 +49,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         }
         one.flights.push_back(Flight { times, ..Flight::default() });
         self.in_flight += 1;
-        if D::PUSHES {
-            self.script.begin(user, now_ns);
-        }
+        self.script.begin(user, due_ns, now_ns);
         self.arm(user, now_ns);
         self.dispatch(core, user, now_ns);
         self.fill(core, user, now_ns);
@@ -70,7 +71,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
             return invariant::broken("each user number is in the table of users");
         };
         let room = one.flights.len() < self.config.pipeline as usize;
-        if one.opened && one.activity == Activity::Busy && room {
+        if (one.opened || S::KEEPS) && one.activity == Activity::Busy && room {
             self.advance(core, user, now_ns);
         }
     }
@@ -90,9 +91,11 @@ impl<D: Driver, S: Script> Requester<D, S> {
             None => self.script.request(user),
         };
         let (endpoint, is_head) = (request.endpoint(), request.is_head());
-        let first = one.flights.len() == 1;
-        if let Some(latest) = one.flights.back_mut() {
+        let (first, latest) = (one.flights.len() == 1, one.flights.len().saturating_sub(1));
+        if let Some(latest) = one.flights.get_mut(latest) {
             latest.is_head = is_head;
+            // After a redirect the answer that counts begins later.
+            latest.times.first_ns = 0;
         }
         if first {
             one.awaited.begin(wants, self.config.redirects > 0, is_head);
@@ -109,12 +112,14 @@ impl<D: Driver, S: Script> Requester<D, S> {
                 one.redirect = redirect;
                 // A connection that drops a request has ended, which is reported later.
                 if sent != Sent::Dropped {
-                    self.sent(user, now_ns);
+                    self.sent(user, latest, now_ns);
                     if D::PUSHES {
                         self.schedule_finish(user);
                     }
                 }
             }
+            // It is sent with those before it, once the connection is open.
+            None if S::KEEPS && !first => {}
             None => {
                 one.endpoint = endpoint;
                 one.redirect = redirect;
@@ -123,18 +128,17 @@ impl<D: Driver, S: Script> Requester<D, S> {
         }
     }
 
-    /// Notes that the latest request of a user was passed to the kernel.
+    /// Notes that the nth oldest request of a user was passed to the kernel.
     #[inline]
-    fn sent(&mut self, user: u32, now_ns: u64) {
+    pub(crate) fn sent(&mut self, user: u32, nth: usize, now_ns: u64) {
         let Some(one) = self.users.get_mut(user as usize) else {
             return invariant::broken("each user number is in the table of users");
         };
-        let (hops, latest) = (one.hops, one.flights.back_mut());
-        let Some(Flight { times, .. }) = latest else {
+        let Some(Flight { times, .. }) = one.flights.get_mut(nth) else {
             return invariant::broken("a request that was sent is in flight");
         };
         let counts = &self.metrics.counts;
-        match hops {
+        match one.hops {
             0 if times.due_ns >= self.schedule.measure_ns => counts.sent.add(1),
             0 => counts.warm_up_sent.add(1),
             _ => return counts.redirects.add(1),
@@ -167,7 +171,8 @@ impl<D: Driver, S: Script> Requester<D, S> {
                     Some(tunnel) => tunnel.is_requested = is_sent,
                     None if is_sent => {
                         self.opened(core, user, id);
-                        self.sent(user, now_ns);
+                        self.sent(user, 0, now_ns);
+                        self.send_queued(core, user, now_ns);
                     }
                     None => {}
                 }
@@ -199,7 +204,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
                 one.state = D::State::default();
                 let request = match &one.redirect {
                     Some(redirect) => redirect,
-                    None => self.script.request(user),
+                    None => self.script.unanswered(user, 0),
                 };
                 self.driver.encode(&mut one.state, request)
             }
@@ -263,11 +268,12 @@ impl<D: Driver, S: Script> Requester<D, S> {
         one.state = D::State::default();
         let request = match &one.redirect {
             Some(redirect) => redirect,
-            None => self.script.request(user),
+            None => self.script.unanswered(user, 0),
         };
         let bytes = self.driver.encode(&mut one.state, request);
         if core.write(id, bytes) != Sent::Dropped {
-            self.sent(user, now_ns);
+            self.sent(user, 0, now_ns);
+            self.send_queued(core, user, now_ns);
         }
         self.fill(core, user, now_ns);
     }
@@ -346,9 +352,12 @@ impl<D: Driver, S: Script> Requester<D, S> {
             return invariant::broken("each user number is in the table of users");
         };
         let waits = !one.flights.is_empty();
+        one.answered_ns = now_ns;
         if waits && whole.keep {
             let is_head = one.flights.front().is_some_and(|flight| flight.is_head);
             one.awaited.begin(self.script.wants(user), false, is_head);
+        } else if waits && S::KEEPS {
+            self.repeat(core, user, now_ns);
         } else if waits {
             // Requests pipelined behind it will not be answered.
             self.fail_connection(core, user, Failure::Closed, now_ns);

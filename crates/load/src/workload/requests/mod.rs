@@ -15,6 +15,7 @@ pub(crate) mod config;
 pub(crate) mod drive;
 pub(crate) mod exchange;
 pub(crate) mod pushes;
+pub(crate) mod queued;
 pub(crate) mod request;
 pub(crate) mod requester;
 pub(crate) mod route;

@@ -2,7 +2,7 @@
 //! run ends. Connections are handled in [`crate::workload::requests::exchange`].
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
 
 use engine::invariant;
@@ -23,7 +23,7 @@ use crate::workload::requests::user::{Activity, Socket, User};
 
 /// Users started, and due requests sent, per turn.
 const STARTS_PER_TURN: u32 = 64;
-const SENDS_PER_TURN: usize = 256;
+pub(crate) const SENDS_PER_TURN: usize = 256;
 /// How often the number of users is updated with stages.
 const STAGE_NS: u64 = 20_000_000;
 /// How often a user that stays is checked.
@@ -85,10 +85,12 @@ pub(crate) struct Requester<D: Driver, S: Script> {
     /// Users that are not done.
     alive: usize,
     /// Users below this have begun.
-    started: u32,
+    pub(crate) started: u32,
     /// Users that are ready; the last is used first, so that no more connections are opened than
-    /// needed.
-    idle: Vec<u32>,
+    /// needed, or with `in_turn` the first.
+    pub(crate) idle: VecDeque<u32>,
+    /// Due requests that were not sent, with `in_turn`.
+    pub(crate) skipped: u64,
     /// Whether the sending user was idle when its request was due.
     was_free: bool,
     parked: Vec<u32>,
@@ -130,7 +132,8 @@ impl<D: Driver, S: Script> Requester<D, S> {
             timeout_ns,
             alive: part.users as usize,
             started: 0,
-            idle: Vec::new(),
+            idle: VecDeque::new(),
+            skipped: 0,
             was_free: false,
             parked: Vec::new(),
             wakes: BinaryHeap::new(),
@@ -178,6 +181,10 @@ impl<D: Driver, S: Script> Requester<D, S> {
         if self.schedule.is_staged() && user >= self.schedule.users_at(now_ns) {
             return self.park(core, user);
         }
+        if self.config.in_turn {
+            self.set(user, Activity::Idle);
+            return self.idle.push_back(user);
+        }
         match self.schedule.take(now_ns) {
             NextSend::Due(due_ns) => {
                 // It is late although another user, or this one with pipelining, was free.
@@ -187,7 +194,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
             }
             NextSend::Later => {
                 self.set(user, Activity::Idle);
-                self.idle.push(user);
+                self.idle.push_back(user);
             }
             NextSend::Over => self.retire(core, user),
         }
@@ -436,21 +443,20 @@ impl<D: Driver, S: Script> Requester<D, S> {
     /// Sends the requests that are due. Returns true if more may be due.
     fn send_due<Y: Sys>(&mut self, core: &mut Core<Y, Self>) -> bool {
         for _ in 0..SENDS_PER_TURN {
-            let Some(&user) = self.idle.last() else { return false };
             let now_ns = core.clock_ns();
+            let Some(user) = self.next_idle() else { return self.skip_due(now_ns) };
             match self.schedule.take(now_ns) {
                 NextSend::Due(due_ns) => {
-                    self.idle.pop();
                     self.note_lag(due_ns, now_ns, true);
                     self.was_free = true;
                     self.send(core, user, due_ns, now_ns);
                     self.was_free = false;
                 }
-                NextSend::Later => return false,
-                NextSend::Over => {
-                    self.idle.pop();
-                    self.retire(core, user);
+                NextSend::Later => {
+                    self.return_idle(user);
+                    return false;
                 }
+                NextSend::Over => self.retire(core, user),
             }
         }
         true
@@ -477,8 +483,8 @@ impl<D: Driver, S: Script> Requester<D, S> {
     /// Stops sending: users without a request end, the others have a grace period.
     fn begin_ending<Y: Sys>(&mut self, core: &mut Core<Y, Self>, now_ns: u64) {
         self.stage = Stage::Ending(now_ns.saturating_add(self.grace_ns()));
-        self.metrics.set_untaken(self.schedule.untaken(now_ns));
-        (self.idle, self.parked) = (Vec::new(), Vec::new());
+        self.metrics.set_untaken(self.skipped + self.schedule.untaken(now_ns));
+        (self.idle, self.parked) = (VecDeque::new(), Vec::new());
         self.started = self.part.users;
         for user in 0..self.part.users {
             let waits = self
@@ -530,7 +536,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
             Stage::Ending(give_up_ns) => give_up_ns,
             _ => self.schedule.until_ns,
         };
-        let due_ns = self.schedule.next_ns().filter(|_| !self.idle.is_empty());
+        let due_ns = self.schedule.next_ns().filter(|_| !self.idle.is_empty() || self.is_full());
         let wake_ns = self.wakes.peek().map(|Reverse((at_ns, ..))| *at_ns);
         let soon_ns = (!self.soon.is_empty()).then_some(now_ns);
         let stage_ns = self.schedule.is_staged().then_some(self.next_stage_ns);

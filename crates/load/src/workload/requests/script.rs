@@ -47,6 +47,10 @@ impl Part {
 /// the run. The calls for every request, once each unless noted: `next` returning [`Step::Send`],
 /// `wants`, `request`, and finally `answered`; after [`Step::Fail`] only `answered`.
 pub trait Script: Send + 'static {
+    /// Whether the script keeps its unanswered requests. They are then queued while a connect is in
+    /// progress, and those that a server has not processed are sent again.
+    const KEEPS: bool = false;
+
     /// Called at the start, with the targets and the end of the warm-up.
     fn start(&mut self, _targets: &TargetTable, _measure_ns: u64) {}
 
@@ -55,6 +59,16 @@ pub trait Script: Send + 'static {
 
     /// The request to send now. Called again for a redirect.
     fn request(&mut self, user: u32) -> &Request;
+
+    /// The nth oldest unanswered request, with [`Script::KEEPS`].
+    #[inline]
+    fn unanswered(&mut self, user: u32, _nth: usize) -> &Request {
+        self.request(user)
+    }
+
+    /// Called when a request that was due at `due_ns` is taken up, before [`Script::request`].
+    #[inline]
+    fn begin(&mut self, _user: u32, _due_ns: u64, _now_ns: u64) {}
 
     /// The parts of the answer that the script needs.
     #[inline]
@@ -90,9 +104,6 @@ pub trait Script: Send + 'static {
         None
     }
 
-    /// Called before a request is sent.
-    fn begin(&mut self, _user: u32, _now_ns: u64) {}
-
     /// Takes a pushed message. If the user `waits` for one: returns whether it is this one.
     fn pushed(&mut self, _user: u32, _push: &Push<'_>, _waits: bool, _now_ns: u64) -> bool {
         false
@@ -111,7 +122,7 @@ pub trait Script: Send + 'static {
         false
     }
 
-    /// How long users may stay after the end of the run.
+    /// How long users may stay, and answers are awaited, after the end of the run.
     fn grace(&self) -> Duration {
         Duration::ZERO
     }

@@ -53,6 +53,8 @@ pub(crate) struct User<C> {
     pub(crate) conn: Option<ConnId>,
     pub(crate) opened: bool,
     pub(crate) endpoint: u8,
+    /// When its last answer arrived.
+    pub(crate) answered_ns: u64,
     /// Redirects followed for the current request.
     pub(crate) hops: u32,
     /// Its wake-up for a timeout; 0 without one.
@@ -95,6 +97,7 @@ impl<C: Default> User<C> {
             conn: None,
             opened: false,
             endpoint: 0,
+            answered_ns: 0,
             hops: 0,
             armed_ns: 0,
             is_connect_armed: false,

@@ -151,7 +151,7 @@ impl Users {
             None => Some(own),
             Some(members) => members.sends(at, user.to.unwrap_or_default(), now_ns),
         };
-        user.stamp.published_ns = now_ns;
+        (user.stamp.due_ns, user.stamp.published_ns) = (now_ns, now_ns);
         user.stamp.sequence = sequence.unwrap_or(own);
     }
 

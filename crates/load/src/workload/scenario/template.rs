@@ -412,7 +412,7 @@ mod tests {
             feeds: &names.feeds,
             rows: &[row],
             captures: &captures,
-            stamp: Publication { publisher: 8, sequence: 3, published_ns: 5 },
+            stamp: Publication::new(8, 3, 5),
             group: (2, 1),
             to: 11,
         };

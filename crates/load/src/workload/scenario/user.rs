@@ -77,7 +77,7 @@ impl User {
             repeated: 0,
             is_done: false,
             inbox: Inbox::default(),
-            stamp: Publication { publisher: 0, sequence: u32::MAX, published_ns: 0 },
+            stamp: Publication::new(0, u32::MAX, 0),
             due_ns: None,
             waits_since_ns: None,
             place: (0, 0),

@@ -399,7 +399,7 @@ impl Script for Users {
         step.and_then(|step| self.scenario.steps.get(step)?.limit)
     }
 
-    fn begin(&mut self, user: u32, now_ns: u64) {
+    fn begin(&mut self, user: u32, _due_ns: u64, now_ns: u64) {
         self.stamp(user, now_ns);
     }
 

@@ -86,7 +86,7 @@ impl Proxy {
         registry.apply(routes, 0).unwrap();
         let shared = Arc::new(Shared::new(table, live, 1, Vec::new(), None));
         let seat = kernel.seat(4_000, &[listener]);
-        let limits = shared.live().engine_limits();
+        let limits = shared.live().engine_limits(None);
         let remote = Remote::new(vec![seat.wake], limits.mailbox_bytes);
         let relay = Relay::new(0, Arc::clone(&shared));
         let table = seat.sys.table();

@@ -122,6 +122,41 @@ fn each_address_of_a_name_is_an_upstream() {
 }
 
 #[test]
+fn a_drained_name_is_drained_at_the_addresses_that_it_gets_later() {
+    let (mut registry, _) = registry(&["app.internal:80", "10.0.0.9:80"]);
+    let at = |hosts: &[u8]| hosts.iter().map(|n| ([10, 0, 0, *n], 80).into()).collect();
+    let (host, name) = (("app.internal", 80), endpoint("app.internal:80"));
+    let draining = |registry: &mut Registry| {
+        let all = registry.upstreams(&of(&name));
+        all.iter().map(|one| one.state(9_000) == UpstreamState::Draining).collect::<Vec<bool>>()
+    };
+    let change = |filter: UpstreamFilter, draining| Change::Draining(filter, draining);
+    registry.resolved(host, at(&[1]), 2_000);
+    registry.change(&change(of(&name), true), 2_000).unwrap();
+    registry.resolved(host, at(&[1, 2]), 3_000);
+    assert_eq!(draining(&mut registry), [true, true]);
+    // One address alone.
+    let address = Some(UpstreamAddress::Tcp(([10, 0, 0, 2], 80).into()));
+    let second = UpstreamFilter { address, ..of(&name) };
+    registry.change(&change(second.clone(), false), 4_000).unwrap();
+    registry.resolved(host, at(&[1, 2, 3]), 5_000);
+    assert_eq!(draining(&mut registry), [true, false, true]);
+    registry.change(&change(of(&name), false), 6_000).unwrap();
+    registry.resolved(host, at(&[1, 2, 3, 4]), 7_000);
+    assert_eq!(draining(&mut registry), [false; 4]);
+    registry.change(&change(second, true), 7_000).unwrap();
+    registry.resolved(host, at(&[2, 5]), 8_000);
+    assert_eq!(draining(&mut registry), [true, false], "the drain was for one address");
+    // It ends when the name is removed.
+    registry.change(&change(of(&name), true), 8_000).unwrap();
+    let config = registry.config().clone();
+    registry.apply(RoutesConfig::to([endpoint("10.0.0.9:80")]), 8_000).unwrap();
+    registry.apply(config, 8_000).unwrap();
+    registry.resolved(host, at(&[6]), 8_000);
+    assert_eq!(draining(&mut registry), [false]);
+}
+
+#[test]
 fn names_that_a_pool_adds_are_resolved_before_it_changes() {
     let (mut registry, table) = registry(&["app.internal:80", "10.0.0.1:80"]);
     let config = |texts: &[&str]| RoutesConfig::to(texts.iter().map(|text| endpoint(text)));

@@ -30,7 +30,7 @@ fn all_arrive(members: &mut Members, users: u32) {
 }
 
 fn message(publisher: u32, sequence: u32, published_ns: u64) -> Vec<u8> {
-    let text = publication::encode(&Publication { publisher, sequence, published_ns }, 0);
+    let text = publication::encode(&Publication::new(publisher, sequence, published_ns), 0);
     format!("{{\"say\":\"{text}\"}}").into_bytes()
 }
 

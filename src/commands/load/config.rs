@@ -70,16 +70,8 @@ pub(super) fn config(args: &Args) -> Result<Config> {
 }
 
 fn warm_up(args: &Args) -> Result<Duration> {
-    if !args.warm_up.is_zero() {
-        for (is_given, flag) in [
-            (!args.stages.is_empty(), "stages"),
-            (args.churn.is_some(), "churn"),
-            (args.control, "control"),
-        ] {
-            if is_given {
-                bail!("--warm-up cannot be combined with --{flag} on WebSockets");
-            }
-        }
+    if !args.warm_up.is_zero() && args.control {
+        bail!("--warm-up cannot be combined with --control");
     }
     Ok(args.warm_up)
 }

@@ -1,6 +1,7 @@
 //! What `standfast proxy` logs: why an upstream fails (once), the access log, and configuration errors
 //! before the start.
 
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
 use std::thread;
@@ -163,6 +164,35 @@ fn each_request_is_logged_with_its_upstream_and_why_it_ended() {
     drop(leg);
     assert!(socket.ends());
     assert_logged(Some(&there), 200, "upstream", "truncated", 4);
+}
+
+#[test]
+fn the_names_of_one_address_are_logged() {
+    let address =
+        serve_fixed("HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok");
+    let name = format!("localhost:{}", address.port());
+    let config = Scratch::new(
+        "names-logged.toml",
+        &format!("[pool.a]\nupstreams = ['{name}', '{address}']\nbalance = 'round_robin'\n"),
+    );
+    let log = Scratch::new("names-logged.log", "");
+    let proxy = Server::start_proxy(&["--config", config.path(), "--access-log", log.path()]);
+    let count = 6;
+    (0..count).for_each(|_| assert_eq!(request(&proxy, GET), 200));
+    let lines = || -> Vec<Value> {
+        std::fs::read_to_string(log.path())
+            .unwrap()
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
+    };
+    eventually("all are logged", || lines().len() == count);
+    let names: BTreeSet<String> = lines()
+        .iter()
+        .inspect(|line| assert_eq!(line["upstream"], address.to_string(), "{line}"))
+        .map(|line| line["upstream_name"].as_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(names, [name, address.to_string()].into());
 }
 
 #[test]

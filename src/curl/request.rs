@@ -219,7 +219,9 @@ impl<'a> Draft<'a> {
                 self.make("Referer", text.trim_end_matches(";auto").to_owned());
             }
             Kind::Range => self.make("Range", format!("bytes={text}")),
-            Kind::Compressed => self.make("Accept-Encoding", "gzip, deflate".to_owned()),
+            Kind::Compressed => {
+                self.make("Accept-Encoding", "deflate, gzip, br, zstd".to_owned());
+            }
             Kind::Location => self.location = true,
             Kind::MaxRedirects => {
                 let count: i64 =

@@ -57,7 +57,7 @@ fn command_copied_from_a_browser_is_parsed() {
     assert_eq!(body(&request), "{\"text\":\"it's!\n😀AA\"}");
     assert_eq!(header(&request, "content-type"), Some("application/json"), "case does not matter");
     assert_eq!(header(&request, "cookie"), Some("one=1; two=2"));
-    assert_eq!(header(&request, "accept-encoding"), Some("gzip, deflate"));
+    assert_eq!(header(&request, "accept-encoding"), Some("deflate, gzip, br, zstd"));
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn every_supported_option_changes_the_request() {
         ("-A me/1", "User-Agent", "me/1"),
         ("-e http://b/", "Referer", "http://b/"),
         ("-r 0-9", "Range", "bytes=0-9"),
-        ("--compressed", "Accept-Encoding", "gzip, deflate"),
+        ("--compressed", "Accept-Encoding", "deflate, gzip, br, zstd"),
     ] {
         let request = one(&format!("curl {option} --url http://a/"));
         assert_eq!(header(&request, name), Some(value), "{option}");

@@ -308,12 +308,18 @@ fn frozen_server_fails_requests_in_flight() {
 #[test]
 fn slow_answers_are_awaited_at_the_end() {
     let (port, book) = start();
-    let duration = Some(http_server::SLOW + Duration::from_millis(50));
-    let summary = drive(&Requests { duration, requests: None, ..config(port, 1, 0) }, "/slow");
+    let duration = http_server::SLOW + Duration::from_millis(50);
+    let timed = Requests { duration: Some(duration), ..config(port, 1, 0) };
+    let summary = drive(&Requests { requests: None, ..timed }, "/slow");
     balanced(&summary);
     // The second answer takes longer than the grace period without a slow answer.
     assert_eq!(summary.requests.unwrap().ok, book.received(), "{summary}");
     assert!(summary.reasons.is_empty(), "{summary}");
+    // It came after the end: it neither counts in the rate nor prolongs its time.
+    let of = summary.requests.unwrap();
+    assert_eq!((of.answered, of.stragglers), (2, 1), "{summary}");
+    let seconds = duration.as_secs_f64();
+    assert_eq!((summary.seconds, summary.per_second), (Some(seconds), Some(1.0 / seconds)));
 }
 
 #[test]

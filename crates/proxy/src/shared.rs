@@ -11,6 +11,7 @@ use wire::http::Request;
 
 use crate::access_log::PendingEntry;
 use crate::access_log::{Entry, Recorder, Side};
+use crate::balance::Upstream;
 use crate::config::Live;
 use crate::counters::Counters;
 use crate::histogram::{Histogram, Timings};
@@ -139,7 +140,7 @@ impl Shared {
     pub(crate) fn record(
         &self,
         log_entry: PendingEntry,
-        upstream: Option<String>,
+        upstream: Option<&Upstream>,
         bytes: (u64, u64),
         (closed_by, why): (Side, &'static str),
         now_ns: u64,
@@ -157,7 +158,8 @@ impl Shared {
             request_id: log_entry.request_id,
             pool: log_entry.pool,
             version: log_entry.version,
-            upstream: upstream.map(Into::into),
+            upstream: upstream.map(|upstream| upstream.address().to_string().into()),
+            upstream_name: upstream.map(Upstream::name),
             status: log_entry.status,
             bytes_in: bytes.0,
             bytes_out: bytes.1,

@@ -36,14 +36,13 @@ pub(super) fn run(args: &Args, url: &str, commands: Option<Commands>) -> Result<
     if args.clients > 0 || is_true(&args.issenders) {
         bail!("-clients and -issenders work only over ws:// and wss://, not with {url}");
     }
-    let mut commands = match commands {
+    let commands = match commands {
         Some(commands) => commands.requests,
         None => vec![plain(args, url)],
     };
     let mut notes = Vec::new();
     let verify = Check::of_responses(args.verify.as_deref(), args.good_code())?;
-    let wants_body = verify.wants_body() || is_true(&args.debug);
-    let (endpoints, requests) = targets::render(args, &mut commands, wants_body, &mut notes)?;
+    let (endpoints, requests) = targets::render(args, &commands, &mut notes)?;
     crate::commands::load::warn_unresolved(&endpoints, "requests");
     let config = config(args, endpoints, &commands)?;
     notes.iter().for_each(|note| output::note(&format!("note: {note}")));

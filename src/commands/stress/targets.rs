@@ -18,17 +18,13 @@ use crate::{curl, tls};
 /// An invalid command, by line.
 pub(super) fn render(
     args: &Args,
-    commands: &mut [curl::Request],
-    wants_body: bool,
+    commands: &[curl::Request],
     notes: &mut Vec<String>,
 ) -> Result<(Vec<Endpoint>, Vec<Request>)> {
     let mut endpoints: Vec<Endpoint> = Vec::new();
     let mut requests = Vec::new();
     let mut known: Vec<(curl::Request, Arc<ConnectOptions>)> = Vec::new();
     for one in commands {
-        if wants_body {
-            restrict_accept_encoding(one, notes);
-        }
         let url = args.url.as_deref().unwrap_or(&one.url);
         let url = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
         let found = known.iter().find(|(other, _)| same_options(one, other));
@@ -134,52 +130,9 @@ fn note_unchecked(notes: &mut Vec<String>) {
     }
 }
 
-/// Removes content codings that cannot be decoded here from Accept-Encoding, so that bodies can be
-/// verified.
-fn restrict_accept_encoding(one: &mut curl::Request, notes: &mut Vec<String>) {
-    let line = one.line;
-    for (name, value) in &mut one.headers {
-        if !name.eq_ignore_ascii_case("accept-encoding") {
-            continue;
-        }
-        let is_read = |coding: &&str| {
-            let name = coding.split(';').next().unwrap_or_default().trim();
-            ["gzip", "x-gzip", "deflate", "identity"]
-                .iter()
-                .any(|one| name.eq_ignore_ascii_case(one))
-        };
-        let kept: Vec<&str> = value.split(',').map(str::trim).filter(is_read).collect();
-        let is_less = kept.len() < value.split(',').count();
-        let kept = if kept.is_empty() { "identity".to_owned() } else { kept.join(", ") };
-        if is_less {
-            notes.push(format!(
-                "line {line}: Accept-Encoding {value} replaced by {kept}, so that bodies can be verified"
-            ));
-            *value = kept;
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn accept_encoding_keeps_only_supported_codings() {
-        for (sent, kept) in [
-            ("gzip, deflate, br, zstd", "gzip, deflate"),
-            ("br;q=1.0, gzip;q=0.8", "gzip;q=0.8"),
-            ("gzip", "gzip"),
-            ("br", "identity"),
-        ] {
-            let mut one = curl::Request::get("http://a/");
-            one.headers = vec![("accept-encoding".to_owned(), sent.to_owned())];
-            let mut notes = Vec::new();
-            restrict_accept_encoding(&mut one, &mut notes);
-            assert_eq!(one.headers[0].1, kept);
-            assert_eq!(notes.is_empty(), sent == kept, "{sent}: {notes:?}");
-        }
-    }
 
     #[test]
     fn second_source_address_and_interface_name_are_rejected() {

@@ -79,6 +79,10 @@ counts! {
     answered,
     /// Requests with an accepted answer.
     ok,
+    /// Complete answers that came after the time of the run was over.
+    stragglers,
+    /// Those of them that were accepted.
+    stragglers_ok,
     /// Requests due in the warm-up that were sent.
     warm_up_sent,
     /// Requests due in the warm-up that ended.

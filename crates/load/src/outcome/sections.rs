@@ -59,6 +59,9 @@ pub struct RequestCounts {
     pub sent: u64,
     /// Answered completely with any status.
     pub answered: u64,
+    /// Answered after the time of the run was over; in `answered`, and in no rate.
+    #[serde(default)]
+    pub stragglers: u64,
     /// Without an answer when the run ended: failed, or unknown if it was interrupted.
     pub unfinished: u64,
     /// In flight when the run was interrupted; not in `failed`.
@@ -391,7 +394,8 @@ impl RequestRun<'_> {
     pub(crate) fn outcome(self) -> Outcome {
         let RequestRun { counts, timed, unsent, .. } = self;
         let seconds = self.measured.as_secs_f64();
-        let RequestSnapshot { ok, sent, answered, redirects, .. } = *counts;
+        let RequestSnapshot { ok, sent, answered, redirects, stragglers, stragglers_ok, .. } =
+            *counts;
         let unfinished = counts.failed.get(Failure::Unfinished.index()).copied();
         let unfinished = unfinished.unwrap_or_default();
         // When a run is interrupted nobody knows what would have become of requests in flight.
@@ -422,6 +426,7 @@ impl RequestRun<'_> {
                 failed,
                 sent,
                 answered,
+                stragglers,
                 unfinished,
                 unknown,
                 unsent,
@@ -429,8 +434,8 @@ impl RequestRun<'_> {
                 redirects,
             }),
             seconds: Some(seconds),
-            per_second: rate(answered),
-            good_per_second: rate(ok),
+            per_second: rate(answered - stragglers),
+            good_per_second: rate(ok - stragglers_ok),
             latency: timed.latency(Series::Latency),
             service_time: timed.latency(Series::ServiceTime),
             time_to_first_byte: timed.latency(Series::FirstByte),

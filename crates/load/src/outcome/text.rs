@@ -108,6 +108,7 @@ impl Outcome {
         }
         writeln!(f, ": {ok} ok, {failed} failed")?;
         for (count, what) in [
+            (requests.stragglers, "answered after the end, not counted in the rate"),
             (requests.unknown, "in flight at the end: their result is unknown"),
             (unsent, "were due and never sent: no connection was free"),
             (warm_up, "in the warm-up, not counted otherwise"),

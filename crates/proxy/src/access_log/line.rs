@@ -23,6 +23,7 @@ pub(super) fn json(out: &mut String, entry: &Entry) {
         "request_id": entry.request_id.as_deref().map(cut),
         "pool": entry.pool,
         "upstream": entry.upstream,
+        "upstream_name": entry.upstream_name.as_deref(),
         "status": entry.status,
         "bytes_in": entry.bytes_in,
         "bytes_out": entry.bytes_out,
@@ -191,5 +192,9 @@ mod tests {
         assert_eq!(value["target"], &*entry.target);
         assert_eq!(value["host"].as_str().unwrap().len(), PART_BYTES_MAX);
         assert_eq!(value["duration_ms"], 1_500);
+        assert_eq!(
+            [&value["upstream"], &value["upstream_name"]],
+            ["10.0.0.2:80", "app.internal:80"]
+        );
     }
 }

@@ -107,6 +107,8 @@ pub struct Entry {
     pub pool: Option<Box<str>>,
     /// The upstream's address, if one was chosen.
     pub upstream: Option<Box<str>>,
+    /// Its name: names can share an address.
+    pub upstream_name: Option<Arc<str>>,
     /// The status sent to the client.
     pub status: u16,
     /// Bytes from the client after the request head.
@@ -382,6 +384,7 @@ pub(crate) mod tests {
             request_id: None,
             pool: Some("chat".into()),
             upstream: Some("10.0.0.2:80".into()),
+            upstream_name: Some("app.internal:80".into()),
             status: 101,
             bytes_in: 7,
             bytes_out: 11,

@@ -6,6 +6,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use engine::Closed;
 use engine::sys::process::start_connect_from;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
@@ -29,6 +30,15 @@ pub(crate) enum ProbeError {
     /// Too many interim responses.
     Interim,
     Ended,
+}
+
+impl ProbeError {
+    /// Whether this process lacks a port, a descriptor or memory, which says nothing about the upstream.
+    pub(crate) fn is_ours(&self) -> bool {
+        let ProbeError::Broken(error) = self else { return false };
+        let why = Closed::from_connect_error(error);
+        matches!(why, Closed::NoAddress | Closed::NoDescriptors | Closed::NoMemory)
+    }
 }
 
 impl std::fmt::Display for ProbeError {

@@ -309,6 +309,9 @@ impl WatchLoop {
         checked.origin = origin;
         checked.upstream.count_check();
         checked.due_ns = now_ns + spread(checked.check.every, u64::from(number) ^ now_ns);
+        if let Some(why) = answer.as_ref().err().filter(|why| why.is_ours()) {
+            return debug!("health check not made: {}: {why}", checked.upstream.label());
+        }
         let (rise, fall) = (checked.check.rise, checked.check.fall);
         let verdict = checked.threshold.record(answer.is_ok(), rise, fall);
         if let Err(why) = &answer {
@@ -556,6 +559,22 @@ mod tests {
         locked(&watch.registry).apply(on, now_ns()).unwrap();
         watch.on_probed((number, 7), Err(ProbeError::Ended), false);
         assert_eq!(upstream.state(now_ns()), UpstreamState::Up);
+    }
+
+    #[test]
+    fn a_check_that_could_not_be_made_says_nothing_about_the_upstream() {
+        let (mut watch, _) = idle_loop();
+        let upstream = Arc::clone(&watch.checked.values().next().unwrap().upstream);
+        let number = upstream.number();
+        // Linux: EADDRNOTAVAIL, EMFILE and ECONNREFUSED.
+        for (error, state) in
+            [(99, UpstreamState::Up), (24, UpstreamState::Up), (111, UpstreamState::Down)]
+        {
+            watch.checked.get_mut(&number).unwrap().probe = Some(7);
+            let error = ProbeError::Broken(io::Error::from_raw_os_error(error));
+            watch.on_probed((number, 7), Err(error), false);
+            assert_eq!(upstream.state(now_ns()), state);
+        }
     }
 
     #[test]

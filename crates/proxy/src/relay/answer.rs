@@ -270,8 +270,8 @@ impl Relay {
                 }
             }
         }
-        let upstream = exchange.permit.as_ref().map(|permit| permit.address().to_string());
         if let Some(log_entry) = exchange.log_entry {
+            let upstream = exchange.permit.as_ref().map(|permit| &**permit.upstream());
             let bytes = (exchange.bytes_in, exchange.bytes_out);
             let why = (Side::Upstream, "answered");
             self.shared.record(*log_entry, upstream, bytes, why, core.now_ns());

@@ -10,7 +10,7 @@ use wire::http::{BodyDecoder, HeadScanner};
 use super::body::BodyClock;
 use super::waiters::Position;
 use crate::access_log::PendingEntry;
-use crate::balance::{Permit, Pool, QueueTicket};
+use crate::balance::{Permit, Pool, QueueTicket, Upstream};
 use crate::config::{BodyLimits, Timeouts};
 use crate::counters::{Counters, Stage};
 use crate::headers::{AnswerChanges, Framing};
@@ -169,14 +169,13 @@ impl Exchange {
     }
 
     /// The upstream that has the request, or had it last, for the access log.
-    pub(super) fn last_upstream(&self) -> Option<String> {
+    pub(super) fn last_upstream(&self) -> Option<&Upstream> {
         if let Some(permit) = &self.permit {
-            return Some(permit.address().to_string());
+            return Some(permit.upstream());
         }
         let last = self.tried.last()?;
         let mut members = self.pool.members().iter().map(|member| &member.upstream);
-        let upstream = members.find(|upstream| upstream.number() == *last)?;
-        Some(upstream.address().to_string())
+        members.find(|upstream| upstream.number() == *last).map(|upstream| &**upstream)
     }
 
     /// Whether the upstream has taken some of the request since this was last asked; `queued` bytes

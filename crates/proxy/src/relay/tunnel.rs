@@ -162,7 +162,7 @@ impl Relay {
         self.shared.observe(self.worker, |timed| &timed.lifetime, client_leg.age_ns(core.now_ns()));
         if let Some(mut log_entry) = self.log_entries.take(client) {
             log_entry.status = 101;
-            let upstream = Some(client_leg.permit.address().to_string());
+            let upstream = Some(&**client_leg.permit.upstream());
             let bytes = (client_leg.bytes, down);
             self.shared.record(
                 *log_entry,

@@ -33,7 +33,7 @@ const LINES: [(Modes, &str); 12] = [
 ];
 
 /// Each flag with a value that is not its default, and what it needs beside it in some kinds of runs.
-const GIVEN: [(&str, &str); 59] = [
+const GIVEN: [(&str, &str); 60] = [
     ("target", "--target http://127.0.0.1:2"),
     ("connections", "--connections 7"),
     ("stages", "--stages 2s:6"),
@@ -69,6 +69,7 @@ const GIVEN: [(&str, &str); 59] = [
     ("publishers", "--publishers 3"),
     ("publish_url", "--publish-url http://127.0.0.1:4/api/publish"),
     ("publish_by_socket", "--publish-by-socket"),
+    ("publish_in_flight", "--publish-in-flight 3"),
     ("publish_key", "--publish-key k"),
     ("publish_header", "--publish-header A:b"),
     ("topic", "--topic other"),

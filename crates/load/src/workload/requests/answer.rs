@@ -1,10 +1,10 @@
 //! The answer to a request: [`Awaited`] collects the needed parts while it arrives, [`Answer`] is passed
 //! to the script.
 
-use wire::Violation;
-use wire::http::{Coding, EMPTY_HEADER, MAX_HEADERS, parse_response};
+use wire::http::{EMPTY_HEADER, MAX_HEADERS, parse_response};
 
 use crate::outcome::failure::Failure;
+use crate::workload::requests::coding::Coding;
 
 /// The parts of an answer that a script needs. All of the answer is read and counted in any case.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
@@ -86,16 +86,11 @@ impl Awaited {
             return Ok(false);
         }
         let value = header(&self.head, "content-encoding").unwrap_or_default();
-        let coding = Coding::of(value).map_err(|_| Failure::ContentCoding)?;
-        let Some(coding) = coding else { return Ok(false) };
+        let Some(coding) = Coding::of(value)? else { return Ok(false) };
         if (self.body.len() as u64) < body_bytes {
             return Err(Failure::TooLarge);
         }
-        match coding.decode(&self.body, &mut self.decoded, most) {
-            Ok(()) => Ok(true),
-            Err(Violation::InflatedTooBig) => Err(Failure::TooLarge),
-            Err(_) => Err(Failure::ContentCoding),
-        }
+        coding.decode(&self.body, &mut self.decoded, most).map(|()| true)
     }
 }
 

@@ -558,8 +558,13 @@ impl<D: Driver, S: Script> Requester<D, S> {
         } else if outcome != Err(Failure::Unfinished) {
             self.timings.failed(times.done_ns);
         }
+        let is_straggler = outcome.is_ok() && times.done_ns > self.schedule.until_ns;
+        counts.stragglers.add(u64::from(is_straggler));
         match shown.err().or(judged) {
-            None => counts.ok.add(1),
+            None => {
+                counts.ok.add(1);
+                counts.stragglers_ok.add(u64::from(is_straggler));
+            }
             Some(failure) => counts.count_failed(failure),
         }
     }

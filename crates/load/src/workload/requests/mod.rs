@@ -11,6 +11,7 @@
 //! use the engine's workers.
 
 pub(crate) mod answer;
+pub(crate) mod coding;
 pub(crate) mod config;
 pub(crate) mod drive;
 pub(crate) mod exchange;

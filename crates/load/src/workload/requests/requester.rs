@@ -520,9 +520,9 @@ impl<D: Driver, S: Script> Requester<D, S> {
         self.stage = Stage::Over;
         // Waiting without an answer does not prolong the measured time.
         let settled_ns = self.timings.settled_ns();
+        // Answers after the end are counted apart.
         let is_at_end = self.schedule.is_at_end(now_ns);
-        let end_ns = if is_at_end { self.schedule.until_ns } else { 0 };
-        self.metrics.set_over(settled_ns.max(end_ns));
+        self.metrics.set_over(if is_at_end { self.schedule.until_ns } else { settled_ns });
         for user in 0..self.part.users {
             self.give_up(core, user, now_ns);
             self.retire(core, user);

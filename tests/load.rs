@@ -208,7 +208,9 @@ fn watched_process_is_measured_and_a_saturated_generator_is_reported() {
     let much = ["--connections", "10", "--rate", "50M", "--duration", "1s", "--json", "-"];
     let finished = executable::run(&[&["load", &url], &much[..]].concat());
     assert_eq!(finished.code, Some(1), "{finished:?}");
-    assert!(finished.json()["generator"]["saturated"].is_string(), "{finished:?}");
+    let generator = finished.json()["generator"].clone();
+    assert_eq!(generator["saturated"], true, "{finished:?}");
+    assert!(generator["reasons"][0].is_string(), "{finished:?}");
     assert!(finished.stderr.contains("bottleneck"), "{}", finished.stderr);
 }
 

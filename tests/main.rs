@@ -43,6 +43,7 @@ mod load_metrics;
 mod load_network;
 mod load_network_sockets;
 mod load_responses;
+mod load_saturation;
 mod load_thresholds;
 mod log_sinks;
 mod many_clients;

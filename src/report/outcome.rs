@@ -135,6 +135,9 @@ fn of_sockets(outcome: &Outcome) -> Rows {
         add("reordered, corrupted, late", rest.join(", "));
         add("latency (due to answer)", times(outcome.latency.as_ref()));
         add("service time (sent to answer)", times(outcome.service_time.as_ref()));
+        if outcome.send_lag.is_some() {
+            add("send lag (due to sent)", times(outcome.send_lag.as_ref()));
+        }
     }
     if let Some(broadcast) = &outcome.broadcast {
         fan_out(broadcast, &mut add);
@@ -216,6 +219,10 @@ fn of_requests(outcome: &Outcome, of: &RequestCounts) -> Rows {
     row("answer rate", format!("{per_second:.1} per second over {seconds:.2} s"));
     row("latency (due to answer)", times(outcome.latency.as_ref()));
     row("service time (sent to answer)", times(outcome.service_time.as_ref()));
+    row("time to first byte", times(outcome.time_to_first_byte.as_ref()));
+    if outcome.send_lag.is_some() {
+        row("send lag (due to sent)", times(outcome.send_lag.as_ref()));
+    }
     if outcome.scheduling_error.is_some() {
         row("scheduling delay", times(outcome.scheduling_error.as_ref()));
     }

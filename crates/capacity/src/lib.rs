@@ -19,6 +19,7 @@ mod nofile;
 mod report;
 mod root;
 mod text;
+mod threads;
 mod usage;
 
 pub use check::check;
@@ -31,4 +32,5 @@ pub use machine::{
 pub use nofile::{Nofile, nofile, raise_nofile};
 pub use report::{Limit, Need, Report, Shortfall, Warning};
 pub use text::{Bytes, Count, about};
+pub use threads::{ThreadTimes, stolen_seconds};
 pub use usage::{KernelMemory, ProcessMemory, SocketCounts};

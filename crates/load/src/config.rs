@@ -36,6 +36,9 @@ pub struct Config {
     pub compress_above: Option<usize>,
     /// Ping period of each socket while connections are held; `None` for no pings.
     pub heartbeat: Option<Duration>,
+    /// Warm-up: the echo, the fan-out or the heartbeats of a hold for this time beforehand. Its messages
+    /// are sent and checked like the others, and are in no figure. Without `stages` and `churn`.
+    pub warm_up: Duration,
     /// How long the open connections are held before the echo, or before the end.
     pub hold: Duration,
     /// How long they are held after the echo.
@@ -68,6 +71,7 @@ impl Config {
             cable: None,
             compress_above: None,
             heartbeat: None,
+            warm_up: Duration::ZERO,
             hold: Duration::ZERO,
             linger: Duration::ZERO,
             echo: None,

@@ -270,6 +270,7 @@ impl<W: Write> Control<W> {
 
     /// Emits the events that are due.
     fn look(&mut self) -> io::Result<()> {
+        self.run.collect();
         let counts = self.run.snapshot();
         if self.reach && self.run.reached() {
             self.reach = false;

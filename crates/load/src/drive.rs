@@ -9,13 +9,15 @@ use engine::sys::process;
 use crate::outcome::Outcome;
 use crate::outcome::request_metrics::RequestSnapshot;
 use crate::workload::stages;
-use crate::{Close, Config, Latency, Recorder, Run, Series, Snapshot, StartError};
+use crate::{Close, Config, Echo, Fanout, Latency, Recorder, Run, Series, Snapshot, StartError};
 
 /// How often the end of a phase is polled, and how often a row is made.
 const LOOK_NS: u64 = 20_000_000;
 const ROW_NS: u64 = 1_000_000_000;
 /// How often the number of connections is updated in a stage.
 const STEP_NS: u64 = 100_000_000;
+/// The phase of a warm-up.
+const WARM_UP: &str = "warm-up";
 /// How long the end of a hold waits for pongs in flight.
 const PONGS_NS: u64 = 2_000_000_000;
 
@@ -46,6 +48,9 @@ pub struct Row {
     pub causes: Vec<(&'static str, u64)>,
     /// All counters and times since the run began.
     pub progress: Progress,
+    /// It marks the beginning or the end of a phase, beside the rows of each second: with counters and
+    /// without times and rates.
+    pub is_mark: bool,
 }
 
 /// Counters and times since a run began.
@@ -95,10 +100,11 @@ pub fn drive(
 ) -> Result<Outcome, StartError> {
     let mut run = Run::start(config)?;
     let now_ns = process::now_ns();
-    let mut watch = Watch { row, wait, began_ns: now_ns, rows: Rows::new(now_ns) };
+    let mut watch = Watch { row, wait, began_ns: now_ns, phase: "", rows: Rows::new(now_ns) };
     if phases(&mut run, config, &mut watch)? {
         run.interrupt();
     }
+    watch.mark(&run, "");
     run.finish_fanout();
     run.finish_churn();
     Ok(run.finish(config, Close::Graceful)?)
@@ -118,6 +124,10 @@ fn phases<R: FnMut(&Row), W: FnMut(Duration) -> bool>(
         return Ok(true);
     }
     run.heartbeat(config.heartbeat);
+    let holds = config.echo.is_none() && config.fanout.is_none();
+    if holds && watch.warm_up(run, config)? {
+        return Ok(true);
+    }
     let over_ns = process::now_ns() + config.hold.as_nanos() as u64;
     let held = |run: &mut Run, now_ns: u64| {
         let counts = run.snapshot();
@@ -126,6 +136,9 @@ fn phases<R: FnMut(&Row), W: FnMut(Duration) -> bool>(
         all_closed || now_ns >= over_ns && !waits
     };
     if !config.hold.is_zero() && watch.until(run, "hold", held) {
+        return Ok(true);
+    }
+    if !holds && watch.warm_up(run, config)? {
         return Ok(true);
     }
     if let Some(echo) = &config.echo {
@@ -172,6 +185,8 @@ struct Watch<R, W> {
     row: R,
     wait: W,
     began_ns: u64,
+    /// The phase whose beginning was marked.
+    phase: &'static str,
     rows: Rows,
 }
 
@@ -183,7 +198,9 @@ impl<R: FnMut(&Row), W: FnMut(Duration) -> bool> Watch<R, W> {
         phase: &'static str,
         done: impl Fn(&mut Run, u64) -> bool,
     ) -> bool {
+        self.mark(run, phase);
         loop {
+            run.collect();
             let now_ns = process::now_ns();
             if self.rows.due(now_ns) {
                 let elapsed = Duration::from_nanos(now_ns - self.began_ns);
@@ -200,6 +217,62 @@ impl<R: FnMut(&Row), W: FnMut(Duration) -> bool> Watch<R, W> {
 }
 
 impl<R: FnMut(&Row), W: FnMut(Duration) -> bool> Watch<R, W> {
+    /// Marks the end of a phase and the beginning of the next, if it is another; the last has no name.
+    fn mark(&mut self, run: &Run, phase: &'static str) {
+        let before = std::mem::replace(&mut self.phase, phase);
+        if before == phase {
+            return;
+        }
+        let elapsed = Duration::from_nanos(process::now_ns() - self.began_ns);
+        for phase in [before, phase].into_iter().filter(|phase| !phase.is_empty()) {
+            let counts = Counts::Sockets(Box::new(run.snapshot()));
+            let progress = Progress { counts, ..Progress::default() };
+            (self.row)(&Row { elapsed, phase, is_mark: true, progress, ..Row::default() });
+        }
+    }
+
+    /// Does what the run will do for a while, and leaves it out of the figures; true if interrupted.
+    fn warm_up(&mut self, run: &mut Run, config: &Config) -> Result<bool, StartError> {
+        if config.warm_up.is_zero() {
+            return Ok(false);
+        }
+        let interrupted = self.warm(run, config)?;
+        // Pongs in flight would be answers to pings that do not count.
+        run.heartbeat(None);
+        let over_ns = process::now_ns() + PONGS_NS;
+        let done = |run: &mut Run, now_ns| run.snapshot().waiting == 0 || now_ns >= over_ns;
+        let interrupted = interrupted || self.until(run, WARM_UP, done);
+        run.begin_measuring();
+        run.heartbeat(config.heartbeat);
+        Ok(interrupted)
+    }
+
+    fn warm(&mut self, run: &mut Run, config: &Config) -> Result<bool, StartError> {
+        let duration = Some(config.warm_up);
+        if let Some(echo) = &config.echo {
+            let messages = echo.messages.filter(|_| echo.turnover);
+            run.echo(&Echo { duration, messages, ..echo.clone() });
+            let over = |run: &mut Run, _| {
+                let counts = run.snapshot();
+                run.echo_done() || counts.open == 0 && counts.expected_to_open() == 0
+            };
+            return Ok(self.until(run, WARM_UP, over));
+        }
+        if let Some(fanout) = &config.fanout {
+            let fanout = Fanout { duration, messages: None, ..fanout.clone() };
+            run.expect_fanout(&fanout);
+            if self.until(run, WARM_UP, |run, _| run.expecting()) {
+                return Ok(true);
+            }
+            run.fan_out(&fanout)?;
+            let over = |run: &mut Run, _| run.tend_fanout() || run.snapshot().open == 0;
+            return Ok(self.until(run, WARM_UP, over));
+        }
+        let over_ns = process::now_ns() + config.warm_up.as_nanos() as u64;
+        let over = |run: &mut Run, now_ns| now_ns >= over_ns || run.snapshot().open == 0;
+        Ok(self.until(run, WARM_UP, over))
+    }
+
     /// Runs the stages with heartbeats, then holds; true if interrupted before.
     fn stages(&mut self, run: &mut Run, config: &Config) -> bool {
         run.heartbeat(config.heartbeat);
@@ -269,6 +342,7 @@ impl Rows {
                 timed: Arc::clone(&recorder),
                 published: run.published(),
             },
+            is_mark: false,
         };
         *self = Rows { last_ns: now_ns, counts, recorder };
         row

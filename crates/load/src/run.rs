@@ -4,7 +4,7 @@
 //! [`Run::reached`]; heartbeats, echo or broadcasts on the open connections; [`Run::finish`] once.
 //! Only the `finish` functions block.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -45,6 +45,9 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Timeout for workers to judge the receivers of a fan-out.
 const JUDGE_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Timeout for workers to flush recorded times.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// Why a run could not start.
 #[derive(Debug)]
 pub enum StartError {
@@ -71,10 +74,22 @@ impl From<io::Error> for StartError {
     }
 }
 
+/// What a warm-up did.
+struct Warmed {
+    counts: Snapshot,
+    timed: Recorder,
+    sent: u64,
+}
+
 /// A running load test.
 pub struct Run {
     workers: Workers<Order>,
     all_metrics: Vec<Arc<Metrics>>,
+    /// Times that were collected, and the number of orders to flush.
+    timed: RefCell<Recorder>,
+    flushes: Cell<u64>,
+    /// Counters and times at the end of the warm-up, and the messages sent in it.
+    warmed: Option<Box<Warmed>>,
     plan: Plan,
     fit: capacity::Report,
     in_flight: Arc<InFlight>,
@@ -159,6 +174,9 @@ impl Run {
         Ok(Run {
             workers,
             all_metrics,
+            timed: RefCell::default(),
+            flushes: Cell::new(0),
+            warmed: None,
             plan,
             fit,
             in_flight,
@@ -338,8 +356,13 @@ impl Run {
     /// Makes all sockets that are open now count the publications of `publisher`, of which there
     /// will be `messages`. Publish once [`Run::expecting`] returns true.
     pub fn expect_broadcasts(&mut self, publisher: u32, messages: u32) {
-        let expect =
-            Expect { first: publisher, publishers: 1, late_after_ns: u64::MAX, senders: 0 };
+        let expect = Expect {
+            first: publisher,
+            publishers: 1,
+            late_after_ns: u64::MAX,
+            since_ns: 0,
+            senders: 0,
+        };
         self.expect(expect, 0, u64::from(messages));
     }
 
@@ -367,7 +390,8 @@ impl Run {
     pub fn expect_fanout(&mut self, fanout: &Fanout) {
         let late_after_ns = u64::try_from(fanout.late_after.as_nanos()).unwrap_or(u64::MAX);
         let (first, publishers) = (Fanout::FIRST_PUBLISHER, fanout.publishers);
-        let expect = Expect { first, publishers, late_after_ns, senders: 0 };
+        let since_ns = process::now_ns();
+        let expect = Expect { first, publishers, late_after_ns, since_ns, senders: 0 };
         self.expect(expect, self.senders(fanout), 0);
     }
 
@@ -386,7 +410,7 @@ impl Run {
     /// Advances a fan-out; call it several times a second. Returns true when all is published and
     /// nothing more is awaited.
     pub fn tend_fanout(&mut self) -> bool {
-        let counts = self.snapshot();
+        let counts = self.measured();
         let Some(fanout) = &mut self.fanout else { return true };
         let done = fanout.tend(&self.all_metrics, &counts, process::now_ns());
         if let Some(expected) = &mut self.expected {
@@ -405,13 +429,13 @@ impl Run {
     /// Ends a fan-out and blocks until every receiver is judged.
     pub fn finish_fanout(&mut self) {
         let Some(mut fanout) = self.fanout.take() else { return };
-        fanout.stop(|| self.snapshot().delivery.received);
+        fanout.stop(|| self.measured().delivery.received);
         if let Some(expected) = &mut self.expected {
             expected.messages = fanout.published();
         }
         self.judge_receivers(&fanout.published_each());
         self.unknown = Some(fanout.unknown);
-        self.judged = Some(fanout.summary(&self.all_metrics, &self.snapshot()));
+        self.judged = Some(fanout.summary(&self.all_metrics, &self.measured()));
     }
 
     /// Makes the receivers pass on their times and be judged.
@@ -455,6 +479,7 @@ impl Run {
         while !ended(self) && !churn.tend(&self.all_metrics, process::now_ns()).unwrap_or(true) {
             std::thread::sleep(Duration::from_millis(2));
         }
+        self.flush();
         self.churned = Some(churn.summary(&self.snapshot(), &self.recorder()));
     }
 
@@ -479,26 +504,78 @@ impl Run {
         Snapshot::of(self.all_metrics.iter().map(|metrics| &**metrics))
     }
 
-    /// All histograms, merged.
+    /// Takes the times that workers have flushed: call it several times a second, as workers flush the
+    /// next ones only then.
+    pub fn collect(&self) {
+        let timed = &mut *self.timed.borrow_mut();
+        self.all_metrics.iter().for_each(|metrics| metrics.timed.take(timed));
+    }
+
+    /// All histograms, merged; of the last moments only after [`Run::outcome`].
     #[must_use]
     pub fn recorder(&self) -> Recorder {
-        let mut merged = Recorder::default();
-        for metrics in &self.all_metrics {
-            metrics.add_times(&mut merged);
+        self.collect();
+        self.timed.borrow().clone()
+    }
+
+    /// Ends the warm-up: the messages so far will be in no figure.
+    pub fn begin_measuring(&mut self) {
+        let mut sent = 0;
+        if let Some(mut fanout) = self.fanout.take() {
+            fanout.stop(|| self.measured().delivery.received);
+            sent = fanout.published();
         }
-        merged
+        (self.expected, self.requested_messages) = (None, None);
+        self.echo_began_ns = None;
+        self.echo_over_ns.set(None);
+        self.flush();
+        for metrics in &self.all_metrics {
+            metrics.expect_none();
+            drop(std::mem::take(&mut *metrics.arrivals()));
+        }
+        let (counts, timed) = (self.snapshot(), self.timed.borrow().clone());
+        sent += counts.echo_sent;
+        self.warmed = Some(Box::new(Warmed { counts, timed, sent }));
+    }
+
+    /// All counters, without the messages of the warm-up.
+    fn measured(&self) -> Snapshot {
+        let now = self.snapshot();
+        self.warmed.as_ref().map_or_else(|| now.clone(), |warmed| now.since(&warmed.counts))
+    }
+
+    /// Blocks until all workers have flushed their times, and takes them.
+    fn flush(&self) {
+        let number = self.flushes.get() + 1;
+        self.flushes.set(number);
+        for worker in self.busy() {
+            self.post_order(worker, Order::Flush(number));
+        }
+        let over_ns = process::now_ns() + FLUSH_TIMEOUT.as_nanos() as u64;
+        let flushed = || {
+            let mut busy = self.busy().filter_map(|worker| self.all_metrics.get(worker));
+            busy.all(|metrics| metrics.has_flushed(number))
+        };
+        while !flushed() && !self.workers.any_ended() && process::now_ns() < over_ns {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.collect();
     }
 
     /// The outcome so far, not judged.
     #[must_use]
     pub fn outcome(&self, config: &Config) -> Outcome {
-        let now = self.snapshot();
+        self.flush();
+        let now = self.measured();
         let begun = if self.requested > 0 { self.requested } else { config.connections };
         let (fanout, times) = match self.judged.clone() {
             Some((fanout, times)) => (Some(fanout), times),
             None => (None, self.times(now.open)),
         };
-        let recorder = self.recorder();
+        let mut recorder = self.recorder();
+        if let Some(warmed) = &self.warmed {
+            recorder.subtract(&warmed.timed);
+        }
         let run = SocketRun {
             requested: begun.saturating_sub(now.retired),
             connecting: self.connecting(),
@@ -508,6 +585,7 @@ impl Run {
             messages: self.requested_messages,
             sending: self.sending(config),
             interrupted: self.interrupted,
+            warm_up: self.warmed.as_ref().map(|warmed| warmed.sent),
             expected: self.expected,
             fanout,
             unknown: self.unknown,

@@ -228,6 +228,33 @@ fn whispers_reach_all_others_and_faults_are_counted() {
     }
 }
 
+/// Publications of a warm-up are received, and are in no figure of the fan-out behind it.
+#[test]
+fn publications_of_a_warm_up_are_in_no_figure() {
+    let server = Server::start(0);
+    let fanout = Fanout {
+        rate: 200,
+        publishers: 2,
+        messages: Some(20),
+        duration: None,
+        size: 100,
+        late_after: Duration::from_secs(2),
+        publish: Publish::Socket,
+    };
+    let warm_up = Duration::from_millis(300);
+    let config = Config { fanout: Some(fanout), warm_up, ..config(&server, "/cable") };
+    let (outcome, _) = drive(&config);
+    assert!(outcome.held, "{outcome}");
+    let (warm, said) = (outcome.warm_up_messages.unwrap(), outcome.broadcast.unwrap());
+    let whispers = server.observed.lock().unwrap().whispers;
+    assert!(warm > 0 && whispers == 20 + warm, "{warm} and 20 of {whispers}");
+    let receivers = CLIENTS - 2;
+    assert_eq!((said.published, said.received, said.lost), (20, 20 * receivers, 0), "{said:?}");
+    assert_eq!((said.duplicated, said.foreign, said.corrupted), (0, 0, 0), "{said:?}");
+    assert_eq!(said.latency.unwrap().count, said.received, "{said:?}");
+    assert_eq!(said.times.first_to_last.map(|times| times.count), Some(20), "{said:?}");
+}
+
 /// Subscriptions begin and end during publishing: a correct server has no errors, and faults are found.
 #[test]
 fn churn_finds_dropped_duplicated_and_misdelivered_messages() {

@@ -236,6 +236,46 @@ fn stall_shows_in_latency_and_not_in_service_time() {
     assert!(summary.scheduling_error.is_some_and(|error| error.p50_ms < 100.0), "{summary}");
 }
 
+/// Each request of a rate has its send lag, also those for which no user was free.
+#[test]
+fn send_lag_is_timed_for_every_request_of_a_rate() {
+    let (port, book) = start();
+    let summary = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while book.received() < 100 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let _stalled = book.stall.lock().unwrap();
+            std::thread::sleep(Duration::from_millis(500));
+        });
+        drive(&Requests { pace: Pace::Rate(200), ..config(port, 1, 300) }, "/ok")
+    });
+    let lag = summary.send_lag.unwrap();
+    assert_eq!(lag.count, 300, "{summary}");
+    assert!(lag.max_ms > 300.0, "the only user was busy: {summary}");
+    let of_generator = summary.scheduling_error.unwrap();
+    assert!(of_generator.count < lag.count, "{summary}");
+    assert!(summary.to_string().contains("send lag"), "{summary}");
+    let closed = drive(&config(port, 1, 10), "/ok");
+    assert!(closed.send_lag.is_none(), "nothing is due in the closed loop: {closed}");
+}
+
+#[test]
+fn first_byte_is_timed_apart_from_the_end_of_an_answer() {
+    let (port, _book) = start();
+    let summary = drive(&config(port, 2, 6), "/slow_body");
+    balanced(&summary);
+    let (first, whole) = (summary.time_to_first_byte.unwrap(), summary.service_time.unwrap());
+    assert_eq!((first.count, whole.count), (6, 6), "{summary}");
+    let slow_ms = http_server::SLOW_BODY.as_secs_f64() * 1e3;
+    assert!(whole.p50_ms >= slow_ms && whole.p50_ms - first.p50_ms > slow_ms / 2.0, "{summary}");
+    assert!(summary.to_string().contains("first byte"), "{summary}");
+    let summary = drive(&config(port, 2, 100), "/ok");
+    let (first, whole) = (summary.time_to_first_byte.unwrap(), summary.service_time.unwrap());
+    assert_eq!((first.count, whole.count), (100, 100), "{summary}");
+    assert!(first.max_ms <= whole.max_ms, "{summary}");
+}
+
 #[test]
 fn frozen_server_fails_requests_in_flight() {
     let (port, book) = start();

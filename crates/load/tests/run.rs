@@ -11,7 +11,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::Duration;
 
 use load::publication::{self, Publication};
-use load::{Close, Config, Connect, Content, Echo, Endpoint, Outcome, Run};
+use load::{Close, Config, Connect, Content, Echo, Endpoint, Outcome, Row, Run};
 use serde_json::{Value, json};
 
 use server::Server;
@@ -41,11 +41,15 @@ fn echo(rate: Option<u64>) -> Echo {
 }
 
 fn drive(config: &Config) -> Outcome {
+    drive_with(config, |_| {})
+}
+
+fn drive_with(config: &Config, row: impl FnMut(&Row)) -> Outcome {
     let wait = |time| {
         std::thread::sleep(time);
         false
     };
-    let ended = load::drive(config, |_| {}, wait).unwrap();
+    let ended = load::drive(config, row, wait).unwrap();
     assert!(!ended.interrupted);
     ended
 }
@@ -67,11 +71,72 @@ fn correct_server_has_no_errors_in_both_models_and_all_sizes() {
             let echo = summary.echo.unwrap();
             assert_eq!(echo.sent, CONNECTIONS * u64::from(messages));
             assert_eq!(echo.received, echo.sent);
+            let lagged = summary.send_lag.map_or(0, |lag| lag.count);
+            assert_eq!(lagged, rate.map_or(0, |_| echo.sent), "size {size}, rate {rate:?}");
             let timed = summary.latency.map_or(0, |latency| latency.count);
             let small_and_open = size < 20 && rate.is_some();
             assert_eq!(timed, if small_and_open { 0 } else { echo.sent }, "size {size}");
         }
     }
+}
+
+/// Messages of the warm-up are sent and answered, and are in no figure, in all models.
+#[test]
+fn messages_of_a_warm_up_are_in_no_figure() {
+    let server = Server::start();
+    let filling = Some(Content::filling(4));
+    let duration = Some(Duration::from_millis(300));
+    let closed = echo(None);
+    for echo in [
+        Echo { timeout: PATIENCE, ..closed.clone() },
+        Echo { timeout: PATIENCE, ..echo(Some(2_000)) },
+        Echo { timeout: PATIENCE, content: filling, size: 4, ..closed.clone() },
+        Echo { timeout: PATIENCE, turnover: true, messages: Some(5), duration, ..closed.clone() },
+    ] {
+        let turnover = echo.turnover;
+        let warm_up = Duration::from_millis(300);
+        let config = Config { echo: Some(echo), warm_up, ..config(server.port, "/echo") };
+        let mut phases = Vec::new();
+        let outcome = drive_with(&config, |row| phases.push(row.phase));
+        assert!(outcome.held, "{outcome}");
+        let (warm, echo) = (outcome.warm_up_messages.unwrap(), outcome.echo.clone().unwrap());
+        assert!(warm > 0, "{outcome}");
+        if !turnover {
+            assert_eq!(echo.sent, CONNECTIONS * u64::from(MESSAGES), "{outcome}");
+        }
+        assert_eq!((echo.received, echo.lost, echo.unsent), (echo.sent, 0, 0), "{outcome}");
+        let timed = [&outcome.latency, &outcome.service_time].map(|one| one.unwrap().count);
+        assert_eq!(timed, [echo.sent; 2], "{outcome}");
+        phases.dedup();
+        assert!(phases.windows(2).any(|two| two == ["warm-up", "echo"]), "{phases:?}");
+    }
+}
+
+/// Answers of the warm-up that come when it is over count as nothing.
+#[test]
+fn late_answers_of_a_warm_up_are_in_no_figure() {
+    let server = Server::start();
+    let timeout = Duration::from_millis(50);
+    let echo = Echo { timeout, messages: Some(10), ..echo(None) };
+    let warm_up = Duration::from_millis(300);
+    let config = Config { echo: Some(echo), warm_up, ..config(server.port, "/late") };
+    let echo = drive(&config).echo.unwrap();
+    assert_eq!((echo.duplicated, echo.corrupted), (0, 0), "{echo:?}");
+    assert!(echo.received <= echo.sent, "{echo:?}");
+}
+
+#[test]
+fn pings_of_a_warm_up_are_in_no_figure() {
+    let server = Server::start();
+    let heartbeat = Some(Duration::from_millis(100));
+    let hold = Duration::from_millis(500);
+    let config = Config { heartbeat, hold, ..config(server.port, "/echo") };
+    let cold = drive(&config).heartbeats.unwrap();
+    let warm_up = Duration::from_secs(3);
+    let warm = drive(&Config { warm_up, ..config }).heartbeats.unwrap();
+    assert_eq!((warm.received, warm.unanswered_sockets), (warm.sent, 0), "{warm:?}");
+    assert!(warm.sent < 3 * cold.sent, "seven times as many were sent: {warm:?}, {cold:?}");
+    assert_eq!(warm.latency.unwrap().count, warm.received);
 }
 
 /// The server drops each 100th message of a socket, duplicates each 101st, answers the 50th after the

@@ -59,6 +59,7 @@ pub(super) fn config(args: &Args) -> Result<Config> {
             Compression::Shared => Some(usize::try_from(args.compress_above).unwrap_or(usize::MAX)),
         },
         heartbeat: args.heartbeat.or(heartbeat_default).filter(|period| !period.is_zero()),
+        warm_up: warm_up(args)?,
         hold: args.hold.unwrap_or(hold_default),
         linger: Duration::ZERO,
         echo,
@@ -66,6 +67,13 @@ pub(super) fn config(args: &Args) -> Result<Config> {
         churn: clients.map(|clients| clients.churn(args)).transpose()?.flatten(),
         force: args.force,
     })
+}
+
+fn warm_up(args: &Args) -> Result<Duration> {
+    if !args.warm_up.is_zero() && args.control {
+        bail!("--warm-up cannot be combined with --control");
+    }
+    Ok(args.warm_up)
 }
 
 fn in_flight(args: &Args) -> Result<Option<u64>> {

@@ -67,6 +67,7 @@ mod tests {
     fn a_row_has_as_many_fields_as_there_are_titles() {
         let latency = Latency {
             count: 1,
+            above_range: 0,
             p50_ms: 1.0,
             p90_ms: 2.0,
             p95_ms: 3.0,

@@ -140,6 +140,11 @@ pub(crate) struct Args {
         help_heading = PACING)]
     pub(super) duration: Option<Duration>,
 
+    /// Warm-up before the measurement, whose messages and requests are not counted
+    #[arg(long, value_name = "TIME", default_value = "0", value_parser = units::duration,
+        help_heading = PACING)]
+    pub(super) warm_up: Duration,
+
     /// Time limit for an answer [default: 1s, for requests 30s]
     #[arg(long, value_name = "TIME", value_parser = units::positive_duration,
         help_heading = PACING)]

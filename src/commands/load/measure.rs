@@ -51,21 +51,13 @@ pub(super) fn measure<'s>(
     generator.finish(&outcome);
     if let Some(watched) = &mut watched {
         let open = outcome.connections.open.unwrap_or_else(|| samples.most_open());
-        watched.finish(open, received(&outcome));
+        watched.finish(open);
     }
     outcome.generator = Some(generator);
     outcome.watched = watched;
     outcome.samples = samples;
     judge(&mut outcome, thresholds);
     Ok(outcome)
-}
-
-/// Returns the answers, messages and publications received in total.
-fn received(outcome: &Outcome) -> u64 {
-    let requests = outcome.requests.map_or(0, |requests| requests.answered);
-    let echo = outcome.echo.as_ref().map_or(0, |echo| echo.received);
-    let broadcast = outcome.broadcast.as_ref().map_or(0, |broadcast| broadcast.received);
-    requests + echo + broadcast
 }
 
 /// Writes the text, the JSON and the page of a run, and returns the exit code of the worst of its

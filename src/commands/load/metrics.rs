@@ -22,10 +22,11 @@ const ENDS: [f64; 18] = [
     1.0, 2.5, 5.0, 10.0, 30.0,
 ];
 /// The measured times with the name and the help of each histogram.
-const TIMES: [(Series, &str, &str); 5] = [
+const TIMES: [(Series, &str, &str); 6] = [
     (Series::Latency, "load_latency_seconds", "Time from when it was due to the answer."),
     (Series::ServiceTime, "load_service_time_seconds", "Time from sending to the answer."),
-    (Series::SendLag, "load_send_lag_seconds", "Time from when a request was due to its sending."),
+    (Series::FirstByte, "load_first_byte_seconds", "Time from sending to the first byte."),
+    (Series::SendLag, "load_send_lag_seconds", "Time from when it was due to its sending."),
     (Series::Heartbeat, "load_heartbeat_seconds", "Time from a ping to its pong."),
     (Series::Broadcast, "load_receipt_seconds", "Time from publishing to each receipt."),
 ];

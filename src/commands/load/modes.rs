@@ -93,7 +93,7 @@ const FLAGS: [(&str, Modes); 74] = [
     ("requests", REQUESTS),
     ("method", HTTP),
     ("data", REQUESTS),
-    ("warm_up", REQUESTS | SCENARIO),
+    ("warm_up", ALL & !STAGED & !CHURN),
     ("rates", REQUESTS),
     ("new_connections", REQUESTS),
     ("pipeline", REQUESTS),

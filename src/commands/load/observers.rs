@@ -50,6 +50,9 @@ impl<'a, 's> Observers<'a, 's> {
     pub(super) fn row(&mut self, row: &Row) {
         let Observed { generator, watched, samples } = &mut self.observed;
         let usage = watched.as_mut().and_then(|watched| watched.sample_with(row));
+        if row.is_mark {
+            return generator.row(row, super::screen::usage());
+        }
         let sample = self.screen.row(row, usage);
         generator.row(row, sample.client);
         self.csv.iter_mut().for_each(|csv| csv.row(row));

@@ -43,6 +43,7 @@ impl<'a> Screen<'a> {
         let phases = [
             ("stages", staged),
             ("connect", !staged),
+            ("warm-up", !config.warm_up.is_zero()),
             ("hold", !config.hold.is_zero()),
             ("echo", config.echo.is_some()),
             ("fanout", config.fanout.is_some() && config.churn.is_none()),
@@ -151,6 +152,7 @@ fn of_sockets_done(config: &Config, sample: &Sample, since: f64) -> f64 {
     };
     match (&*sample.phase, echo, fanout) {
         ("stages", ..) => of_time(stages.iter().map(|stage| stage.time).sum()),
+        ("warm-up", ..) => of_time(config.warm_up),
         ("hold", ..) => of_time(*hold),
         ("echo", Some(echo), _) if echo.turnover => echo.duration.map_or(0.0, of_time),
         ("echo", Some(echo), _) => of_sending(echo.duration, echo.messages),
@@ -181,7 +183,7 @@ fn most(config: &Config) -> u64 {
 }
 
 /// Returns the usage of this process.
-fn usage() -> Option<Usage> {
+pub(super) fn usage() -> Option<Usage> {
     let memory = ProcessMemory::of(std::process::id()).ok()?;
     Some(Usage { rss_bytes: memory.rss_bytes, cpu_seconds: memory.cpu_seconds })
 }

@@ -24,6 +24,9 @@ pub(super) fn of_sockets(config: &Config) -> Rows {
         add("connects in flight", format!("at most {}", Count(most)));
     }
     add("connect timeout", format_duration(config.connect_timeout));
+    if !config.warm_up.is_zero() {
+        add("warm-up", format_duration(config.warm_up));
+    }
     if !config.hold.is_zero() {
         add("held for", format_duration(config.hold));
     }

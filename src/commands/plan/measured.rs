@@ -162,7 +162,7 @@ fn request_run(outcome: &Outcome) -> Option<RequestRun> {
         is_open: (!pace.model.is_empty()).then(|| pace.is_open()),
         asked_rate: pace.rate,
         interrupted: outcome.interrupted,
-        saturated: generator.map(|generator| generator.saturated().map(Into::into)),
+        saturated: generator.map(|generator| generator.saturated()),
         cores: generator.map(|generator| generator.cores() as f64),
         seconds: seconds_of(outcome),
     })

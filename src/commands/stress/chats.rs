@@ -59,7 +59,11 @@ pub(super) fn run(args: &Args, url: &str) -> Result<ExitCode> {
         Users::new(Arc::clone(&shared), part, own.clone(), clock.now_ns ^ clock.now_ms, clock)
     };
     let table = Table::new(args.users, super::LiveStats::default(), args.quiet());
-    let row = |row: &Row| table.print(&format!("{}\n", row_line(row)));
+    let row = |row: &Row| {
+        if !row.is_mark {
+            table.print(&format!("{}\n", row_line(row)));
+        }
+    };
     let mut wait = Wait::new(args);
     let mut outcome = drive_requests(&requests, Web::new, script, row, |time| wait.wait(time))?;
     outcome.groups = tallies.groups();

@@ -74,6 +74,9 @@ fn sockets(args: &Args, url: &str) -> Result<ExitCode> {
     let mut wait = Wait::new(args);
     let (to_all, began_ns) = (plan.to_all, process::now_ns());
     let rows = |row: &load::Row| {
+        if row.is_mark {
+            return;
+        }
         if to_all {
             table.print(&format!("{}\n", row_line(row)));
         } else {

@@ -61,7 +61,11 @@ pub(super) fn run(args: &Args, url: &str, commands: Option<Commands>) -> Result<
     };
     let mut wait = Wait::new(args);
     let began_ns = process::now_ns();
-    let row = |row: &Row| table.second(row.elapsed);
+    let row = |row: &Row| {
+        if !row.is_mark {
+            table.second(row.elapsed);
+        }
+    };
     let ended = drive_requests(&config, Http1::new, script, row, |time| wait.wait(time))?;
     let seconds = ended.seconds.unwrap_or(0.0);
     let requests = ended.requests.unwrap_or_default();

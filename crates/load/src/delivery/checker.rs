@@ -48,6 +48,11 @@ macro_rules! counts {
         }
 
         impl DeliveryCounts {
+            /// Without those counted before.
+            pub(crate) fn since(&self, before: &DeliveryCounts) -> DeliveryCounts {
+                DeliveryCounts { $($name: self.$name.saturating_sub(before.$name),)* }
+            }
+
             /// Adds the counts of other receivers.
             pub fn merge(&mut self, other: &DeliveryCounts) {
                 $(self.$name += other.$name;)*

@@ -20,6 +20,8 @@ pub(crate) struct Expect {
     pub(crate) publishers: u32,
     /// A receipt later than this after the publish is late.
     pub(crate) late_after_ns: u64,
+    /// What was published before, in the warm-up, is ignored.
+    pub(crate) since_ns: u64,
     /// The first sockets of the worker that publish, and are no receivers.
     pub(crate) senders: u32,
 }
@@ -52,7 +54,8 @@ impl Receivers {
         }
         metrics.set_expecting(expect.first);
         let tracks = core.slots() as usize * further(expect.publishers);
-        let checker = Checker::new(expect.late_after_ns).with_arrivals();
+        let mut checker = Checker::new(expect.late_after_ns).with_arrivals();
+        checker.ignore_before(expect.since_ns);
         Receivers { expect, checker, further: vec![Track::default(); tracks] }
     }
 
@@ -84,6 +87,11 @@ impl Receivers {
     /// Passes on times. Returns when to call it next.
     pub(crate) fn turn(&mut self, now_ns: u64, metrics: &Metrics) -> Option<u64> {
         self.checker.flush(metrics, now_ns)
+    }
+
+    /// Passes on the rest of the times.
+    pub(crate) fn flush_rest(&mut self, metrics: &Metrics) {
+        self.checker.flush_rest(metrics);
     }
 
     /// Finds the receivers that lost most, and passes on the rest of the times. `first` is the number in the run of the worker's first

@@ -7,13 +7,13 @@ use std::fs;
 
 use capacity::{Bytes, Count, ProcessMemory};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::outcome::Outcome;
 use crate::outcome::samples::Usage;
-use crate::{Latency, Row};
+use crate::outcome::saturation::{self, Scheduling, WorkerLoad};
+use crate::{Counts, Latency, Row};
 
-/// Share of the cores from which the generator counts as saturated.
-const BUSY: f64 = 0.9;
 /// Lateness in milliseconds from which a message no longer counts as sent at the requested rate.
 const LATE_MS: f64 = 100.0;
 /// Lateness in milliseconds from which the requested rate counts as missed.
@@ -34,10 +34,12 @@ pub struct Watched {
     cpu_seconds: f64,
     /// Growth of its memory per open connection; null without connections.
     rss_bytes_per_connection: Option<f64>,
-    /// CPU time per 1,000 messages or publications received; null without.
+    /// CPU time per 1,000 messages or publications received, both in the measured time; null without.
     cpu_ms_per_1000_messages: Option<f64>,
     #[serde(skip)]
     cpu_before: f64,
+    #[serde(skip)]
+    window: Window,
     /// Connections open, and the phase, when the descriptors were counted last.
     #[serde(skip)]
     counted_at: (u64, String),
@@ -59,6 +61,7 @@ impl Watched {
             rss_bytes_per_connection: None,
             cpu_ms_per_1000_messages: None,
             cpu_before: now.cpu_seconds,
+            window: Window::default(),
             counted_at: (0, String::new()),
         })
     }
@@ -72,7 +75,9 @@ impl Watched {
             self.counted_at = (row.open, row.phase.to_owned());
             self.descriptors = self.descriptors.max(descriptors(self.pid));
         }
-        self.sample()
+        let usage = self.sample()?;
+        self.window.add(row, usage.cpu_seconds);
+        Some(usage)
     }
 
     /// Samples memory and CPU. Returns `None` once it has ended.
@@ -111,18 +116,51 @@ impl Watched {
         ]
     }
 
-    /// Computes the ratios from the open connections and the messages received in total.
-    pub fn finish(&mut self, open: u64, messages: u64) {
+    /// Computes the ratios from the open connections and the samples.
+    pub fn finish(&mut self, open: u64) {
         let grown = self.rss_bytes.saturating_sub(self.rss_bytes_before) as f64;
         self.rss_bytes_per_connection = (open > 0).then(|| grown / open as f64);
-        self.cpu_ms_per_1000_messages =
-            (messages > 0).then(|| self.cpu_seconds * 1e6 / messages as f64);
+        self.cpu_ms_per_1000_messages = self.window.us_per_message();
     }
 }
 
 impl Display for Watched {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "process {}  {}", self.pid, self.figures().join("; "))
+    }
+}
+
+/// CPU time and messages of the measured time, each from the same samples.
+#[derive(Clone, Default, Debug)]
+struct Window {
+    last: Option<(&'static str, f64, u64)>,
+    cpu_seconds: f64,
+    messages: u64,
+}
+
+impl Window {
+    /// Adds a row with the CPU time of a process so far.
+    fn add(&mut self, row: &Row, cpu_seconds: f64) {
+        let messages = received(row);
+        let last = self.last.replace((row.phase, cpu_seconds, messages));
+        let Some((phase, cpu_before, before)) = last else { return };
+        if phase == row.phase && saturation::is_measured(phase) {
+            self.cpu_seconds += (cpu_seconds - cpu_before).max(0.0);
+            self.messages += messages.saturating_sub(before);
+        }
+    }
+
+    /// CPU time per message in microseconds; `None` without messages.
+    fn us_per_message(&self) -> Option<f64> {
+        (self.messages > 0).then(|| self.cpu_seconds * 1e6 / self.messages as f64)
+    }
+}
+
+/// Returns the messages, publications and answers received so far.
+fn received(row: &Row) -> u64 {
+    match &row.progress.counts {
+        Counts::Sockets(counts) => counts.echo_received + counts.delivery.received,
+        Counts::Requests(counts) => counts.answered + counts.warm_up,
     }
 }
 
@@ -152,15 +190,29 @@ pub struct Generator {
     cpu_cores_most: f64,
     /// Messages per second while messages were sent; null without messages.
     messages_per_second: Option<f64>,
-    /// Why the figures describe the generator instead of the target; null if they do not.
-    saturated: Option<String>,
+    /// CPU time per message or publication received, both in the measured time, in microseconds; null
+    /// without.
+    #[serde(default)]
+    cpu_us_per_message: Option<f64>,
+    /// What each worker did in the measured time; empty if unknown.
+    #[serde(default)]
+    workers: Vec<WorkerLoad>,
+    /// Share of the CPU time of the machine that its host took in the measured time; null if unknown.
+    #[serde(default)]
+    stolen: Option<f64>,
+    /// Whether the figures describe the generator instead of the target.
+    saturated: bool,
+    /// Why; empty if they do not.
+    #[serde(default)]
+    reasons: Vec<String>,
     /// Whether the rate of an open model was missed, or met far too late.
     rate_missed: bool,
     #[serde(skip)]
     last: Option<(f64, f64)>,
-    /// Total and busy seconds while messages were sent.
     #[serde(skip)]
-    seconds: (f64, f64),
+    window: Window,
+    #[serde(skip)]
+    scheduling: Scheduling,
 }
 
 impl Generator {
@@ -173,18 +225,17 @@ impl Generator {
     /// Adds a row of the run with the generator's usage so far.
     pub fn row(&mut self, row: &Row, usage: Option<Usage>) {
         let elapsed = row.elapsed.as_secs_f64();
-        let cpu = usage.map_or(0.0, |usage| usage.cpu_seconds);
+        self.scheduling.row(row.phase, elapsed);
+        let Some(Usage { cpu_seconds: cpu, .. }) = usage else { return };
+        self.window.add(row, cpu);
+        self.cpu_seconds = cpu;
+        if row.is_mark {
+            return;
+        }
         if let Some((before, cpu_before)) = self.last.replace((elapsed, cpu)) {
             let seconds = (elapsed - before).max(1e-3);
-            let cores = (cpu - cpu_before) / seconds;
-            self.cpu_cores_most = self.cpu_cores_most.max(cores);
-            if matches!(row.phase, "echo" | "fanout" | "churn" | "requests") {
-                let busy = cores >= BUSY * self.cores as f64;
-                self.seconds.0 += seconds;
-                self.seconds.1 += if busy { seconds } else { 0.0 };
-            }
+            self.cpu_cores_most = self.cpu_cores_most.max((cpu - cpu_before) / seconds);
         }
-        self.cpu_seconds = cpu;
     }
 
     /// Evaluates a run.
@@ -202,14 +253,13 @@ impl Generator {
             outcome.echo.as_ref().zip(outcome.seconds).map(|(echo, s)| echo.sent as f64 / s);
         let reached = fanout.map(|fanout| fanout.reached_rate).or(echoed);
         self.messages_per_second = reached;
-        let lag = match (fanout.and_then(|fanout| fanout.publish_lag.as_ref()), &outcome.latency) {
-            (Some(lag), _) => lag.p99_ms,
-            (None, Some(latency)) => {
-                let service = outcome.service_time.as_ref().map_or(0.0, |time| time.p99_ms);
-                latency.p99_ms - service
-            }
-            (None, None) => 0.0,
-        };
+        let churn = outcome.churn.as_ref();
+        let lags = [
+            fanout.and_then(|fanout| fanout.publish_lag.as_ref()),
+            churn.and_then(|churn| churn.publish_lag.as_ref()),
+            outcome.send_lag.as_ref(),
+        ];
+        let lag = lags.into_iter().flatten().map(|lag| lag.p99_ms).fold(0.0, f64::max);
         // In a short run a moment is more than two percent.
         let on_time = fanout
             .and_then(|fanout| fanout.publish_lag.as_ref())
@@ -224,13 +274,16 @@ impl Generator {
             |(requested, reached): &(f64, f64)| !on_time && *reached < REACHED * requested * opened;
         let short = requested.zip(reached).filter(below);
         self.rate_missed = requested.is_some() && (short.is_some() || lag > TOO_LATE_MS);
-        self.saturated = if let Some((requested, reached)) = short {
-            Some(format!("sent {reached:.0} of {requested:.0} requested messages per second"))
-        } else if requested.is_some() && lag > LATE_MS {
-            Some(format!("1 % of the messages were sent more than {lag:.0} ms late"))
-        } else {
-            self.was_busy()
-        };
+        self.reasons = short
+            .map(|(requested, reached)| {
+                format!("sent {reached:.0} of {requested:.0} requested messages per second")
+            })
+            .into_iter()
+            .collect();
+        let broadcast = outcome.broadcast.as_ref().and_then(|one| one.latency.as_ref());
+        let received = broadcast.or(churn.and_then(|churn| churn.latency.as_ref()));
+        let median = outcome.latency.as_ref().or(received).map_or(0.0, |latency| latency.p50_ms);
+        self.judge(lag, median);
     }
 
     /// Evaluates a run of requests. If the server is too slow, the rate is missed but the generator is not
@@ -238,25 +291,33 @@ impl Generator {
     fn finish_requests(&mut self, outcome: &Outcome) {
         self.messages_per_second = outcome.per_second;
         let p99 = |times: &Option<Latency>| times.as_ref().map_or(0.0, |times| times.p99_ms);
-        let lag = p99(&outcome.scheduling_error);
+        let is_open = outcome.config.pace.is_open();
+        let lag = p99(if is_open { &outcome.scheduling_error } else { &outcome.send_lag });
         let waited = p99(&outcome.latency) - p99(&outcome.service_time);
         let of = outcome.requests.unwrap_or_default();
         let sent = (of.ok + of.failed) as f64;
         let short = sent < REACHED * (sent + of.unsent as f64);
-        let is_open = outcome.config.pace.is_open();
         self.rate_missed = is_open && (short || lag.max(waited) > TOO_LATE_MS);
-        self.saturated = if lag > LATE_MS {
-            Some(format!("1 % of the requests were sent more than {lag:.0} ms late"))
-        } else {
-            self.was_busy()
-        };
+        self.judge(lag, outcome.latency.as_ref().map_or(0.0, |latency| latency.p50_ms));
     }
 
-    /// Returns a text if the generator used nearly all cores for most of the time.
-    fn was_busy(&self) -> Option<String> {
-        let (seconds, busy) = self.seconds;
-        let most = seconds > 0.0 && busy > seconds / 2.0;
-        most.then(|| format!("it used 90 % or more of the {} cores", self.cores))
+    /// Decides whether the generator was saturated: by the 99th percentile of its send lag, and by what
+    /// its workers did.
+    fn judge(&mut self, lag_ms: f64, median_ms: f64) {
+        self.cpu_us_per_message = self.window.us_per_message();
+        self.workers = self.scheduling.workers();
+        self.stolen = self.scheduling.stolen(self.cores);
+        self.reasons.extend(saturation::late(lag_ms, median_ms));
+        self.reasons.extend(saturation::reasons(&self.workers, self.stolen));
+        self.saturated = !self.reasons.is_empty();
+    }
+
+    /// Returns the first line of a summary if the generator was saturated; otherwise nothing.
+    pub fn headline(&self) -> String {
+        let line = |why| {
+            format!("SATURATED     the generator was the bottleneck, not the target: {why}\n")
+        };
+        self.saturated().map(line).unwrap_or_default()
     }
 
     /// See the field.
@@ -274,12 +335,24 @@ impl Generator {
     /// Returns the CPU usage as one line.
     pub fn figures(&self) -> String {
         let Generator { cpu_seconds, cpu_cores_most, cores, .. } = self;
-        format!("{cpu_seconds:.1} CPU seconds, at most {cpu_cores_most:.1} of {cores} cores")
+        let mut text =
+            format!("{cpu_seconds:.1} CPU seconds, at most {cpu_cores_most:.1} of {cores} cores");
+        if let Some(each) = self.cpu_us_per_message {
+            text += &format!(", {each:.2} µs per message");
+        }
+        let most = |share: fn(&WorkerLoad) -> f64| {
+            100.0 * self.workers.iter().map(share).fold(0.0, f64::max)
+        };
+        if !self.workers.is_empty() {
+            let (busy, waited) = (most(|worker| worker.busy), most(|worker| worker.waited));
+            text += &format!("; workers busy {busy:.0} %, waiting for a core {waited:.0} %");
+        }
+        text
     }
 
     /// Returns why the figures describe the generator instead of the target, if they do.
-    pub fn saturated(&self) -> Option<&str> {
-        self.saturated.as_deref()
+    pub fn saturated(&self) -> Option<String> {
+        self.saturated.then(|| self.reasons.join("; "))
     }
 
     /// Returns whether the rate of an open model was missed.
@@ -290,13 +363,6 @@ impl Generator {
 
 impl Display for Generator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "generator     {}", self.figures())?;
-        match &self.saturated {
-            Some(why) => writeln!(
-                f,
-                "              warning: the generator or this machine was the bottleneck: {why}"
-            ),
-            None => Ok(()),
-        }
+        writeln!(f, "generator     {}", self.figures())
     }
 }

@@ -10,7 +10,7 @@ use std::fmt::{self, Display};
 
 use serde::{Deserialize, Serialize};
 
-use crate::outcome::{Outcome, Shortfall};
+use crate::outcome::{Outcome, Shortfall, saturation};
 
 /// A condition on one figure of an outcome.
 #[derive(Clone, PartialEq, Debug)]
@@ -126,6 +126,16 @@ pub struct ThresholdResult {
 }
 
 impl Threshold {
+    /// Whether a time or a rate is good by a factor. A saturated generator lengthens times and lowers
+    /// rates by an unknown amount, so it does not matter then.
+    fn is_met_by_far(&self, value: f64) -> bool {
+        match self.sign {
+            Sign::Below => self.metric.is_time() && value * saturation::MARGIN <= self.bound,
+            Sign::Above => !self.metric.is_time() && value >= self.bound * saturation::MARGIN,
+            Sign::Exactly => false,
+        }
+    }
+
     fn judge(&self, outcome: &Outcome) -> ThresholdResult {
         let figure = outcome.figure(self.metric);
         let rate_or_time = self.metric.is_time() || self.metric == Metric::Rate;
@@ -135,7 +145,9 @@ impl Threshold {
             (Figure::Infinite, _) => {
                 Some("infinite: too many failed or were never answered".to_owned())
             }
-            (Figure::Value(_), true) if rate_or_time && outcome.is_saturated() => {
+            (Figure::Value(value), true)
+                if rate_or_time && outcome.is_saturated() && !self.is_met_by_far(value) =>
+            {
                 Some("the generator was saturated".to_owned())
             }
             (Figure::Value(_), true) => None,
@@ -272,6 +284,7 @@ pub fn last_line(outcome: &Outcome, well: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::outcome::generator::Generator;
     use crate::outcome::sections::{EchoSummary, Quantiles, RequestCounts};
 
     fn quantiles(p50_ms: Option<f64>) -> Option<Quantiles> {
@@ -355,6 +368,31 @@ mod tests {
         let rate = threshold(Metric::Rate, Sign::Above, 490.0);
         let refused = Outcome { per_second: Some(500.0), ..requests(0, 500) };
         assert_eq!(verdict(refused, &[rate]).0, Verdict::FellShort);
+    }
+
+    #[test]
+    fn a_saturated_generator_has_no_verdict_on_times_and_rates() {
+        let generator = serde_json::json!({"cores": 2, "cpu_seconds": 1.0, "cpu_cores_most": 1.0,
+            "saturated": true, "reasons": ["it had no core"], "rate_missed": false});
+        let generator: Option<Generator> = serde_json::from_value(generator).unwrap();
+        for (metric, sign, bound, met) in [
+            (Metric::P50, Sign::Below, 9.0, false),
+            (Metric::P50, Sign::Below, 11.0, true),
+            (Metric::P50, Sign::Above, 0.01, false),
+            (Metric::Rate, Sign::Above, 5.0, false),
+            (Metric::Rate, Sign::Above, 0.5, true),
+            (Metric::Rate, Sign::Below, 1e9, false),
+            (Metric::Errors, Sign::Below, 1.0, true),
+        ] {
+            let threshold = threshold(metric, sign, bound);
+            let mut outcome = Outcome { generator: generator.clone(), ..requests(9, 0) };
+            judge(&mut outcome, &[&threshold]);
+            let result = &outcome.thresholds[0];
+            assert_eq!(result.met, met, "{metric:?} {sign:?} {bound}");
+            assert_eq!(result.why.as_deref(), (!met).then_some("the generator was saturated"));
+            assert!(outcome.to_string().starts_with("SATURATED     "), "{outcome}");
+            assert!(outcome.to_string().contains("it had no core"), "{outcome}");
+        }
     }
 
     #[test]

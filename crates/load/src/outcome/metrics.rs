@@ -1,7 +1,11 @@
-//! [`Metrics`]: the counters and histograms of one worker, which the main thread reads at any time.
-//! Counters have one writer; histograms have a lock that only a report contends for.
+//! [`Metrics`]: the counters of one worker, which the main thread reads at any time, and
+//! [`WorkerMetrics`], the worker's own side with its histograms. Counters have one writer; times are
+//! passed in batches, see `timings.rs`.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::ops::Deref;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -10,8 +14,8 @@ use engine::Counter;
 use crate::delivery::checker::{DeliveryCounters, DeliveryCounts};
 use crate::delivery::spread::Arrivals;
 use crate::outcome::sections::Receiver;
-use crate::outcome::timings::Batches;
-use crate::{Cause, Recorder, Series};
+use crate::outcome::timings::{Batches, Timings};
+use crate::{Cause, Series};
 
 /// The most different disconnect reasons that are counted separately.
 const REASONS_MAX: usize = 32;
@@ -166,6 +170,27 @@ impl Snapshot {
         sum
     }
 
+    /// Without the messages and pings counted by `before`. Connections stay.
+    pub(crate) fn since(&self, before: &Snapshot) -> Snapshot {
+        let mut since = self.clone();
+        for (now, before) in [
+            (&mut since.heartbeats_sent, before.heartbeats_sent),
+            (&mut since.heartbeats_received, before.heartbeats_received),
+            (&mut since.echo_sent, before.echo_sent),
+            (&mut since.echo_received, before.echo_received),
+            (&mut since.echo_answered, before.echo_answered),
+            (&mut since.duplicated, before.duplicated),
+            (&mut since.reordered, before.reordered),
+            (&mut since.corrupted, before.corrupted),
+            (&mut since.late, before.late),
+            (&mut since.given_up, before.given_up),
+        ] {
+            *now = now.saturating_sub(before);
+        }
+        since.delivery = self.delivery.since(&before.delivery);
+        since
+    }
+
     /// Failed connects.
     #[must_use]
     pub fn failed_total(&self) -> u64 {
@@ -235,13 +260,11 @@ impl Snapshot {
     }
 }
 
-/// One worker's counters, histograms and milestones.
+/// One worker's counters, times and milestones.
 pub(crate) struct Metrics {
     pub(crate) counts: Counts,
-    ends: Mutex<Ends>,
-    recorder: Mutex<Recorder>,
-    /// Times of received publications, on their way to the recorder.
     pub(crate) timed: Batches,
+    ends: Mutex<Ends>,
     arrivals: Mutex<Arrivals>,
     /// The receivers that lost most, once judged.
     judged: Mutex<Option<Vec<Receiver>>>,
@@ -254,15 +277,16 @@ pub(crate) struct Metrics {
     expecting: AtomicU64,
     /// All connections are closed after the order to finish.
     finished: AtomicBool,
+    /// The number of the last order to flush that was executed.
+    flushes: AtomicU64,
 }
 
 impl Metrics {
     pub(crate) fn new() -> Self {
         Metrics {
             counts: Counts::new(),
-            ends: Mutex::default(),
-            recorder: Mutex::default(),
             timed: Batches::default(),
+            ends: Mutex::default(),
             arrivals: Mutex::default(),
             judged: Mutex::default(),
             disconnects: Mutex::default(),
@@ -270,23 +294,8 @@ impl Metrics {
             echo_done: AtomicBool::new(false),
             expecting: AtomicU64::new(0),
             finished: AtomicBool::new(false),
+            flushes: AtomicU64::new(0),
         }
-    }
-
-    pub(crate) fn record(&self, series: Series, nanoseconds: u64) {
-        self.recorder().record(series, nanoseconds);
-    }
-
-    /// Adds all histograms to `all`.
-    pub(crate) fn add_times(&self, all: &mut Recorder) {
-        let mut recorder = self.recorder();
-        self.timed.take(&mut recorder);
-        all.merge(&recorder);
-    }
-
-    /// Locks the histograms, for more than one value.
-    pub(crate) fn recorder(&self) -> MutexGuard<'_, Recorder> {
-        self.recorder.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Locks the arrivals of publications.
@@ -361,11 +370,66 @@ impl Metrics {
         self.expecting.store(u64::from(publisher) + 1, Ordering::Release);
     }
 
+    /// Expects no publisher any more, until the worker sets the next.
+    pub(crate) fn expect_none(&self) {
+        self.expecting.store(0, Ordering::Release);
+    }
+
     pub(crate) fn is_finished(&self) -> bool {
         self.finished.load(Ordering::Acquire)
     }
 
     pub(crate) fn set_finished(&self) {
         self.finished.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn has_flushed(&self, number: u64) -> bool {
+        self.flushes.load(Ordering::Acquire) >= number
+    }
+}
+
+/// The metrics of a worker in its own thread: recording a time takes no lock.
+pub(crate) struct WorkerMetrics {
+    shared: Arc<Metrics>,
+    timings: RefCell<Timings>,
+}
+
+impl WorkerMetrics {
+    pub(crate) fn new(shared: Arc<Metrics>) -> WorkerMetrics {
+        WorkerMetrics { shared, timings: RefCell::new(Timings::new()) }
+    }
+
+    /// Records one duration.
+    #[inline]
+    pub(crate) fn record(&self, series: Series, nanoseconds: u64) {
+        self.timings.borrow_mut().record(series, nanoseconds);
+    }
+
+    /// Records the answer to a message.
+    #[inline]
+    pub(crate) fn echoed(&self, due_ns: u64, sent_ns: u64, done_ns: u64) {
+        self.timings.borrow_mut().echoed(due_ns, sent_ns, done_ns);
+    }
+
+    /// Flushes recorded times if that is due. Returns when to call it next.
+    #[inline]
+    pub(crate) fn flush(&self, now_ns: u64) -> Option<u64> {
+        let mut timings = self.timings.borrow_mut();
+        timings.flush(&self.shared.timed, now_ns);
+        timings.next_ns()
+    }
+
+    /// Executes an order to flush all recorded times.
+    pub(crate) fn flush_rest(&self, number: u64) {
+        self.timings.borrow_mut().flush_rest(&self.shared.timed);
+        self.shared.flushes.store(number, Ordering::Release);
+    }
+}
+
+impl Deref for WorkerMetrics {
+    type Target = Metrics;
+
+    fn deref(&self) -> &Metrics {
+        &self.shared
     }
 }

@@ -18,6 +18,7 @@ pub(crate) mod recorder;
 pub(crate) mod request_metrics;
 pub(crate) mod run_config;
 pub(crate) mod samples;
+pub(crate) mod saturation;
 pub(crate) mod sections;
 pub(crate) mod tally;
 pub(crate) mod text;
@@ -77,8 +78,14 @@ pub struct Outcome {
     /// `latency` of everything that was due, where what was not answered took forever.
     #[serde(default)]
     pub latency_of_all: Option<Quantiles>,
-    /// From when a message was due to when it was sent although a user was free (open model): the
-    /// error of the generator.
+    /// From when a request was sent to the first byte of its answer.
+    #[serde(default)]
+    pub time_to_first_byte: Option<Latency>,
+    /// From when a message was due (open model), or from the end of a user's pause (closed loop), to
+    /// when it was sent; null if nothing was due at a time.
+    #[serde(default)]
+    pub send_lag: Option<Latency>,
+    /// The same of requests for which a user was free: the error of the generator.
     #[serde(default)]
     pub scheduling_error: Option<Latency>,
     /// Complete answers by status.
@@ -100,6 +107,10 @@ pub struct Outcome {
     /// WebSockets that ended before the run, by cause.
     #[serde(default)]
     pub closed: BTreeMap<String, u64>,
+    /// Messages and publications on WebSockets sent in the warm-up, which are in no other figure; null
+    /// without one.
+    #[serde(default)]
+    pub warm_up_messages: Option<u64>,
     /// Pings and pongs of WebSockets.
     pub heartbeats: Option<HeartbeatSummary>,
     /// Messages sent and received back.

@@ -21,7 +21,20 @@ impl Outcome {
         if version == 1 {
             upgrade(&mut value);
         }
+        upgrade_generator(&mut value);
         serde_json::from_value(value).map_err(|error| error.to_string())
+    }
+}
+
+/// `saturated` was the reason or null.
+fn upgrade_generator(value: &mut Value) {
+    let generator = value.get_mut("generator").and_then(Value::as_object_mut);
+    let Some(generator) = generator else { return };
+    if let Some(saturated) = generator.get("saturated").filter(|saturated| !saturated.is_boolean())
+    {
+        let reasons: Vec<String> = saturated.as_str().map(str::to_owned).into_iter().collect();
+        generator.insert("saturated".to_owned(), json!(!reasons.is_empty()));
+        generator.insert("reasons".to_owned(), json!(reasons));
     }
 }
 

@@ -1,5 +1,9 @@
 //! [`Recorder`]: HDR histograms of one worker, merged for reports. Percentiles are computed after
-//! merging, never merged. Range 1 µs to 60 s, three digits; longer values count as 60 s.
+//! merging, never merged. Range 1 µs to one hour, three digits; longer values count as one hour and are
+//! counted as such.
+//!
+//! A histogram begins with 16 KiB and grows to the longest value it holds: 72 KiB up to 130 ms, 152 KiB up
+//! to a minute, 192 KiB up to an hour.
 
 use engine::invariant;
 use hdrhistogram::Histogram;
@@ -35,14 +39,20 @@ pub enum Series {
     Confirm,
     /// See [`Series::Welcome`].
     Subscribed,
-    /// From the due time of a request to its send, if a user was free to send it.
+    /// From the due time of a message, request or step of a user to its send.
     SendLag,
+    /// The same of requests for which a user was free: the error of the generator alone.
+    SchedulingError,
+    /// From the send of a request to the first byte of its answer.
+    FirstByte,
     /// Publication, from the time it was sent to the receipt.
     FromSend,
 }
 
-const SERIES: usize = 14;
-const LONGEST_US: u64 = 60_000_000;
+const SERIES: usize = 16;
+const LONGEST_US: u64 = 3_600_000_000;
+/// Longer values are recorded as this one, which is in another bucket than `LONGEST_US`.
+const ABOVE_US: u64 = (1 << 32) - 1;
 const DIGITS: u8 = 3;
 
 /// A histogram per series, allocated with its first value.
@@ -61,21 +71,24 @@ impl Recorder {
         }
     }
 
-    /// An empty histogram with the bounds of a recorder. The bounds are valid, so it is always `Some`.
+    /// An empty histogram that grows. The number of digits is valid, so it is always `Some`.
     pub(crate) fn empty() -> Option<Histogram<u64>> {
-        Histogram::new_with_bounds(1, LONGEST_US, DIGITS).ok()
+        Histogram::new(DIGITS).ok()
     }
 
     /// Records one duration in a histogram from [`Recorder::empty`].
     #[inline]
     pub(crate) fn record_in(histogram: &mut Histogram<u64>, nanoseconds: u64) {
-        histogram.saturating_record((nanoseconds / 1_000).clamp(1, LONGEST_US));
+        let us = (nanoseconds / 1_000).max(1);
+        let us = if us > LONGEST_US { ABOVE_US } else { us };
+        // Growing fails only if indexes have fewer than 32 bits.
+        let _ = histogram.record(us);
     }
 
     /// Adds the values of such a histogram to a series.
     pub(crate) fn add(&mut self, series: Series, other: &Histogram<u64>) {
         if let Some(histogram) = self.histogram(series) {
-            // Both have the same bounds, so everything fits.
+            // It grows to what it adds.
             let _ = histogram.add(other);
         } else {
             invariant::broken("each series has a histogram");
@@ -92,7 +105,7 @@ impl Recorder {
         for (mine, theirs) in self.series.iter_mut().zip(&other.series) {
             let Some(theirs) = theirs else { continue };
             match mine {
-                // Both have the same bounds, so everything fits.
+                // It grows to what it adds.
                 Some(mine) => {
                     let _ = mine.add(theirs);
                 }
@@ -117,9 +130,10 @@ impl Recorder {
         if histogram.is_empty() {
             return None;
         }
-        let ms = |us: u64| us as f64 / 1_000.0;
+        let ms = |us: u64| us.min(LONGEST_US) as f64 / 1_000.0;
         Some(Latency {
             count: histogram.len(),
+            above_range: histogram.count_at(ABOVE_US),
             p50_ms: ms(histogram.value_at_quantile(0.5)),
             p90_ms: ms(histogram.value_at_quantile(0.9)),
             p95_ms: ms(histogram.value_at_quantile(0.95)),
@@ -131,7 +145,8 @@ impl Recorder {
 
     /// The percentiles of a series whose `wrong` values count as never ended, as do `infinite` further
     /// ones; `None` if nothing was timed. Which values are wrong is unknown, so they are taken for the
-    /// shortest: no percentile is below the true one.
+    /// shortest: no percentile is below the true one. Those beyond an hour are not told apart, and never
+    /// ended either.
     pub(crate) fn quantiles(&self, series: Series, wrong: u64, infinite: u64) -> Option<Quantiles> {
         let histogram = self.series.get(series as usize)?.as_ref()?;
         let timed = histogram.len();
@@ -141,8 +156,9 @@ impl Recorder {
         let count = timed.saturating_add(infinite);
         let at = |quantile: f64| {
             let rank = quantile * count as f64 + wrong as f64;
-            let value = || histogram.value_at_quantile(rank / timed as f64) as f64 / 1e3;
-            (rank <= timed as f64).then(value)
+            let us = || histogram.value_at_quantile(rank / timed as f64);
+            let us = (rank <= timed as f64).then(us).filter(|us| *us <= LONGEST_US)?;
+            Some(us as f64 / 1e3)
         };
         Some(Quantiles {
             count,
@@ -169,7 +185,7 @@ impl Recorder {
     /// The longest value of a series in milliseconds; 0 if it is empty.
     pub(crate) fn longest_ms(&self, series: Series) -> f64 {
         let histogram = self.series.get(series as usize).and_then(Option::as_ref);
-        histogram.map_or(0.0, |histogram| histogram.max() as f64 / 1e3)
+        histogram.map_or(0.0, |histogram| histogram.max().min(LONGEST_US) as f64 / 1e3)
     }
 
     /// Cumulative buckets: the number of values up to each of `ends`, in ascending seconds, and up to
@@ -213,6 +229,9 @@ pub type Buckets = (Vec<(f64, u64)>, f64, u64);
 pub struct Latency {
     /// The number of values.
     pub count: u64,
+    /// Values above [`Latency::LONGEST_MS`], which count as that.
+    #[serde(default)]
+    pub above_range: u64,
     /// The median.
     pub p50_ms: f64,
     /// The 90th percentile.
@@ -225,6 +244,12 @@ pub struct Latency {
     pub p999_ms: f64,
     /// The maximum.
     pub max_ms: f64,
+}
+
+impl Latency {
+    /// The longest value that is told from longer ones: one hour. A percentile of this value may be
+    /// longer.
+    pub const LONGEST_MS: f64 = LONGEST_US as f64 / 1_000.0;
 }
 
 #[cfg(test)]
@@ -261,6 +286,9 @@ mod tests {
         assert_eq!((all.count, all.p99_ms, all.max_ms), (99, Some(1.0), Some(1.0)));
         let one = recorder.quantiles(Series::Latency, 0, 1).unwrap();
         assert_eq!((one.p99_ms, one.p999_ms, one.max_ms), (Some(1.0), None, None));
+        let mut hours = recorder.clone();
+        hours.record(Series::Latency, 2 * 3_600_000_000_000);
+        assert_eq!(hours.quantiles(Series::Latency, 0, 0).unwrap().max_ms, None);
         let half = recorder.quantiles(Series::Latency, 0, 101).unwrap();
         assert_eq!((half.p50_ms, half.p90_ms), (None, None));
         recorder.record(Series::Latency, 100_000_000);
@@ -298,12 +326,53 @@ mod tests {
     }
 
     #[test]
-    fn values_out_of_range_are_clamped() {
+    fn values_up_to_an_hour_are_exact_and_longer_ones_are_counted() {
         let mut recorder = Recorder::default();
-        recorder.record(Series::Broadcast, 0);
-        recorder.record(Series::Broadcast, u64::MAX);
-        let latency = recorder.latency(Series::Broadcast).unwrap();
-        assert_eq!(latency.count, 2);
-        assert!(latency.max_ms >= 60_000.0 && latency.max_ms < 60_100.0, "{latency:?}");
+        let second = 1_000_000_000;
+        recorder.record(Series::Latency, 65 * second);
+        let latency = recorder.latency(Series::Latency).unwrap();
+        assert!((latency.max_ms - 65_000.0).abs() < 65.0, "{latency:?}");
+        recorder.record(Series::Latency, 3_599 * second);
+        let latency = recorder.latency(Series::Latency).unwrap();
+        assert!((latency.max_ms - 3_599_000.0).abs() < 3_599.0, "{latency:?}");
+        assert_eq!(latency.above_range, 0);
+        recorder.record(Series::Latency, 3_610 * second);
+        recorder.record(Series::Latency, u64::MAX);
+        recorder.record(Series::Latency, 0);
+        let latency = recorder.latency(Series::Latency).unwrap();
+        assert_eq!((latency.count, latency.above_range), (5, 2));
+        assert!(latency.max_ms >= Latency::LONGEST_MS, "{latency:?}");
+        let (buckets, _, _) = recorder.buckets(Series::Latency, &[60.0, 3_600.0]).unwrap();
+        assert_eq!(buckets.iter().map(|(_, count)| *count).collect::<Vec<_>>(), [1, 3, 5]);
+    }
+
+    #[test]
+    fn histograms_that_grew_apart_are_merged_and_subtracted() {
+        let (mut short, mut long) = (Recorder::default(), Recorder::default());
+        short.record(Series::Latency, 1_000_000);
+        long.record(Series::Latency, 600_000_000_000);
+        let before = short.clone();
+        short.merge(&long);
+        short.subtract(&before);
+        let latency = short.latency(Series::Latency).unwrap();
+        assert!(latency.count == 1 && latency.p50_ms > 599_000.0, "{latency:?}");
+        // An earlier state has grown less, and one that was cleared has kept its memory.
+        long.clear();
+        long.merge(&before);
+        long.subtract(&before);
+        assert_eq!(long.latency(Series::Latency), None);
+    }
+
+    #[test]
+    fn short_times_take_little_memory() {
+        let mut recorder = Recorder::default();
+        for us in 1..100_000 {
+            recorder.record(Series::Latency, us * 1_000);
+        }
+        let histogram = recorder.histogram(Series::Latency).unwrap();
+        assert!(histogram.distinct_values() * 8 <= 72 * 1024, "{}", histogram.distinct_values());
+        recorder.record(Series::Latency, u64::MAX);
+        let histogram = recorder.histogram(Series::Latency).unwrap();
+        assert!(histogram.distinct_values() * 8 <= 192 * 1024, "{}", histogram.distinct_values());
     }
 }

@@ -96,6 +96,7 @@ impl RunConfig {
             message_bytes: size.map(|size| size as u64),
             compressed: Some(config.compress_above.is_some()),
             duration_seconds: duration.map(|duration| duration.as_secs_f64()),
+            warm_up_seconds: Some(config.warm_up.as_secs_f64()),
             ..RunConfig::default()
         }
     }

@@ -274,6 +274,8 @@ pub(crate) struct SocketRun<'a> {
     /// How long messages of an echo were due.
     pub(crate) sending: Option<Duration>,
     pub(crate) interrupted: bool,
+    /// Messages and publications sent in the warm-up; `None` without one.
+    pub(crate) warm_up: Option<u64>,
     pub(crate) expected: Option<Expected>,
     pub(crate) fanout: Option<FanoutSummary>,
     /// Receipts of a fan-out that were still arriving when it was interrupted.
@@ -359,6 +361,7 @@ impl SocketRun<'_> {
             }),
             latency: recorder.latency(Series::Latency),
             service_time: recorder.latency(Series::ServiceTime),
+            send_lag: recorder.latency(Series::SendLag),
             latency_of_all: if echo.is_none() {
                 receipts.or(latency_of_all)
             } else {
@@ -368,6 +371,7 @@ impl SocketRun<'_> {
             retried_by: by_cause(&counts.ends.retried),
             closed: by_cause(&counts.ends.closed),
             heartbeats: Some(heartbeats),
+            warm_up_messages: self.warm_up,
             echo,
             broadcast,
             ..Outcome::default()
@@ -434,8 +438,10 @@ impl RequestRun<'_> {
             good_per_second: rate(ok - stragglers_ok),
             latency: timed.latency(Series::Latency),
             service_time: timed.latency(Series::ServiceTime),
+            time_to_first_byte: timed.latency(Series::FirstByte),
+            send_lag: timed.latency(Series::SendLag),
             latency_of_all: timed.quantiles(Series::Latency, wrong, never),
-            scheduling_error: timed.latency(Series::SendLag),
+            scheduling_error: timed.latency(Series::SchedulingError),
             status: counts.statuses().collect(),
             errors: errors.into_iter().map(|(kind, n)| (kind.to_owned(), n)).collect(),
             body_bytes: Some(counts.body_bytes),
@@ -500,6 +506,7 @@ mod tests {
             recorder: &Recorder::default(),
             messages: Some(9),
             sending: None,
+            warm_up: None,
             interrupted: false,
             expected,
             fanout: None,

@@ -14,6 +14,9 @@ use crate::scenario::{FlowSummary, SocketSummary, StepSummary};
 
 impl Display for Outcome {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        if let Some(generator) = &self.generator {
+            f.write_str(&generator.headline())?;
+        }
         match &self.requests {
             Some(requests) => self.write_requests(f, requests)?,
             None => self.write_sockets(f)?,
@@ -60,6 +63,9 @@ impl Outcome {
         write_causes(f, "  retried for ", &self.retried_by)?;
         write_causes(f, "  failed by   ", &self.connect_errors)?;
         write_causes(f, "  ended by    ", &self.closed)?;
+        if let Some(count) = self.warm_up_messages {
+            writeln!(f, "warm-up       {count} messages, not counted otherwise")?;
+        }
         if let Some(heartbeats) = &self.heartbeats {
             let HeartbeatSummary { sent, received, unanswered_sockets, latency } = heartbeats;
             if *sent > 0 {
@@ -86,6 +92,7 @@ impl Outcome {
             }
             write_latency(f, "  from due    ", self.latency.as_ref())?;
             write_latency(f, "  from send   ", self.service_time.as_ref())?;
+            write_latency(f, "  send lag    ", self.send_lag.as_ref())?;
         }
         self.cable.iter().try_for_each(|cable| write!(f, "{cable}"))?;
         self.broadcast.iter().try_for_each(|broadcast| write!(f, "{broadcast}"))?;
@@ -122,6 +129,8 @@ impl Outcome {
         write_causes(f, "  failed by   ", &self.errors)?;
         write_latency(f, "  latency     ", self.latency.as_ref())?;
         write_latency(f, "  service time", self.service_time.as_ref())?;
+        write_latency(f, "  first byte  ", self.time_to_first_byte.as_ref())?;
+        write_latency(f, "  send lag    ", self.send_lag.as_ref())?;
         write_latency(f, "  sent late by", self.scheduling_error.as_ref())?;
         let c = &self.connections;
         let of = |count: Option<u64>| count.unwrap_or(0);

@@ -1,48 +1,59 @@
 //! [`Timings`]: the histograms of a worker, and [`Batches`], which pass them to reports. Batches of
 //! histograms are swapped: a worker neither merges them nor waits for a merge, as either would delay
-//! the next request.
+//! the next message.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use hdrhistogram::Histogram;
 
 use crate::workload::requests::answer::Times;
-use crate::{Recorder, Series};
+use crate::{Latency, Recorder, Series};
 
-/// The times of some requests.
+/// The times of some messages or requests.
+#[derive(Default)]
 struct Batch {
-    /// Requests sent at their due time: both times are the same and recorded once.
+    /// Sent when due: latency and service time are the same and recorded once.
     same: Option<Histogram<u64>>,
+    /// The same of requests whose answer arrived in one piece, so that its first byte did too.
+    in_one: Option<Histogram<u64>>,
     recorder: Recorder,
-}
-
-impl Default for Batch {
-    /// Allocates its histogram now, so that the first answer is not delayed.
-    fn default() -> Batch {
-        Batch { same: Recorder::empty(), recorder: Recorder::default() }
-    }
 }
 
 impl Batch {
     fn add_to(&self, all: &mut Recorder) {
         all.merge(&self.recorder);
-        if let Some(same) = self.same.as_ref().filter(|same| !same.is_empty()) {
-            all.add(Series::Latency, same);
-            all.add(Series::ServiceTime, same);
+        let both = [Series::Latency, Series::ServiceTime];
+        let three = [Series::Latency, Series::ServiceTime, Series::FirstByte];
+        for (histogram, series) in [(&self.same, &both[..]), (&self.in_one, &three[..])] {
+            if let Some(histogram) = histogram.as_ref().filter(|histogram| !histogram.is_empty()) {
+                series.iter().for_each(|series| all.add(*series, histogram));
+            }
         }
     }
 
     fn clear(&mut self) {
         self.recorder.clear();
-        if let Some(same) = &mut self.same {
-            same.reset();
-        }
+        [&mut self.same, &mut self.in_one].into_iter().flatten().for_each(Histogram::reset);
     }
 
     /// The longest service time, in milliseconds.
     fn slowest_ms(&self) -> f64 {
-        let same = self.same.as_ref().map_or(0.0, |same| same.max() as f64 / 1e3);
-        self.recorder.longest_ms(Series::ServiceTime).max(same)
+        let longest = |histogram: &Option<Histogram<u64>>| {
+            histogram.as_ref().map_or(0.0, |histogram| histogram.max() as f64 / 1e3)
+        };
+        let slowest = self.recorder.longest_ms(Series::ServiceTime);
+        slowest.max(longest(&self.same)).max(longest(&self.in_one)).min(Latency::LONGEST_MS)
+    }
+}
+
+/// Records in a histogram that is allocated with its first value.
+#[inline]
+fn record(histogram: &mut Option<Histogram<u64>>, nanoseconds: u64) {
+    if histogram.is_none() {
+        *histogram = Recorder::empty();
+    }
+    if let Some(histogram) = histogram {
+        Recorder::record_in(histogram, nanoseconds);
     }
 }
 
@@ -51,17 +62,12 @@ impl Batch {
 pub(crate) struct Batches(Mutex<BatchSlots>);
 
 /// Locked only to move a pointer, except at the end of a run.
+#[derive(Default)]
 struct BatchSlots {
     /// Flushed, and not yet taken.
     full: Option<Box<Batch>>,
     /// Returned for reuse.
     empty: Option<Box<Batch>>,
-}
-
-impl Default for BatchSlots {
-    fn default() -> BatchSlots {
-        BatchSlots { full: None, empty: Some(Box::default()) }
-    }
 }
 
 impl Batches {
@@ -97,20 +103,37 @@ impl Timings {
         Timings { batch, slowest_ms: 0.0, settled_ns: 0, flushed_ns: 0, fresh: false }
     }
 
-    /// Records an answer.
+    /// Records the answer to a request.
     #[inline]
     pub(crate) fn answered(&mut self, times: &Times) {
-        let Times { due_ns, sent_ns, done_ns, .. } = *times;
-        (self.settled_ns, self.fresh) = (done_ns, true);
-        let Batch { same, recorder } = &mut *self.batch;
-        if due_ns == sent_ns {
-            if let Some(same) = same {
-                Recorder::record_in(same, done_ns.saturating_sub(due_ns));
-            }
-            return;
+        let Times { due_ns, sent_ns, first_ns, done_ns, .. } = *times;
+        self.settled_ns = done_ns;
+        if due_ns == sent_ns && first_ns == done_ns {
+            self.fresh = true;
+            return record(&mut self.batch.in_one, done_ns.saturating_sub(due_ns));
         }
-        recorder.record(Series::Latency, done_ns.saturating_sub(due_ns));
-        recorder.record(Series::ServiceTime, done_ns.saturating_sub(sent_ns));
+        self.echoed(due_ns, sent_ns, done_ns);
+        if first_ns > 0 && sent_ns > 0 {
+            self.record(Series::FirstByte, first_ns.saturating_sub(sent_ns));
+        }
+    }
+
+    /// Records the answer to a message.
+    #[inline]
+    pub(crate) fn echoed(&mut self, due_ns: u64, sent_ns: u64, done_ns: u64) {
+        if due_ns == sent_ns {
+            self.fresh = true;
+            return record(&mut self.batch.same, done_ns.saturating_sub(due_ns));
+        }
+        self.record(Series::Latency, done_ns.saturating_sub(due_ns));
+        self.record(Series::ServiceTime, done_ns.saturating_sub(sent_ns));
+    }
+
+    /// Records one duration.
+    #[inline]
+    pub(crate) fn record(&mut self, series: Series, nanoseconds: u64) {
+        self.fresh = true;
+        self.batch.recorder.record(series, nanoseconds);
     }
 
     /// Records the end of a failed request.
@@ -141,12 +164,6 @@ impl Timings {
     pub(crate) fn drain(&mut self, all: &mut Recorder) {
         std::mem::take(&mut self.batch).add_to(all);
         self.fresh = false;
-    }
-
-    /// Records the delay of a request although a user was free.
-    pub(crate) fn late(&mut self, nanoseconds: u64) {
-        self.fresh = true;
-        self.batch.recorder.record(Series::SendLag, nanoseconds);
     }
 
     /// When to flush next, if there is something to flush.
@@ -222,13 +239,32 @@ mod tests {
     }
 
     #[test]
+    fn first_byte_is_timed_whether_the_answer_comes_in_one_piece_or_not() {
+        let (batches, mut timings) = (Batches::default(), Timings::new());
+        let ms = 1_000_000;
+        timings.answered(&Times { first_ns: 9 * ms, ..times(4 * ms, 4 * ms, 9 * ms) });
+        timings.answered(&Times { first_ns: 6 * ms, ..times(4 * ms, 4 * ms, 9 * ms) });
+        timings.answered(&Times { first_ns: 9 * ms, ..times(ms, 7 * ms, 9 * ms) });
+        // Messages and answers without a first byte.
+        timings.echoed(4 * ms, 4 * ms, 9 * ms);
+        timings.answered(&times(4 * ms, 4 * ms, 9 * ms));
+        timings.flush_rest(&batches);
+        let mut all = Recorder::default();
+        batches.take(&mut all);
+        let of = |series| all.latency(series).unwrap();
+        let first = of(Series::FirstByte);
+        assert_eq!((first.count, first.p50_ms, first.max_ms), (3, 2.0, 5.003));
+        assert_eq!([of(Series::Latency).count, of(Series::ServiceTime).count], [5, 5]);
+    }
+
+    #[test]
     fn no_time_is_lost_or_duplicated_if_batches_are_taken_rarely() {
         let (batches, mut timings) = (Batches::default(), Timings::new());
         let mut all = Recorder::default();
         for second in 1..=40_u64 {
             let now_ns = second * Timings::PERIOD_NS;
             timings.answered(&times(now_ns - 2_000_000, now_ns - 2_000_000, now_ns));
-            timings.late(3_000_000);
+            timings.record(Series::SendLag, 3_000_000);
             timings.flush(&batches, now_ns);
             if second % 7 == 0 {
                 batches.take(&mut all);

@@ -14,7 +14,7 @@ use action_cable::{Command, Message, data_prefix, put_string};
 use engine::{ConnId, Core, Sys};
 use wire::websocket::{CloseCode, OpCode};
 
-use crate::outcome::metrics::Metrics;
+use crate::outcome::metrics::{Metrics, WorkerMetrics};
 use crate::transport::connector::Connector;
 use crate::workload::client::Client;
 use crate::workload::sweep::Sweep;
@@ -150,7 +150,7 @@ impl CableClients {
         id: ConnId,
         data: &'d [u8],
         connector: &mut Connector,
-        metrics: &Metrics,
+        metrics: &WorkerMetrics,
     ) -> Option<&'d [u8]> {
         let channel = channel_of(&self.channels, connector, id.slot())?;
         let client = self.clients.get_mut(id.slot() as usize)?;
@@ -306,7 +306,12 @@ fn subscribe<S: Sys>(
     core.send(id, OpCode::Text, &channel.subscribe);
 }
 
-fn confirmed(client: &mut CableClient, now_ns: u64, connector: &mut Connector, metrics: &Metrics) {
+fn confirmed(
+    client: &mut CableClient,
+    now_ns: u64,
+    connector: &mut Connector,
+    metrics: &WorkerMetrics,
+) {
     match client.state {
         State::Subscribing => {}
         State::Subscribed => return metrics.counts.confirmed_again.add(1),
@@ -315,9 +320,8 @@ fn confirmed(client: &mut CableClient, now_ns: u64, connector: &mut Connector, m
     client.state = State::Subscribed;
     metrics.count_subscribed(now_ns);
     connector.settled();
-    let mut recorder = metrics.recorder();
-    recorder.record(Series::Confirm, now_ns.saturating_sub(client.asked_ns));
-    recorder.record(Series::Subscribed, now_ns.saturating_sub(client.began_ns));
+    metrics.record(Series::Confirm, now_ns.saturating_sub(client.asked_ns));
+    metrics.record(Series::Subscribed, now_ns.saturating_sub(client.began_ns));
 }
 
 /// Ends the current state of a client.

@@ -8,7 +8,7 @@ use engine::{Answer, Closed, ConnId, Core, Handler, Incoming, Response, Sys, Tar
 use wire::websocket::{CloseCode, OpCode};
 
 use crate::delivery::receivers::{Expect, Receivers};
-use crate::outcome::metrics::Metrics;
+use crate::outcome::metrics::{Metrics, WorkerMetrics};
 use crate::transport::cable_client::CableClients;
 use crate::transport::closing::Closing;
 use crate::transport::connector::Connector;
@@ -39,6 +39,8 @@ pub(crate) enum Order {
     StopChurn,
     /// Close this many open connections, in slot order.
     Retire(u32),
+    /// Flush recorded times; the number counts these orders.
+    Flush(u64),
     /// Close all connections.
     Finish(Close),
 }
@@ -46,7 +48,7 @@ pub(crate) enum Order {
 /// One worker's side of a run.
 pub(crate) struct Client {
     targets: Arc<[Target]>,
-    metrics: Arc<Metrics>,
+    metrics: WorkerMetrics,
     connector: Connector,
     /// Only with Action Cable.
     subscribers: Option<CableClients>,
@@ -71,6 +73,7 @@ impl Client {
         subscribers: Option<CableClients>,
     ) -> Client {
         let traffic = Traffic::Nothing;
+        let metrics = WorkerMetrics::new(metrics);
         Client { targets, metrics, connector, subscribers, heartbeat: None, traffic, closing: None }
     }
 
@@ -278,6 +281,14 @@ impl Handler for Client {
                 }
             }
             Order::Retire(count) => Self::retire(core, count),
+            Order::Flush(number) => {
+                match &mut self.traffic {
+                    Traffic::Broadcast(receivers) => receivers.flush_rest(&self.metrics),
+                    Traffic::Churn(churn) => churn.flush_rest(&self.metrics),
+                    Traffic::Nothing | Traffic::Echo(_) => {}
+                }
+                self.metrics.flush_rest(number);
+            }
             Order::Finish(how) => {
                 self.connector.stop();
                 self.heartbeat = None;
@@ -303,6 +314,8 @@ impl Handler for Client {
             Traffic::Nothing => None,
         };
         let close_ns = self.closing.as_mut().and_then(|closing| closing.turn(core, metrics));
-        [connect_ns, cable_ns, heartbeat_ns, traffic_ns, close_ns].into_iter().flatten().min()
+        let flush_ns = metrics.flush(core.now_ns());
+        let all = [connect_ns, cable_ns, heartbeat_ns, traffic_ns, close_ns, flush_ns];
+        all.into_iter().flatten().min()
     }
 }

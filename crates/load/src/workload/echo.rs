@@ -26,7 +26,7 @@ use wire::websocket::{CloseCode, OpCode};
 
 use crate::delivery::message::{DecodedMessage, Format};
 use crate::delivery::window::Delivery;
-use crate::outcome::metrics::{Metrics, Snapshot};
+use crate::outcome::metrics::{Snapshot, WorkerMetrics};
 use crate::workload::client::Client;
 use crate::workload::pacer::Pacer;
 use crate::workload::socket::Socket;
@@ -59,6 +59,8 @@ pub(crate) struct EchoRun {
     format: Format,
     /// The message that a validator has written.
     text: Vec<u8>,
+    /// When it began.
+    begin_ns: u64,
     /// No message is due after this time.
     until_ns: u64,
     pace: Pace,
@@ -105,7 +107,7 @@ impl EchoRun {
     pub(crate) fn begin<S: Sys>(
         core: &mut Core<S, Client>,
         order: EchoOrder,
-        metrics: &Metrics,
+        metrics: &WorkerMetrics,
     ) -> EchoRun {
         let EchoOrder { echo, begin_ns, part, whole, turn: (nth, of) } = order;
         let mut active = 0;
@@ -143,7 +145,7 @@ impl EchoRun {
         let until_ns = echo.duration.map_or(u64::MAX, after);
         let format = Format::new(echo.size);
         let text = Vec::new();
-        EchoRun { format, text, echo, until_ns, pace, sent: 0, answered: 0, over: false }
+        EchoRun { format, text, echo, begin_ns, until_ns, pace, sent: 0, answered: 0, over: false }
     }
 
     /// Handles a connection that opened: with turnover it replaces one that was closed.
@@ -151,7 +153,7 @@ impl EchoRun {
         &mut self,
         core: &mut Core<S, Client>,
         id: ConnId,
-        metrics: &Metrics,
+        metrics: &WorkerMetrics,
     ) {
         let Pace::Closed(loops) = &mut self.pace else { return };
         let Some(socket) = core.user_mut(id).filter(|_| self.echo.turnover && !self.over) else {
@@ -169,7 +171,7 @@ impl EchoRun {
     pub(crate) fn turn<S: Sys>(
         &mut self,
         core: &mut Core<S, Client>,
-        metrics: &Metrics,
+        metrics: &WorkerMetrics,
     ) -> Option<u64> {
         let next_ns = match self.pace {
             Pace::Open(_) => self.turn_open(core, metrics),
@@ -189,21 +191,28 @@ impl EchoRun {
         id: ConnId,
         opcode: OpCode,
         data: &[u8],
-        metrics: &Metrics,
+        metrics: &WorkerMetrics,
     ) {
         let now_ns = core.clock_ns();
         let counts = &metrics.counts;
-        counts.echo_received.add(1);
         let Some(socket) = core.user_mut(id) else {
             return invariant::broken("a message comes on a live connection");
         };
         if let Some(validator) = self.echo.validator.clone() {
+            counts.echo_received.add(1);
             return self.validate(&*validator, core, id, data, now_ns, metrics);
         }
         let carried = match &self.echo.content {
             None => self.format.decode(id.as_u64(), data).filter(|_| opcode == OpCode::Binary),
             Some(content) => matched_in_order(content, socket, opcode, data),
         };
+        let due_ns =
+            carried.as_ref().and_then(|carried| carried.times_ns).map(|(due_ns, _)| due_ns);
+        if due_ns.is_some_and(|due_ns| due_ns < self.begin_ns) {
+            // It answers a message of the warm-up that was given up.
+            return;
+        }
+        counts.echo_received.add(1);
         let Some(carried) = carried.filter(|carried| carried.sequence < socket.sent) else {
             return counts.corrupted.add(1);
         };
@@ -218,9 +227,7 @@ impl EchoRun {
         let awaited = socket.has(Socket::AWAITING) && carried.sequence + 1 == socket.sent;
         let times_ns = carried.times_ns.or(awaited.then_some((socket.sent_ns(), socket.sent_ns())));
         if let Some((due_ns, sent_ns)) = times_ns {
-            let mut recorder = metrics.recorder();
-            recorder.record(Series::Latency, now_ns.saturating_sub(due_ns));
-            recorder.record(Series::ServiceTime, now_ns.saturating_sub(sent_ns));
+            metrics.echoed(due_ns, sent_ns, now_ns);
         }
         match self.pace {
             Pace::Open(_) => counts.reordered.add(u64::from(seen == Delivery::Reordered)),
@@ -237,7 +244,7 @@ impl EchoRun {
         id: ConnId,
         data: &[u8],
         now_ns: u64,
-        metrics: &Metrics,
+        metrics: &WorkerMetrics,
     ) {
         let Some(socket) = core.user_mut(id) else {
             return invariant::broken("a message comes on a live connection");
@@ -246,15 +253,12 @@ impl EchoRun {
         else {
             return;
         };
-        let took_ns = now_ns.saturating_sub(socket.sent_ns());
+        let sent_ns = socket.sent_ns();
+        let took_ns = now_ns.saturating_sub(sent_ns);
         match validator.judge(id.as_u64(), sequence, data, took_ns) {
             AnswerVerdict::Foreign => return,
             AnswerVerdict::Wrong => metrics.counts.corrupted.add(1),
-            AnswerVerdict::Right => {
-                let mut recorder = metrics.recorder();
-                recorder.record(Series::Latency, took_ns);
-                recorder.record(Series::ServiceTime, took_ns);
-            }
+            AnswerVerdict::Right => metrics.echoed(sent_ns, sent_ns, now_ns),
         }
         metrics.counts.echo_answered.add(1);
         self.answered += 1;
@@ -282,7 +286,11 @@ impl EchoRun {
 
     // ---- open model ----
 
-    fn turn_open<S: Sys>(&mut self, core: &mut Core<S, Client>, metrics: &Metrics) -> Option<u64> {
+    fn turn_open<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Client>,
+        metrics: &WorkerMetrics,
+    ) -> Option<u64> {
         for _ in 0..SENDS_PER_TURN {
             let Pace::Open(rounds) = &mut self.pace else {
                 invariant::broken("the open model runs in the open model");
@@ -309,6 +317,7 @@ impl EchoRun {
                 && let Pace::Open(rounds) = &mut self.pace
             {
                 rounds.number += 1;
+                metrics.record(Series::SendLag, now_ns.saturating_sub(due_ns));
             }
         }
         Some(core.now_ns())
@@ -319,7 +328,7 @@ impl EchoRun {
     fn turn_closed<S: Sys>(
         &mut self,
         core: &mut Core<S, Client>,
-        metrics: &Metrics,
+        metrics: &WorkerMetrics,
     ) -> Option<u64> {
         let (slots, now_ns) = (core.slots(), core.clock_ns());
         let Pace::Closed(loops) = &mut self.pace else {
@@ -357,7 +366,8 @@ impl EchoRun {
                 invariant::broken("the closed loop runs in the closed loop");
                 return None;
             };
-            let Some(id) = loops.next_ready(now_ns) else { break };
+            let Some((due_ns, id)) = loops.next_ready(now_ns) else { break };
+            metrics.record(Series::SendLag, now_ns - due_ns);
             self.next_in_loop(core, id, now_ns, metrics);
         }
         let Pace::Closed(loops) = &self.pace else {
@@ -373,11 +383,11 @@ impl EchoRun {
     }
 
     /// Whether no socket is active but a replacement is still connecting.
-    fn expects_replacement(&self, now_ns: u64, metrics: &Metrics) -> bool {
+    fn expects_replacement(&self, now_ns: u64, metrics: &WorkerMetrics) -> bool {
         let patience_ns = self.echo.timeout.as_nanos() as u64;
         self.echo.turnover
             && now_ns < self.until_ns.saturating_add(patience_ns)
-            && Snapshot::of([metrics]).expected_to_open() > 0
+            && Snapshot::of([&**metrics]).expected_to_open() > 0
     }
 
     /// Sends the next message, at once or after a pause.
@@ -386,7 +396,7 @@ impl EchoRun {
         core: &mut Core<S, Client>,
         id: ConnId,
         now_ns: u64,
-        metrics: &Metrics,
+        metrics: &WorkerMetrics,
     ) {
         let Some((least, most)) = self.echo.think else {
             return self.next_in_loop(core, id, now_ns, metrics);
@@ -408,7 +418,7 @@ impl EchoRun {
         core: &mut Core<S, Client>,
         id: ConnId,
         now_ns: u64,
-        metrics: &Metrics,
+        metrics: &WorkerMetrics,
     ) {
         let taking_part = |socket: &&mut Socket| socket.has(Socket::ECHOING);
         let Some(socket) = core.user_mut(id).filter(taking_part) else { return };
@@ -452,7 +462,7 @@ impl EchoRun {
         id: ConnId,
         due_ns: u64,
         now_ns: u64,
-        metrics: &Metrics,
+        metrics: &WorkerMetrics,
     ) -> bool {
         let Some(sequence) = core.user(id).map(|socket| socket.sent) else {
             invariant::broken("an echo is sent on a live connection");
@@ -482,12 +492,12 @@ impl EchoRun {
 }
 
 impl ClosedLoop {
-    /// Returns a socket whose pause is over.
-    fn next_ready(&mut self, now_ns: u64) -> Option<ConnId> {
+    /// Returns a socket whose pause is over, and when it ended.
+    fn next_ready(&mut self, now_ns: u64) -> Option<(u64, ConnId)> {
         let &Reverse((due_ns, _, id)) = self.thinking.peek()?;
         (due_ns <= now_ns).then(|| {
             self.thinking.pop();
-            id
+            (due_ns, id)
         })
     }
 }

@@ -7,7 +7,7 @@ use engine::invariant;
 use engine::{ConnId, Core, Sent, Sys};
 
 use crate::Series;
-use crate::outcome::metrics::Metrics;
+use crate::outcome::metrics::{Metrics, WorkerMetrics};
 use crate::workload::client::Client;
 use crate::workload::socket::Socket;
 use crate::workload::sweep::Sweep;
@@ -65,7 +65,7 @@ pub(crate) fn pong<S: Sys>(
     core: &mut Core<S, Client>,
     id: ConnId,
     payload: &[u8],
-    metrics: &Metrics,
+    metrics: &WorkerMetrics,
 ) {
     let now_ns = core.clock_ns();
     let Some(socket) = core.user_mut(id) else {

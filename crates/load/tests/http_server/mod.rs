@@ -54,6 +54,9 @@ pub(crate) const MIX: [&str; 12] = [
 /// The delay of `/slow`: longer than the grace period of a run without a slow answer.
 pub(crate) const SLOW: Duration = Duration::from_millis(2_200);
 
+/// The delay of the last byte of `/slow_body`.
+pub(crate) const SLOW_BODY: Duration = Duration::from_millis(300);
+
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
 /// Starts a server and returns its port.
@@ -99,8 +102,17 @@ fn converse(mut stream: TcpStream, book: &ServerLog) {
 }
 
 fn known(word: &str) -> &'static str {
-    const MORE: [&str; 8] =
-        ["reset_later", "silent", "slow", "dribble", "bomb", "interim", "chunked", "redirect"];
+    const MORE: [&str; 9] = [
+        "reset_later",
+        "silent",
+        "slow",
+        "dribble",
+        "bomb",
+        "interim",
+        "chunked",
+        "redirect",
+        "slow_body",
+    ];
     MIX.iter().chain(&MORE).find(|known| **known == word).copied().unwrap_or("ok")
 }
 
@@ -117,6 +129,7 @@ fn answer(stream: &mut TcpStream, what: &str) -> bool {
         "chunk" => b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
         "noise" => b"SSH-2.0-OpenSSH_9.2\r\n\r\n",
         "length" => b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok and more than that",
+        "slow_body" => b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\no",
         "reset_later" => b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhello",
         _ => b"",
     };
@@ -127,12 +140,16 @@ fn answer(stream: &mut TcpStream, what: &str) -> bool {
             thread::sleep(SLOW);
             let _ = stream.write_all(OK);
         }
+        "slow_body" => {
+            thread::sleep(SLOW_BODY);
+            let _ = stream.write_all(b"k");
+        }
         "dribble" => flood(stream, b"HTTP/1.1 200 OK\r\n\r\n", b"a", Duration::from_millis(20)),
         "interim" => flood(stream, b"", b"HTTP/1.1 102 Processing\r\n\r\n", Duration::ZERO),
         "head" => flood(stream, b"HTTP/1.1 200 OK\r\n", b"X: aaaaaaaaaaaaaaaa\r\n", Duration::ZERO),
         _ => {}
     }
-    matches!(what, "ok" | "slow" | "chunked" | "error" | "loop" | "redirect")
+    matches!(what, "ok" | "slow" | "slow_body" | "chunked" | "error" | "loop" | "redirect")
 }
 
 /// Repeats bytes until the client disconnects.

@@ -205,7 +205,7 @@ impl Run {
             // Files of version 1 recorded it for scenarios only.
             interrupted: (outcome.version >= 2 || outcome.interrupted)
                 .then_some(outcome.interrupted),
-            saturated: generator.map(|generator| generator.saturated().map(Into::into)),
+            saturated: generator.map(|generator| generator.saturated()),
         })
     }
 

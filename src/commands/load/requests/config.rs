@@ -85,7 +85,7 @@ fn requests(args: &Args, endpoints: Vec<Endpoint>) -> Requests {
         pace,
         duration: args.duration.or((!bounded).then_some(Duration::from_secs(10))),
         requests: flags.requests,
-        warm_up: flags.warm_up,
+        warm_up: args.warm_up,
         connect_timeout: args.connect_timeout,
         timeout: args.timeout.unwrap_or(Duration::from_secs(30)),
         new_connections: flags.new_connections,

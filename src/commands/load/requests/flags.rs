@@ -1,7 +1,6 @@
 //! The flags of `standfast load` for requests only.
 
 use std::ops::RangeInclusive;
-use std::time::Duration;
 
 use load::stages::Stage;
 
@@ -24,11 +23,6 @@ pub(crate) struct Flags {
     /// Request body, or @FILE. Over tcp:// the bytes to send, with the escapes \r \n \t \0 \\ \xNN
     #[arg(short, long, value_name = "TEXT", value_parser = content, help_heading = HEADING)]
     pub(super) data: Option<Bytes>,
-
-    /// Warm-up time before the measurement starts
-    #[arg(long, value_name = "TIME", default_value = "0", value_parser = units::duration,
-        help_heading = HEADING)]
-    pub(in crate::commands::load) warm_up: Duration,
 
     /// Ramp the rate, as --stages does connections: 30s:5k,1m:5k,0:100,1m:100
     #[arg(long, value_name = "TIME:RATE,…", value_delimiter = ',', value_parser = stage,

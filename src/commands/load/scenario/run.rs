@@ -72,7 +72,7 @@ fn overrides(args: &Args, flags: &ArgMatches) -> Overrides {
         target: args.target.clone(),
         users: is_given("connections").then_some(args.connections),
         duration: args.duration,
-        warm_up: is_given("warm_up").then_some(args.requests.warm_up),
+        warm_up: is_given("warm_up").then_some(args.warm_up),
     }
 }
 

@@ -152,6 +152,11 @@ impl Churn {
         true
     }
 
+    /// Passes on the rest of the times.
+    pub(crate) fn flush_rest(&mut self, metrics: &Metrics) {
+        self.checker.flush_rest(metrics);
+    }
+
     /// Forgets a connection that has ended: nothing is expected at it.
     pub(crate) fn forget(&mut self, slot: u32) {
         if let Some(subscriptions) = self.subscriptions.get_mut(slot as usize) {

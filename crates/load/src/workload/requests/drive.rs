@@ -47,10 +47,14 @@ pub fn drive_requests<D: Driver, S: Script>(
         return Err(StartError::Unfit(unfit.to_owned()));
     }
     let mut run = Run::start(config, driver, script)?;
-    let mut interrupted = false;
+    let (mut interrupted, mut is_marked) = (false, false);
     while !run.is_done() {
         run.collect();
         let now_ns = process::now_ns();
+        if !is_marked && now_ns >= run.measure_ns {
+            is_marked = true;
+            row(&run.mark(now_ns));
+        }
         if now_ns >= run.row_ns + ROW_NS {
             row(&run.row(now_ns));
         }
@@ -167,6 +171,18 @@ impl Run {
         self.all_metrics.iter().for_each(|metrics| metrics.timed.take(&mut self.second));
     }
 
+    /// Marks the beginning of the measured time.
+    fn mark(&self, now_ns: u64) -> Row {
+        let counts = Counts::Requests(Box::new(self.snapshot()));
+        Row {
+            elapsed: Duration::from_nanos(now_ns - self.begin_ns),
+            phase: "requests",
+            progress: Progress { counts, ..Progress::default() },
+            is_mark: true,
+            ..Row::default()
+        }
+    }
+
     fn row(&mut self, now_ns: u64) -> Row {
         let counts = self.snapshot();
         let seconds = (now_ns - self.row_ns).max(1) as f64 / 1e9;
@@ -193,6 +209,7 @@ impl Run {
                 timed: Arc::clone(&self.timed),
                 published: Published::default(),
             },
+            is_mark: false,
         };
         (self.row_ns, self.before) = (now_ns, counts);
         row

@@ -114,6 +114,13 @@ impl<D: Driver, S: Script> Requester<D, S> {
                 self.metrics.counts.unasked.add(1);
                 return self.drop_connection(core, user, is_inactive, false);
             }
+            if waits
+                && let Some(flight) = one.flights.front_mut()
+                && flight.kind == Kind::Plain
+                && flight.times.first_ns == 0
+            {
+                flight.times.first_ns = now_ns;
+            }
             let state = match (is_inactive, &mut one.inactive) {
                 (true, Some(inactive)) => &mut inactive.state,
                 _ => &mut one.state,

@@ -9,6 +9,7 @@ use engine::invariant;
 use engine::{Answer, Closed, ConnId, Core, Handler, Incoming, Response, Sys};
 use wire::websocket::OpCode;
 
+use crate::Series;
 use crate::outcome::request_metrics::RequestMetrics;
 use crate::outcome::timings::Timings;
 use crate::transport::driver::Driver;
@@ -187,9 +188,8 @@ impl<D: Driver, S: Script> Requester<D, S> {
         match self.schedule.take(now_ns) {
             NextSend::Due(due_ns) => {
                 // It is late although another user, or this one with pipelining, was free.
-                if self.was_free || !self.idle.is_empty() {
-                    self.note_late(due_ns, now_ns);
-                }
+                let was_free = self.was_free || !self.idle.is_empty();
+                self.note_lag(due_ns, now_ns, was_free);
                 self.send(core, user, due_ns, now_ns);
             }
             NextSend::Later => {
@@ -200,10 +200,16 @@ impl<D: Driver, S: Script> Requester<D, S> {
         }
     }
 
-    /// Records how late a request is sent although a user was free.
-    fn note_late(&mut self, due_ns: u64, now_ns: u64) {
-        if due_ns >= self.schedule.measure_ns {
-            self.timings.late(now_ns.saturating_sub(due_ns));
+    /// Records how late a request of the open model is sent.
+    #[inline]
+    fn note_lag(&mut self, due_ns: u64, now_ns: u64, was_free: bool) {
+        if !self.schedule.is_open() || due_ns < self.schedule.measure_ns {
+            return;
+        }
+        let lag_ns = now_ns.saturating_sub(due_ns);
+        self.timings.record(Series::SendLag, lag_ns);
+        if was_free {
+            self.timings.record(Series::SchedulingError, lag_ns);
         }
     }
 
@@ -370,8 +376,13 @@ impl<D: Driver, S: Script> Requester<D, S> {
         let Some(one) = self.users.get_mut(user as usize) else {
             return invariant::broken("each user number is in the table of users");
         };
-        if matches!(one.activity, Activity::Asleep(until_ns) if until_ns <= now_ns) {
+        let Activity::Asleep(until_ns) = one.activity else { return };
+        if until_ns <= now_ns {
             one.activity = Activity::Busy;
+            // In the closed loop the next step of a user is due when its pause ends.
+            if !self.schedule.is_open() && until_ns >= self.schedule.measure_ns {
+                self.timings.record(Series::SendLag, now_ns - until_ns);
+            }
             self.advance(core, user, now_ns);
         }
     }
@@ -436,7 +447,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
             let Some(user) = self.next_idle() else { return self.skip_due(now_ns) };
             match self.schedule.take(now_ns) {
                 NextSend::Due(due_ns) => {
-                    self.note_late(due_ns, now_ns);
+                    self.note_lag(due_ns, now_ns, true);
                     self.was_free = true;
                     self.send(core, user, due_ns, now_ns);
                     self.was_free = false;

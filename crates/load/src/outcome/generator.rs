@@ -7,7 +7,6 @@ use std::fs;
 
 use capacity::{Bytes, Count, ProcessMemory};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use crate::outcome::Outcome;
 use crate::outcome::samples::Usage;

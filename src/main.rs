@@ -25,7 +25,6 @@ mod report;
 #[allow(dead_code, reason = "`standfast proxy` uses it")]
 mod routes;
 mod running;
-mod screen;
 mod settings;
 mod systemd;
 mod tls;

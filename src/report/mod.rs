@@ -1,10 +1,15 @@
-//! [`Report`]: a run as one self-contained HTML file: verdict and reasons, figures, charts over time, the
-//! machine, and the command that repeats the run.
+//! How a run is shown: [`Report`] is one self-contained HTML file with verdict and reasons, figures,
+//! charts over time, the machine, and the command that repeats the run; [`csv`], [`prometheus`] and
+//! [`screen`] follow a run while it lasts. The text and the JSON are of [`load::Outcome`] itself.
 //!
-//! It does not depend on `prove` or `load`, which supply rows of text. The template escapes all values.
+//! The commands supply rows of text; [`outcome`] makes them of an outcome. The template escapes all
+//! values.
 
 mod chart;
+pub(crate) mod csv;
 mod outcome;
+pub(crate) mod prometheus;
+pub(crate) mod screen;
 
 use std::path::Path;
 use std::time::SystemTime;

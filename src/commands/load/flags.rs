@@ -12,7 +12,8 @@ use load::{Connect, Fanout, HttpPublish, Proxy, Resolve, Threshold};
 
 use super::requests::flags as requests;
 use super::scenario::InitArgs;
-use super::{compare, from_curl, metrics, threshold};
+use super::{compare, from_curl, threshold};
+use crate::report::prometheus;
 use crate::{tls, units};
 
 /// Help headings; `standfast help load TOPIC` selects flags by them.
@@ -293,7 +294,7 @@ pub(crate) struct Args {
 
     /// Serve Prometheus metrics at http://ADDRESS/metrics during the run; a port alone listens on
     /// 127.0.0.1
-    #[arg(long, value_name = "ADDRESS", value_parser = metrics::address, help_heading = RESULTS)]
+    #[arg(long, value_name = "ADDRESS", value_parser = prometheus::address, help_heading = RESULTS)]
     pub(super) metrics: Option<Address>,
 
     /// Bearer token that scrapes must send; required when --metrics is not on loopback

@@ -8,13 +8,13 @@ use capacity::Machine;
 use load::{Outcome, Row, SampleSeries, Threshold, Usage, Verdict, judge};
 use serde::Serialize;
 
-use super::csv::Csv;
 use super::flags::Args;
-use super::metrics::Metrics;
 use super::observers::{Observed, Observers};
 use super::screen::Screen;
 use crate::output;
 use crate::report::Report;
+use crate::report::csv::Csv;
+use crate::report::prometheus::Metrics;
 
 /// The files that are written while a run lasts.
 pub(super) struct Files {
@@ -29,7 +29,9 @@ impl Files {
     /// A file that cannot be written, an address that cannot be bound.
     pub(super) fn open(args: &Args) -> Result<Files> {
         let csv = args.csv.as_deref().map(Csv::create).transpose()?;
-        Ok(Files { csv, metrics: Metrics::start(args)? })
+        let metrics = args.metrics.as_ref();
+        let metrics = metrics.map(|address| Metrics::start(address, args.metrics_key.clone()));
+        Ok(Files { csv, metrics: metrics.transpose()? })
     }
 }
 

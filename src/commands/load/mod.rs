@@ -5,12 +5,10 @@
 mod cable;
 mod compare;
 mod config;
-mod csv;
 mod destinations;
 mod flags;
 mod from_curl;
 mod measure;
-mod metrics;
 mod modes;
 mod observers;
 mod requests;

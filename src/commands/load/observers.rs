@@ -7,10 +7,10 @@ use anyhow::Result;
 use capacity::Machine;
 use load::{Generator, Row, Watched};
 
-use super::csv::Csv;
 use super::flags::Args;
-use super::metrics::Metrics;
 use super::screen::Screen;
+use crate::report::csv::Csv;
+use crate::report::prometheus::Metrics;
 use load::{SampleSeries, Usage};
 
 /// The screen, the CSV file and the metrics of a run.

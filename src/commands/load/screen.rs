@@ -1,5 +1,5 @@
 //! Progress of a run of `load`: each second's [`Row`] becomes a sample and a line of text.
-//! [`crate::screen`] puts them on the terminal.
+//! [`crate::report::screen`] puts them on the terminal.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use capacity::{KernelMemory, ProcessMemory};
 use load::requests::{Pace, Requests};
 use load::{Config, Endpoint, Row};
 
-use crate::screen::{self, About, Rows, Step};
+use crate::report::screen::{self, About, Rows, Step};
 use load::{Sample, SampleLatency, Usage};
 
 /// Number of rows after which the column titles are repeated.

@@ -20,7 +20,7 @@ use super::link::{self, Namespaces};
 use super::phases::Stop;
 use super::plan::Plan;
 use crate::commands::load::connect_flag;
-use crate::screen;
+use crate::report::screen;
 use load::control::{Command, Event, Finish, ProgressRow};
 use load::{Outcome, SampleLatency};
 

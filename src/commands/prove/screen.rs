@@ -1,4 +1,4 @@
-//! The texts of a proof: notes, progress rows, and the verdict with its table. [`crate::screen`] puts
+//! The texts of a proof: notes, progress rows, and the verdict with its table. [`crate::report::screen`] puts
 //! them on the terminal.
 
 use capacity::{Bytes, Count, Machine};
@@ -7,7 +7,7 @@ use super::churn::ChurnResult;
 use super::plan::Plan;
 use super::result::{Mark, Measured, Proof, Spread};
 use crate::output;
-use crate::screen::{self, About, Rows, Step};
+use crate::report::screen::{self, About, Rows, Step};
 use load::control::ProgressRow;
 use load::{Sample, Usage};
 

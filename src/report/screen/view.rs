@@ -321,7 +321,7 @@ mod tests {
     use ratatui::backend::TestBackend;
 
     use super::*;
-    use crate::screen::{About, Step};
+    use crate::report::screen::{About, Step};
     use load::SampleLatency;
 
     fn model() -> Model {

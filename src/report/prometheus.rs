@@ -6,14 +6,13 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ::load::requests::{Failure, RequestSnapshot};
-use ::load::scenario::{FlowSummary, Scenario, Tallies};
-use ::load::{Counts, Progress, Published, Row, Series, Snapshot};
+use load::requests::{Failure, RequestSnapshot};
+use load::scenario::{FlowSummary, Scenario, Tallies};
+use load::{Counts, Progress, Published, Row, Series, Snapshot};
 use admin::{Address, Exposition, Kind, Program, StartError};
 use anyhow::{Result, anyhow};
 use serde_json::{Value, json};
 
-use super::flags::Args;
 use crate::output;
 
 /// Upper bounds of the histogram buckets, in seconds.
@@ -32,7 +31,7 @@ const TIMES: [(Series, &str, &str); 6] = [
 ];
 
 /// The metrics endpoint of one run; it lasts until the process ends.
-pub(super) struct Metrics {
+pub(crate) struct Metrics {
     shared: Arc<Shared>,
     /// Removes the file of a UNIX socket on drop.
     _running: admin::AdminListener,
@@ -56,11 +55,10 @@ impl Metrics {
     ///
     /// # Errors
     /// An address that cannot be bound, or one outside loopback without a key.
-    pub(super) fn start(args: &Args) -> Result<Option<Metrics>> {
-        let Some(address) = &args.metrics else { return Ok(None) };
+    pub(crate) fn start(address: &Address, key: Option<String>) -> Result<Metrics> {
         let config = admin::Config {
             address: address.clone(),
-            key: args.metrics_key.clone(),
+            key,
             tls: None,
             body_bytes_max: 0,
             connections: admin::ConnectionLimits::default(),
@@ -78,23 +76,23 @@ impl Metrics {
             Address::Tcp(address) => output::note(&format!("metrics at http://{address}/metrics")),
             Address::Unix(path) => output::note(&format!("metrics at unix:{}", path.display())),
         }
-        Ok(Some(Metrics { shared, _running: running }))
+        Ok(Metrics { shared, _running: running })
     }
 
     /// Stores the row of a second.
-    pub(super) fn row(&self, row: &Row) {
+    pub(crate) fn row(&self, row: &Row) {
         *lock(&self.shared.row) = row.clone();
     }
 
     /// Starts a round of a scenario.
-    pub(super) fn round(&self, tallies: &Tallies, scenario: &Arc<Scenario>) {
+    pub(crate) fn round(&self, tallies: &Tallies, scenario: &Arc<Scenario>) {
         let steps = Steps { tallies: tallies.clone(), scenario: Arc::clone(scenario) };
         *lock(&self.shared.steps) = Some(steps);
     }
 }
 
 /// Parses the address of `--metrics`; a port alone is on 127.0.0.1.
-pub(super) fn address(text: &str) -> Result<Address, String> {
+pub(crate) fn address(text: &str) -> Result<Address, String> {
     let port = text.strip_prefix(':').unwrap_or(text);
     let at =
         if port.parse::<u16>().is_ok() { format!("127.0.0.1:{port}") } else { text.to_owned() };

@@ -10,7 +10,7 @@ const TITLES: &str = "elapsed_seconds,phase,open,connects_failed,closed,sent,rec
                       p50_ms,p90_ms,p95_ms,p99_ms,p999_ms,max_ms,errors\n";
 
 /// A CSV file. A write error is reported at the end, not during the run.
-pub(super) struct Csv {
+pub(crate) struct Csv {
     name: String,
     file: File,
     written: io::Result<()>,
@@ -19,14 +19,14 @@ pub(super) struct Csv {
 impl Csv {
     /// # Errors
     /// A file that cannot be written.
-    pub(super) fn create(name: &str) -> Result<Csv> {
+    pub(crate) fn create(name: &str) -> Result<Csv> {
         let cannot = || format!("cannot write {name}");
         let mut file = File::create(name).with_context(cannot)?;
         file.write_all(TITLES.as_bytes()).with_context(cannot)?;
         Ok(Csv { name: name.to_owned(), file, written: Ok(()) })
     }
 
-    pub(super) fn row(&mut self, row: &Row) {
+    pub(crate) fn row(&mut self, row: &Row) {
         if self.written.is_ok() {
             self.written = self.file.write_all(line(row).as_bytes());
         }
@@ -34,7 +34,7 @@ impl Csv {
 
     /// # Errors
     /// The first write error.
-    pub(super) fn finish(self) -> Result<()> {
+    pub(crate) fn finish(self) -> Result<()> {
         self.written.with_context(|| format!("cannot write {}", self.name))
     }
 }

@@ -76,6 +76,7 @@ mod proxy_turns;
 mod proxy_upstreams;
 mod report;
 mod room;
+mod scenario_bodies;
 mod scenario_flows;
 mod scenarios;
 mod screen;

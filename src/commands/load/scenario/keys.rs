@@ -241,9 +241,16 @@ pub(super) const STEP: Section = Section {
         ),
         key("headers", "table", "", "headers: name = template; override those of the top level"),
         key("body", "template", "", "request body"),
-        key("body_file", "file", "", "request body from a file, relative to the scenario"),
+        key(
+            "body_file",
+            "file",
+            "",
+            "request body from a file, relative to the scenario, at most 16 MiB; a template if it is UTF-8, otherwise sent unchanged",
+        ),
+        key("body_base64", "text", "", "request body of these bytes, in base64"),
         key("json", "table", "", "JSON body; templates in its strings are escaped"),
         key("form", "table", "", "form body of name=value pairs; templates are percent-encoded"),
+        key("multipart", "tables", "", "[[flows.steps.multipart]], multipart/form-data body"),
         key("basic", "template", "", "`USER:PASSWORD` for Basic authentication"),
         key("bearer", "template", "", "token for `Authorization: Bearer`"),
         key("connect", "template", "", "opens a WebSocket: a path, ws:// or wss:// URL"),
@@ -311,6 +318,22 @@ pub(super) const STEP: Section = Section {
     ],
 };
 
+pub(super) const PART: Section = Section {
+    name: "[[flows.steps.multipart]]",
+    keys: &[
+        key("name", "text", "", "name of the field; required"),
+        key("value", "template", "", "value of the field"),
+        key(
+            "file",
+            "file",
+            "",
+            "file to send instead of a value, relative to the scenario, unchanged; at most 16 MiB in one body",
+        ),
+        key("filename", "text", "that of `file`", "name of the file"),
+        key("type", "media type", "with file application/octet-stream", "Content-Type of the part"),
+    ],
+};
+
 pub(super) const RECEIVE: Section = Section {
     name: "[flows.steps.receive]",
     keys: &[
@@ -370,8 +393,8 @@ pub(super) const ROUND: Section = Section {
 };
 
 /// All sections, in the order of the reference.
-pub(super) const SECTIONS: [&Section; 10] =
-    [&TOP, &CONNECT, &GROUP, &FEED, &FLOW, &STEP, &RECEIVE, &CAPTURE, &CHECK, &ROUND];
+pub(super) const SECTIONS: [&Section; 11] =
+    [&TOP, &CONNECT, &GROUP, &FEED, &FLOW, &STEP, &PART, &RECEIVE, &CAPTURE, &CHECK, &ROUND];
 
 /// Returns the reference as Markdown tables.
 pub(super) fn reference() -> String {

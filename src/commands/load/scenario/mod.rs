@@ -1,6 +1,7 @@
 //! `standfast load FILE.toml`: scenarios, which describe users step by step. `file.rs` parses the file,
 //! `run.rs` runs it, `report.rs` prints the result.
 
+mod bodies;
 mod file;
 mod groups;
 mod hosts;

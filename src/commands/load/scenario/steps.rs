@@ -16,6 +16,8 @@ use super::talk::{self, Socket};
 use crate::settings::nearest;
 use crate::units;
 
+const CONTENT_TYPE: &str = "Content-Type";
+
 /// Settings that all steps share, and what has been read so far.
 pub(super) struct Reader<'a> {
     pub(super) folder: &'a Path,
@@ -157,12 +159,20 @@ impl Reader<'_> {
             (name, Located { text: format!("Bearer {text}"), at })
         });
         let at = table.at;
-        let kind = kind.map(|kind| {
-            let name = Located { text: "Content-Type".to_owned(), at };
+        let mut kind = kind.map(|kind| {
+            let name = Located { text: CONTENT_TYPE.to_owned(), at };
             (name, Located { text: kind.to_owned(), at })
         });
         let mut headers: Vec<(String, Template)> = Vec::new();
-        let all = own.into_iter().chain(bearer).chain(self.headers.iter().cloned()).chain(kind);
+        let forced = if table.has("multipart") { kind.take() } else { None };
+        let is_type =
+            |(name, _): &&(Located, Located)| name.text.eq_ignore_ascii_case(CONTENT_TYPE);
+        if let Some((name, _)) = own.iter().find(is_type).filter(|_| forced.is_some()) {
+            let what = "multipart sets Content-Type, with its boundary: remove this header";
+            return Err(table.doc.wrong(name.at, what));
+        }
+        let common = self.headers.iter().cloned();
+        let all = own.into_iter().chain(bearer).chain(forced).chain(common).chain(kind);
         for (name, value) in all {
             let is_token =
                 |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
@@ -176,35 +186,6 @@ impl Reader<'_> {
             }
         }
         Ok(headers)
-    }
-
-    /// Returns the body, and its content type if it is known.
-    fn body(&self, table: &Table<'_>) -> Result<(Option<Template>, Option<&'static str>)> {
-        let ways = ["body", "body_file", "json", "form"];
-        if ways.iter().filter(|action_key| table.has(action_key)).count() > 1 {
-            let what = format!("a step has only one body: expected one of {}", ways.join(", "));
-            return Err(table.doc.wrong(table.at, what));
-        }
-        let (located, kind) = if let Some(located) = table.text("body")? {
-            (located, None)
-        } else if let Some(file) = table.text("body_file")? {
-            let path = self.folder.join(&file.text);
-            let text = std::fs::read_to_string(&path);
-            let wrong = |error| table.doc.wrong(file.at, format!("{}: {error}", path.display()));
-            (Located { text: text.map_err(wrong)?, at: file.at }, None)
-        } else if let Some((mut value, at)) = table.json("json")? {
-            each_text(&mut value, &|text| escaped(text, "json", |part| part.to_owned()));
-            (Located { text: value.to_string(), at }, Some("application/json"))
-        } else if table.has("form") {
-            let pairs = table.pairs("form")?;
-            let one = |text: &str| escaped(text, "url", form_encoded);
-            let pairs = pairs.iter().map(|(k, v)| format!("{}={}", one(&k.text), one(&v.text)));
-            let text = pairs.collect::<Vec<_>>().join("&");
-            (Located { text, at: table.at }, Some("application/x-www-form-urlencoded"))
-        } else {
-            return Ok((None, None));
-        };
-        Ok((Some(self.template(table, &located, TemplateContext::Body)?), kind))
     }
 
     fn captures(&mut self, table: &Table<'_>) -> Result<Vec<Capture>> {
@@ -331,36 +312,4 @@ fn method(text: &str) -> Result<String, String> {
 
 fn with_slash(rest: &str) -> String {
     if rest.starts_with('/') { rest.to_owned() } else { format!("/{rest}") }
-}
-
-/// Applies `change` to every text in a value.
-pub(super) fn each_text(value: &mut serde_json::Value, change: &impl Fn(&str) -> String) {
-    match value {
-        serde_json::Value::String(text) => *text = change(text),
-        serde_json::Value::Array(values) => values.iter_mut().for_each(|v| each_text(v, change)),
-        serde_json::Value::Object(pairs) => pairs.values_mut().for_each(|v| each_text(v, change)),
-        _ => {}
-    }
-}
-
-/// Rewrites `{{x}}` as `{{FUNCTION x}}`, and applies `literal` to the text between templates.
-pub(super) fn escaped(text: &str, function: &str, literal: impl Fn(&str) -> String) -> String {
-    let mut out = String::new();
-    let mut rest = text;
-    while let Some((before, after)) = rest.split_once("{{") {
-        let Some((inside, after)) = after.split_once("}}") else { break };
-        out += &literal(before);
-        out += &format!("{{{{{function} {}}}}}", inside.trim());
-        rest = after;
-    }
-    out + &literal(rest)
-}
-
-fn form_encoded(text: &str) -> String {
-    text.bytes().fold(String::new(), |out, byte| match byte {
-        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
-            out + &char::from(byte).to_string()
-        }
-        _ => out + &format!("%{byte:02X}"),
-    })
 }

@@ -4,9 +4,10 @@
 use anyhow::Result;
 use load::scenario::{Action, Expected, Match, Receive, Source, Step, Template, TemplateContext};
 
+use super::bodies::{BODY_KEYS, each_text, escaped};
 use super::hosts;
 use super::keys::RECEIVE;
-use super::steps::{Reader, each_text, escaped};
+use super::steps::Reader;
 use super::tables::{Located, Table};
 
 /// Keys that select the action of a step; a step without any of them only receives.
@@ -25,8 +26,7 @@ pub(super) const ACTION_KEYS: [&str; 12] = [
     "stay",
 ];
 
-/// Keys of HTTP requests; those of headers are valid in handshakes, too.
-const REQUEST_KEYS: [&str; 5] = ["method", "body", "body_file", "json", "form"];
+/// Keys that are valid in handshakes, too.
 const HEADER_KEYS: [&str; 3] = ["headers", "basic", "bearer"];
 
 /// The open socket of a flow.
@@ -63,7 +63,8 @@ impl Reader<'_> {
         action_key: &'static str,
     ) -> Result<Step> {
         let opens = matches!(action_key, "connect" | "cable");
-        let rejected = REQUEST_KEYS.iter().chain(HEADER_KEYS.iter().filter(|_| !opens));
+        let rejected =
+            BODY_KEYS.iter().chain(&["method"]).chain(HEADER_KEYS.iter().filter(|_| !opens));
         if let Some(key) = rejected.copied().find(|key| table.has(key)) {
             return Err(table
                 .doc

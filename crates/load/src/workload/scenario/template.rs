@@ -40,6 +40,7 @@ enum Value {
     User,
     Pass,
     NowMs,
+    Boundary,
     RandomInt {
         least: i64,
         most: i64,
@@ -82,13 +83,14 @@ pub struct Names {
 }
 
 /// The functions and what they return.
-pub const FUNCTIONS: [(&str, &str); 14] = [
+pub const FUNCTIONS: [(&str, &str); 15] = [
     ("uuid", "a random UUID, version 4"),
     ("seq", "a number unique to each request of the run, from 0"),
     ("user", "the user's number, from 0"),
     ("pass", "passes that this user began before this one, from 0"),
     ("now_ms", "milliseconds since 1970"),
     ("random_int LEAST MOST", "a random integer, both bounds included"),
+    ("boundary", "a random boundary for a multipart body, the same within a request"),
     ("stamp", "sender, number and time of a message, checked by its receivers"),
     ("group", "the number of the user's group, from 0"),
     ("member", "the user's position in its group, from 0"),
@@ -98,6 +100,9 @@ pub const FUNCTIONS: [(&str, &str); 14] = [
     ("url NAME", "percent-encodes a value as a URL component"),
     ("json NAME", "escapes a value for the inside of a JSON string"),
 ];
+
+/// Separates the random numbers of boundaries from others.
+const BOUNDARY: u64 = 0x6d75_6c74_6970_6172;
 
 /// Why a template does not compile.
 #[derive(PartialEq, Eq, Debug)]
@@ -163,6 +168,20 @@ impl Template {
         Ok(template)
     }
 
+    /// A body of these bytes, without placeholders.
+    #[must_use]
+    pub fn of_bytes(bytes: &[u8]) -> Template {
+        let parts = vec![Part::Literal(bytes.into())];
+        Template { context: TemplateContext::Body, parts }
+    }
+
+    /// The concatenation of bodies.
+    #[must_use]
+    pub fn joined(templates: impl IntoIterator<Item = Template>) -> Template {
+        let parts = templates.into_iter().flat_map(|template| template.parts).collect();
+        Template { context: TemplateContext::Body, parts }
+    }
+
     /// Whether it has no placeholders.
     #[must_use]
     pub fn is_constant(&self) -> bool {
@@ -215,6 +234,7 @@ impl Template {
             ["user"] => Value::User,
             ["pass"] => Value::Pass,
             ["now_ms"] => Value::NowMs,
+            ["boundary"] => Value::Boundary,
             ["stamp"] => Value::Stamp,
             ["group"] => Value::Group,
             ["member"] => Value::Member,
@@ -264,6 +284,11 @@ impl Template {
             Value::User => write!(out, "{}", values.user),
             Value::Pass => write!(out, "{}", values.pass),
             Value::NowMs => write!(out, "{}", values.now_ms),
+            // Not of `random`, so that header and body have the same.
+            Value::Boundary => {
+                let (high, low) = (mixed(values.random ^ BOUNDARY), mixed(!values.random));
+                write!(out, "standfast-{high:016x}{low:016x}")
+            }
             Value::Stamp => write!(out, "{}", publication::encode(&values.stamp, 0)),
             Value::Group => write!(out, "{}", values.group.0),
             Value::Member => write!(out, "{}", values.group.1),
@@ -479,6 +504,22 @@ mod tests {
                 "{uuid}"
             );
         }
+    }
+
+    #[test]
+    fn boundary_is_the_same_within_a_request_and_bytes_stay() {
+        let text =
+            |seed| rendered("{{boundary}} {{uuid}} {{boundary}}", TemplateContext::Body, 0, seed);
+        let (first, other) = (text(1), text(2));
+        let words: Vec<&str> = first.split(' ').collect();
+        assert_eq!((words[0], words[0].len()), (words[2], 42));
+        assert_ne!(words[0], other.split(' ').next().unwrap());
+        let header = rendered("a={{boundary}}", TemplateContext::Header, 0, 1);
+        assert_eq!(header, format!("a={}", words[0]));
+        let bytes = Template::of_bytes(b"\xff{{seq}}\0");
+        assert!(bytes.is_constant());
+        let seq = Template::compile("{{seq}}", TemplateContext::Body, &names()).unwrap();
+        assert!(!Template::joined([bytes, seq]).is_constant());
     }
 
     #[test]

@@ -27,6 +27,7 @@ mod drain_delay;
 mod fanout;
 mod floors;
 mod from_curl;
+mod from_har;
 mod harness;
 mod help;
 mod hostile;

@@ -12,7 +12,7 @@ use load::{Connect, Fanout, HttpPublish, Proxy, Resolve, Threshold};
 
 use super::requests::flags as requests;
 use super::scenario::InitArgs;
-use super::{compare, from_curl, threshold};
+use super::{compare, convert, from_curl, threshold};
 use crate::report::prometheus;
 use crate::{tls, units};
 
@@ -322,6 +322,8 @@ pub(super) enum Command {
     Compare(compare::Args),
     /// Convert a file of curl commands to `standfast load` commands
     FromCurl(from_curl::Args),
+    /// Convert a browser's HAR recording to a scenario
+    FromHar(convert::from_har::Args),
     /// Write a commented example scenario
     Init(InitArgs),
 }

@@ -5,6 +5,7 @@
 mod cable;
 mod compare;
 mod config;
+mod convert;
 mod destinations;
 mod flags;
 mod from_curl;
@@ -45,6 +46,7 @@ pub(crate) fn run(args: &Args, flags: &ArgMatches) -> Result<ExitCode> {
     match &args.command {
         Some(Command::Compare(args)) => return compare::run(args),
         Some(Command::FromCurl(args)) => return from_curl::run(args),
+        Some(Command::FromHar(args)) => return convert::from_har::run(args),
         Some(Command::Init(args)) => return scenario::init(args),
         None => {}
     }

@@ -39,6 +39,7 @@ pub use crate::outcome::sections::{
     BroadcastSummary, Connections, EchoSummary, FanoutSummary, HeartbeatSummary, Quantiles,
     Receiver, RequestCounts,
 };
+pub use crate::outcome::selection::{Selection, Selector};
 pub use crate::outcome::{OUTCOME_VERSION, Outcome};
 pub use crate::run::{ENDPOINTS_MAX, Run, StartError};
 pub use crate::transport::connect_options::{ConnectOptions, Proxy, Resolve, Route, basic};

@@ -276,7 +276,8 @@ pub(crate) struct Args {
     pub(super) json: Option<String>,
 
     /// Condition for exit code 0, such as 'p99<50ms' or 'failed<1': p50, p90, p95, p99, p999, max
-    /// (times); failed, closed, lost, errors, rate (counts); errors also as 'errors<0.1%'
+    /// (times); failed, closed, lost, errors, rate (counts); errors also as 'errors<0.1%'. Of scenarios
+    /// also of steps and tags, 'p99{step:login}<1s', and 'checks{check:NAME}>99%'
     #[arg(long, value_parser = threshold::parse, visible_alias = "fail", value_name = "CONDITION", help_heading = RESULTS)]
     pub(super) threshold: Vec<Threshold>,
 

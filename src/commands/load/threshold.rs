@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use load::{Metric, Sign, Threshold};
+use load::{Metric, Selector, Sign, Threshold};
 
 use crate::settings::nearest;
 use crate::units;
@@ -15,12 +15,20 @@ const SIGNS: [(&str, Sign); 4] =
 /// # Errors
 /// An unknown metric, or a bound that it cannot have.
 pub(super) fn parse(text: &str) -> Result<Threshold, String> {
-    let at = text
-        .find(['<', '>', '='])
-        .ok_or_else(|| "expected a condition such as p99<50ms or rate>10k".to_owned())?;
-    let (name, rest) = text.split_at(at);
+    let expected = || "expected a condition such as p99<50ms or rate>10k".to_owned();
+    // Names in braces may contain signs.
+    let (selector, after) = match text.split_once('{') {
+        Some((name, rest)) if !name.contains(['<', '>', '=']) => {
+            let (inside, rest) = rest.rsplit_once('}').ok_or_else(|| {
+                format!("{text:?}: {{ is not closed: expected p99{{step:NAME}}<50ms")
+            })?;
+            (Some(selector(inside)?), (name, rest.trim_start()))
+        }
+        _ => (None, text.split_at(text.find(['<', '>', '=']).ok_or_else(expected)?)),
+    };
+    let (name, rest) = after;
     let signs = SIGNS.iter().find_map(|(text, sign)| Some((*sign, rest.strip_prefix(text)?)));
-    let (sign, bound) = signs.unwrap_or((Sign::Below, rest));
+    let (sign, bound) = signs.ok_or_else(expected)?;
     let names = || Metric::NAMED.iter().map(|(name, _)| *name);
     let found = Metric::NAMED.iter().find(|(known, _)| *known == name.trim());
     let near = nearest(name.trim(), names());
@@ -31,10 +39,71 @@ pub(super) fn parse(text: &str) -> Result<Threshold, String> {
     })?;
     let (metric, bound) = match (metric, bound.trim().strip_suffix('%')) {
         (Metric::Errors, Some(share)) => (Metric::ErrorShare, per_cent(share)?),
+        (Metric::Checks, Some(share)) => (Metric::Checks, per_cent(share)?),
+        (Metric::Checks, None) => {
+            return Err("expected a percentage such as checks>99%".to_owned());
+        }
         (metric, _) if metric.is_time() => (*metric, milliseconds(units::duration(bound.trim())?)),
         (metric, _) => (*metric, units::count(bound.trim())? as f64),
     };
-    Ok(Threshold { text: text.to_owned(), metric, sign, bound })
+    let selector = match (selector, metric) {
+        (None, Metric::Checks) => Some(Selector::default()),
+        (None, _) => None,
+        (Some(selector), Metric::Checks) => Some(selector),
+        (Some(selector), _) if selector.is_of_checks() => {
+            return Err(
+                "only checks can be selected by check, as in checks{check:NAME}>99%".to_owned()
+            );
+        }
+        (Some(_), metric) if !metric.is_of_steps() => {
+            return Err(format!("{} cannot be selected by step or tag", name.trim()));
+        }
+        (selector, _) => selector,
+    };
+    Ok(Threshold { text: text.to_owned(), metric, selector, sign, bound })
+}
+
+/// Parses `step:login,type:api`. Values with a comma are quoted.
+fn selector(text: &str) -> Result<Selector, String> {
+    let wrong = || {
+        format!(
+            "invalid selector {{{text}}}: expected {{step:NAME}}, {{check:NAME}} or {{TAG:VALUE}}"
+        )
+    };
+    let mut labels: Vec<(String, String)> = Vec::new();
+    let mut rest = text.trim();
+    while !rest.is_empty() {
+        let (key, after) = rest.split_once(':').ok_or_else(wrong)?;
+        let after = after.trim_start();
+        let (value, after) = match after.strip_prefix('"') {
+            Some(quoted) => quoted.split_once('"').ok_or_else(wrong)?,
+            None => after.split_at(after.find(',').unwrap_or(after.len())),
+        };
+        let (key, value, after) = (key.trim(), value.trim(), after.trim_start());
+        if key.is_empty() || value.is_empty() || labels.iter().any(|(known, _)| known == key) {
+            return Err(wrong());
+        }
+        labels.push((key.to_owned(), value.to_owned()));
+        rest = match after.strip_prefix(',') {
+            Some(next) if !next.trim().is_empty() => next.trim_start(),
+            None if after.is_empty() => after,
+            _ => return Err(wrong()),
+        };
+    }
+    if labels.is_empty() { Err(wrong()) } else { Ok(Selector { labels }) }
+}
+
+/// Refuses thresholds that select steps or checks, as only scenarios have them.
+///
+/// # Errors
+/// Names the threshold.
+pub(super) fn check_whole(thresholds: &[Threshold]) -> Result<(), String> {
+    match thresholds.iter().find(|threshold| threshold.selector.is_some()) {
+        Some(threshold) => {
+            Err(format!("threshold {}: only scenarios have steps and checks", threshold.text))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Parses a percentage such as `0.1`.
@@ -62,7 +131,8 @@ mod tests {
             ("errors<0.1%", Metric::ErrorShare, Sign::Below, 0.1),
         ] {
             let parsed = parse(text).unwrap();
-            assert_eq!(parsed, Threshold { text: text.to_owned(), metric, sign, bound });
+            let selector = None;
+            assert_eq!(parsed, Threshold { text: text.to_owned(), metric, selector, sign, bound });
         }
         for (text, named) in [
             ("p99", "p99<50ms"),
@@ -72,9 +142,42 @@ mod tests {
             ("p99<50", "500ms"),
             ("lost<many", "10k"),
             ("eror<1", "did you mean errors?"),
+            ("checks>9", "checks>99%"),
+            ("p99{step:a<1s", "not closed"),
+            ("p99{}<1s", "{step:NAME}"),
+            ("p99{step}<1s", "{step:NAME}"),
+            ("p99{step:}<1s", "{step:NAME}"),
+            ("p99{step:a,}<1s", "{step:NAME}"),
+            ("p99{step:a,step:b}<1s", "{step:NAME}"),
+            ("p99{step:a}", "p99<50ms"),
+            ("p99{check:a}<1s", "checks{check:NAME}"),
+            ("lost{step:a}<1", "cannot be selected"),
         ] {
             let error = parse(text).unwrap_err();
             assert!(error.contains(named), "{text}: {error}");
         }
+    }
+    #[test]
+    fn selectors_are_parsed_as_in_k6() {
+        for (text, metric, labels) in [
+            ("p99{step:log in}<50ms", Metric::P99, &[("step", "log in")][..]),
+            ("errors{type:api, step:a}<1%", Metric::ErrorShare, &[("type", "api"), ("step", "a")]),
+            ("checks{check:status is 200}>99%", Metric::Checks, &[("check", "status is 200")]),
+            ("checks{check:latency <250ms}>99%", Metric::Checks, &[("check", "latency <250ms")]),
+            (
+                "checks{check:\"status 200, 404\",step:a:b} == 100%",
+                Metric::Checks,
+                &[("check", "status 200, 404"), ("step", "a:b")],
+            ),
+            ("checks{check:$.a[?@.b > '{'] }>1%", Metric::Checks, &[("check", "$.a[?@.b > '{']")]),
+            ("checks>99%", Metric::Checks, &[]),
+        ] {
+            let parsed = parse(text).unwrap();
+            let labels = labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+            let selector = Some(Selector { labels: labels.collect() });
+            assert_eq!((parsed.metric, &parsed.selector), (metric, &selector), "{text}");
+            assert!(check_whole(&[parsed]).unwrap_err().contains(text));
+        }
+        assert_eq!(check_whole(&[parse("p99<1s").unwrap()]), Ok(()));
     }
 }

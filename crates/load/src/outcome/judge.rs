@@ -10,6 +10,9 @@ use std::fmt::{self, Display};
 
 use serde::{Deserialize, Serialize};
 
+use crate::outcome::FAILED;
+use crate::outcome::sections::Quantiles;
+use crate::outcome::selection::{Selection, Selector};
 use crate::outcome::{Outcome, Shortfall, saturation};
 
 /// A condition on one figure of an outcome.
@@ -19,6 +22,8 @@ pub struct Threshold {
     pub text: String,
     /// The figure.
     pub metric: Metric,
+    /// The steps or checks that it is of; `None` for the whole run.
+    pub selector: Option<Selector>,
     /// How it compares with the bound.
     pub sign: Sign,
     /// In milliseconds, a count, percent, or a rate per second.
@@ -88,6 +93,8 @@ metrics! {
     Errors "errors",
     /// Good answers per second; of a fan-out accepted publications per second.
     Rate "rate",
+    /// Checks that held, in percent.
+    Checks "checks",
 }
 
 impl Metric {
@@ -96,6 +103,14 @@ impl Metric {
     pub fn is_time(self) -> bool {
         use Metric::{Max, P50, P90, P95, P99, P999, ReceiptMax, ReceiptP50, ReceiptP99};
         matches!(self, P50 | P90 | P95 | P99 | P999 | Max | ReceiptP50 | ReceiptP99 | ReceiptMax)
+    }
+
+    /// Whether steps of a scenario have it, each its own.
+    #[must_use]
+    pub fn is_of_steps(self) -> bool {
+        use Metric::{Checks, ErrorShare, Errors, Failed, Max, P50, P90, P95, P99, P999, Rate};
+        matches!(self, P50 | P90 | P95 | P99 | P999 | Max)
+            || matches!(self, Failed | Errors | ErrorShare | Rate | Checks)
     }
 }
 
@@ -137,9 +152,12 @@ impl Threshold {
     }
 
     fn judge(&self, outcome: &Outcome) -> ThresholdResult {
-        let figure = outcome.figure(self.metric);
+        let (figure, is_answered) = match &self.selector {
+            None => (outcome.figure(self.metric), outcome.is_answered(self.metric)),
+            Some(selector) => outcome.selected(selector, self.metric),
+        };
         let rate_or_time = self.metric.is_time() || self.metric == Metric::Rate;
-        let why = match (figure, outcome.is_answered(self.metric)) {
+        let why = match (figure, is_answered) {
             (_, false) => Some("nothing was answered".to_owned()),
             (Figure::Unknown, _) => Some("not measured".to_owned()),
             (Figure::Infinite, _) => {
@@ -164,8 +182,7 @@ impl Threshold {
         });
         // An infinite latency is above every bound.
         let above = figure == Figure::Infinite && self.sign == Sign::Above;
-        let (met, why) =
-            if above && outcome.is_answered(self.metric) { (true, None) } else { (met, why) };
+        let (met, why) = if above && is_answered { (true, None) } else { (met, why) };
         ThresholdResult { threshold: self.text.clone(), value, met, why }
     }
 }
@@ -175,13 +192,74 @@ pub fn judge(outcome: &mut Outcome, thresholds: &[&Threshold]) {
     outcome.thresholds = thresholds.iter().map(|threshold| threshold.judge(outcome)).collect();
     let met = |metrics: &[Metric]| {
         let mut results = thresholds.iter().zip(&outcome.thresholds);
-        results.any(|(threshold, result)| result.met && metrics.contains(&threshold.metric))
+        results.any(|(threshold, result)| {
+            result.met && threshold.selector.is_none() && metrics.contains(&threshold.metric)
+        })
     };
+    let by_steps = outcome.is_covered_by_steps(thresholds);
     let shortfalls = outcome.shortfalls();
-    let tolerated = |shortfall: &Shortfall| met(shortfall.covered_by);
+    let tolerated = |shortfall: &Shortfall| {
+        met(shortfall.covered_by) || shortfall.covered_by == FAILED && by_steps
+    };
     outcome.tolerated = shortfalls.iter().all(tolerated) && !thresholds.is_empty();
     outcome.reasons = shortfalls.into_iter().map(|shortfall| shortfall.text).collect();
     outcome.held = outcome.reasons.is_empty() && !outcome.interrupted;
+}
+
+impl Outcome {
+    /// The value of a metric of selected steps or checks, and whether any of them was answered.
+    fn selected(&self, selector: &Selector, metric: Metric) -> (Figure, bool) {
+        let name = selector.to_string();
+        let Some(of) = self.selections.iter().find(|selection| selection.selector == name) else {
+            return (Figure::Unknown, true);
+        };
+        let Selection { requests, failed, checks_passed, checks_failed, .. } = *of;
+        let all = of.latency_of_all;
+        let time = |pick: fn(&Quantiles) -> Option<f64>| {
+            all.map_or(Figure::Unknown, |all| pick(&all).map_or(Figure::Infinite, Figure::Value))
+        };
+        let share = |part: u64, whole: u64| match whole {
+            0 => Figure::Unknown,
+            whole => Figure::Value(100.0 * part as f64 / whole as f64),
+        };
+        let figure = match metric {
+            Metric::P50 => time(|all| all.p50_ms),
+            Metric::P90 => time(|all| all.p90_ms),
+            Metric::P95 => time(|all| all.p95_ms),
+            Metric::P99 => time(|all| all.p99_ms),
+            Metric::P999 => time(|all| all.p999_ms),
+            Metric::Max => time(|all| all.max_ms),
+            Metric::Failed | Metric::Errors => Figure::Value(failed as f64),
+            Metric::ErrorShare => share(failed, requests),
+            Metric::Rate => of.good_per_second.map_or(Figure::Unknown, Figure::Value),
+            Metric::Checks => share(checks_passed, checks_passed + checks_failed),
+            _ => Figure::Unknown,
+        };
+        (figure, of.answered > 0)
+    }
+
+    /// Whether each failed request is of a step whose failures a threshold that was met allows, or
+    /// failed only by checks of which one allows failures.
+    fn is_covered_by_steps(&self, thresholds: &[&Threshold]) -> bool {
+        let met = thresholds.iter().zip(&self.thresholds).filter(|(_, result)| result.met);
+        let met: Vec<(&Selector, bool)> = met
+            .filter_map(|(threshold, _)| match threshold.metric {
+                Metric::Failed | Metric::Errors | Metric::ErrorShare => {
+                    Some((threshold.selector.as_ref()?, false))
+                }
+                Metric::Checks => Some((threshold.selector.as_ref()?, true)),
+                _ => None,
+            })
+            .collect();
+        let steps =
+            self.flows.iter().flat_map(|flow| flow.steps.iter().map(move |step| (flow, step)));
+        let covered = steps.map(|(flow, step)| {
+            let by = met.iter().map(|(of, only_checks)| of.covered(&flow.name, step, *only_checks));
+            by.max().unwrap_or(0)
+        });
+        let covered: u64 = covered.sum();
+        self.requests.is_some_and(|of| covered >= of.failed)
+    }
 }
 
 /// The verdict on an outcome.
@@ -285,7 +363,7 @@ pub fn last_line(outcome: &Outcome, well: &str) -> String {
 mod tests {
     use super::*;
     use crate::outcome::generator::Generator;
-    use crate::outcome::sections::{EchoSummary, Quantiles, RequestCounts};
+    use crate::outcome::sections::{EchoSummary, RequestCounts};
 
     fn quantiles(p50_ms: Option<f64>) -> Option<Quantiles> {
         let none = None;
@@ -307,7 +385,7 @@ mod tests {
 
     fn threshold(metric: Metric, sign: Sign, bound: f64) -> Threshold {
         let (name, _) = Metric::NAMED.iter().find(|(_, known)| *known == metric).unwrap();
-        Threshold { text: (*name).to_owned(), metric, sign, bound }
+        Threshold { text: (*name).to_owned(), metric, selector: None, sign, bound }
     }
 
     fn verdict(mut outcome: Outcome, thresholds: &[Threshold]) -> (Verdict, String) {

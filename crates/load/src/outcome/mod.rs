@@ -20,6 +20,7 @@ pub(crate) mod run_config;
 pub(crate) mod samples;
 pub(crate) mod saturation;
 pub(crate) mod sections;
+pub(crate) mod selection;
 pub(crate) mod tally;
 pub(crate) mod text;
 pub(crate) mod timings;
@@ -36,6 +37,7 @@ use self::sections::{
     BroadcastSummary, Connections, EchoSummary, FanoutSummary, HeartbeatSummary, Quantiles,
     RequestCounts,
 };
+use self::selection::Selection;
 use crate::scenario::{FlowSummary, GroupSummary, SocketSummary};
 use crate::{CableSummary, ChurnSummary, Latency};
 
@@ -124,6 +126,9 @@ pub struct Outcome {
     /// The flows of a scenario.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub flows: Vec<FlowSummary>,
+    /// Figures of what thresholds select.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub selections: Vec<Selection>,
     /// WebSockets of a scenario.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sockets: Option<SocketSummary>,
@@ -282,6 +287,8 @@ impl Outcome {
                 value((due > 0).then(|| 100.0 * self.error_count() as f64 / due as f64))
             }
             Metric::Rate => value(self.good_rate()),
+            // Of a selection, also if that is everything.
+            Metric::Checks => Figure::Unknown,
         }
     }
 

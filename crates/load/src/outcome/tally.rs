@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::delivery::group::GroupStats;
 use crate::outcome::failure::Failure;
 use crate::outcome::groups::GroupSummary;
+use crate::outcome::selection::{Selection, Selector};
 use crate::workload::requests::answer::Times;
 use crate::workload::scenario::Scenario;
 use crate::workload::scenario::groups::GroupState;
@@ -48,6 +49,8 @@ struct StepTally {
     requests: u64,
     redirects: u64,
     errors: BTreeMap<&'static str, u64>,
+    /// Failed requests with a complete answer, which is timed.
+    wrong: u64,
     recorder: Recorder,
     /// Passed and failed, by check; then by capture.
     checks: Vec<(u64, u64)>,
@@ -81,6 +84,9 @@ pub struct FlowSummary {
 pub struct StepSummary {
     /// Its name.
     pub name: String,
+    /// Its tags.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub tags: BTreeMap<String, String>,
     /// Requests that ended, without redirects.
     pub requests: u64,
     /// Failed requests.
@@ -159,6 +165,7 @@ impl Tally {
         tally.requests += 1;
         if let Some(failure) = failure {
             *tally.errors.entry(failure.name()).or_default() += 1;
+            tally.wrong += u64::from(times.is_some());
         }
         if let Some(times) = times {
             let since = |begin_ns| times.done_ns.saturating_sub(begin_ns);
@@ -173,7 +180,7 @@ impl Tally {
         self.completed.fill(0);
         self.sockets = SocketSummary::default();
         for step in &mut self.steps {
-            (step.requests, step.redirects) = (0, 0);
+            (step.requests, step.redirects, step.wrong) = (0, 0, 0);
             step.errors.clear();
             step.recorder.clear();
             step.checks.fill((0, 0));
@@ -195,6 +202,7 @@ impl Tally {
         for (mine, theirs) in self.steps.iter_mut().zip(&other.steps) {
             mine.requests += theirs.requests;
             mine.redirects += theirs.redirects;
+            mine.wrong += theirs.wrong;
             mine.recorder.merge(&theirs.recorder);
             for (name, count) in &theirs.errors {
                 *mine.errors.entry(name).or_default() += count;
@@ -283,12 +291,69 @@ impl Tallies {
     }
 }
 
+impl Tallies {
+    /// The figures of what each selector selects, without duplicates. `seconds` is the measured time.
+    #[must_use]
+    pub fn selections(
+        &self,
+        scenario: &Scenario,
+        selectors: &[&Selector],
+        seconds: Option<f64>,
+    ) -> Vec<Selection> {
+        let flows = self.summary(scenario);
+        let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut selections: Vec<Selection> = Vec::new();
+        for selector in selectors {
+            let name = selector.to_string();
+            if selections.iter().any(|known| known.selector == name) {
+                continue;
+            }
+            let mut recorder = Recorder::default();
+            let (mut requests, mut failed, mut wrong) = (0, 0, 0);
+            let (mut checks_passed, mut checks_failed) = (0, 0);
+            // Steps of flows are in the order of the tallies, as flows are in that of the scenario.
+            let numbered = scenario.flows.iter().flat_map(|flow| flow.steps.clone());
+            let steps =
+                flows.iter().flat_map(|flow| flow.steps.iter().map(move |step| (flow, step)));
+            for (number, (flow, step)) in numbered.zip(steps) {
+                if !selector.selects(&flow.name, step) {
+                    continue;
+                }
+                requests += step.requests;
+                failed += step.failed;
+                if let Some(tally) = all.steps.get(number) {
+                    wrong += tally.wrong;
+                    recorder.merge(&tally.recorder);
+                }
+                for check in step.checks.iter().filter(|check| selector.selects_check(check)) {
+                    checks_passed += check.passed;
+                    checks_failed += check.failed;
+                }
+            }
+            let never = failed.saturating_sub(wrong);
+            let good = requests.saturating_sub(failed) as f64;
+            selections.push(Selection {
+                selector: name,
+                requests,
+                failed,
+                answered: requests.saturating_sub(never),
+                good_per_second: seconds.filter(|seconds| *seconds > 0.0).map(|of| good / of),
+                latency_of_all: recorder.quantiles(Series::Latency, wrong, never),
+                checks_passed,
+                checks_failed,
+            });
+        }
+        selections
+    }
+}
+
 fn summary(step: &crate::workload::scenario::Step, tally: &StepTally) -> StepSummary {
     let captures = step.captures.iter().map(|capture| format!("capture {}", capture.name));
     let names = step.checks.iter().map(|check| check.name.clone()).chain(captures);
     let checks = names.zip(&tally.checks);
     StepSummary {
         name: step.name.clone(),
+        tags: step.tags.clone(),
         requests: tally.requests,
         failed: tally.errors.values().sum(),
         errors: tally.errors.iter().map(|(kind, n)| ((*kind).to_owned(), *n)).collect(),

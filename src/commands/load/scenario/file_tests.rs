@@ -50,6 +50,8 @@ fn errors_name_the_line_the_key_and_the_nearest_known_key() {
         (in_step("body = '{{seqq}}'"), &["line 6", "{{seqq}}", "{{seq}}"]),
         (in_step("body = '{{seq'"), &["line 6", "not closed"]),
         (in_step("body = 'a'\njson = {}"), &["line 4", "one body"]),
+        (in_step("tags = { step = 'a' }"), &["line 6", "cannot be named step"]),
+        (in_step("tags = { 'a:b' = 'a' }"), &["line 6", "invalid tag"]),
         (in_step("body_base64 = 'a!'"), &["line 6", "base64"]),
         (in_step("body_file = 'no-such-file'"), &["line 6", "no-such-file"]),
         (in_step("multipart = []"), &["line 4", "at least one part"]),

@@ -101,7 +101,7 @@ pub(super) const TOP: Section = Section {
             "thresholds",
             "texts",
             "",
-            "conditions for exit code 0, as `--threshold`: `[\"p99<250ms\", \"errors<0.1%\"]`",
+            "conditions for exit code 0, as `--threshold`: `[\"p99<250ms\", \"errors{step:login}<1%\"]`",
         ),
         key("headers", "table", "", "headers of every step: name = template"),
         key("variables", "table", "", "constants for templates: name = text"),
@@ -232,6 +232,12 @@ pub(super) const STEP: Section = Section {
     name: "[[flows.steps]]",
     keys: &[
         key("name", "text", "the action", "name in the summary"),
+        key(
+            "tags",
+            "table",
+            "",
+            "labels for thresholds: `tags = { type = \"api\" }` for `p95{type:api}<1s`",
+        ),
         key("method", "text", "GET, with a body POST", "request method"),
         key(
             "url",

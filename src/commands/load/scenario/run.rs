@@ -9,7 +9,7 @@ use clap::ArgMatches;
 use engine::sys::process;
 use load::requests::{Http1, Web, drive_requests};
 use load::scenario::{Clock, Tallies, Users};
-use load::{Outcome, RunConfig, Sample, SampleSeries, Threshold};
+use load::{Metric, Outcome, RunConfig, Sample, SampleSeries, Threshold};
 
 use super::file::{Experiment, Overrides, Round};
 use super::report::Document;
@@ -36,6 +36,7 @@ pub(in crate::commands::load) fn run(
     }
     let experiment = Experiment::parse(&text, name, &folder, &overrides)?;
     let thresholds: Vec<&Threshold> = experiment.thresholds.iter().chain(&args.threshold).collect();
+    check_selectors(&experiment, &thresholds)?;
     let clock = clock();
     // Without a seed in the file each run gets a different one.
     let seed = experiment.seed.unwrap_or(clock.now_ns ^ clock.now_ms << 20);
@@ -63,6 +64,25 @@ pub(in crate::commands::load) fn run(
     }
     let document = Document::new(name, &experiment, seed, &outcomes);
     measure::report(args, files, &document.to_string(), &document, (&outcomes, &whole))
+}
+
+/// Refuses thresholds of steps, checks and tags that the scenario does not have.
+fn check_selectors(experiment: &Experiment, thresholds: &[&Threshold]) -> Result<()> {
+    let Some(round) = experiment.rounds.first() else { return Ok(()) };
+    let flows = Tallies::default().summary(&round.scenario);
+    for threshold in thresholds {
+        let problem = threshold.selector.as_ref().filter(|selector| !selector.labels.is_empty());
+        let problem = problem.and_then(|selector| selector.problem(&flows));
+        if let Some(problem) = problem {
+            anyhow::bail!("threshold {}: {problem}", threshold.text);
+        }
+        if threshold.metric == Metric::Checks
+            && flows.iter().all(|flow| flow.steps.iter().all(|step| step.checks.is_empty()))
+        {
+            anyhow::bail!("threshold {}: the scenario has no checks", threshold.text);
+        }
+    }
+    Ok(())
 }
 
 /// Returns what flags change in the file.
@@ -128,6 +148,9 @@ impl RoundRun<'_> {
                 false => drive_requests(&config, Http1::new, script, row, interrupted)?,
             };
             outcome.flows = tallies.summary(&round.scenario);
+            let selectors = self.thresholds.iter().filter_map(|one| one.selector.as_ref());
+            let selectors: Vec<_> = selectors.collect();
+            outcome.selections = tallies.selections(&round.scenario, &selectors, outcome.seconds);
             outcome.sockets = has_sockets.then(|| tallies.sockets());
             outcome.groups = tallies.groups();
             let hosts = config.endpoints.iter().map(|endpoint| endpoint.origin());

@@ -1,5 +1,6 @@
 //! Converts flows and steps of the file to those of [`load::scenario`] and compiles their templates.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
@@ -85,6 +86,7 @@ impl Reader<'_> {
             return Err(table.doc.wrong(table.at, what));
         }
         let name = table.text("name")?.map(|located| located.text);
+        let tags = tags(table)?;
         let think = table.parsed("think", units::duration_range)?.or(self.think);
         let checks = table.tables("checks", &CHECK)?;
         let repeat = table.parsed("repeat", |text| {
@@ -93,6 +95,7 @@ impl Reader<'_> {
         })?;
         Ok(Step {
             name: name.unwrap_or(step.name),
+            tags,
             receive,
             checks: checks.iter().map(check).collect::<Result<_>>()?,
             think: think.filter(|(_, most)| !most.is_zero()),
@@ -230,6 +233,23 @@ impl Reader<'_> {
             }
         })
     }
+}
+
+/// Reads the labels of a step.
+fn tags(table: &Table<'_>) -> Result<BTreeMap<String, String>> {
+    let mut tags = BTreeMap::new();
+    for (key, value) in table.pairs("tags")? {
+        if ["step", "flow", "check"].contains(&key.text.as_str()) {
+            let what = format!("a tag cannot be named {}, which selects by name", key.text);
+            return Err(table.doc.wrong(key.at, what));
+        }
+        if key.text.is_empty() || key.text.contains([':', ',', '{', '}']) || value.text.is_empty() {
+            let what = "invalid tag: expected a name without : , { } and a value";
+            return Err(table.doc.wrong(key.at, what));
+        }
+        tags.insert(key.text, value.text);
+    }
+    Ok(tags)
 }
 
 /// Reads the source of a value, if the table has one.

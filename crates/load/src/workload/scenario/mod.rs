@@ -15,6 +15,7 @@ pub(crate) mod template;
 pub(crate) mod user;
 pub(crate) mod users;
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -116,6 +117,8 @@ pub struct Flow {
 pub struct Step {
     /// The name in summaries.
     pub name: String,
+    /// Labels for thresholds.
+    pub tags: BTreeMap<String, String>,
     /// Index of [`Scenario::endpoints`].
     pub endpoint: u8,
     /// The method, such as `GET`.
@@ -156,6 +159,7 @@ impl Step {
     pub fn new(name: String, endpoint: u8, action: Action, target: Template) -> Step {
         Step {
             name,
+            tags: BTreeMap::new(),
             endpoint,
             method: "GET".to_owned(),
             target,

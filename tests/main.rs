@@ -79,6 +79,7 @@ mod report;
 mod room;
 mod scenario_bodies;
 mod scenario_flows;
+mod scenario_lists;
 mod scenario_thresholds;
 mod scenarios;
 mod screen;

@@ -13,6 +13,7 @@ use load::scenario::STEPS_MAX;
 
 use super::draft::{Body, Draft, Step, literal};
 use super::har::{Entry, PostData};
+use super::url::{Url, decoded, escaped_target, percent_encoded, split, without_fragment};
 use super::{Output, finish, har, read};
 use crate::units;
 
@@ -512,47 +513,6 @@ fn most_used_origin(steps: &[Step]) -> Option<String> {
     origins.iter().find(|origin| count(origin) == most).cloned()
 }
 
-/// The parts of an absolute URL.
-struct Url<'a> {
-    scheme: &'static str,
-    /// With the port.
-    host: &'a str,
-    /// Everything after the host, without the fragment.
-    rest: &'a str,
-}
-
-impl Url<'_> {
-    fn origin(&self) -> String {
-        format!("{}://{}", self.scheme, self.host)
-    }
-
-    /// The host without its port.
-    fn name(&self) -> &str {
-        let port =
-            self.host.rsplit_once(':').filter(|(_, port)| port.bytes().all(|b| b.is_ascii_digit()));
-        port.map_or(self.host, |(name, _)| name)
-    }
-
-    fn path(&self) -> &str {
-        self.rest.split('?').next().unwrap_or_default()
-    }
-
-    fn target(&self) -> String {
-        if self.rest.starts_with('/') { self.rest.to_owned() } else { format!("/{}", self.rest) }
-    }
-}
-
-fn without_fragment(url: &str) -> &str {
-    url.split('#').next().unwrap_or_default()
-}
-
-fn split(url: &str) -> Option<Url<'_>> {
-    let (scheme, after) = without_fragment(url).split_once("://")?;
-    let scheme = ["http", "https"].into_iter().find(|known| scheme.eq_ignore_ascii_case(known))?;
-    let (host, rest) = after.split_at(after.find(['/', '?']).unwrap_or(after.len()));
-    (!host.is_empty()).then_some(Url { scheme, host, rest })
-}
-
 fn is_asset(entry: &Entry, path: &str) -> bool {
     let path = path.to_ascii_lowercase();
     let kind = entry.response.content.kind.as_deref().unwrap_or_default().to_ascii_lowercase();
@@ -586,37 +546,4 @@ fn is_method(method: &str) -> bool {
 fn is_token(text: &str) -> bool {
     let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     !text.is_empty() && text.bytes().all(is_token)
-}
-
-/// Percent-encodes what is not allowed in a request target (RFC 3986).
-fn escaped_target(target: String) -> String {
-    percent_encoded(&target, |byte| byte.is_ascii_graphic() && !b"\"<>\\^`{|}".contains(&byte))
-}
-
-fn percent_encoded(text: &str, stays: impl Fn(u8) -> bool) -> String {
-    text.bytes().fold(String::new(), |out, byte| match byte {
-        _ if byte.is_ascii_alphanumeric() || stays(byte) => out + &char::from(byte).to_string(),
-        _ => out + &format!("%{byte:02X}"),
-    })
-}
-
-/// Decodes a part of a form; `None` if it is not UTF-8.
-fn decoded(text: &str) -> Option<String> {
-    let bytes = text.as_bytes();
-    let mut out = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while let Some(&byte) = bytes.get(at) {
-        let hex = text.get(at + 1..at + 3).filter(|_| byte == b'%');
-        match hex.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
-            Some(byte) => {
-                out.push(byte);
-                at += 3;
-            }
-            None => {
-                out.push(if byte == b'+' { b' ' } else { byte });
-                at += 1;
-            }
-        }
-    }
-    String::from_utf8(out).ok()
 }

@@ -4,6 +4,7 @@
 mod draft;
 pub(super) mod from_har;
 mod har;
+mod url;
 
 use std::io::Read;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,7 @@
 //! [`Experiment`]: a parsed scenario file of `load`, with what users do and the rounds to run.
 
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -253,15 +254,22 @@ fn scenario(
         target,
         headers: top.pairs("headers")?,
         think: top.parsed("think", units::duration_range)?,
-        names: Names { variables, feeds: feeds.clone(), captures: Vec::new() },
+        names: Names {
+            variables,
+            feeds: feeds.clone(),
+            captures: Vec::new(),
+            lists: BTreeSet::new(),
+        },
         steps: Vec::new(),
         captures: Vec::new(),
+        least: RefCell::default(),
         socket: None,
         timeout: top.parsed("timeout", units::positive_duration)?.unwrap_or(TIMEOUT),
     };
     let tables = top.tables("flows", &FLOW)?;
     let flows = tables.iter().enumerate().map(|(number, table)| reader.flow(number, table));
     let flows: Vec<Flow> = flows.collect::<Result<_>>()?;
+    reader.set_least();
     if flows.iter().all(|flow| flow.weight == 0) {
         return Err(doc.wrong(0, "no flows: expected at least one [[flows]] with [[flows.steps]]"));
     }

@@ -67,6 +67,21 @@ fn errors_name_the_line_the_key_and_the_nearest_known_key() {
         (in_step("headers = { a = \"b\\nc\" }"), &["line 6", "is not allowed here"]),
         (in_step("capture = { a = { jsno = '$.a' } }"), &["line 6", "jsno", "json"]),
         (in_step("capture = { a = { json = 'a' } }"), &["line 6", "JSONPath"]),
+        (in_step("capture = { a = { json = '$.a', take = 'last' } }"), &["line 6", "random or all"]),
+        (in_step("capture = { a = { header = 'a', take = 'all' } }"), &["line 6", "json or regex"]),
+        (
+            in_step(
+                "capture = { a = { json = '$.a', take = 'all' } }\n[[flows.steps]]\nurl = '/{{a}}'",
+            ),
+            &["line 8", "a is a list", "{{random a}}"],
+        ),
+        (
+            in_step(
+                "capture = { a = { json = '$.a', take = 'all' } }\n[[flows.steps]]\nurl = '/'\n\
+                 capture = { a = { json = '$.a' } }",
+            ),
+            &["line 9", "as a list and as a single value"],
+        ),
         (in_step("capture = { a = {} }"), &["line 6", "header, json or regex"]),
         (in_step("capture = { a = { json = '$.a', header = 'a' } }"), &["line 6", "not two"]),
         (in_step("[[flows.steps.checks]]\nstauts = 200"), &["line 7", "stauts", "status"]),

@@ -358,6 +358,12 @@ pub(super) const CAPTURE: Section = Section {
         key("header", "text", "", "value of this header"),
         key("json", "JSONPath", "", "first match in the body (RFC 9535)"),
         key("regex", "pattern", "", "first match in the body: its first group, or the whole match"),
+        key(
+            "take",
+            "text",
+            "first",
+            "of several matches: the `first`, one at `random`, or `all` as a list",
+        ),
     ],
 };
 

@@ -1,5 +1,6 @@
 //! Converts flows and steps of the file to those of [`load::scenario`] and compiles their templates.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
@@ -7,7 +8,7 @@ use std::time::Duration;
 use anyhow::Result;
 use load::scenario::{
     Action, BadTemplate, Bound, Capture, Check, Expected, Flow, Names, Rule, STEPS_MAX, Source,
-    Step, Template, TemplateContext,
+    Step, Take, Template, TemplateContext,
 };
 
 use super::hosts::{self, Hosts};
@@ -33,6 +34,8 @@ pub(super) struct Reader<'a> {
     pub(super) steps: Vec<Step>,
     /// Names of all captures by slot.
     pub(super) captures: Vec<String>,
+    /// The number of values that steps use of captured lists, by slot.
+    pub(super) least: RefCell<BTreeMap<usize, usize>>,
     /// The socket of the current flow.
     pub(super) socket: Option<Socket>,
 }
@@ -197,7 +200,24 @@ impl Reader<'_> {
             let source = source(&capture)?;
             let missing = || capture.doc.wrong(capture.at, "a capture needs header, json or regex");
             let source = source.ok_or_else(missing)?;
+            let take = capture.parsed("take", |text| match text {
+                "first" => Ok(Take::First),
+                "random" => Ok(Take::Random),
+                "all" => Ok(Take::All),
+                _ => Err("expected first, random or all".to_owned()),
+            })?;
+            let take = take.unwrap_or_default();
+            if take != Take::First && matches!(source, Source::Header(_)) {
+                return Err(capture.doc.wrong(capture.at, "take needs json or regex"));
+            }
             let known = self.captures.iter().position(|known| *known == name.text);
+            if known.is_some() && self.names.lists.contains(&name.text) != (take == Take::All) {
+                let what = format!("{} is captured as a list and as a single value", name.text);
+                return Err(capture.doc.wrong(capture.at, what));
+            }
+            if take == Take::All {
+                self.names.lists.insert(name.text.clone());
+            }
             let slot = known.unwrap_or(self.captures.len());
             if known.is_none() {
                 self.captures.push(name.text.clone());
@@ -208,9 +228,17 @@ impl Reader<'_> {
                 Some(known) => known.clone_from(&name.text),
                 None => engine::invariant::broken("the slot of a capture is in the list"),
             }
-            captures.push(Capture { name: name.text, slot, source });
+            captures.push(Capture { name: name.text, slot, source, take, least: 0 });
         }
         Ok(captures)
+    }
+
+    /// Lets captures of lists fail that have fewer values than are used.
+    pub(super) fn set_least(&mut self) {
+        let least = self.least.borrow();
+        for capture in self.steps.iter_mut().flat_map(|step| &mut step.captures) {
+            capture.least = least.get(&capture.slot).copied().unwrap_or(0);
+        }
     }
 
     pub(super) fn template(
@@ -220,7 +248,13 @@ impl Reader<'_> {
         place: TemplateContext,
     ) -> Result<Template> {
         let wrong = |what: String| table.doc.wrong(located.at, what);
-        Template::compile(&located.text, place, &self.names).map_err(|error| match error {
+        let compiled = Template::compile(&located.text, place, &self.names);
+        for (slot, at) in compiled.iter().flat_map(Template::items) {
+            let mut least = self.least.borrow_mut();
+            let least = least.entry(slot).or_default();
+            *least = (*least).max(at + 1);
+        }
+        compiled.map_err(|error| match error {
             BadTemplate::Invalid(text) => wrong(text),
             BadTemplate::Unknown { name, known } => {
                 let known = known.iter().map(String::as_str).filter(|known| !known.is_empty());

@@ -27,6 +27,18 @@ pub enum Source {
     Regex(Regex),
 }
 
+/// Which of several matches a capture takes.
+#[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
+pub enum Take {
+    /// The first.
+    #[default]
+    First,
+    /// One at random.
+    Random,
+    /// All of them, as a list.
+    All,
+}
+
 /// An answer for captures and checks.
 pub struct AnswerView<'a> {
     /// Its status.
@@ -71,8 +83,7 @@ impl Source {
             Source::Header(name) => seen.answer.header(name).map(Cow::Borrowed),
             Source::Json(path) => match path.query(seen.json()?).first()? {
                 Value::Null => None,
-                Value::String(text) => Some(Cow::Borrowed(text.as_bytes())),
-                other => Some(Cow::Owned(other.to_string().into_bytes())),
+                found => Some(as_bytes(found)),
             },
             Source::Regex(pattern) => {
                 let found = pattern.captures(seen.answer.body)?;
@@ -80,6 +91,29 @@ impl Source {
                 Some(Cow::Borrowed(group.as_bytes()))
             }
         }
+    }
+
+    /// Returns all values in their order, without nulls; of headers only the first line.
+    pub(crate) fn find_all<'s>(&self, seen: &'s AnswerView<'_>) -> Vec<Cow<'s, [u8]>> {
+        match self {
+            Source::Header(_) => self.find(seen).into_iter().collect(),
+            Source::Json(path) => {
+                let nodes = seen.json().map(|json| path.query(json).all()).unwrap_or_default();
+                nodes.into_iter().filter(|node| !node.is_null()).map(as_bytes).collect()
+            }
+            Source::Regex(pattern) => {
+                let found = pattern.captures_iter(seen.answer.body);
+                let groups = found.filter_map(|found| found.get(1).or_else(|| found.get(0)));
+                groups.map(|group| Cow::Borrowed(group.as_bytes())).collect()
+            }
+        }
+    }
+}
+
+fn as_bytes(value: &Value) -> Cow<'_, [u8]> {
+    match value {
+        Value::String(text) => Cow::Borrowed(text.as_bytes()),
+        other => Cow::Owned(other.to_string().into_bytes()),
     }
 }
 
@@ -156,6 +190,15 @@ pub(crate) mod tests {
         assert_eq!(find(&Source::regex(r#""n":\[(\d)"#).unwrap()).as_deref(), Some("1"));
         assert_eq!(find(&Source::regex("t[a-z]+n").unwrap()).as_deref(), Some("token"));
         assert_eq!(find(&Source::regex("x{9}").unwrap()), None);
+        let all = |source: Source| {
+            let all = source.find_all(&seen).into_iter();
+            all.map(|value| String::from_utf8(value.into_owned()).unwrap()).collect::<Vec<_>>()
+        };
+        assert_eq!(all(Source::json("$.*").unwrap()).len(), 3, "without null");
+        assert_eq!(all(Source::json("$.n[*]").unwrap()), ["1", r#"{"id":2.5}"#]);
+        assert_eq!(all(Source::regex(r#""([a-z])"|k.n"#).unwrap()), ["ken", "b", "n"]);
+        assert_eq!(all(Source::regex("x{9}").unwrap()), <[String; 0]>::default());
+        assert_eq!(all(Source::Header("x-ID".to_owned())), ["7"]);
     }
 
     #[test]

@@ -8,6 +8,7 @@ pub(crate) mod cookies;
 pub(crate) mod extract;
 pub(crate) mod feed;
 pub(crate) mod groups;
+pub(crate) mod list;
 pub(crate) mod render;
 pub(crate) mod sockets;
 pub(crate) mod speak;
@@ -15,6 +16,7 @@ pub(crate) mod template;
 pub(crate) mod user;
 pub(crate) mod users;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -24,7 +26,8 @@ use crate::Endpoint;
 
 pub use self::check::{Bound, Check, Expected, Rule, statuses};
 pub use self::cookies::{COOKIE_BYTES_MAX, COOKIES_MAX};
-pub use self::extract::{BODY_KEPT_MAX, CAPTURE_BYTES_MAX, Source};
+use self::extract::AnswerView;
+pub use self::extract::{BODY_KEPT_MAX, CAPTURE_BYTES_MAX, Source, Take};
 pub use self::feed::{FEED_BYTES_MAX, FEED_COLUMNS_MAX, Feed, Order};
 pub use self::groups::{GROUP_PAIRS_MAX, Group, Kind as GroupKind, Role};
 pub use self::sockets::{INBOX_BYTES_MAX, INBOX_MESSAGES_MAX};
@@ -189,4 +192,31 @@ pub struct Capture {
     pub slot: usize,
     /// Where to find it.
     pub source: Source,
+    /// Which of several matches.
+    pub take: Take,
+    /// Of a list: the values that it needs, as later steps use them by their number.
+    pub least: usize,
+}
+
+impl Capture {
+    /// Returns the value, if there is one of at most [`CAPTURE_BYTES_MAX`] bytes. `random` chooses one
+    /// of several matches.
+    pub(crate) fn find<'s>(&self, seen: &'s AnswerView<'_>, random: u64) -> Option<Cow<'s, [u8]>> {
+        let fits = |value: &Cow<'_, [u8]>| value.len() <= CAPTURE_BYTES_MAX;
+        match self.take {
+            Take::First => self.source.find(seen).filter(fits),
+            Take::Random => {
+                let all = self.source.find_all(seen);
+                let at = template::below(template::mixed(random ^ self.slot as u64), all.len());
+                all.into_iter().nth(at).filter(fits)
+            }
+            Take::All => {
+                let all = self.source.find_all(seen);
+                if all.len() < self.least.max(1) {
+                    return None;
+                }
+                list::encoded(all.into_iter(), CAPTURE_BYTES_MAX).map(Cow::Owned)
+            }
+        }
+    }
 }

@@ -1,13 +1,14 @@
 //! [`Template`]: text with `{{…}}` placeholders, compiled once and rendered into a reused buffer.
 //! The result depends on [`Values`] alone, so that rendering twice gives the same bytes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::sync::Arc;
 
 use crate::delivery::publication;
 use crate::delivery::publication::Publication;
 use crate::workload::scenario::feed::Feed;
+use crate::workload::scenario::list;
 
 /// Text with placeholders.
 #[derive(Clone, Debug)]
@@ -50,6 +51,13 @@ enum Value {
         column: usize,
     },
     Capture(usize),
+    /// A value of a captured list.
+    Item {
+        slot: usize,
+        at: usize,
+    },
+    RandomItem(usize),
+    Count(usize),
     Stamp,
     Group,
     Member,
@@ -80,10 +88,12 @@ pub struct Names {
     pub feeds: Vec<Arc<Feed>>,
     /// Captures of earlier steps, by slot.
     pub captures: Vec<String>,
+    /// Names of captures that are lists.
+    pub lists: BTreeSet<String>,
 }
 
 /// The functions and what they return.
-pub const FUNCTIONS: [(&str, &str); 15] = [
+pub const FUNCTIONS: [(&str, &str); 18] = [
     ("uuid", "a random UUID, version 4"),
     ("seq", "a number unique to each request of the run, from 0"),
     ("user", "the user's number, from 0"),
@@ -96,6 +106,9 @@ pub const FUNCTIONS: [(&str, &str); 15] = [
     ("member", "the user's position in its group, from 0"),
     ("to", "the number of the receiving user; with `each`, every receiver in turn"),
     ("to NAME.COLUMN", "a column of that user's row: its number modulo the rows"),
+    ("NAME[N]", "the Nth value of a captured list, from 0"),
+    ("random NAME", "a value of a captured list at random, the same within a request"),
+    ("count NAME", "how many values a captured list has"),
     ("env NAME", "an environment variable, read when the run begins"),
     ("url NAME", "percent-encodes a value as a URL component"),
     ("json NAME", "escapes a value for the inside of a JSON string"),
@@ -103,6 +116,8 @@ pub const FUNCTIONS: [(&str, &str); 15] = [
 
 /// Separates the random numbers of boundaries from others.
 const BOUNDARY: u64 = 0x6d75_6c74_6970_6172;
+/// Separates those that choose a value of a list.
+const ITEM: u64 = 0x6974_656d_206f_6620;
 
 /// Why a template does not compile.
 #[derive(PartialEq, Eq, Debug)]
@@ -182,6 +197,14 @@ impl Template {
         Template { context: TemplateContext::Body, parts }
     }
 
+    /// The slots and numbers of values of lists that it uses.
+    pub fn items(&self) -> impl Iterator<Item = (usize, usize)> {
+        self.parts.iter().filter_map(|part| match part {
+            Part::Value(Value::Item { slot, at }, _) => Some((*slot, *at)),
+            _ => None,
+        })
+    }
+
     /// Whether it has no placeholders.
     #[must_use]
     pub fn is_constant(&self) -> bool {
@@ -243,13 +266,23 @@ impl Template {
                 Some(Value::Column { feed, column }) => Value::ToColumn { feed, column },
                 _ => return Err(names.unknown(name)),
             },
+            ["random", name] => Value::RandomItem(names.list(name)?),
+            ["count", name] => Value::Count(names.list(name)?),
             ["random_int", least, most] => random_int(least, most)?,
             ["env", name] => {
                 let unset =
                     |_| BadTemplate::Invalid(format!("environment variable {name} is not set"));
                 return self.fixed(&std::env::var(name).map_err(unset)?, escape);
             }
+            [name] if let Some((name, at)) = indexed(name) => {
+                Value::Item { slot: names.list(name)?, at }
+            }
             [name] => match (names.variables.get(name), names.find(name)) {
+                (_, Some(Value::Capture(_))) if names.lists.contains(name) => {
+                    return Err(BadTemplate::Invalid(format!(
+                        "{name} is a list: use {{{{{name}[0]}}}}, {{{{random {name}}}}} or {{{{count {name}}}}}"
+                    )));
+                }
                 (_, Some(value)) => value,
                 (Some(text), None) => return self.fixed(text, escape),
                 (None, None) => return Err(names.unknown(name)),
@@ -311,6 +344,22 @@ impl Template {
                 insert(out, cell.unwrap_or_default(), self.context, escape);
                 Ok(())
             }
+            Value::Item { .. } | Value::RandomItem(_) => {
+                let (Value::Item { slot, .. } | Value::RandomItem(slot)) = value else { return };
+                let captured = values.captures.get(slot).and_then(Option::as_deref);
+                let list = captured.unwrap_or_default();
+                let at = match value {
+                    Value::Item { at, .. } => at,
+                    // Not of `random`, so that all parts of a request have the same.
+                    _ => below(mixed(values.random ^ mixed(ITEM ^ slot as u64)), list::count(list)),
+                };
+                insert(out, list::nth(list, at).unwrap_or_default(), self.context, escape);
+                Ok(())
+            }
+            Value::Count(slot) => {
+                let list = values.captures.get(slot).and_then(Option::as_deref);
+                write!(out, "{}", list::count(list.unwrap_or_default()))
+            }
             Value::Capture(slot) => {
                 let captured = values.captures.get(slot).and_then(Option::as_deref);
                 insert(out, captured.unwrap_or_default(), self.context, escape);
@@ -331,6 +380,16 @@ impl Names {
         Some(Value::Column { feed, column })
     }
 
+    /// The slot of a captured list.
+    fn list(&self, name: &str) -> Result<usize, BadTemplate> {
+        let slot = self.captures.iter().position(|captured| captured == name);
+        let slot = slot.ok_or_else(|| self.unknown(name))?;
+        if self.lists.contains(name) {
+            return Ok(slot);
+        }
+        Err(BadTemplate::Invalid(format!("{name} is not a list: capture it with take = \"all\"")))
+    }
+
     fn unknown(&self, name: &str) -> BadTemplate {
         let columns = self.feeds.iter().flat_map(|feed| {
             feed.columns().iter().map(move |column| format!("{}.{column}", feed.name()))
@@ -340,6 +399,17 @@ impl Names {
         let known = named.chain(columns).chain(functions).collect();
         BadTemplate::Unknown { name: name.to_owned(), known }
     }
+}
+
+/// Parses `NAME[N]`.
+fn indexed(text: &str) -> Option<(&str, usize)> {
+    let (name, at) = text.strip_suffix(']')?.split_once('[')?;
+    Some((name, at.parse().ok()?))
+}
+
+/// A number below `count`, or 0.
+pub(crate) fn below(random: u64, count: usize) -> usize {
+    ((u128::from(random) * count as u128) >> 64) as usize
 }
 
 fn random_int(least: &str, most: &str) -> Result<Value, BadTemplate> {
@@ -421,13 +491,15 @@ mod tests {
         Names {
             variables: BTreeMap::from([("plan".to_owned(), "a b".to_owned())]),
             feeds: vec![Arc::new(people.unwrap())],
-            captures: vec!["token".to_owned()],
+            captures: vec!["token".to_owned(), "items".to_owned()],
+            lists: BTreeSet::from(["items".to_owned()]),
         }
     }
 
     fn rendered(text: &str, context: TemplateContext, row: u32, random: u64) -> String {
         let names = names();
-        let captures = [Some(b"t\"1".to_vec().into_boxed_slice())];
+        let items = list::encoded([b"a&", b"b\""].map(|item| item[..].into()).into_iter(), 99);
+        let captures = [Some(b"t\"1".to_vec().into_boxed_slice()), items.map(Into::into)];
         let values = Values {
             seq: 7,
             user: 8,
@@ -503,6 +575,35 @@ mod tests {
                 uuid.as_bytes()[14] == b'4' && b"89ab".contains(&uuid.as_bytes()[19]),
                 "{uuid}"
             );
+        }
+    }
+
+    #[test]
+    fn values_of_lists_are_used_by_number_at_random_and_counted() {
+        let text = "{{items[1]}} {{json items[1]}} {{url items[0]}} {{count items}}";
+        assert_eq!(rendered(text, TemplateContext::Body, 0, 1), "b\" b\\\" a%26 2");
+        let text = "{{random items}} {{uuid}} {{random items}}";
+        let draws = (0..100).map(|seed| rendered(text, TemplateContext::Body, 0, seed));
+        let draws: BTreeSet<(String, String)> = draws
+            .map(|text| {
+                let words: Vec<&str> = text.split(' ').collect();
+                (words[0].to_owned(), words[2].to_owned())
+            })
+            .collect();
+        let both = ["a&", "b\""].map(|item| (item.to_owned(), item.to_owned()));
+        assert_eq!(draws, BTreeSet::from(both), "the same within a request, and both");
+        let compiled = |text| Template::compile(text, TemplateContext::Body, &names());
+        assert_eq!(compiled("{{items[7]}}{{items[2]}}").unwrap().items().max(), Some((1, 7)));
+        for (text, named) in [
+            ("{{items}}", "{{items[0]}}"),
+            ("{{token[0]}}", "take = \"all\""),
+            ("{{random token}}", "take = \"all\""),
+        ] {
+            let BadTemplate::Invalid(said) = compiled(text).unwrap_err() else { panic!("{text}") };
+            assert!(said.contains(named), "{text}: {said}");
+        }
+        for text in ["{{nothing[0]}}", "{{items[-1]}}", "{{items[x]}}", "{{count nothing}}"] {
+            assert!(matches!(compiled(text), Err(BadTemplate::Unknown { .. })), "{text}");
         }
     }
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 use crate::delivery::group::Members;
 use crate::outcome::tally::Tallies;
 use crate::outcome::tally::Tally;
+use crate::workload::scenario::extract::AnswerView;
 use crate::workload::scenario::extract::BODY_KEPT_MAX;
-use crate::workload::scenario::extract::{AnswerView, CAPTURE_BYTES_MAX};
 use crate::workload::scenario::render::{RenderContext, Renderer};
 use crate::workload::scenario::speak;
 use crate::workload::scenario::speak::Action;
@@ -231,7 +231,7 @@ impl Users {
         }
         let mut missing = false;
         for (at, capture) in step.captures.iter().enumerate() {
-            let value = capture.source.find(&seen).filter(|v| v.len() <= CAPTURE_BYTES_MAX);
+            let value = capture.find(&seen, user.draw);
             if counts {
                 self.tally.check(number, step.checks.len() + at, value.is_some());
             }

@@ -4,7 +4,7 @@ use super::*;
 use crate::Endpoint;
 use crate::workload::requests::answer::Times;
 use crate::workload::scenario::check::{Check, Rule};
-use crate::workload::scenario::extract::Source;
+use crate::workload::scenario::extract::{Source, Take};
 use crate::workload::scenario::feed::{Feed, Order};
 use crate::workload::scenario::template::{Names, Template, TemplateContext};
 use crate::workload::scenario::{Capture, Flow};
@@ -114,7 +114,8 @@ fn login() -> Vec<Step> {
     let mut login =
         step(&Wanted { method: "POST", body: Some("u={{user}}"), target: "/login", ..GET }, &names);
     let source = Source::json("$.token").unwrap();
-    login.captures = vec![Capture { name: "token".to_owned(), slot: 0, source }];
+    login.captures =
+        vec![Capture { name: "token".to_owned(), slot: 0, source, take: Take::First, least: 0 }];
     names.captures = vec!["token".to_owned()];
     let headers = &[("Authorization", "Bearer {{token}}")];
     let mut use_it = step(&Wanted { target: "/me?p={{pass}}", headers, ..GET }, &names);
@@ -344,7 +345,8 @@ fn a_captured_link_is_followed_at_its_own_server_only() {
     let names = Names { captures: vec!["link".to_owned()], ..Names::default() };
     let mut first = step(&GET, &names);
     let source = Source::Header("X-Next".to_owned());
-    first.captures = vec![Capture { name: "link".to_owned(), slot: 0, source }];
+    first.captures =
+        vec![Capture { name: "link".to_owned(), slot: 0, source, take: Take::First, least: 0 }];
     let steps = vec![first, step(&Wanted { target: "{{link}}", ..GET }, &names)];
     let mut play = play(Scenario { passes: None, ..scenario(steps) });
     play.asked(0);

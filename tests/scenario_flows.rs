@@ -454,3 +454,30 @@ fn no_scenario_threshold_is_met_without_answers() {
     assert_eq!(outcomes.len(), 5);
     assert!(outcomes.iter().all(|outcome| outcome["met"] == false), "{document}");
 }
+
+/// The secret of `scenarios/session-tokens.csv`.
+const EXAMPLE_SECRET: &str = "a secret of examples, known to everyone";
+
+#[test]
+fn example_of_a_session_runs_against_serve() {
+    for (secret, code) in [(EXAMPLE_SECRET, 0), ("another secret", 1)] {
+        let server = Server::start(&["--public", "--enforce-jwt", "--jwt-secret", secret]);
+        let target = format!("http://{}", server.listen);
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/scenarios/session.toml");
+        let args = ["load", file, "--target", &target, "--duration", "2s", "--json", "-"];
+        let finished = executable::run(&args);
+        assert_eq!(finished.code, Some(code), "{finished:?}");
+        let document = finished.json();
+        let flow = &document["flows"][0];
+        let step = |at: usize, key: &str| flow["steps"][at][key].as_u64().unwrap();
+        if code == 0 {
+            assert!(flow["completed"].as_u64() > Some(0), "{document}");
+            assert!(step(1, "requests") >= 10 && step(2, "requests") > 0, "{document}");
+            assert_eq!([step(0, "failed"), step(1, "failed"), step(2, "failed")], [0; 3]);
+            let check = &flow["steps"][1]["checks"][0];
+            assert_eq!(check["passed"], step(1, "requests"), "{document}");
+        } else {
+            assert_eq!((step(0, "failed"), step(1, "requests")), (step(0, "requests"), 0));
+        }
+    }
+}

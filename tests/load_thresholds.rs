@@ -93,4 +93,10 @@ fn refused_publications_are_not_lost_and_no_success() {
     let reason = "90 publications were rejected or not answered";
     let document = is_short("lost==0", &words, true, reason);
     assert_eq!(document["broadcast"]["received"], json!(30), "{document}");
+    // The rate is that of accepted publications: a tenth of those sent.
+    let document = is_short("rate>50", &words, false, reason);
+    let broadcast = &document["broadcast"];
+    assert!(broadcast["reached_rate"].as_f64().unwrap() > 50.0, "{document}");
+    assert_eq!(broadcast["accepted_rate"], document["thresholds"][0]["value"], "{document}");
+    assert!(broadcast["accepted_rate"].as_f64().unwrap() < 50.0, "{document}");
 }

@@ -27,6 +27,9 @@ pub struct ChurnSummary {
     pub rate: f64,
     /// See `rate`.
     pub reached_rate: f64,
+    /// The part of `reached_rate` that the server accepted.
+    #[serde(default)]
+    pub accepted_rate: Option<f64>,
     /// Subscriptions confirmed during the churn.
     pub begun: u64,
     /// Subscriptions that were judged, including those from before the churn.
@@ -71,7 +74,7 @@ impl ChurnSummary {
     pub(crate) fn new(
         streams: u64,
         published: u64,
-        (rate, reached_rate): (f64, f64),
+        (rate, reached_rate, accepted_rate): (f64, f64, f64),
         stats: PublishStats,
         counts: &Snapshot,
         recorder: &Recorder,
@@ -81,6 +84,7 @@ impl ChurnSummary {
             published,
             rate,
             reached_rate,
+            accepted_rate: Some(accepted_rate),
             begun: counts.churn_begun,
             judged: counts.churn_judged,
             owed: counts.churn_owed,

@@ -296,9 +296,15 @@ impl Outcome {
     #[must_use]
     pub fn good_rate(&self) -> Option<f64> {
         let fanout = self.broadcast.as_ref().and_then(|broadcast| broadcast.fanout.as_ref());
-        let published = fanout.map(|fanout| fanout.reached_rate);
-        let churn = self.churn.as_ref().map(|churn| churn.reached_rate);
-        self.good_per_second.or(published).or(churn)
+        let accepted = match (fanout, &self.churn) {
+            (Some(FanoutSummary { accepted_rate, reached_rate, publish_failed, .. }), _)
+            | (None, Some(ChurnSummary { accepted_rate, reached_rate, publish_failed, .. })) => {
+                // Files of earlier versions have only the rate of all that were sent.
+                accepted_rate.or(publish_failed.is_empty().then_some(*reached_rate))
+            }
+            (None, None) => None,
+        };
+        self.good_per_second.or(accepted)
     }
 
     /// Receipts of publications and of users in groups, where what was lost took forever.

@@ -212,6 +212,9 @@ pub struct FanoutSummary {
     /// From the due time of a publication to its send.
     pub publish_lag: Option<Latency>,
     /// From the send to the server's answer; null if published on sockets.
+    /// The part of `reached_rate` that the server accepted.
+    #[serde(default)]
+    pub accepted_rate: Option<f64>,
     pub publish: Option<Latency>,
     /// Receivers that lost some.
     pub receivers_short: u64,

@@ -13,7 +13,7 @@ use crate::workload::churn::ChurnOrder;
 use crate::workload::churn::publish_counters::PublishCounters;
 use crate::workload::client::Order;
 use crate::workload::fanout::publisher::Publishers;
-use crate::workload::fanout::reached_rate;
+use crate::workload::fanout::{accepted_rate, reached_rate};
 use crate::{Churn, Fanout, Published, Recorder};
 
 /// Timeout for workers to judge all subscriptions, in addition to the grace.
@@ -124,11 +124,12 @@ impl ChurnRun {
         let took_ns = stats.last_sent_ns.saturating_sub(began_ns);
         let rate = self.fanout.rate as f64;
         let reached = reached_rate(rate, stats.sent, took_ns);
+        let accepted = accepted_rate(rate, &stats, took_ns);
         let streams = self.counters.streams() as u64;
         ChurnSummary::new(
             streams,
             self.counters.published(),
-            (rate, reached),
+            (rate, reached, accepted),
             stats,
             counts,
             recorder,

@@ -11,7 +11,7 @@ use std::time::Duration;
 use engine::Remote;
 use engine::sys::process;
 
-use self::publisher::Publishers;
+use self::publisher::{PublishStats, Publishers};
 use crate::delivery::checker::keep_worst;
 use crate::delivery::spread::{Spread, Times};
 use crate::outcome::metrics::{Metrics, Snapshot};
@@ -147,6 +147,7 @@ impl FanoutRun {
         keep_worst(&mut worst);
         let took_ns = stats.last_sent_ns.saturating_sub(self.publishers.began_ns);
         let rate = self.fanout.rate as f64;
+        let accepted = accepted_rate(rate, &stats, took_ns);
         let summary = FanoutSummary {
             publishers: self.fanout.publishers,
             publish_failed: stats.failed,
@@ -156,6 +157,7 @@ impl FanoutRun {
             publish_unsent: Some(stats.unsent),
             rate,
             reached_rate: reached_rate(rate, stats.sent, took_ns),
+            accepted_rate: Some(accepted),
             publish_lag: stats.recorder.latency(Series::PublishLag),
             publish: stats.recorder.latency(Series::Publish),
             receivers_short: counts.receivers_short,
@@ -174,6 +176,12 @@ pub(crate) fn reached_rate(rate: f64, sent: u64, took_ns: u64) -> f64 {
         _ if took_ns == 0 => rate,
         _ => (sent - 1) as f64 * 1e9 / took_ns as f64,
     }
+}
+
+/// The rate of accepted publications: their share of the rate reached.
+pub(crate) fn accepted_rate(rate: f64, stats: &PublishStats, took_ns: u64) -> f64 {
+    let share = stats.accepted as f64 / stats.sent.max(1) as f64;
+    reached_rate(rate, stats.sent, took_ns) * share
 }
 
 /// The worker and index of every open socket, round-robin over workers; then the first socket of the

@@ -71,6 +71,7 @@ pub(crate) struct PublishMetrics {
 pub(crate) struct PublishStats {
     /// Publications rejected or not answered, by cause.
     pub(crate) failed: BTreeMap<String, u64>,
+    pub(crate) accepted: u64,
     pub(crate) rejected: u64,
     pub(crate) unanswered: u64,
     pub(crate) unknown: u64,
@@ -112,7 +113,7 @@ impl PublishMetrics {
             expected.fetch_add(u32::from(outcome.is_expected()), Ordering::Release);
         }
         let cause = match outcome {
-            Published::Accepted => return,
+            Published::Accepted => return stats.accepted += 1,
             Published::Unknown => return stats.unknown += 1,
             Published::Rejected(cause) => {
                 stats.rejected += 1;

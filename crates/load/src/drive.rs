@@ -141,6 +141,9 @@ fn phases<R: FnMut(&Row), W: FnMut(Duration) -> bool>(
     if !holds && watch.warm_up(run, config)? {
         return Ok(true);
     }
+    if holds && !config.hold.is_zero() {
+        run.awaited_pongs();
+    }
     if let Some(echo) = &config.echo {
         run.echo(echo);
         let over = |run: &mut Run, _| {

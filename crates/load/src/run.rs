@@ -114,6 +114,7 @@ pub struct Run {
     /// Connections are clients of Action Cable.
     cable: bool,
     interrupted: bool,
+    awaits_pongs: bool,
     /// When the first echo began, and when the last was seen to be over.
     echo_began_ns: Option<u64>,
     echo_over_ns: Cell<Option<u64>>,
@@ -195,6 +196,7 @@ impl Run {
             requested_messages: None,
             cable,
             interrupted: false,
+            awaits_pongs: false,
             echo_began_ns: None,
             echo_over_ns: Cell::new(None),
             began_ns,
@@ -351,6 +353,15 @@ impl Run {
     /// Notes that the run is ended early: what is in flight is neither lost nor failed.
     pub fn interrupt(&mut self) {
         self.interrupted = true;
+        // What is sent until the connections are closed would be in no figure.
+        for worker in self.busy() {
+            self.post_order(worker, Order::StopSending);
+        }
+    }
+
+    /// Notes that the end of the run waited for the pongs of all pings.
+    pub(crate) fn awaited_pongs(&mut self) {
+        self.awaits_pongs = true;
     }
 
     /// Makes all sockets that are open now count the publications of `publisher`, of which there
@@ -584,6 +595,8 @@ impl Run {
             recorder: &recorder,
             messages: self.requested_messages,
             sending: self.sending(config),
+            wrong: if is_validated { now.corrupted } else { 0 },
+            awaits_pongs: self.awaits_pongs,
             interrupted: self.interrupted,
             warm_up: self.warmed.as_ref().map(|warmed| warmed.sent),
             expected: self.expected,

@@ -377,6 +377,9 @@ impl Outcome {
                 ]);
             }
         }
+        if let Some(heartbeats) = self.heartbeats.as_ref().filter(|of| of.awaited) {
+            all.push((heartbeats.unanswered_sockets, "connections answered no ping", ANY));
+        }
         if let Some(echo) = &self.echo {
             all.extend([
                 // Those of an interrupted run would have been sent later.

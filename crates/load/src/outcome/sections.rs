@@ -104,6 +104,9 @@ pub struct HeartbeatSummary {
     pub received: u64,
     /// Sockets open at the end that were pinged and never answered.
     pub unanswered_sockets: u64,
+    /// Whether the end of the run waited for pongs, so that one that is missing did not come.
+    #[serde(skip)]
+    pub awaited: bool,
     /// Ping to pong; null when nothing was timed.
     pub latency: Option<Latency>,
 }
@@ -274,6 +277,10 @@ pub(crate) struct SocketRun<'a> {
     pub(crate) recorder: &'a Recorder,
     /// Messages that echoes were to send, without those limited by time only; `None` without an echo.
     pub(crate) messages: Option<u64>,
+    /// The end of the run waited for pongs.
+    pub(crate) awaits_pongs: bool,
+    /// Answers that a validator rejected. Without one, what differs is no answer.
+    pub(crate) wrong: u64,
     /// How long messages of an echo were due.
     pub(crate) sending: Option<Duration>,
     pub(crate) interrupted: bool,
@@ -311,6 +318,7 @@ impl SocketRun<'_> {
             sent: counts.heartbeats_sent,
             received: counts.heartbeats_received,
             unanswered_sockets: counts.unanswered,
+            awaited: self.awaits_pongs,
             latency: recorder.latency(Series::Heartbeat),
         };
         // When a run is interrupted nobody knows what would have become of messages in flight; those
@@ -500,13 +508,15 @@ mod tests {
     use crate::DeliveryCounts;
     use crate::outcome::judge::judge;
 
-    fn of(counts: &Snapshot, expected: Option<Expected>) -> Outcome {
-        let run = SocketRun {
+    fn run(counts: &Snapshot, expected: Option<Expected>) -> SocketRun<'_> {
+        SocketRun {
             requested: 10,
             connecting: Duration::from_secs(2),
             in_flight_max: 0,
             counts,
-            recorder: &Recorder::default(),
+            recorder: Box::leak(Box::default()),
+            wrong: 0,
+            awaits_pongs: false,
             messages: Some(9),
             sending: None,
             warm_up: None,
@@ -515,8 +525,11 @@ mod tests {
             fanout: None,
             unknown: None,
             times: Times::default(),
-        };
-        let mut outcome = run.outcome();
+        }
+    }
+
+    fn of(counts: &Snapshot, expected: Option<Expected>) -> Outcome {
+        let mut outcome = run(counts, expected).outcome();
         judge(&mut outcome, &[]);
         outcome
     }
@@ -538,6 +551,25 @@ mod tests {
         assert_eq!(summary.connections.per_second, Some(5.0));
         assert!(summary.to_string().contains("all held"), "{summary}");
     }
+    #[test]
+    fn connections_that_answer_no_ping_are_not_held() {
+        let counts = Snapshot {
+            opened: 10,
+            open: 10,
+            heartbeats_sent: 20,
+            heartbeats_received: 18,
+            unanswered: 1,
+            ..Snapshot::default()
+        };
+        for (awaits_pongs, reasons) in [(true, 1), (false, 0)] {
+            let run = SocketRun { awaits_pongs, messages: None, ..run(&counts, None) };
+            let mut outcome = run.outcome();
+            judge(&mut outcome, &[]);
+            assert_eq!(outcome.reasons.len(), reasons, "{:?}", outcome.reasons);
+            assert_eq!(outcome.held, reasons == 0);
+        }
+    }
+
 
     #[test]
     fn every_shortfall_is_reported() {

@@ -67,7 +67,7 @@ impl Outcome {
             writeln!(f, "warm-up       {count} messages, not counted otherwise")?;
         }
         if let Some(heartbeats) = &self.heartbeats {
-            let HeartbeatSummary { sent, received, unanswered_sockets, latency } = heartbeats;
+            let HeartbeatSummary { sent, received, unanswered_sockets, latency, .. } = heartbeats;
             if *sent > 0 {
                 write!(f, "heartbeats    {sent} sent, {received} answered")?;
                 writeln!(f, "; {unanswered_sockets} sockets got no pong")?;

@@ -587,6 +587,7 @@ impl Run {
         if let Some(warmed) = &self.warmed {
             recorder.subtract(&warmed.timed);
         }
+        let is_validated = config.echo.as_ref().is_some_and(|echo| echo.validator.is_some());
         let run = SocketRun {
             requested: begun.saturating_sub(now.retired),
             connecting: self.connecting(),
@@ -594,9 +595,9 @@ impl Run {
             counts: &now,
             recorder: &recorder,
             messages: self.requested_messages,
-            sending: self.sending(config),
             wrong: if is_validated { now.corrupted } else { 0 },
             awaits_pongs: self.awaits_pongs,
+            sending: self.sending(config),
             interrupted: self.interrupted,
             warm_up: self.warmed.as_ref().map(|warmed| warmed.sent),
             expected: self.expected,
@@ -624,9 +625,13 @@ impl Run {
         outcome
     }
 
-    /// How long messages of an echo were due: as configured, or until it was over or is now.
+    /// How long messages of an echo were due: as configured, even if no connection was left to send
+    /// them; without a duration until it was over, and if it was interrupted until now.
     fn sending(&self, config: &Config) -> Option<Duration> {
-        let began_ns = self.echo_began_ns?;
+        let began_ns = self.echo_began_ns.filter(|_| self.snapshot().opened > 0)?;
+        if let Some(sending) = config.sending().filter(|_| !self.interrupted) {
+            return Some(sending);
+        }
         let over_ns = self.echo_over_ns.get().unwrap_or_else(process::now_ns);
         let passed = Duration::from_nanos(over_ns.saturating_sub(began_ns));
         Some(config.sending().map_or(passed, |sending| sending.min(passed)))

@@ -54,6 +54,10 @@ fn drive_with(config: &Config, row: impl FnMut(&Row)) -> Outcome {
     ended
 }
 
+fn drive_with_wait(config: &Config, wait: impl FnMut(Duration) -> bool) -> Outcome {
+    load::drive(config, |_| {}, wait).unwrap()
+}
+
 #[test]
 fn correct_server_has_no_errors_in_both_models_and_all_sizes() {
     let server = Server::start();
@@ -155,6 +159,46 @@ fn open_model_counts_every_fault() {
     assert_eq!(echo.late, 0, "{echo:?}");
     assert_eq!(echo.received, echo.sent - echo.lost + echo.duplicated + echo.corrupted);
     assert!(!summary.held && summary.reasons.len() == 4, "{:?}", summary.reasons);
+    // A changed message is no answer, so it does not take from the good ones either.
+    assert_eq!(summary.good_per_second, summary.per_second);
+}
+
+/// The server closes each connection on its 50th message: nothing is answered in the rest of the time.
+#[test]
+fn rates_of_connections_that_all_ended_are_of_the_whole_time() {
+    let server = Server::start();
+    let duration = Some(Duration::from_secs(1));
+    for rate in [None, Some(1_000)] {
+        let echo = Echo { messages: None, duration, ..echo(rate) };
+        let mut outcome = drive(&Config { echo: Some(echo), ..config(server.port, "/closes") });
+        let echo = outcome.echo.as_ref().unwrap();
+        let answered = echo.sent - echo.lost;
+        assert!(answered > 0 && outcome.connections.open == Some(0), "{outcome}");
+        assert_eq!(outcome.seconds, Some(1.0), "{outcome}");
+        assert_eq!(outcome.per_second, Some(answered as f64), "{outcome}");
+        outcome.config.pace.rate = rate.map(|rate| rate as f64);
+        let mut generator = load::Generator::new(2);
+        generator.finish(&outcome);
+        outcome.generator = Some(generator);
+        assert!(!outcome.is_saturated(), "the server ended them: {outcome}");
+    }
+}
+
+/// The messages of an interrupted run are those that the server received.
+#[test]
+fn nothing_is_sent_after_the_counts_of_an_interrupted_run() {
+    let server = Server::start();
+    for rate in [None, Some(20_000)] {
+        let before = server.received();
+        let echo = Echo { messages: None, duration: Some(PATIENCE), ..echo(rate) };
+        let config = Config { echo: Some(echo), ..config(server.port, "/echo") };
+        let outcome = drive_with_wait(&config, |time| {
+            std::thread::sleep(time);
+            server.received() > before + 500
+        });
+        assert!(outcome.interrupted);
+        assert_eq!(outcome.echo.unwrap().sent, server.received() - before, "rate {rate:?}");
+    }
 }
 
 /// A message that is never answered stops its socket for the timeout only.

@@ -273,7 +273,10 @@ impl Generator {
             |(requested, reached): &(f64, f64)| !on_time && *reached < REACHED * requested * opened;
         let short = requested.zip(reached).filter(below);
         self.rate_missed = requested.is_some() && (short.is_some() || lag > TOO_LATE_MS);
+        // Without a connection nothing can be sent.
+        let has_connections = c.open.is_none_or(|open| open > 0);
         self.reasons = short
+            .filter(|_| has_connections)
             .map(|(requested, reached)| {
                 format!("sent {reached:.0} of {requested:.0} requested messages per second")
             })

@@ -212,12 +212,12 @@ pub struct FanoutSummary {
     pub rate: f64,
     /// See `rate`.
     pub reached_rate: f64,
-    /// From the due time of a publication to its send.
-    pub publish_lag: Option<Latency>,
-    /// From the send to the server's answer; null if published on sockets.
     /// The part of `reached_rate` that the server accepted.
     #[serde(default)]
     pub accepted_rate: Option<f64>,
+    /// From the due time of a publication to its send.
+    pub publish_lag: Option<Latency>,
+    /// From the send to the server's answer; null if published on sockets.
     pub publish: Option<Latency>,
     /// Receivers that lost some.
     pub receivers_short: u64,
@@ -366,8 +366,7 @@ impl SocketRun<'_> {
             seconds: sending,
             per_second: sending.map(|seconds| counts.echo_answered as f64 / seconds),
             good_per_second: sending.map(|seconds| {
-                // The validator's wrong answers are answers too.
-                let good = counts.echo_answered.saturating_sub(counts.corrupted);
+                let good = counts.echo_answered.saturating_sub(self.wrong);
                 good as f64 / seconds
             }),
             latency: recorder.latency(Series::Latency),
@@ -515,9 +514,9 @@ mod tests {
             in_flight_max: 0,
             counts,
             recorder: Box::leak(Box::default()),
+            messages: Some(9),
             wrong: 0,
             awaits_pongs: false,
-            messages: Some(9),
             sending: None,
             warm_up: None,
             interrupted: false,
@@ -551,6 +550,7 @@ mod tests {
         assert_eq!(summary.connections.per_second, Some(5.0));
         assert!(summary.to_string().contains("all held"), "{summary}");
     }
+
     #[test]
     fn connections_that_answer_no_ping_are_not_held() {
         let counts = Snapshot {
@@ -569,7 +569,6 @@ mod tests {
             assert_eq!(outcome.held, reasons == 0);
         }
     }
-
 
     #[test]
     fn every_shortfall_is_reported() {

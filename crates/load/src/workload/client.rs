@@ -37,6 +37,8 @@ pub(crate) enum Order {
     Churn(ChurnOrder),
     /// Stop the churn and judge the subscriptions.
     StopChurn,
+    /// Send no further message of an echo and no ping.
+    StopSending,
     /// Close this many open connections, in slot order.
     Retire(u32),
     /// Flush recorded times; the number counts these orders.
@@ -278,6 +280,12 @@ impl Handler for Client {
             Order::StopChurn => {
                 if let Traffic::Churn(churn) = &mut self.traffic {
                     churn.stop(core);
+                }
+            }
+            Order::StopSending => {
+                self.heartbeat = None;
+                if matches!(self.traffic, Traffic::Echo(_)) {
+                    self.traffic = Traffic::Nothing;
                 }
             }
             Order::Retire(count) => Self::retire(core, count),

@@ -1,16 +1,19 @@
 //! A server on the engine with a behaviour per path.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use engine::sys::process;
 use engine::{Answer, Closed, ConnId, Core, Handler, Incoming, Limits, Plan, Response, Sys};
 use engine::{Tables, Workers};
-use wire::websocket::OpCode;
+use wire::websocket::{CloseCode, OpCode};
 
 /// A running server on loopback; it ends with the test.
 pub(crate) struct Server {
     pub(crate) port: u16,
     workers: Workers<Post>,
+    received: Arc<AtomicU64>,
 }
 
 pub(crate) enum Post {
@@ -34,9 +37,16 @@ impl Server {
         let plan = Plan { workers: 1, accepting: 1, capacity: 2_000, tables: Tables::Private };
         let mut limits = Limits::default();
         limits.wire.message_bytes = 1 << 20;
-        let faults = |_, _: &_| Faults { published: 0 };
+        let received = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&received);
+        let faults = move |_, _: &_| Faults { published: 0, received: Arc::clone(&counted) };
         let workers = Workers::start(plan, &limits, &[listener], faults).unwrap();
-        Server { port: address.port(), workers }
+        Server { port: address.port(), workers, received }
+    }
+
+    /// Messages received so far, of all connections.
+    pub(crate) fn received(&self) -> u64 {
+        self.received.load(Ordering::SeqCst)
     }
 
     pub(crate) fn publish(&self, text: String) {
@@ -50,6 +60,7 @@ impl Server {
 
 struct Faults {
     published: u32,
+    received: Arc<AtomicU64>,
 }
 
 /// The behaviour and the state of a connection.
@@ -67,6 +78,7 @@ enum Path {
     Faults,
     Drops,
     Late,
+    Closes,
     Topic,
 }
 
@@ -85,6 +97,7 @@ impl Handler for Faults {
             "/faults" => Path::Faults,
             "/drops" => Path::Drops,
             "/late" => Path::Late,
+            "/closes" => Path::Closes,
             "/topic" => Path::Topic,
             _ => return Answer::Respond(Response::text(404, "no such path\n")),
         };
@@ -105,10 +118,15 @@ impl Handler for Faults {
     ) {
         let Some(peer) = core.user_mut(id) else { return };
         peer.messages += 1;
+        self.received.fetch_add(1, Ordering::SeqCst);
         let number = peer.messages;
         let held = std::mem::take(&mut peer.held);
         match (peer.path, number) {
             (Path::Faults, 50) | (Path::Late, 20) => return peer.held = data.to_vec(),
+            (Path::Closes, 50) => {
+                core.close(id, CloseCode::INTERNAL, "");
+                return;
+            }
             (Path::Faults, 70) => data[10] ^= 1,
             (Path::Faults | Path::Drops, _) if number.is_multiple_of(100) => return,
             (Path::Faults, _) if number.is_multiple_of(101) => {

@@ -106,6 +106,8 @@ counts! {
     heartbeats_sent,
     /// Pongs received for a ping.
     heartbeats_received,
+    /// Pings in flight on connections that we closed.
+    heartbeats_cut,
     /// Open sockets that have answered a ping at least once (gauge).
     answered,
     /// Open sockets whose last ping is not answered (gauge).
@@ -176,6 +178,7 @@ impl Snapshot {
         for (now, before) in [
             (&mut since.heartbeats_sent, before.heartbeats_sent),
             (&mut since.heartbeats_received, before.heartbeats_received),
+            (&mut since.heartbeats_cut, before.heartbeats_cut),
             (&mut since.echo_sent, before.echo_sent),
             (&mut since.echo_received, before.echo_received),
             (&mut since.echo_answered, before.echo_answered),

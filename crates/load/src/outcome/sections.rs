@@ -338,7 +338,9 @@ impl SocketRun<'_> {
             late: counts.late,
         });
         let unanswered = echo.as_ref().map(|echo| echo.lost + echo.unsent);
-        let unponged = counts.heartbeats_sent.saturating_sub(counts.heartbeats_received);
+        let in_flight = if self.awaits_pongs { 0 } else { counts.waiting };
+        let ended = counts.heartbeats_received + counts.heartbeats_cut + in_flight;
+        let unponged = counts.heartbeats_sent.saturating_sub(ended);
         let of_heartbeats = recorder.quantiles(Series::Heartbeat, 0, unponged);
         let latency_of_all = match unanswered {
             Some(unanswered) => recorder.quantiles(Series::Latency, 0, unanswered),
@@ -567,6 +569,25 @@ mod tests {
             judge(&mut outcome, &[]);
             assert_eq!(outcome.reasons.len(), reasons, "{:?}", outcome.reasons);
             assert_eq!(outcome.held, reasons == 0);
+        }
+    }
+
+    #[test]
+    fn pings_in_flight_at_the_end_or_at_a_close_by_us_are_not_unanswered() {
+        let mut recorder = Recorder::default();
+        (0..15).for_each(|_| recorder.record(Series::Heartbeat, 1_000_000));
+        let counts = Snapshot {
+            heartbeats_sent: 20,
+            heartbeats_received: 15,
+            heartbeats_cut: 3,
+            waiting: 2,
+            ..Snapshot::default()
+        };
+        for (awaits_pongs, count) in [(false, 15), (true, 17)] {
+            let run = run(&counts, None);
+            let run = SocketRun { awaits_pongs, messages: None, recorder: &recorder, ..run };
+            let all = run.outcome().latency_of_all.unwrap();
+            assert_eq!((all.count, all.max_ms.is_some()), (count, !awaits_pongs), "{all:?}");
         }
     }
 

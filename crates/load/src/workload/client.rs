@@ -144,7 +144,7 @@ impl Client {
         }
         let ended_ns = (why != Closed::ByUs).then(|| core.now_ns());
         if let Some(socket) = core.user_mut(id) {
-            heartbeat::forget(socket, &self.metrics);
+            heartbeat::forget(socket, ended_ns.is_none(), &self.metrics);
             if let Traffic::Echo(echo) = &mut self.traffic {
                 echo.forget(id, socket, ended_ns);
             }

@@ -87,9 +87,10 @@ pub(crate) fn pong<S: Sys>(
     metrics.record(Series::Heartbeat, now_ns - sent_ns);
 }
 
-/// Forgets a socket that has ended.
-pub(crate) fn forget(socket: &Socket, metrics: &Metrics) {
+/// Forgets a socket that has ended. If we closed it, the pong of a ping in flight was not awaited.
+pub(crate) fn forget(socket: &Socket, is_ours: bool, metrics: &Metrics) {
     let (pinged, answered) = (socket.has(Socket::PINGED), socket.has(Socket::ANSWERED));
+    metrics.counts.heartbeats_cut.add(u64::from(pinged && is_ours));
     metrics.counts.waiting.sub(u64::from(pinged));
     metrics.counts.answered.sub(u64::from(answered));
     metrics.counts.unanswered.sub(u64::from(pinged && !answered));

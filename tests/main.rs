@@ -80,6 +80,7 @@ mod room;
 mod scenario_bodies;
 mod scenario_flows;
 mod scenario_lists;
+mod scenario_passes;
 mod scenario_thresholds;
 mod scenarios;
 mod screen;

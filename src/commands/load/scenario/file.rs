@@ -16,7 +16,7 @@ use toml::de::DeTable;
 use super::groups;
 use super::hosts::{self, Hosts};
 use super::keys::{CONNECT, FEED, FLOW, ROUND, TOP};
-use super::steps::Reader;
+use super::steps::{Reader, on_failure};
 use super::tables::{Doc, Table};
 use crate::commands::load::threshold;
 use crate::{tls, units};
@@ -265,6 +265,7 @@ fn scenario(
         least: RefCell::default(),
         socket: None,
         timeout: top.parsed("timeout", units::positive_duration)?.unwrap_or(TIMEOUT),
+        continues: on_failure(top)?.unwrap_or(false),
     };
     let tables = top.tables("flows", &FLOW)?;
     let flows = tables.iter().enumerate().map(|(number, table)| reader.flow(number, table));

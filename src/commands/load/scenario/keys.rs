@@ -82,6 +82,12 @@ pub(super) const TOP: Section = Section {
             "0",
             "steps due in this time are not counted, nor are passes begun in it; overridden by `--warm-up`",
         ),
+        key(
+            "on_failure",
+            "text",
+            "end_pass",
+            "after a failed step: `end_pass`, and the user begins another pass, or `continue` with the next step",
+        ),
         key("timeout", "time", "30s", "time limit for a complete answer, including the connect"),
         key("keep_alive", "bool", "true", "false: a new connection for each request"),
         key(
@@ -350,6 +356,7 @@ pub(super) const RECEIVE: Section = Section {
         key("is", "text, number, bool", "", "with json or regex: the value equals this"),
         key("matches", "pattern", "", "with json or regex: matches in the value"),
     ],
+        key("on_failure", "text", "the top level's", "as at the top level"),
 };
 
 pub(super) const CAPTURE: Section = Section {

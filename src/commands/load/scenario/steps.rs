@@ -29,6 +29,8 @@ pub(super) struct Reader<'a> {
     pub(super) headers: Vec<(Located, Located)>,
     pub(super) think: Option<(Duration, Duration)>,
     /// Time limit for one answer.
+    /// Whether a pass goes on after a failed step.
+    pub(super) continues: bool,
     pub(super) timeout: Duration,
     pub(super) names: Names,
     pub(super) steps: Vec<Step>,
@@ -134,6 +136,7 @@ impl Reader<'_> {
         let blank = self.blank(table, endpoint, Action::Request, name)?;
         Ok(Step { method, target, headers, body, basic, ..blank })
     }
+            continues: on_failure(table)?.unwrap_or(self.continues),
 
     /// Resolves a URL to a server and a request target.
     pub(super) fn place(&mut self, table: &Table<'_>, url: &Located) -> Result<(u8, String)> {
@@ -312,6 +315,15 @@ fn check(table: &Table<'_>) -> Result<Check> {
             let rest = text.get(sign.len_utf8()..).unwrap_or_default();
             Bound::new(sign, parse(rest.trim())?).ok_or_else(wrong)
         }
+/// Reads `on_failure`: whether a pass goes on after a failed step.
+pub(super) fn on_failure(table: &Table<'_>) -> Result<Option<bool>> {
+    table.parsed("on_failure", |text| match text {
+        "continue" => Ok(true),
+        "end_pass" => Ok(false),
+        _ => Err("expected end_pass or continue".to_owned()),
+    })
+}
+
     };
     let nanoseconds = |text: &str| Ok(units::duration(text)?.as_nanos() as u64);
     let found = source(table)?;

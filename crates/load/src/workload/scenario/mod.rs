@@ -220,3 +220,6 @@ impl Capture {
         }
     }
 }
+    /// Whether the pass goes on after it failed.
+    pub continues: bool,
+            continues: false,

@@ -109,15 +109,17 @@ impl Users {
         if now_ns >= self.measure_ns {
             self.tally.step(number, failure, None);
         }
-        match failure {
-            Some(_) => user.step = None,
-            None => {
-                user.do_once(number);
-                user.advance(&self.scenario);
-                if user.step.is_none() && user.is_counted {
-                    self.tally.completed(user.flow);
-                }
-            }
+        let continues = self.scenario.steps.get(number).is_some_and(|step| step.continues);
+        if failure.is_some() && !continues {
+            user.step = None;
+            return Next::Wait(SOON);
+        }
+        if failure.is_none() {
+            user.do_once(number);
+        }
+        user.advance(&self.scenario);
+        if user.step.is_none() && user.is_counted {
+            self.tally.completed(user.flow);
         }
         Next::Wait(SOON)
     }

@@ -21,6 +21,8 @@ pub(crate) struct User {
     /// State of its random numbers.
     pub(crate) random: u64,
     /// Passes in total, and those begun after the warm-up.
+    /// Where its random numbers began.
+    seed: u64,
     pub(crate) passes: u64,
     pub(crate) counted: u64,
     /// Whether the current pass is counted.
@@ -64,6 +66,7 @@ impl User {
             counted: 0,
             is_counted: false,
             flow: 0,
+            seed: random,
             step: None,
             think: None,
             done_once: 0,
@@ -97,6 +100,12 @@ impl User {
     }
 
     pub(crate) fn between(&mut self, least: Duration, most: Duration) -> Duration {
+    /// A random number of the next pass, which does not depend on what earlier passes did: failures
+    /// do not change the mix of flows.
+    pub(crate) fn chance_of_pass(&self) -> u64 {
+        mixed(!self.seed ^ mixed(self.passes))
+    }
+
         let span = most.saturating_sub(least).as_nanos();
         least + Duration::from_nanos(((u128::from(self.chance()) * span) >> 64) as u64)
     }

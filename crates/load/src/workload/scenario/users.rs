@@ -67,12 +67,6 @@ pub struct Clock {
 /// Grace in addition to the quiet time, for messages in flight at the end of a run.
 const GROUP_GRACE: Duration = Duration::from_secs(10);
 
-/// How a pass continues after a step.
-enum After {
-    GoesOn,
-    PassEnds,
-}
-
 impl Users {
     /// The users of a worker. `seed` determines all random values of the run.
     #[must_use]
@@ -142,7 +136,7 @@ impl Users {
             let Some(next) = feed.next_row(number, mixed(user.random)) else { return false };
             *row = next;
         }
-        user.flow = self.scenario.chosen(role, user.chance());
+        user.flow = self.scenario.chosen(role, user.chance_of_pass());
         user.repeated = 0;
         user.passes += 1;
         user.is_counted = now_ns >= self.measure_ns;
@@ -187,32 +181,32 @@ impl Users {
     }
 
     /// Checks a complete answer.
-    fn judge(&mut self, at: u32, status: u16, answer: &Answer<'_>) -> (After, Option<Failure>) {
+    fn judge(&mut self, at: u32, status: u16, answer: &Answer<'_>) -> Option<Failure> {
         let scenario = Arc::clone(&self.scenario);
         let Some(user) = self.users.get_mut(at as usize) else {
             invariant::broken("a user is created before its first step");
-            return (After::PassEnds, None);
+            return None;
         };
         let found = user.step.and_then(|at| Some((at, scenario.steps.get(at)?)));
         let Some((number, step)) = found else {
             invariant::broken("an answer belongs to a step of the scenario");
-            return (After::PassEnds, None);
+            return None;
         };
         if scenario.cookies {
             user.keep_cookies(&scenario, step, answer);
         }
         if let Some(failure) = speak::refused(&step.action, status, answer) {
-            return (After::PassEnds, Some(failure));
+            return Some(failure);
         }
         let counts = !answer.is_warm_up;
         let followed = user.redirected(&scenario, &self.targets, step, status, answer);
         if let Some(Err(failure)) = followed {
-            return (After::PassEnds, Some(failure));
+            return Some(failure);
         }
         let seen = AnswerView::new(status, answer);
         let kept = matches!(self.wants.get(number), Some(Wants::Body(_)));
         if kept && seen.is_cut() {
-            return (After::PassEnds, Some(Failure::TooLarge));
+            return Some(Failure::TooLarge);
         }
         let mut failure = None;
         for (at, check) in step.checks.iter().enumerate() {
@@ -227,7 +221,7 @@ impl Users {
             .iter()
             .any(|check| matches!(check.rule, crate::workload::scenario::check::Rule::Status(_)));
         if status >= 400 && !judged {
-            return (After::PassEnds, Some(Failure::Status));
+            return Some(Failure::Status);
         }
         let mut missing = false;
         for (at, capture) in step.captures.iter().enumerate() {
@@ -240,14 +234,11 @@ impl Users {
                 *slot = Some(value.into());
             }
         }
-        match missing {
-            true => (After::PassEnds, Some(failure.unwrap_or(Failure::Check))),
-            false => (After::GoesOn, failure),
-        }
+        failure.or(missing.then_some(Failure::Check))
     }
 
     /// Ends the current step.
-    fn over(&mut self, at: u32, after: &After, failure: Option<Failure>, answer: &Answer<'_>) {
+    fn over(&mut self, at: u32, failure: Option<Failure>, answer: &Answer<'_>) {
         let Some(user) = self.users.get_mut(at as usize) else {
             return invariant::broken("a user is created before its first step");
         };
@@ -257,9 +248,10 @@ impl Users {
             self.tally.step(number, failure, is_whole.then_some(&answer.times));
         }
         user.follow = None;
-        let think = self.scenario.steps.get(number).and_then(|step| step.think);
+        let step = self.scenario.steps.get(number);
+        let think = step.and_then(|step| step.think);
         user.think = think.map(|(least, most)| user.between(least, most));
-        if matches!(after, After::PassEnds) {
+        if failure.is_some() && !step.is_some_and(|step| step.continues) {
             user.step = None;
             return;
         }
@@ -368,14 +360,14 @@ impl Script for Users {
     }
 
     fn answered(&mut self, user: u32, answer: &Answer<'_>) -> Option<Failure> {
-        let (after, failure) = match answer.outcome {
+        let failure = match answer.outcome {
             Ok(status) => self.judge(user, status, answer),
-            Err(failure) => (After::PassEnds, Some(failure)),
+            Err(failure) => Some(failure),
         };
         if self.has_sockets {
             self.note_unsent(user, answer);
         }
-        self.over(user, &after, failure, answer);
+        self.over(user, failure, answer);
         if self.tallies.is_live() {
             self.publish_tally(answer.times.done_ns);
         }

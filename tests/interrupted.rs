@@ -14,13 +14,13 @@ use crate::harness::server::Server;
 use crate::harness::web::Web;
 use crate::harness::{PATIENCE, eventually};
 
-fn start(words: &[&str]) -> Running {
+pub(crate) fn start(words: &[&str]) -> Running {
     let mut command = standfast(&[words, &["--plain", "--json", "-"]].concat());
     Running(command.spawn().unwrap())
 }
 
 /// Interrupts a run, which must end with 130, and returns its document and its text.
-fn interrupt(running: Running) -> (Value, String) {
+pub(crate) fn interrupt(running: Running) -> (Value, String) {
     signal(&running);
     let finished = executable::finish(running);
     assert_eq!(finished.code, Some(130), "{finished:?}");

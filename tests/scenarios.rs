@@ -156,7 +156,11 @@ fn users_send_the_steps_in_order() {
     assert_eq!((&of["answered"], &of["redirects"]), (&json!(80), &json!(20)), "{document}");
     assert_eq!(document["connections"]["opened"], 4, "kept: {document}");
     let flow = &document["flows"][0];
-    assert_eq!((&flow["begun"], &flow["completed"]), (&json!(20), &json!(0)), "the last fails: {flow}");
+    assert_eq!(
+        (&flow["begun"], &flow["completed"]),
+        (&json!(20), &json!(0)),
+        "the last fails: {flow}"
+    );
     let step = |at: usize| &flow["steps"][at];
     assert_eq!((&step(0)["requests"], &step(0)["redirects"]), (&json!(20), &json!(20)));
     assert_eq!(step(3)["errors"], json!({"check": 20}), "{flow}");

@@ -118,6 +118,15 @@ pub(super) fn of_requests(config: &Requests) -> Rows {
             Pace::Rates(stages) => staged(stages, " per second"),
         },
     );
+    for arrivals in &config.arrivals {
+        let users = Count(arrivals.users.end - arrivals.users.start);
+        let rate = match &arrivals.pace {
+            Pace::Rate(rate) => format!("{} per second", Count(*rate)),
+            Pace::Rates(stages) => staged(stages, " per second"),
+            Pace::Closed | Pace::Users(_) => String::new(),
+        };
+        row("passes begun", format!("{rate}, by at most {users} users"));
+    }
     let number = config.requests.filter(|requests| *requests < u64::MAX >> 1);
     let number = number.map(|requests| format!("{} requests", Count(requests)));
     let ends: Vec<String> =

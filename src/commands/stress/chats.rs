@@ -136,6 +136,7 @@ fn plan(args: &Args, url: &str, notes: &mut Vec<String>) -> Result<(Scenario, Re
             steps: first..steps.len(),
             role: Some(role),
             rate: Some(MESSAGES_PER_SECOND),
+            ..Flow::default()
         });
     }
     let apart = APART.get(usize::from(args.connectionmode) - 1).copied().unwrap_or_default();
@@ -148,14 +149,10 @@ fn plan(args: &Args, url: &str, notes: &mut Vec<String>) -> Result<(Scenario, Re
         flows,
         steps,
         feeds: names.feeds,
-        captures: 0,
         passes: Some(1),
-        cookies: false,
-        redirects: 0,
-        close: false,
-        compress_above: None,
         group: Some(group),
         arrive: Some(arrive),
+        ..Scenario::default()
     };
     let requests = Requests {
         duration: args.duration(),

@@ -89,6 +89,8 @@ metrics! {
     ReceiptP99 "receipt_p99",
     /// See [`Metric::ReceiptP50`].
     ReceiptMax "receipt_max",
+    /// Passes that were due while no user was free.
+    Dropped "dropped",
     /// All errors of connections and messages.
     Errors "errors",
     /// Good answers per second; of a fan-out accepted publications per second.

@@ -67,6 +67,9 @@ pub struct Outcome {
     pub connections: Connections,
     /// Requests; null for runs of WebSockets.
     pub requests: Option<RequestCounts>,
+    /// Passes that were due at an arrival rate while no user was free; null without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dropped: Option<u64>,
     /// Seconds in which requests or messages of an echo were measured.
     pub seconds: Option<f64>,
     /// Complete answers ÷ `seconds`.
@@ -165,6 +168,7 @@ const CLOSED: &[Metric] = &[Metric::Closed, Metric::Errors, Metric::ErrorShare];
 pub(crate) const LOST: &[Metric] = &[Metric::Lost, Metric::Errors, Metric::ErrorShare];
 pub(crate) const DUPLICATED: &[Metric] = &[Metric::Duplicated, Metric::Errors, Metric::ErrorShare];
 pub(crate) const REORDERED: &[Metric] = &[Metric::Reordered, Metric::Errors, Metric::ErrorShare];
+const DROPPED: &[Metric] = &[Metric::Dropped, Metric::Errors, Metric::ErrorShare];
 pub(crate) const LATE: &[Metric] = &[Metric::Late, Metric::Errors, Metric::ErrorShare];
 
 impl Outcome {
@@ -177,7 +181,8 @@ impl Outcome {
     /// What was due: requests, or connections and messages.
     #[must_use]
     pub fn due_count(&self) -> u64 {
-        let requests = self.requests.map(|of| of.ok + of.failed + of.unsent);
+        let dropped = self.dropped.unwrap_or(0);
+        let requests = self.requests.map(|of| of.ok + of.failed + of.unsent + dropped);
         let groups = self.groups.as_ref().map_or(0, |groups| groups.expected);
         if let Some(requests) = requests {
             return requests + groups;
@@ -281,6 +286,7 @@ impl Outcome {
                 |churn| churn.late,
                 |groups| groups.late,
             )),
+            Metric::Dropped => count(self.dropped),
             Metric::Errors => count(Some(self.error_count())),
             Metric::ErrorShare => {
                 let due = self.due_count();
@@ -362,6 +368,7 @@ impl Outcome {
             Some(of) => all.extend([
                 (of.failed, "requests failed", FAILED),
                 (of.unsent, "requests were due and never sent", ANY),
+                (self.dropped.unwrap_or(0), "passes were dropped", DROPPED),
             ]),
             None => {
                 let Connections { requested, failed, reconnects, .. } = self.connections;

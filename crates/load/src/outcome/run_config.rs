@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::requests::{Pace, Requests};
+use crate::requests::{Arrivals, Pace, Requests};
 use crate::stages::Stage;
 use crate::{Config, Endpoint, Publish};
 
@@ -62,6 +62,8 @@ pub struct PaceConfig {
     pub model: String,
     /// Messages or requests per second of the open model.
     pub rate: Option<f64>,
+    /// Passes per second of a scenario with an arrival rate; with stages the highest.
+    pub arrival_rate: Option<f64>,
     /// Seconds, and the users or the rate at the end of the stage.
     pub stages: Option<Vec<(f64, u64)>>,
 }
@@ -110,9 +112,13 @@ impl RunConfig {
             Pace::Rate(rate) => (Some(*rate), None, true),
             Pace::Rates(stages) => (None, Some(staged(stages)), true),
         };
+        let pace = match config.arrivals.as_slice() {
+            [] => PaceConfig::new(is_open, rate, stages),
+            arrivals => PaceConfig::of_arrivals(arrivals),
+        };
         RunConfig {
             target: urls.iter().map(|url| without_secrets(url)).collect(),
-            pace: PaceConfig::new(is_open, rate, stages),
+            pace,
             tls_error: tls_error(config.endpoints.iter()),
             users: Some(config.connections),
             keep_alive: Some(!config.new_connections),
@@ -133,7 +139,25 @@ impl RunConfig {
 impl PaceConfig {
     fn new(is_open: bool, rate: Option<u64>, stages: Option<Vec<(f64, u64)>>) -> PaceConfig {
         let model = if is_open { "open" } else { "closed" };
-        PaceConfig { model: model.to_owned(), rate: rate.map(|rate| rate as f64), stages }
+        let (model, rate) = (model.to_owned(), rate.map(|rate| rate as f64));
+        PaceConfig { model, rate, arrival_rate: None, stages }
+    }
+
+    fn of_arrivals(arrivals: &[Arrivals]) -> PaceConfig {
+        let highest = |pace: &Pace| match pace {
+            Pace::Rate(rate) => *rate,
+            Pace::Rates(stages) => {
+                stages.iter().map(|stage| stage.connections).max().unwrap_or_default()
+            }
+            Pace::Closed | Pace::Users(_) => 0,
+        };
+        let stages = arrivals.iter().find_map(|arrivals| match &arrivals.pace {
+            Pace::Rates(stages) => Some(staged(stages)),
+            _ => None,
+        });
+        let rate: u64 = arrivals.iter().map(|arrivals| highest(&arrivals.pace)).sum();
+        let arrival_rate = Some(rate as f64);
+        PaceConfig { arrival_rate, ..PaceConfig::new(true, None, stages) }
     }
 }
 

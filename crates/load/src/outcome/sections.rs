@@ -399,6 +399,7 @@ pub(crate) struct RequestRun<'a> {
     pub(crate) timed: &'a Recorder,
     pub(crate) measured: Duration,
     pub(crate) unsent: u64,
+    pub(crate) dropped: Option<u64>,
     pub(crate) time_wait_most: u64,
 }
 
@@ -418,7 +419,8 @@ impl RequestRun<'_> {
         let rate = |count: u64| (seconds > 0.0).then(|| count as f64 / seconds);
         // Complete answers that were not accepted are timed too.
         let answers = timed.latency(Series::Latency).map_or(0, |latency| latency.count);
-        let never = (ok + failed + unsent).saturating_sub(answers);
+        let dropped = self.dropped.unwrap_or(0);
+        let never = (ok + failed + unsent + dropped).saturating_sub(answers);
         let wrong = answers.saturating_sub(ok);
         Outcome {
             version: OUTCOME_VERSION,
@@ -445,6 +447,7 @@ impl RequestRun<'_> {
                 warm_up: counts.warm_up_sent,
                 redirects,
             }),
+            dropped: self.dropped,
             seconds: Some(seconds),
             per_second: rate(answered - stragglers),
             good_per_second: rate(ok - stragglers_ok),

@@ -12,8 +12,8 @@ use crate::outcome::failure::Failure;
 use crate::outcome::groups::GroupSummary;
 use crate::outcome::selection::{Selection, Selector};
 use crate::workload::requests::answer::Times;
-use crate::workload::scenario::Scenario;
 use crate::workload::scenario::groups::GroupState;
+use crate::workload::scenario::{Captured, Scenario};
 use crate::{Latency, Recorder, Series};
 
 /// The results of a scenario's steps and checks.
@@ -27,6 +27,8 @@ pub(crate) struct Tally {
     pub(crate) sockets: SocketSummary,
     /// Stats of groups.
     pub(crate) stats: GroupStats,
+    /// The captures of the user of a setup.
+    pub(crate) captured: Option<Captured>,
 }
 
 /// Events on users' WebSockets outside their steps.
@@ -122,7 +124,8 @@ impl Tally {
         });
         let none = vec![0; scenario.flows.len()];
         let (sockets, stats) = (SocketSummary::default(), GroupStats::default());
-        Tally { steps: steps.collect(), passes: none.clone(), completed: none, sockets, stats }
+        let (steps, passes) = (steps.collect(), none.clone());
+        Tally { steps, passes, completed: none, sockets, stats, captured: None }
     }
 
     pub(crate) fn pass(&mut self, flow: usize) {
@@ -198,6 +201,7 @@ impl Tally {
         add(&mut self.passes, &other.passes);
         add(&mut self.completed, &other.completed);
         self.stats.merge(&other.stats);
+        self.captured = self.captured.take().or_else(|| other.captured.clone());
         self.sockets.merge(&other.sockets);
         for (mine, theirs) in self.steps.iter_mut().zip(&other.steps) {
             mine.requests += theirs.requests;
@@ -249,6 +253,13 @@ impl Tallies {
     #[must_use]
     pub fn sockets(&self) -> SocketSummary {
         self.all.lock().unwrap_or_else(PoisonError::into_inner).sockets.clone()
+    }
+
+    /// The captures of a run of [`Scenario::once_through`].
+    #[must_use]
+    pub fn captured(&self) -> Captured {
+        let tally = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        tally.captured.clone().unwrap_or_default()
     }
 
     /// The summary of groups, if there are any.

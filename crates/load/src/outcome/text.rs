@@ -111,6 +111,7 @@ impl Outcome {
             (requests.stragglers, "answered after the end, not counted in the rate"),
             (requests.unknown, "in flight at the end: their result is unknown"),
             (unsent, "were due and never sent: no connection was free"),
+            (self.dropped.unwrap_or(0), "passes were dropped: no user was free"),
             (warm_up, "in the warm-up, not counted otherwise"),
             (redirects, "more to follow redirects"),
         ] {

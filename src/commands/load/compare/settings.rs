@@ -130,6 +130,10 @@ fn pace(pace: &PaceConfig) -> Option<String> {
         return None;
     }
     let of_stages = if pace.is_open() { "rate stages" } else { "connection stages" };
+    if let Some(rate) = pace.arrival_rate {
+        let stages = pace.stages.as_ref().map(|stages| format!(" in stages {stages:?}"));
+        return Some(format!("{rate} passes per second{}", stages.unwrap_or_default()));
+    }
     Some(match (pace.rate, &pace.stages) {
         (Some(rate), _) => format!("{rate} per second"),
         (None, Some(stages)) => format!("{of_stages} {stages:?}"),

@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use load::Threshold;
-use load::requests::{Pace, Requests};
+use load::requests::{Arrivals, Pace, Requests};
 use load::scenario::{Feed, Flow, Names, Order, Scenario};
 use load::stages::Stage;
 use toml::de::DeTable;
 
 use super::groups;
 use super::hosts::{self, Hosts};
-use super::keys::{CONNECT, FEED, FLOW, ROUND, TOP};
+use super::keys::{CONNECT, FEED, FIXTURE, FLOW, ROUND, TOP};
 use super::steps::{Reader, on_failure};
 use super::tables::{Doc, Table};
 use crate::commands::load::threshold;
@@ -25,6 +25,8 @@ use crate::{tls, units};
 pub(super) const VERSION: &str = "1";
 /// Default time limit for one answer.
 const TIMEOUT: Duration = Duration::from_secs(30);
+/// Default time limit of `[setup]` and of `[teardown]`.
+const FIXTURE_LIMIT: Duration = Duration::from_secs(60);
 /// Default of `load --compress-above`, in bytes.
 const COMPRESS_ABOVE: u64 = 1 << 10;
 /// Size limit of a scenario file, in bytes.
@@ -41,6 +43,8 @@ pub(super) struct Experiment {
     pub(super) rounds: Vec<Round>,
     /// Whether the file has `[[rounds]]`.
     pub(super) has_rounds: bool,
+    /// How long `[setup]` and `[teardown]` may take.
+    pub(super) limits: [Duration; 2],
 }
 
 /// One run of the users.
@@ -67,6 +71,7 @@ struct Shape {
     passes: Option<u64>,
     duration: Option<Duration>,
     rate: Option<u64>,
+    arrival_rate: Option<u64>,
     keep_alive: bool,
 }
 
@@ -117,17 +122,24 @@ impl Experiment {
             passes: top.parsed("passes", units::positive_count)?,
             duration: top.parsed("duration", units::positive_duration)?,
             rate: top.parsed("rate", units::positive_count)?,
+            arrival_rate: top.parsed("arrival_rate", units::positive_count)?,
             keep_alive: top.boolean("keep_alive")?.unwrap_or(true),
         };
         let stages = top.all("stages", crate::commands::load::flags::stage)?;
         let tables = top.tables("rounds", &ROUND)?;
         let round = |table: Option<&Table<'_>>| -> Result<Round> {
             let (shape, beside) = shape.of_round(table, overrides, &top)?;
-            let requests = shape.requests(&requests, &stages);
+            let at = table.map_or(top.at, |table| table.at);
+            shape.check(&scenario, &stages).map_err(|what| doc.wrong(at, what))?;
+            if overrides.users.is_some() && shape.shared(&scenario) == 0 {
+                let what = "--connections is the users of the top level, but each flow has its own";
+                return Err(doc.wrong(at, what));
+            }
+            let scenario = shape.scenario(&scenario);
+            let requests = shape.requests(&requests, &stages, &scenario);
             if let Some(group) = &scenario.group {
                 groups::fit(&top, group, requests.connections)?;
             }
-            let scenario = shape.scenario(&scenario);
             Ok(Round { scenario: Arc::new(scenario), requests, beside })
         };
         let rounds = match tables.as_slice() {
@@ -139,6 +151,7 @@ impl Experiment {
             thresholds: top.all("thresholds", threshold::parse)?,
             seed: top.parsed("seed", units::count)?,
             has_rounds: !tables.is_empty(),
+            limits: [fixture_limit(&top, "setup")?, fixture_limit(&top, "teardown")?],
             rounds,
         })
     }
@@ -160,6 +173,9 @@ impl Shape {
                 passes: table.parsed("passes", units::positive_count)?.or(self.passes),
                 duration: table.parsed("duration", units::positive_duration)?.or(self.duration),
                 rate: table.parsed("rate", units::positive_count)?.or(self.rate),
+                arrival_rate: table
+                    .parsed("arrival_rate", units::positive_count)?
+                    .or(self.arrival_rate),
                 keep_alive: table.boolean("keep_alive")?.unwrap_or(self.keep_alive),
             };
             let number = |text: &str| {
@@ -179,9 +195,45 @@ impl Shape {
         Ok((shape, beside))
     }
 
-    fn requests(&self, common: &Requests, stages: &[Stage]) -> Requests {
+    /// Checks what flows with their own users and an arrival rate exclude.
+    fn check(&self, scenario: &Scenario, stages: &[Stage]) -> Result<(), String> {
+        let own = || scenario.flows.iter().filter(|flow| !flow.users.is_empty());
+        let arrives = self.arrival_rate.is_some() || own().any(|flow| flow.arrival_rate.is_some());
+        let is_shared = scenario.flows.iter().any(|flow| flow.users.is_empty());
+        let wrong = |what: &str| Err(what.to_owned());
+        match self {
+            _ if arrives && self.rate.is_some() => {
+                wrong("rate and arrival_rate exclude each other: of steps, or of passes")
+            }
+            _ if arrives && self.passes.is_some() => {
+                wrong("passes and arrival_rate exclude each other: use duration or stages")
+            }
+            _ if arrives && scenario.group.is_some() => {
+                wrong("[group] and arrival_rate exclude each other: the users of a group meet")
+            }
+            _ if self.arrival_rate.is_some() && !is_shared => {
+                wrong("every flow has users of its own: arrival_rate belongs to the flows")
+            }
+            _ if own().next().is_none() => Ok(()),
+            _ if scenario.group.is_some() => {
+                wrong("[group] and users of a flow exclude each other")
+            }
+            _ if self.rate.is_some() => {
+                wrong("rate and users of a flow exclude each other: use arrival_rate")
+            }
+            _ if !stages.is_empty() && self.arrival_rate.is_none() => {
+                wrong("stages and users of a flow exclude each other, except with arrival_rate")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn requests(&self, common: &Requests, stages: &[Stage], scenario: &Scenario) -> Requests {
         let most = stages.iter().map(|stage| stage.connections).max();
+        let shared = self.shared(scenario);
+        let arrivals = self.arrivals(stages, scenario);
         let pace = match (self.rate, stages) {
+            _ if !arrivals.is_empty() => Pace::Closed,
             (None, []) => Pace::Closed,
             (None, stages) => Pace::Users(stages.to_vec()),
             (Some(rate), []) => Pace::Rate(rate),
@@ -190,10 +242,16 @@ impl Shape {
         let users = if matches!(pace, Pace::Users(_)) { most } else { None };
         let endless = self.passes.is_none() && stages.is_empty();
         let duration_default = endless.then_some(Duration::from_secs(10));
+        let staged = (self.arrival_rate.is_some() && !stages.is_empty())
+            .then(|| stages.iter().map(|stage| stage.time).sum());
+        let duration = [self.duration.or(duration_default), staged].into_iter().flatten().min();
+        let of = |flow: &Flow| flow.users.end - flow.users.start;
+        let own = scenario.flows.iter().map(of).fold(0, u64::saturating_add);
         Requests {
-            connections: users.unwrap_or(self.users).max(1),
+            connections: users.unwrap_or(shared.saturating_add(own)).max(1),
             pace,
-            duration: self.duration.or(duration_default),
+            arrivals,
+            duration,
             // The users stop after their passes; no number of requests ends the run.
             requests: self.passes.map(|_| u64::MAX >> 1),
             new_connections: !self.keep_alive,
@@ -202,8 +260,36 @@ impl Shape {
         }
     }
 
+    /// The users of flows without their own.
+    fn shared(&self, scenario: &Scenario) -> u64 {
+        let is_shared = scenario.flows.iter().any(|flow| flow.users.is_empty() && flow.weight > 0);
+        if is_shared { self.users } else { 0 }
+    }
+
+    fn arrivals(&self, stages: &[Stage], scenario: &Scenario) -> Vec<Arrivals> {
+        let shared = self.arrival_rate.map(|rate| Arrivals {
+            users: 0..self.shared(scenario),
+            pace: if stages.is_empty() { Pace::Rate(rate) } else { Pace::Rates(stages.to_vec()) },
+            start: Duration::ZERO,
+        });
+        let own = scenario.flows.iter().filter_map(|flow| {
+            let pace = Pace::Rate(flow.arrival_rate?);
+            Some(Arrivals { users: flow.users.clone(), pace, start: flow.start })
+        });
+        shared.into_iter().chain(own).collect()
+    }
+
     fn scenario(&self, common: &Scenario) -> Scenario {
-        Scenario { passes: self.passes, close: !self.keep_alive, ..common.clone() }
+        let mut flows = common.flows.clone();
+        // The users of flows follow those of the top level.
+        let mut next = self.shared(common);
+        for flow in flows.iter_mut().filter(|flow| !flow.users.is_empty()) {
+            let users = flow.users.end - flow.users.start;
+            flow.users = next..next.saturating_add(users);
+            next = flow.users.end;
+        }
+        let (passes, close) = (self.passes, !self.keep_alive);
+        Scenario { flows, passes, close, arrives: self.arrival_rate.is_some(), ..common.clone() }
     }
 }
 
@@ -254,6 +340,7 @@ fn scenario(
         target,
         headers: top.pairs("headers")?,
         think: top.parsed("think", units::duration_range)?,
+        continues: on_failure(top)?.unwrap_or(false),
         names: Names {
             variables,
             feeds: feeds.clone(),
@@ -265,8 +352,11 @@ fn scenario(
         least: RefCell::default(),
         socket: None,
         timeout: top.parsed("timeout", units::positive_duration)?.unwrap_or(TIMEOUT),
-        continues: on_failure(top)?.unwrap_or(false),
     };
+    let setup = top.table("setup", &FIXTURE)?;
+    let setup = setup.map(|table| reader.fixture("setup", &table)).transpose()?;
+    let teardown = top.table("teardown", &FIXTURE)?;
+    let teardown = teardown.map(|table| reader.fixture("teardown", &table)).transpose()?;
     let tables = top.tables("flows", &FLOW)?;
     let flows = tables.iter().enumerate().map(|(number, table)| reader.flow(number, table));
     let flows: Vec<Flow> = flows.collect::<Result<_>>()?;
@@ -282,13 +372,13 @@ fn scenario(
         steps: reader.steps,
         feeds,
         captures: reader.captures.len(),
-        passes: None,
         cookies: top.boolean("cookies")?.unwrap_or(true),
         redirects,
-        close: false,
         compress_above: connect.map(compress_above).transpose()?.flatten(),
         group,
-        arrive: None,
+        setup,
+        teardown,
+        ..Scenario::default()
     };
     let requests = Requests::new(scenario.endpoints.clone(), 1);
     Ok((scenario, requests))
@@ -319,6 +409,13 @@ fn feeds(top: &Table<'_>, folder: &Path) -> Result<Vec<Arc<Feed>>> {
         feeds.push(Arc::new(feed));
     }
     Ok(feeds)
+}
+
+/// Returns how long `[setup]` or `[teardown]` may take.
+fn fixture_limit(top: &Table<'_>, name: &'static str) -> Result<Duration> {
+    let table = top.table(name, &FIXTURE)?;
+    let limit = table.map(|table| table.parsed("timeout", units::positive_duration)).transpose()?;
+    Ok(limit.flatten().unwrap_or(FIXTURE_LIMIT))
 }
 
 /// Returns the size in bytes from which socket messages are compressed; `None` without compression.

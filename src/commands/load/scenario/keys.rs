@@ -65,10 +65,16 @@ pub(super) const TOP: Section = Section {
             "steps per second over all users, sent on schedule (open model); without it each user continues when its answer has arrived",
         ),
         key(
+            "arrival_rate",
+            "count",
+            "",
+            "passes begun per second over all users, on schedule (open model); a pass that is due while none of the `users` is free is dropped; not with rate or passes",
+        ),
+        key(
             "stages",
             "texts",
             "",
-            "ramp of the number of users, `[\"30s:100\", \"2m:100\", \"30s:0\"]`; with rate: of steps per second",
+            "ramp of the number of users, `[\"30s:100\", \"2m:100\", \"30s:0\"]`; with rate: of steps per second; with arrival_rate: of passes per second",
         ),
         key(
             "think",
@@ -114,6 +120,13 @@ pub(super) const TOP: Section = Section {
         key("connect", "table", "", "[connect], connection settings"),
         key("group", "table", "", "[group], users that send to each other"),
         key("feeds", "tables", "", "[[feeds]], values from files"),
+        key(
+            "setup",
+            "table",
+            "",
+            "[setup], steps of one user before all others, which can use its captures",
+        ),
+        key("teardown", "table", "", "[teardown], steps of one user after all others"),
         key("flows", "tables", "", "[[flows]], what users do; at least one"),
         key("rounds", "tables", "", "[[rounds]], repeats the whole run for each"),
         key(
@@ -230,7 +243,33 @@ pub(super) const FLOW: Section = Section {
             "with a group: the users of this flow, `sender`, `receiver` or `both`",
         ),
         key("rate", "count", "", "messages per second per user, sent on schedule"),
+        key(
+            "users",
+            "count",
+            "",
+            "users of this flow alone, in addition to those of the top level, which do not take it; not with weight, role, stages or rate",
+        ),
+        key(
+            "arrival_rate",
+            "count",
+            "",
+            "passes begun per second by these users, as at the top level; without it each begins when the user's last one ended",
+        ),
+        key("start", "time", "0", "when these users begin, from the end of the warm-up"),
         key("steps", "tables", "", "[[flows.steps]], executed in order; at most 64 over all flows"),
+    ],
+};
+
+pub(super) const FIXTURE: Section = Section {
+    name: "[setup], [teardown]",
+    keys: &[
+        key(
+            "steps",
+            "tables",
+            "",
+            "[[setup.steps]], [[teardown.steps]]: as [[flows.steps]], each made once, not in any figure; required",
+        ),
+        key("timeout", "time", "60s", "time limit of all its steps together"),
     ],
 };
 
@@ -312,6 +351,18 @@ pub(super) const STEP: Section = Section {
         ),
         key("each", "bool", "false", "in a group: repeats the step for every receiver, `{{to}}`"),
         key("repeat", "count", "1", "number of repetitions"),
+        key(
+            "when",
+            "text",
+            "",
+            "the step is made only if this is true: `\"{{role}} == 'admin'\"`, with `==`, `!=`, `<`, `>`, `contains` or `exists`",
+        ),
+        key(
+            "for_each",
+            "list or text",
+            "",
+            "repeats the step for each value of a list, row of `FEED.COLUMN`, or element of a captured JSON array: `{{item}}`; at most 10000",
+        ),
         key("within", "time", "timeout", "time limit of this step"),
         key("think", "time or range", "the top level's", "think time after this step"),
         key(
@@ -320,6 +371,7 @@ pub(super) const STEP: Section = Section {
             "false",
             "only in the user's first pass, as a login; repeated if it failed",
         ),
+        key("on_failure", "text", "the top level's", "as at the top level"),
         key(
             "capture",
             "table",
@@ -356,7 +408,6 @@ pub(super) const RECEIVE: Section = Section {
         key("is", "text, number, bool", "", "with json or regex: the value equals this"),
         key("matches", "pattern", "", "with json or regex: matches in the value"),
     ],
-        key("on_failure", "text", "the top level's", "as at the top level"),
 };
 
 pub(super) const CAPTURE: Section = Section {
@@ -406,14 +457,15 @@ pub(super) const ROUND: Section = Section {
         key("passes", "count", "the top level's", "as at the top level"),
         key("duration", "time", "the top level's", "as at the top level"),
         key("rate", "count", "the top level's", "as at the top level"),
+        key("arrival_rate", "count", "the top level's", "as at the top level"),
         key("keep_alive", "bool", "the top level's", "as at the top level"),
         key("beside", "number", "", "reference figure per second, shown beside the result"),
     ],
 };
 
 /// All sections, in the order of the reference.
-pub(super) const SECTIONS: [&Section; 11] =
-    [&TOP, &CONNECT, &GROUP, &FEED, &FLOW, &STEP, &PART, &RECEIVE, &CAPTURE, &CHECK, &ROUND];
+pub(super) const SECTIONS: [&Section; 12] =
+    [&TOP, &CONNECT, &GROUP, &FEED, &FIXTURE, &FLOW, &STEP, &PART, &RECEIVE, &CAPTURE, &CHECK, &ROUND];
 
 /// Returns the reference as Markdown tables.
 pub(super) fn reference() -> String {

@@ -1,8 +1,9 @@
 //! `standfast load FILE.toml`: scenarios, which describe users step by step. `file.rs` parses the file,
-//! `run.rs` runs it, `report.rs` prints the result.
+//! `run.rs` runs it, `fixtures.rs` its setup and teardown, `report.rs` prints the result.
 
 mod bodies;
 mod file;
+mod fixtures;
 mod groups;
 mod hosts;
 mod keys;

@@ -9,15 +9,17 @@ use clap::ArgMatches;
 use engine::sys::process;
 use load::requests::{Http1, Web, drive_requests};
 use load::scenario::{Clock, Tallies, Users};
-use load::{Metric, Outcome, RunConfig, Sample, SampleSeries, Threshold};
+use load::{Metric, Outcome, RunConfig, Sample, SampleSeries, Threshold, Verdict};
 
 use super::file::{Experiment, Overrides, Round};
+use super::fixtures::{self, Ended};
 use super::report::Document;
 use crate::commands::load::destinations::warn_unresolved;
 use crate::commands::load::flags::Args;
 use crate::commands::load::measure::{self, Files};
 use crate::commands::load::screen::Screen;
 use crate::commands::load::settings;
+use crate::output;
 
 /// Runs the command. Exit code 0: all was answered, or the thresholds were met; 1: it fell short.
 ///
@@ -34,8 +36,9 @@ pub(in crate::commands::load) fn run(
     if let Some((args, flags)) = super::sockets::read(&text, name, flags)? {
         return crate::commands::load::run(&args, &flags);
     }
-    let experiment = Experiment::parse(&text, name, &folder, &overrides)?;
-    let thresholds: Vec<&Threshold> = experiment.thresholds.iter().chain(&args.threshold).collect();
+    let mut experiment = Experiment::parse(&text, name, &folder, &overrides)?;
+    let thresholds = experiment.thresholds.clone();
+    let thresholds: Vec<&Threshold> = thresholds.iter().chain(&args.threshold).collect();
     check_selectors(&experiment, &thresholds)?;
     let clock = clock();
     // Without a seed in the file each run gets a different one.
@@ -47,6 +50,23 @@ pub(in crate::commands::load) fn run(
     let mut whole = SampleSeries::new();
     let mut files = Files::open(args)?;
     let mut outcomes: Vec<Outcome> = Vec::new();
+    let fixed = (seed, clock, args.force);
+    let captured = match setup(&experiment, fixed, &mut interrupted)? {
+        Ended::Completed(captured) => captured,
+        Ended::Interrupted => {
+            output::note("interrupted in [setup]: nothing was measured");
+            return Ok(ExitCode::from(Verdict::Interrupted.exit_code()));
+        }
+        Ended::Failed(what) => {
+            output::note(&format!(
+                "standfast: {name}: [setup] failed, nothing was measured: {what}"
+            ));
+            return Ok(ExitCode::from(Verdict::FellShort.exit_code()));
+        }
+    };
+    for round in &mut experiment.rounds {
+        Arc::make_mut(&mut round.scenario).captured = Arc::clone(&captured);
+    }
     for round in &experiment.rounds {
         let about = experiment.about.as_ref();
         let run = RoundRun { args, name, about, round, thresholds: &thresholds, seed, clock };
@@ -62,8 +82,50 @@ pub(in crate::commands::load) fn run(
             break;
         }
     }
+    let left = teardown(&experiment, fixed, &mut interrupted)?;
     let document = Document::new(name, &experiment, seed, &outcomes);
-    measure::report(args, files, &document.to_string(), &document, (&outcomes, &whole))
+    let code = measure::report(args, files, &document.to_string(), &document, (&outcomes, &whole))?;
+    match left {
+        Some(what) => {
+            output::note(&format!("standfast: {name}: [teardown] failed: {what}"));
+            let fell_short = Verdict::FellShort.exit_code();
+            Ok(if code == ExitCode::SUCCESS { ExitCode::from(fell_short) } else { code })
+        }
+        None => Ok(code),
+    }
+}
+
+/// Makes the steps of `[setup]`.
+fn setup(
+    experiment: &Experiment,
+    fixed: (u64, Clock, bool),
+    interrupted: impl FnMut(Duration) -> bool,
+) -> Result<Ended> {
+    let round = experiment.rounds.first();
+    let Some((round, flow)) = round.and_then(|round| Some((round, round.scenario.setup.as_ref()?)))
+    else {
+        return Ok(Ended::Completed(Arc::default()));
+    };
+    fixtures::make(flow, round, experiment.limits[0], fixed, interrupted)
+}
+
+/// Makes the steps of `[teardown]`, also after Ctrl-C; a second one ends it. Returns what went wrong.
+fn teardown(
+    experiment: &Experiment,
+    fixed: (u64, Clock, bool),
+    interrupted: impl FnMut(Duration) -> bool,
+) -> Result<Option<String>> {
+    let round = experiment.rounds.first();
+    let Some((round, flow)) =
+        round.and_then(|round| Some((round, round.scenario.teardown.as_ref()?)))
+    else {
+        return Ok(None);
+    };
+    Ok(match fixtures::make(flow, round, experiment.limits[1], fixed, interrupted)? {
+        Ended::Completed(_) => None,
+        Ended::Interrupted => Some("interrupted".to_owned()),
+        Ended::Failed(what) => Some(what),
+    })
 }
 
 /// Refuses thresholds of steps, checks and tags that the scenario does not have.

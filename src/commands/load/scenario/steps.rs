@@ -2,13 +2,14 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
 use load::scenario::{
-    Action, BadTemplate, Bound, Capture, Check, Expected, Flow, Names, Rule, STEPS_MAX, Source,
-    Step, Take, Template, TemplateContext,
+    Action, BadTemplate, Bound, Capture, Check, Condition, Expected, Flow, ITEMS_MAX, Items, Names,
+    Rule, STEPS_MAX, Source, Step, Take, Template, TemplateContext,
 };
 
 use super::hosts::{self, Hosts};
@@ -28,9 +29,9 @@ pub(super) struct Reader<'a> {
     pub(super) target: Option<(u8, String)>,
     pub(super) headers: Vec<(Located, Located)>,
     pub(super) think: Option<(Duration, Duration)>,
-    /// Time limit for one answer.
     /// Whether a pass goes on after a failed step.
     pub(super) continues: bool,
+    /// Time limit for one answer.
     pub(super) timeout: Duration,
     pub(super) names: Names,
     pub(super) steps: Vec<Step>,
@@ -44,21 +45,12 @@ pub(super) struct Reader<'a> {
 
 impl Reader<'_> {
     pub(super) fn flow(&mut self, number: usize, table: &Table<'_>) -> Result<Flow> {
-        let first = self.steps.len();
         let role = table.parsed("role", super::groups::role)?;
-        let tables = table.tables("steps", &STEP)?;
         // A capture is known in later steps of its flow only.
         let known = self.names.captures.clone();
-        self.socket = None;
-        for step in &tables {
-            if self.steps.len() >= STEPS_MAX {
-                return Err(table.doc.wrong(step.at, format!("more than {STEPS_MAX} steps")));
-            }
-            let step = self.step(step)?;
-            self.steps.push(step);
-        }
+        let range = self.steps(table)?;
         self.names.captures = known;
-        let steps = self.steps.get(first..).unwrap_or_default();
+        let steps = self.steps.get(range.clone()).unwrap_or_default();
         if steps.iter().all(|step| step.once) {
             let what = "a flow needs a step that is not once";
             return Err(table.doc.wrong(table.at, what));
@@ -67,13 +59,61 @@ impl Reader<'_> {
             u32::try_from(units::count(text)?).map_err(|_| "expected at most 4294967295".to_owned())
         };
         let name = table.text("name")?.map(|located| located.text);
+        let users = table.parsed("users", units::positive_count)?;
+        let own = ["arrival_rate", "start"].into_iter().find(|key| table.has(key));
+        if let (None, Some(key)) = (users, own) {
+            let what = format!("{key} of a flow needs users: those that do nothing else");
+            return Err(table.doc.wrong(table.at, what));
+        }
+        let shared = ["weight", "role"].into_iter().find(|key| table.has(key));
+        if let (Some(_), Some(key)) = (users, shared) {
+            let what = format!("a flow with users of its own cannot have {key}");
+            return Err(table.doc.wrong(table.at, what));
+        }
         Ok(Flow {
+            users: 0..users.unwrap_or(0),
+            arrival_rate: table.parsed("arrival_rate", units::positive_count)?,
+            start: table.parsed("start", units::duration)?.unwrap_or_default(),
             name: name.unwrap_or_else(|| (number + 1).to_string()),
             weight: table.parsed("weight", weight)?.unwrap_or(1),
-            steps: first..self.steps.len(),
+            steps: range,
             role,
             rate: table.parsed("rate", units::positive_count)?,
         })
+    }
+
+    /// Reads `[setup]` or `[teardown]`. The captures of the setup are known in all flows.
+    pub(super) fn fixture(&mut self, name: &str, table: &Table<'_>) -> Result<Flow> {
+        let range = self.steps(table)?;
+        let steps = self.steps.get(range.clone()).unwrap_or_default();
+        if steps.is_empty() {
+            return Err(table.doc.wrong(table.at, format!("[{name}] needs [[{name}.steps]]")));
+        }
+        let of_a_group = |step: &&Step| {
+            step.stamped || step.each || matches!(step.action, Action::Meet | Action::Stay)
+        };
+        if let Some(step) = steps.iter().find(of_a_group) {
+            let what = format!(
+                "step {:?}: [{name}] has one user: meet, stay, each and {{{{stamp}}}} need flows",
+                step.name
+            );
+            return Err(table.doc.wrong(table.at, what));
+        }
+        Ok(Flow { name: name.to_owned(), weight: 1, steps: range, ..Flow::default() })
+    }
+
+    /// Reads the steps of a flow.
+    fn steps(&mut self, table: &Table<'_>) -> Result<Range<usize>> {
+        let first = self.steps.len();
+        self.socket = None;
+        for step in &table.tables("steps", &STEP)? {
+            if self.steps.len() >= STEPS_MAX {
+                return Err(table.doc.wrong(step.at, format!("more than {STEPS_MAX} steps")));
+            }
+            let step = self.step(step)?;
+            self.steps.push(step);
+        }
+        Ok(first..self.steps.len())
     }
 
     fn step(&mut self, table: &Table<'_>) -> Result<Step> {
@@ -110,11 +150,70 @@ impl Reader<'_> {
             }),
             repeat: repeat.unwrap_or(1),
             once: table.boolean("once")?.unwrap_or(false),
+            when: self.condition(table)?,
+            items: self.items(table)?,
+            continues: on_failure(table)?.unwrap_or(self.continues),
             each: table.boolean("each")?.unwrap_or(false),
             stamped: step.body.as_ref().is_some_and(Template::is_stamped),
             captures: self.captures(table)?,
             ..step
         })
+    }
+
+    /// Reads `when`.
+    fn condition(&self, table: &Table<'_>) -> Result<Option<Condition>> {
+        let Some(located) = table.text("when")? else { return Ok(None) };
+        let condition = Condition::parse(&located.text, &self.names);
+        condition.map(Some).map_err(|error| bad_template(table, &located, error))
+    }
+
+    /// Reads `for_each`: values, a column or a capture.
+    fn items(&self, table: &Table<'_>) -> Result<Option<Items>> {
+        let Some((value, at)) = table.json("for_each")? else { return Ok(None) };
+        let wrong = |what: String| table.doc.wrong(at, what);
+        if let Some(key) = ["repeat", "each", "meet", "stay"].into_iter().find(|key| table.has(key))
+        {
+            return Err(wrong(format!("for_each and {key} exclude each other")));
+        }
+        if self.names.has("item") {
+            return Err(wrong(
+                "for_each: {{item}} is a capture or a variable: rename it".to_owned(),
+            ));
+        }
+        let text = |value: &serde_json::Value| match value {
+            serde_json::Value::String(text) => Some(text.clone()),
+            serde_json::Value::Number(number) => Some(number.to_string()),
+            serde_json::Value::Bool(truth) => Some(truth.to_string()),
+            _ => None,
+        };
+        let expected =
+            || wrong("for_each: expected a list, FEED.COLUMN, or the name of a capture".to_owned());
+        let too_many =
+            |count: usize| wrong(format!("for_each: {count} items: expected at most {ITEMS_MAX}"));
+        let items = match &value {
+            serde_json::Value::Array(values) if values.is_empty() => {
+                return Err(wrong("for_each: the list is empty".to_owned()));
+            }
+            serde_json::Value::Array(values) if values.len() > ITEMS_MAX => {
+                return Err(too_many(values.len()));
+            }
+            serde_json::Value::Array(values) => {
+                let values = values.iter().map(|value| Some(text(value)?.into_bytes().into()));
+                Items::Values(values.collect::<Option<_>>().ok_or_else(expected)?)
+            }
+            serde_json::Value::String(name) => self.names.loop_items(name).ok_or_else(|| {
+                let located = Located { text: name.clone(), at };
+                bad_template(table, &located, self.names.unknown(name))
+            })?,
+            _ => return Err(expected()),
+        };
+        if let Items::Column(feed, _) = items
+            && let Some(rows) = self.names.feeds.get(feed).map(|feed| feed.rows() as usize)
+            && rows > ITEMS_MAX
+        {
+            return Err(too_many(rows));
+        }
+        Ok(Some(items))
     }
 
     /// Reads an HTTP request.
@@ -136,7 +235,6 @@ impl Reader<'_> {
         let blank = self.blank(table, endpoint, Action::Request, name)?;
         Ok(Step { method, target, headers, body, basic, ..blank })
     }
-            continues: on_failure(table)?.unwrap_or(self.continues),
 
     /// Resolves a URL to a server and a request target.
     pub(super) fn place(&mut self, table: &Table<'_>, url: &Located) -> Result<(u8, String)> {
@@ -250,26 +348,40 @@ impl Reader<'_> {
         located: &Located,
         place: TemplateContext,
     ) -> Result<Template> {
-        let wrong = |what: String| table.doc.wrong(located.at, what);
         let compiled = Template::compile(&located.text, place, &self.names);
         for (slot, at) in compiled.iter().flat_map(Template::items) {
             let mut least = self.least.borrow_mut();
             let least = least.entry(slot).or_default();
             *least = (*least).max(at + 1);
         }
-        compiled.map_err(|error| match error {
-            BadTemplate::Invalid(text) => wrong(text),
-            BadTemplate::Unknown { name, known } => {
-                let known = known.iter().map(String::as_str).filter(|known| !known.is_empty());
-                let near = nearest(&name, known);
-                let near = near.map(|near| format!("; did you mean {{{{{near}}}}}?"));
-                let near = near.unwrap_or_else(|| {
-                    "; captures are known only in later steps of their flow".to_owned()
-                });
-                wrong(format!("unknown template {{{{{name}}}}}{near}"))
-            }
-        })
+        compiled.map_err(|error| bad_template(table, located, error))
     }
+}
+
+/// Returns the error of a template with its line.
+fn bad_template(table: &Table<'_>, located: &Located, error: BadTemplate) -> anyhow::Error {
+    let wrong = |what: String| table.doc.wrong(located.at, what);
+    match error {
+        BadTemplate::Invalid(text) => wrong(text),
+        BadTemplate::Unknown { name, known } => {
+            let known = known.iter().map(String::as_str).filter(|known| !known.is_empty());
+            let near = nearest(&name, known);
+            let near = near.map(|near| format!("; did you mean {{{{{near}}}}}?"));
+            let near = near.unwrap_or_else(|| {
+                "; captures are known only in later steps of their flow".to_owned()
+            });
+            wrong(format!("unknown template {{{{{name}}}}}{near}"))
+        }
+    }
+}
+
+/// Reads `on_failure`: whether a pass goes on after a failed step.
+pub(super) fn on_failure(table: &Table<'_>) -> Result<Option<bool>> {
+    table.parsed("on_failure", |text| match text {
+        "continue" => Ok(true),
+        "end_pass" => Ok(false),
+        _ => Err("expected end_pass or continue".to_owned()),
+    })
 }
 
 /// Reads the labels of a step.
@@ -315,15 +427,6 @@ fn check(table: &Table<'_>) -> Result<Check> {
             let rest = text.get(sign.len_utf8()..).unwrap_or_default();
             Bound::new(sign, parse(rest.trim())?).ok_or_else(wrong)
         }
-/// Reads `on_failure`: whether a pass goes on after a failed step.
-pub(super) fn on_failure(table: &Table<'_>) -> Result<Option<bool>> {
-    table.parsed("on_failure", |text| match text {
-        "continue" => Ok(true),
-        "end_pass" => Ok(false),
-        _ => Err("expected end_pass or continue".to_owned()),
-    })
-}
-
     };
     let nanoseconds = |text: &str| Ok(units::duration(text)?.as_nanos() as u64);
     let found = source(table)?;

@@ -1,6 +1,7 @@
 //! [`Requests`]: the configuration of a run of requests.
 
 use std::net::IpAddr;
+use std::ops::Range;
 use std::time::Duration;
 
 use crate::Endpoint;
@@ -15,6 +16,8 @@ pub struct Requests {
     pub connections: u64,
     /// When they send.
     pub pace: Pace,
+    /// Users whose passes begin at a rate; within a pass they send as with [`Pace::Closed`].
+    pub arrivals: Vec<Arrivals>,
     /// Nothing is due after this time; `None` leaves the end to `requests`.
     pub duration: Option<Duration>,
     /// Requests in total, without the warm-up; `None` leaves the end to `duration`.
@@ -48,6 +51,17 @@ pub struct Requests {
     pub force: bool,
 }
 
+/// Passes of some users that begin at a rate, whether or not a user is free; then they are dropped.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Arrivals {
+    /// The users by number: the most passes at the same time.
+    pub users: Range<u64>,
+    /// [`Pace::Rate`] or [`Pace::Rates`], of passes.
+    pub pace: Pace,
+    /// When the first one is due, from the end of the warm-up; 0 from the beginning.
+    pub start: Duration,
+}
+
 /// When users send.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Pace {
@@ -78,6 +92,7 @@ impl Requests {
             endpoints,
             connections,
             pace: Pace::Closed,
+            arrivals: Vec::new(),
             duration: Some(Duration::from_secs(10)),
             requests: None,
             warm_up: Duration::ZERO,
@@ -124,6 +139,9 @@ impl Requests {
                 "no end is set: expected a duration, a number of requests, or stages"
             }
             _ if open && self.pace == Pace::Rate(0) => "a rate must be at least 1",
+            _ if self.pace != Pace::Closed && !self.arrivals.is_empty() => {
+                "an arrival rate excludes another pace"
+            }
             _ => return None,
         })
     }

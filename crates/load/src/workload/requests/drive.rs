@@ -217,13 +217,16 @@ impl Run {
 
     fn outcome(&self, config: &Requests, interrupted: bool) -> Outcome {
         let over_ns = self.all_metrics.iter().map(|metrics| metrics.over_ns()).max().unwrap_or(0);
+        let untaken = self.all_metrics.iter().map(|metrics| metrics.untaken()).sum();
+        let has_arrivals = !config.arrivals.is_empty();
         let run = RequestRun {
             requested: config.connections,
             interrupted,
             counts: &self.snapshot(),
             timed: &self.timed,
             measured: Duration::from_nanos(over_ns.saturating_sub(self.measure_ns)),
-            unsent: self.all_metrics.iter().map(|metrics| metrics.untaken()).sum(),
+            unsent: if has_arrivals { 0 } else { untaken },
+            dropped: has_arrivals.then_some(untaken),
             time_wait_most: self.time_wait_most,
         };
         run.outcome()

@@ -11,6 +11,7 @@
 //! use the engine's workers.
 
 pub(crate) mod answer;
+pub(crate) mod arrivals;
 pub(crate) mod coding;
 pub(crate) mod config;
 pub(crate) mod drive;
@@ -25,7 +26,7 @@ pub(crate) mod script;
 pub(crate) mod user;
 
 pub use self::answer::{Answer, Awaited, Times, Wants};
-pub use self::config::{Pace, Requests};
+pub use self::config::{Arrivals, Pace, Requests};
 pub use self::drive::drive_requests;
 pub use self::request::{HttpRequest, Kind, Request};
 pub use self::script::{Accepted, Fixed, Part, Script, SocketEnd, Step};

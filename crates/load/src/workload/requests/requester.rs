@@ -15,6 +15,7 @@ use crate::outcome::timings::Timings;
 use crate::transport::driver::Driver;
 use crate::transport::sources::Sources;
 use crate::transport::target_table::TargetTable;
+use crate::workload::requests::arrivals::Lane;
 use crate::workload::requests::config::Requests;
 use crate::workload::requests::route::ConnectRoute;
 use crate::workload::requests::schedule::{NextSend, Schedule};
@@ -78,6 +79,8 @@ pub(crate) struct Requester<D: Driver, S: Script> {
     pub(crate) changes: u32,
     pub(crate) users: Vec<User<D::State>>,
     pub(crate) schedule: Schedule,
+    /// Users whose passes begin at a rate.
+    pub(crate) lanes: Vec<Lane>,
     pub(crate) timings: Timings,
     /// Requests in flight.
     pub(crate) in_flight: usize,
@@ -89,7 +92,7 @@ pub(crate) struct Requester<D: Driver, S: Script> {
     /// Users that are ready; the last is used first, so that no more connections are opened than
     /// needed, or with `in_turn` the first.
     pub(crate) idle: VecDeque<u32>,
-    /// Due requests that were not sent, with `in_turn`.
+    /// Due requests that were not sent, with `in_turn`, and passes that were dropped.
     pub(crate) skipped: u64,
     /// Whether the sending user was idle when its request was due.
     was_free: bool,
@@ -127,6 +130,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
             changes: 0,
             users: Vec::new(),
             schedule,
+            lanes: Vec::new(),
             timings: Timings::new(),
             in_flight: 0,
             timeout_ns,
@@ -146,6 +150,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
     fn begin<Y: Sys>(&mut self, core: &mut Core<Y, Self>, begin_ns: u64) {
         self.schedule = Schedule::new(&self.config, self.part, begin_ns);
         self.script.start(&self.targets, self.schedule.measure_ns);
+        self.begin_lanes();
         self.users = (0..self.part.users).map(|_| User::new()).collect();
         if D::PUSHES {
             self.driver.seed(core.random());
@@ -162,6 +167,8 @@ impl<D: Driver, S: Script> Requester<D, S> {
         }
         match self.script.next(user, now_ns) {
             Step::Send => self.ready(core, user, now_ns),
+            Step::SendDue(due_ns) => self.send(core, user, due_ns, now_ns),
+            Step::Arrive => self.arrive(core, user, now_ns),
             Step::Wait(time) => {
                 let time_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
                 self.sleep(user, now_ns.saturating_add(time_ns));
@@ -203,7 +210,14 @@ impl<D: Driver, S: Script> Requester<D, S> {
     /// Records how late a request of the open model is sent.
     #[inline]
     fn note_lag(&mut self, due_ns: u64, now_ns: u64, was_free: bool) {
-        if !self.schedule.is_open() || due_ns < self.schedule.measure_ns {
+        if self.schedule.is_open() {
+            self.record_lag(due_ns, now_ns, was_free);
+        }
+    }
+
+    /// Records how late a request or a pass begins that was due at a time.
+    pub(crate) fn record_lag(&mut self, due_ns: u64, now_ns: u64, was_free: bool) {
+        if due_ns < self.schedule.measure_ns {
             return;
         }
         let lag_ns = now_ns.saturating_sub(due_ns);
@@ -237,7 +251,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
     }
 
     /// Ends a user. Its requests in flight are still awaited.
-    fn retire<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32) {
+    pub(crate) fn retire<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32) {
         let Some(one) = self.users.get_mut(user as usize) else {
             return invariant::broken("each user number is in the table of users");
         };
@@ -272,7 +286,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         }
     }
 
-    fn set(&mut self, user: u32, activity: Activity) {
+    pub(crate) fn set(&mut self, user: u32, activity: Activity) {
         if let Some(one) = self.users.get_mut(user as usize) {
             one.activity = activity;
         }
@@ -483,7 +497,8 @@ impl<D: Driver, S: Script> Requester<D, S> {
     /// Stops sending: users without a request end, the others have a grace period.
     fn begin_ending<Y: Sys>(&mut self, core: &mut Core<Y, Self>, now_ns: u64) {
         self.stage = Stage::Ending(now_ns.saturating_add(self.grace_ns()));
-        self.metrics.set_untaken(self.skipped + self.schedule.untaken(now_ns));
+        let dropped = self.end_lanes(now_ns);
+        self.metrics.set_untaken(self.skipped + self.schedule.untaken(now_ns) + dropped);
         (self.idle, self.parked) = (VecDeque::new(), Vec::new());
         self.started = self.part.users;
         for user in 0..self.part.users {
@@ -521,7 +536,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         // Waiting without an answer does not prolong the measured time.
         let settled_ns = self.timings.settled_ns();
         // Answers after the end are counted apart.
-        let is_at_end = self.schedule.is_at_end(now_ns);
+        let is_at_end = self.schedule.is_at_end(now_ns) || self.lanes_are_at_end(now_ns);
         self.metrics.set_over(if is_at_end { self.schedule.until_ns } else { settled_ns });
         for user in 0..self.part.users {
             self.give_up(core, user, now_ns);
@@ -542,7 +557,8 @@ impl<D: Driver, S: Script> Requester<D, S> {
         let stage_ns = self.schedule.is_staged().then_some(self.next_stage_ns);
         let start_ns = (self.started < self.part.users).then_some(now_ns);
         let end_ns = Some(end_ns).filter(|end_ns| *end_ns < u64::MAX);
-        let all = [end_ns, due_ns, wake_ns, stage_ns, start_ns, soon_ns, self.timings.next_ns()];
+        let (pass_ns, timings_ns) = (self.next_pass_ns(), self.timings.next_ns());
+        let all = [end_ns, due_ns, wake_ns, stage_ns, start_ns, soon_ns, pass_ns, timings_ns];
         all.into_iter().flatten().min()
     }
 }
@@ -599,7 +615,7 @@ impl<D: Driver, S: Script> Handler for Requester<D, S> {
         }
         self.wake_users(core, now_ns);
         self.look_at_stage(core, now_ns);
-        let more = self.schedule.is_open() && self.send_due(core);
+        let more = (self.schedule.is_open() && self.send_due(core)) | self.begin_due(core);
         let is_over = match self.stage {
             Stage::Ending(give_up_ns) => now_ns >= give_up_ns,
             _ => false,

@@ -16,6 +16,11 @@ pub enum Step {
     Send,
     /// Pause, then call [`Script::next`] again.
     Wait(Duration),
+    /// Send it now; it was due at this time, by [`Script::arrived`].
+    SendDue(u64),
+    /// The next pass of [`crate::requests::Arrivals`] would begin: [`Script::arrived`] is called when it
+    /// is due, and then [`Script::next`] again.
+    Arrive,
     /// The request cannot be sent: it fails as soon as the schedule allows.
     Fail(Failure),
     /// The user is done.
@@ -56,6 +61,9 @@ pub trait Script: Send + 'static {
 
     /// The next step of a user without a request in flight.
     fn next(&mut self, user: u32, now_ns: u64) -> Step;
+
+    /// Called when the next pass of a user is due, after [`Step::Arrive`].
+    fn arrived(&mut self, _user: u32, _due_ns: u64) {}
 
     /// The request to send now. Called again for a redirect.
     fn request(&mut self, user: u32) -> &Request;

@@ -4,6 +4,7 @@
 //! It does not read scenario files, which the command line does, and has no access to sockets or clocks.
 
 pub(crate) mod check;
+pub(crate) mod condition;
 pub(crate) mod cookies;
 pub(crate) mod extract;
 pub(crate) mod feed;
@@ -25,6 +26,7 @@ use std::time::Duration;
 use crate::Endpoint;
 
 pub use self::check::{Bound, Check, Expected, Rule, statuses};
+pub use self::condition::{Condition, ITEMS_MAX, Items};
 pub use self::cookies::{COOKIE_BYTES_MAX, COOKIES_MAX};
 use self::extract::AnswerView;
 pub use self::extract::{BODY_KEPT_MAX, CAPTURE_BYTES_MAX, Source, Take};
@@ -41,7 +43,7 @@ pub use crate::outcome::tally::{CheckSummary, FlowSummary, SocketSummary, StepSu
 pub const STEPS_MAX: usize = 64;
 
 /// The steps of users.
-#[derive(Clone, Debug)]
+#[derive(Clone, Default, Debug)]
 pub struct Scenario {
     /// The targets of steps, the same as those of the run.
     pub endpoints: Vec<Endpoint>,
@@ -67,7 +69,20 @@ pub struct Scenario {
     pub group: Option<Group>,
     /// Users that start at the same time, and the interval to the next ones.
     pub arrive: Option<(u64, Duration)>,
+    /// Made once by one user before all others, which then have its captures.
+    pub setup: Option<Flow>,
+    /// Made once by one user after all others.
+    pub teardown: Option<Flow>,
+    /// The captures that users begin with, by slot.
+    pub captured: Captured,
+    /// Whether the captures of the only user are kept, for [`Tallies::captured`].
+    pub keeps_captures: bool,
+    /// Whether passes of users without a flow of their own begin at a rate.
+    pub arrives: bool,
 }
+
+/// Values of captures by slot.
+pub type Captured = Arc<[Option<Arc<[u8]>>]>;
 
 impl Scenario {
     /// Whether users have WebSockets.
@@ -76,9 +91,36 @@ impl Scenario {
         self.steps.iter().any(|step| !matches!(step.action, Action::Request))
     }
 
+    /// Whether steps may be skipped.
+    fn has_conditions(&self) -> bool {
+        self.steps.iter().any(|step| step.when.is_some() || step.items.is_some())
+    }
+
+    /// One pass through a flow by one user, whose captures are then in [`Tallies::captured`].
+    #[must_use]
+    pub fn once_through(&self, flow: &Flow) -> Scenario {
+        let (flows, passes) = (vec![flow.clone()], Some(1));
+        let (group, arrive, arrives, keeps_captures) = (None, None, false, true);
+        Scenario { flows, passes, group, arrive, arrives, keeps_captures, ..self.clone() }
+    }
+
+    /// The flow of which a user is.
+    pub(crate) fn own_flow(&self, user: u64) -> Option<usize> {
+        self.flows.iter().position(|flow| flow.users.contains(&user))
+    }
+
+    /// Whether the passes of a user begin at a rate.
+    pub(crate) fn arrives(&self, user: u64) -> bool {
+        match self.own_flow(user) {
+            Some(own) => self.flows.get(own).is_some_and(|flow| flow.arrival_rate.is_some()),
+            None => self.arrives,
+        }
+    }
+
     /// Chooses the flow of a pass by weight, among those for a role.
     fn chosen(&self, role: Option<Role>, chance: u64) -> usize {
         let weight = |flow: &Flow| match flow.role {
+            _ if !flow.users.is_empty() => 0,
             Some(of) if role.is_some_and(|role| role != of) => 0,
             _ => u64::from(flow.weight),
         };
@@ -101,7 +143,7 @@ impl Scenario {
 }
 
 /// A sequence of steps.
-#[derive(Clone, Debug)]
+#[derive(Clone, Default, Debug)]
 pub struct Flow {
     /// The name in summaries.
     pub name: String,
@@ -113,6 +155,12 @@ pub struct Flow {
     pub role: Option<Role>,
     /// Messages per second of each user in it, sent when due.
     pub rate: Option<u64>,
+    /// Its own users by number, which do nothing else; empty for a flow chosen by weight.
+    pub users: Range<u64>,
+    /// Passes per second of its own users; `None`: each begins when the last one ended.
+    pub arrival_rate: Option<u64>,
+    /// When its own users begin, from the end of the warm-up.
+    pub start: Duration,
 }
 
 /// A request or a message on a WebSocket, and the handling of the answer.
@@ -154,6 +202,12 @@ pub struct Step {
     pub think: Option<(Duration, Duration)>,
     /// Whether it is done only until it succeeds once.
     pub once: bool,
+    /// It is only made if this is true.
+    pub when: Option<Condition>,
+    /// It is repeated for each of these.
+    pub items: Option<Items>,
+    /// Whether the pass goes on after it failed.
+    pub continues: bool,
 }
 
 impl Step {
@@ -179,6 +233,9 @@ impl Step {
             checks: Vec::new(),
             think: None,
             once: false,
+            when: None,
+            items: None,
+            continues: false,
         }
     }
 }
@@ -220,6 +277,3 @@ impl Capture {
         }
     }
 }
-    /// Whether the pass goes on after it failed.
-    pub continues: bool,
-            continues: false,

@@ -19,7 +19,7 @@ pub const INBOX_BYTES_MAX: usize = 1 << 20;
 /// How often it is polled whether other users have arrived or are done.
 const LOOK: Duration = Duration::from_millis(20);
 /// The pause after a step that sends nothing, so that a flow of such steps does not spin.
-const SOON: Duration = Duration::from_micros(1);
+pub(crate) const SOON: Duration = Duration::from_micros(1);
 
 /// Messages received before their user waited for one; the oldest are dropped.
 #[derive(Default, Debug)]
@@ -114,13 +114,7 @@ impl Users {
             user.step = None;
             return Next::Wait(SOON);
         }
-        if failure.is_none() {
-            user.do_once(number);
-        }
-        user.advance(&self.scenario);
-        if user.step.is_none() && user.is_counted {
-            self.tally.completed(user.flow);
-        }
+        self.leave(at, number, failure.is_none());
         Next::Wait(SOON)
     }
 
@@ -185,7 +179,7 @@ impl Users {
         true
     }
 
-    /// Whether a step is repeated, for the next receiver or because of `repeat`.
+    /// Whether a step is repeated: for the next receiver, for the next item, or because of `repeat`.
     pub(crate) fn repeats(&mut self, at: u32, number: usize) -> bool {
         let Some(step) = self.scenario.steps.get(number) else {
             invariant::broken("a step number is of the scenario");
@@ -201,6 +195,9 @@ impl Users {
             invariant::broken("a user is created before its first step");
             return false;
         };
+        if user.next_item(&self.scenario, number) {
+            return true;
+        }
         user.repeated += 1;
         if user.repeated < repeat {
             return true;
@@ -273,8 +270,15 @@ impl Users {
         }
     }
 
-    /// The delay of the first step of a user with staggered arrival.
-    pub(crate) fn arrives_after(&self, number: u64) -> Option<Duration> {
+    /// The delay of the first step of a user with staggered arrival, or of a flow that starts later.
+    pub(crate) fn arrives_after(&self, number: u64, now_ns: u64) -> Option<Duration> {
+        let own = self.scenario.own_flow(number).and_then(|flow| self.scenario.flows.get(flow));
+        // Passes that begin at a rate are due later.
+        if let Some(flow) = own.filter(|flow| !flow.start.is_zero() && flow.arrival_rate.is_none())
+        {
+            let start = Duration::from_nanos(self.measure_ns.saturating_sub(now_ns));
+            return Some(start.saturating_add(flow.start));
+        }
         let (step, interval) = self.scenario.arrive?;
         let turn = u32::try_from(number / step.max(1)).unwrap_or(u32::MAX);
         Some(interval.saturating_mul(turn)).filter(|time| !time.is_zero())

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use crate::delivery::publication;
 use crate::delivery::publication::Publication;
+use crate::workload::scenario::condition::Items;
 use crate::workload::scenario::feed::Feed;
 use crate::workload::scenario::list;
 
@@ -61,6 +62,7 @@ enum Value {
     Stamp,
     Group,
     Member,
+    LoopItem,
     To,
     /// A column of the receiver's row.
     ToColumn {
@@ -93,7 +95,7 @@ pub struct Names {
 }
 
 /// The functions and what they return.
-pub const FUNCTIONS: [(&str, &str); 18] = [
+pub const FUNCTIONS: [(&str, &str); 19] = [
     ("uuid", "a random UUID, version 4"),
     ("seq", "a number unique to each request of the run, from 0"),
     ("user", "the user's number, from 0"),
@@ -109,6 +111,7 @@ pub const FUNCTIONS: [(&str, &str); 18] = [
     ("NAME[N]", "the Nth value of a captured list, from 0"),
     ("random NAME", "a value of a captured list at random, the same within a request"),
     ("count NAME", "how many values a captured list has"),
+    ("item", "the current item of the step's `for_each`"),
     ("env NAME", "an environment variable, read when the run begins"),
     ("url NAME", "percent-encodes a value as a URL component"),
     ("json NAME", "escapes a value for the inside of a JSON string"),
@@ -151,7 +154,9 @@ pub struct Values<'a> {
     /// This user's row of each feed.
     pub rows: &'a [u32],
     /// This user's captures by slot.
-    pub captures: &'a [Option<Box<[u8]>>],
+    pub captures: &'a [Option<Arc<[u8]>>],
+    /// The current item of `for_each`.
+    pub item: &'a [u8],
     /// The stamp of the message.
     pub stamp: Publication,
     /// The user's group, and its position there.
@@ -285,6 +290,8 @@ impl Template {
                 }
                 (_, Some(value)) => value,
                 (Some(text), None) => return self.fixed(text, escape),
+                // A capture, a column or a variable of this name comes first.
+                (None, None) if name == "item" => Value::LoopItem,
                 (None, None) => return Err(names.unknown(name)),
             },
             _ => return Err(names.unknown(inside.trim())),
@@ -360,6 +367,10 @@ impl Template {
                 let list = values.captures.get(slot).and_then(Option::as_deref);
                 write!(out, "{}", list::count(list.unwrap_or_default()))
             }
+            Value::LoopItem => {
+                insert(out, values.item, self.context, escape);
+                Ok(())
+            }
             Value::Capture(slot) => {
                 let captured = values.captures.get(slot).and_then(Option::as_deref);
                 insert(out, captured.unwrap_or_default(), self.context, escape);
@@ -390,7 +401,25 @@ impl Names {
         Err(BadTemplate::Invalid(format!("{name} is not a list: capture it with take = \"all\"")))
     }
 
-    fn unknown(&self, name: &str) -> BadTemplate {
+    /// Whether a capture, a column or a variable has this name.
+    #[must_use]
+    pub fn has(&self, name: &str) -> bool {
+        self.find(name).is_some() || self.variables.contains_key(name)
+    }
+
+    /// The list of this name: a column or a capture.
+    #[must_use]
+    pub fn loop_items(&self, name: &str) -> Option<Items> {
+        match self.find(name)? {
+            Value::Column { feed, column } => Some(Items::Column(feed, column)),
+            Value::Capture(slot) => Some(Items::Capture(slot)),
+            _ => None,
+        }
+    }
+
+    /// The error for an unknown name.
+    #[must_use]
+    pub fn unknown(&self, name: &str) -> BadTemplate {
         let columns = self.feeds.iter().flat_map(|feed| {
             feed.columns().iter().map(move |column| format!("{}.{column}", feed.name()))
         });
@@ -499,7 +528,7 @@ mod tests {
     fn rendered(text: &str, context: TemplateContext, row: u32, random: u64) -> String {
         let names = names();
         let items = list::encoded([b"a&", b"b\""].map(|item| item[..].into()).into_iter(), 99);
-        let captures = [Some(b"t\"1".to_vec().into_boxed_slice()), items.map(Into::into)];
+        let captures = [Some(Arc::from(&b"t\"1"[..])), items.map(Into::into)];
         let values = Values {
             seq: 7,
             user: 8,
@@ -509,6 +538,7 @@ mod tests {
             feeds: &names.feeds,
             rows: &[row],
             captures: &captures,
+            item: b"i",
             stamp: Publication::new(8, 3, 5),
             group: (2, 1),
             to: 11,

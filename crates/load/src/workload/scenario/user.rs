@@ -1,8 +1,10 @@
 //! [`User`]: one user in a flow: its step, random state, captures and received messages, from which its
 //! next request is rendered. [`crate::workload::scenario::users::Users`] are all users of a worker.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use crate::workload::scenario::condition::{ITEMS_MAX, Items, Operands, elements};
 use crate::workload::scenario::cookies::{CookieJar, Site};
 use crate::workload::scenario::render::{Follow, RenderContext, Renderer};
 use crate::workload::scenario::sockets::Inbox;
@@ -20,9 +22,9 @@ use crate::workload::requests::answer::Answer;
 pub(crate) struct User {
     /// State of its random numbers.
     pub(crate) random: u64,
-    /// Passes in total, and those begun after the warm-up.
     /// Where its random numbers began.
     seed: u64,
+    /// Passes in total, and those begun after the warm-up.
     pub(crate) passes: u64,
     pub(crate) counted: u64,
     /// Whether the current pass is counted.
@@ -37,11 +39,16 @@ pub(crate) struct User {
     pub(crate) draw: u64,
     pub(crate) now_ms: u64,
     pub(crate) rows: Box<[u32]>,
-    pub(crate) captures: Box<[Option<Box<[u8]>>]>,
+    pub(crate) captures: Box<[Option<Arc<[u8]>>]>,
     jar: CookieJar,
     pub(crate) follow: Option<Box<Follow>>,
-    /// Repetitions of the current step.
+    /// Repetitions of the current step, and its item.
     pub(crate) repeated: u32,
+    pub(crate) at_item: u32,
+    /// The items of a loop over a capture, as they were when it began.
+    pub(crate) items: Option<Arc<[Box<[u8]>]>>,
+    /// Whether a step of the pass was made.
+    pub(crate) has_sent: bool,
     /// Whether it stayed until the end of its group.
     pub(crate) is_done: bool,
     pub(crate) inbox: Inbox,
@@ -49,6 +56,9 @@ pub(crate) struct User {
     pub(crate) stamp: Publication,
     /// When its next message is due, with a rate.
     pub(crate) due_ns: Option<u64>,
+    /// Whether its passes begin at a rate, and when the pass was due whose first step was not sent yet.
+    pub(crate) arrives: bool,
+    pub(crate) arrived_ns: Option<u64>,
     /// When it started to wait for its group.
     pub(crate) waits_since_ns: Option<u64>,
     /// Group and member index.
@@ -62,11 +72,11 @@ impl User {
     pub(crate) fn new(scenario: &Scenario, random: u64) -> User {
         User {
             random,
+            seed: random,
             passes: 0,
             counted: 0,
             is_counted: false,
             flow: 0,
-            seed: random,
             step: None,
             think: None,
             done_once: 0,
@@ -74,14 +84,19 @@ impl User {
             draw: 0,
             now_ms: 0,
             rows: vec![0; scenario.feeds.len()].into(),
-            captures: vec![None; scenario.captures].into(),
+            captures: captures(scenario),
             jar: CookieJar::default(),
             follow: None,
             repeated: 0,
+            at_item: 0,
+            items: None,
+            has_sent: false,
             is_done: false,
             inbox: Inbox::default(),
             stamp: Publication::new(0, u32::MAX, 0),
             due_ns: None,
+            arrives: false,
+            arrived_ns: None,
             waits_since_ns: None,
             place: (0, 0),
             to: None,
@@ -94,18 +109,18 @@ impl User {
         self.done_once |= 1_u64.checked_shl(number as u32).unwrap_or(0);
     }
 
-    pub(crate) fn chance(&mut self) -> u64 {
-        self.random = self.random.wrapping_add(1);
-        mixed(self.random)
-    }
-
-    pub(crate) fn between(&mut self, least: Duration, most: Duration) -> Duration {
     /// A random number of the next pass, which does not depend on what earlier passes did: failures
     /// do not change the mix of flows.
     pub(crate) fn chance_of_pass(&self) -> u64 {
         mixed(!self.seed ^ mixed(self.passes))
     }
 
+    pub(crate) fn chance(&mut self) -> u64 {
+        self.random = self.random.wrapping_add(1);
+        mixed(self.random)
+    }
+
+    pub(crate) fn between(&mut self, least: Duration, most: Duration) -> Duration {
         let span = most.saturating_sub(least).as_nanos();
         least + Duration::from_nanos(((u128::from(self.chance()) * span) >> 64) as u64)
     }
@@ -201,6 +216,72 @@ impl User {
         Some(Ok(Follow { endpoint, at, target, hops, becomes_get, moved }))
     }
 
+    /// The item of the current step.
+    fn item<'a>(&'a self, scenario: &'a Scenario) -> &'a [u8] {
+        let step = self.step.and_then(|step| scenario.steps.get(step));
+        let Some(items) = step.and_then(|step| step.items.as_ref()) else { return &[] };
+        let at = self.at_item as usize;
+        let item = match items {
+            Items::Values(values) => values.get(at).map(|item| &**item),
+            Items::Column(feed, column) => {
+                scenario.feeds.get(*feed).map(|feed| feed.cell(self.at_item, *column))
+            }
+            Items::Capture(_) => {
+                self.items.as_ref().and_then(|items| items.get(at)).map(|item| &**item)
+            }
+        };
+        item.unwrap_or_default()
+    }
+
+    /// The number of items of a step; `None` if it has no list.
+    fn items_of(&mut self, scenario: &Scenario, number: usize) -> Option<u32> {
+        let items = scenario.steps.get(number)?.items.as_ref()?;
+        let count = match items {
+            Items::Values(values) => values.len(),
+            Items::Column(feed, _) => {
+                scenario.feeds.get(*feed).map_or(0, |feed| feed.rows() as usize)
+            }
+            Items::Capture(slot) => {
+                let read = || {
+                    let capture = self.captures.get(*slot).and_then(Option::as_deref);
+                    elements(capture.unwrap_or_default())
+                };
+                self.items.get_or_insert_with(read).len()
+            }
+        };
+        Some(count.min(ITEMS_MAX) as u32)
+    }
+
+    /// Whether the current step is to be made: it has items, and its condition is true.
+    pub(crate) fn is_due(
+        &mut self,
+        scenario: &Scenario,
+        user: u64,
+        operands: &mut Operands,
+    ) -> bool {
+        let Some(number) = self.step else { return true };
+        let Some(step) = scenario.steps.get(number) else { return true };
+        if step.items.is_some() && self.items_of(scenario, number) == Some(0) {
+            return false;
+        }
+        let Some(when) = &step.when else { return true };
+        let values = self.values(scenario, user);
+        // The same whenever it is asked, and other numbers than those of the last request.
+        let random = mixed(values.random ^ mixed(number as u64 ^ (self.passes << 32)));
+        when.is_true(&Values { random, ..values }, operands)
+    }
+
+    /// Moves to the next item of a step; false after the last.
+    pub(crate) fn next_item(&mut self, scenario: &Scenario, number: usize) -> bool {
+        let Some(items) = self.items_of(scenario, number) else { return false };
+        self.at_item += 1;
+        if self.at_item < items {
+            return true;
+        }
+        (self.at_item, self.items) = (0, None);
+        false
+    }
+
     pub(crate) fn values<'a>(&'a self, scenario: &'a Scenario, number: u64) -> Values<'a> {
         Values {
             seq: self.seq,
@@ -211,11 +292,18 @@ impl User {
             feeds: &scenario.feeds,
             rows: &self.rows,
             captures: &self.captures,
+            item: self.item(scenario),
             stamp: self.stamp,
             group: self.place,
             to: self.to_number,
         }
     }
+}
+
+/// The captures that a user begins with.
+fn captures(scenario: &Scenario) -> Box<[Option<Arc<[u8]>>]> {
+    let given = |slot| scenario.captured.get(slot).cloned().flatten();
+    (0..scenario.captures).map(given).collect()
 }
 
 /// The parts of its next request.

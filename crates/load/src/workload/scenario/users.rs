@@ -7,9 +7,11 @@ use std::time::Duration;
 use crate::delivery::group::Members;
 use crate::outcome::tally::Tallies;
 use crate::outcome::tally::Tally;
+use crate::workload::scenario::condition::Operands;
 use crate::workload::scenario::extract::AnswerView;
 use crate::workload::scenario::extract::BODY_KEPT_MAX;
 use crate::workload::scenario::render::{RenderContext, Renderer};
+use crate::workload::scenario::sockets::SOON;
 use crate::workload::scenario::speak;
 use crate::workload::scenario::speak::Action;
 use crate::workload::scenario::template::mixed;
@@ -36,6 +38,9 @@ pub struct Users {
     pub(crate) members: Option<Members>,
     /// Whether some steps use WebSockets.
     has_sockets: bool,
+    /// Whether some steps may be skipped.
+    has_conditions: bool,
+    operands: Operands,
     pub(crate) scratch: Vec<u8>,
     /// Constant requests, by step.
     fixed: Vec<Option<Request>>,
@@ -64,6 +69,8 @@ pub struct Clock {
     pub now_ms: u64,
 }
 
+/// The pause after a pass in which no step was made.
+const PASS_REST: Duration = Duration::from_millis(1);
 /// Grace in addition to the quiet time, for messages in flight at the end of a run.
 const GROUP_GRACE: Duration = Duration::from_secs(10);
 
@@ -83,6 +90,8 @@ impl Users {
         Users {
             members: tallies.state().map(Members::new),
             has_sockets: scenario.has_sockets(),
+            has_conditions: scenario.has_conditions(),
+            operands: Operands::default(),
             scratch: Vec::new(),
             fixed: fixed.collect(),
             wants,
@@ -103,13 +112,14 @@ impl Users {
     }
 
     /// Creates users up to `user`, so that memory is used only by started ones.
-    fn ensure(&mut self, user: u32) {
+    fn ensure(&mut self, user: u32, now_ns: u64) {
         while self.users.len() <= user as usize {
             let at = self.users.len() as u32;
             let number = self.part.number(at);
             let mut user = User::new(&self.scenario, mixed(self.seed ^ mixed(number)));
             user.stamp.publisher = number as u32;
-            user.think = self.arrives_after(number);
+            user.arrives = self.scenario.arrives(number);
+            user.think = self.arrives_after(number, now_ns);
             if let Some(members) = &mut self.members {
                 members.add(number);
                 user.place = members.place(at);
@@ -119,8 +129,8 @@ impl Users {
         }
     }
 
-    /// Begins a pass; false if the user is done.
-    fn begin_pass(&mut self, at: u32, now_ns: u64) -> bool {
+    /// Begins a pass that is due; false if the user is done.
+    fn begin_pass(&mut self, at: u32, due_ns: u64) -> bool {
         let number = self.part.number(at);
         let role = self.members.as_ref().map(|members| members.role(at));
         let Some(user) = self.users.get_mut(at as usize) else {
@@ -136,10 +146,12 @@ impl Users {
             let Some(next) = feed.next_row(number, mixed(user.random)) else { return false };
             *row = next;
         }
-        user.flow = self.scenario.chosen(role, user.chance_of_pass());
-        user.repeated = 0;
+        let own = self.scenario.own_flow(number);
+        let chosen = || self.scenario.chosen(role, user.chance_of_pass());
+        user.flow = own.unwrap_or_else(chosen);
+        (user.repeated, user.at_item, user.items, user.has_sent) = (0, 0, None, false);
         user.passes += 1;
-        user.is_counted = now_ns >= self.measure_ns;
+        user.is_counted = due_ns >= self.measure_ns;
         if user.is_counted {
             user.counted += 1;
             self.tally.pass(user.flow);
@@ -147,6 +159,41 @@ impl Users {
         user.step = None;
         user.advance(&self.scenario);
         true
+    }
+
+    /// Skips steps that are not to be made. Returns a pause if that ended the pass.
+    fn skip(&mut self, at: u32) -> Option<Duration> {
+        let number = self.part.number(at);
+        loop {
+            let user = self.users.get_mut(at as usize)?;
+            let Some(step) = user.step else { break };
+            if user.is_due(&self.scenario, number, &mut self.operands) {
+                return None;
+            }
+            if user.next_item(&self.scenario, step) {
+                continue;
+            }
+            user.repeated = 0;
+            self.set_receiver(at, None);
+            self.leave(at, step, false);
+        }
+        let user = self.users.get_mut(at as usize)?;
+        user.arrived_ns = None;
+        Some(if user.has_sent { SOON } else { PASS_REST })
+    }
+
+    /// Moves a user to the next step or the end of the pass.
+    pub(crate) fn leave(&mut self, at: u32, number: usize, succeeded: bool) {
+        let Some(user) = self.users.get_mut(at as usize) else {
+            return invariant::broken("a user is created before its first step");
+        };
+        if succeeded {
+            user.do_once(number);
+        }
+        user.advance(&self.scenario);
+        if user.step.is_none() && user.is_counted {
+            self.tally.completed(user.flow);
+        }
     }
 
     /// Prepares the next request of a user, unless it leads to no server of the scenario.
@@ -243,6 +290,7 @@ impl Users {
             return invariant::broken("a user is created before its first step");
         };
         let Some(number) = user.step else { return };
+        user.has_sent = true;
         let is_whole = answer.outcome.is_ok();
         if !answer.is_warm_up {
             self.tally.step(number, failure, is_whole.then_some(&answer.times));
@@ -258,16 +306,7 @@ impl Users {
         if self.repeats(at, number) {
             return;
         }
-        let Some(user) = self.users.get_mut(at as usize) else {
-            return invariant::broken("a user is created before its first step");
-        };
-        if failure.is_none() {
-            user.do_once(number);
-        }
-        user.advance(&self.scenario);
-        if user.step.is_none() && user.is_counted {
-            self.tally.completed(user.flow);
-        }
+        self.leave(at, number, failure.is_none());
     }
 }
 
@@ -288,7 +327,7 @@ impl Script for Users {
     }
 
     fn next(&mut self, user: u32, now_ns: u64) -> Next {
-        self.ensure(user);
+        self.ensure(user, now_ns);
         let Some(one) = self.users.get_mut(user as usize) else {
             invariant::broken("a user is created before its first step");
             return Next::End;
@@ -296,15 +335,38 @@ impl Script for Users {
         if let Some(time) = one.think.take() {
             return Next::Wait(time);
         }
-        if one.step.is_none() && !self.begin_pass(user, now_ns) {
-            return Next::End;
+        if one.step.is_none() {
+            let due_ns = match one.arrives {
+                true => one.arrived_ns,
+                false => Some(now_ns),
+            };
+            let Some(due_ns) = due_ns else { return Next::Arrive };
+            if !self.begin_pass(user, due_ns) {
+                return Next::End;
+            }
+        }
+        if self.has_conditions
+            && let Some(time) = self.skip(user)
+        {
+            return Next::Wait(time);
         }
         if self.has_sockets
             && let Some(next) = self.before_sending(user, now_ns)
         {
             return next;
         }
-        self.prepare(user, now_ns)
+        let next = self.prepare(user, now_ns);
+        let arrived = self.users.get_mut(user as usize).and_then(|one| one.arrived_ns.take());
+        match (next, arrived) {
+            (Next::Send, Some(due_ns)) => Next::SendDue(due_ns),
+            (next, _) => next,
+        }
+    }
+
+    fn arrived(&mut self, user: u32, due_ns: u64) {
+        if let Some(one) = self.users.get_mut(user as usize) {
+            one.arrived_ns = Some(due_ns);
+        }
     }
 
     fn request(&mut self, user: u32) -> &Request {
@@ -408,7 +470,7 @@ impl Script for Users {
     }
 
     fn stays(&mut self, user: u32, now_ns: u64) -> bool {
-        self.ensure(user);
+        self.ensure(user, now_ns);
         self.members.as_mut().is_some_and(|members| members.stays(user, now_ns))
     }
 
@@ -421,6 +483,11 @@ impl Drop for Users {
     fn drop(&mut self) {
         if let Some(members) = &mut self.members {
             self.tally.stats = members.finish(|at| self.part.number(at));
+        }
+        if self.scenario.keeps_captures
+            && let Some(user) = self.users.first()
+        {
+            self.tally.captured = Some(user.captures.iter().cloned().collect());
         }
         self.tallies.merge(&self.tally);
     }

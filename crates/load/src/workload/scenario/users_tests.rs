@@ -43,19 +43,14 @@ fn scenario(steps: Vec<Step>) -> Scenario {
             name: "one".to_owned(),
             weight: 1,
             steps: 0..steps.len(),
-            role: None,
-            rate: None,
+            ..Flow::default()
         }],
         captures: 1,
         steps,
-        feeds: Vec::new(),
         passes: Some(1),
         cookies: true,
         redirects: 2,
-        close: false,
-        compress_above: None,
-        group: None,
-        arrive: None,
+        ..Scenario::default()
     }
 }
 
@@ -141,7 +136,7 @@ fn captures_are_used_by_later_steps() {
     );
     assert_eq!(play.users.next(3, 0), Next::End, "one pass each");
     let flows = play.flows();
-    assert_eq!((flows[0].begun, flows[0].completed), (1, 1));
+    assert_eq!((flows[0].begun, flows[0].completed), (1, 0), "a failed check ends the pass");
     let [login, use_it] = &flows[0].steps[..] else { panic!("{flows:?}") };
     assert_eq!((login.checks[0].name.as_str(), login.checks[0].passed), ("capture token", 1));
     assert_eq!((use_it.checks[0].failed, use_it.failed, use_it.errors["check"]), (1, 1, 1));
@@ -162,6 +157,25 @@ fn a_step_that_fails_ends_the_pass() {
         assert_eq!((flows[0].begun, flows[0].completed), (2, 0));
         assert_eq!(flows[0].steps[0].errors[failure.name()], 1);
     }
+}
+
+#[test]
+fn a_pass_begins_when_it_is_due_and_only_its_first_step_is_timed_from_then() {
+    let mut play = play(Scenario { passes: None, arrives: true, ..scenario(login()) });
+    let targets = TargetTable::new(&play.scenario.endpoints);
+    play.users.start(&targets, 10);
+    for (due_ns, body) in [(5, r#"{"token":"abc"}"#), (20, "{}"), (30, r#"{"token":"abc"}"#)] {
+        assert_eq!(play.users.next(0, 40), Next::Arrive, "{due_ns}");
+        play.users.arrived(0, due_ns);
+        assert_eq!(play.users.next(0, 40), Next::SendDue(due_ns));
+        play.answer(0, "200 OK", body);
+        if body != "{}" {
+            assert_eq!(play.users.next(0, 40), Next::Send, "the second step follows");
+            play.answer(0, "200 OK", "");
+        }
+    }
+    let flows = play.flows();
+    assert_eq!((flows[0].begun, flows[0].completed), (2, 1), "the first was due in the warm-up");
 }
 
 #[test]
@@ -256,8 +270,7 @@ fn flows_are_taken_by_weight_within_sampling_error() {
         name: number.to_string(),
         weight,
         steps: number..number + 1,
-        role: None,
-        rate: None,
+        ..Flow::default()
     };
     let flows = vec![flow(0, 1), flow(1, 0), flow(2, 3)];
     let mut play = play(Scenario { flows, passes: None, ..scenario(steps) });

@@ -1,0 +1,87 @@
+//! `[setup]` and `[teardown]` of a scenario: one user makes their steps once, before and after all others.
+//! Their requests are in no figure.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use load::requests::{Http1, Pace, Requests, Web, drive_requests};
+use load::scenario::{Captured, Clock, Flow, FlowSummary, Tallies, Users};
+
+use super::file::Round;
+
+/// How the steps ended.
+pub(super) enum Ended {
+    /// The last one was made: the captures.
+    Completed(Captured),
+    /// Ctrl-C.
+    Interrupted,
+    /// What went wrong.
+    Failed(String),
+}
+
+/// Makes the steps of `flow` within `limit`.
+///
+/// # Errors
+/// The machine does not suffice, or an error of the system.
+pub(super) fn make(
+    flow: &Flow,
+    round: &Round,
+    limit: Duration,
+    (seed, clock, force): (u64, Clock, bool),
+    mut interrupted: impl FnMut(Duration) -> bool,
+) -> Result<Ended> {
+    let scenario = Arc::new(round.scenario.once_through(flow));
+    // Steps before have used rows of the same feeds.
+    scenario.begin();
+    let config = Requests {
+        connections: 1,
+        pace: Pace::Closed,
+        arrivals: Vec::new(),
+        duration: Some(limit),
+        requests: Some(u64::MAX >> 1),
+        warm_up: Duration::ZERO,
+        force,
+        ..round.requests.clone()
+    };
+    let tallies = Tallies::new(&scenario, 1, false);
+    let (own, all) = (Arc::clone(&scenario), tallies.clone());
+    let script = move |part| Users::new(Arc::clone(&own), part, all.clone(), seed, clock);
+    let compress_above = scenario.compress_above;
+    let web = move || Web::new().compressing(compress_above);
+    let mut is_interrupted = false;
+    let wait = |time| {
+        is_interrupted |= interrupted(time);
+        is_interrupted
+    };
+    match scenario.has_sockets() {
+        true => drive_requests(&config, web, script, |_| {}, wait)?,
+        false => drive_requests(&config, Http1::new, script, |_| {}, wait)?,
+    };
+    let summary = tallies.summary(&scenario);
+    Ok(match summary.first() {
+        Some(summary) if summary.completed > 0 => Ended::Completed(tallies.captured()),
+        _ if is_interrupted => Ended::Interrupted,
+        summary => Ended::Failed(failure(summary, limit)),
+    })
+}
+
+/// Describes the first step that failed.
+fn failure(summary: Option<&FlowSummary>, limit: Duration) -> String {
+    let steps = summary.map(|summary| summary.steps.as_slice()).unwrap_or_default();
+    let failed = steps.iter().find(|step| step.failed > 0);
+    match failed {
+        Some(step) => {
+            let kinds: Vec<&str> = step.errors.keys().map(String::as_str).collect();
+            let checks = step.checks.iter().filter(|check| check.failed > 0);
+            let checks: Vec<&str> = checks.map(|check| check.name.as_str()).collect();
+            let checks =
+                if checks.is_empty() { String::new() } else { format!(" ({})", checks.join(", ")) };
+            format!("step {:?} failed: {}{checks}", step.name, kinds.join(", "))
+        }
+        None => {
+            let limit = crate::units::format_duration(limit);
+            format!("its steps were not complete after {limit}")
+        }
+    }
+}

@@ -81,6 +81,7 @@ mod scenario_bodies;
 mod scenario_flows;
 mod scenario_lists;
 mod scenario_passes;
+mod scenario_sockets;
 mod scenario_thresholds;
 mod scenarios;
 mod screen;

@@ -66,13 +66,13 @@ impl Script for Asker {
         self.kind(user) == Kind::Text
     }
 
-    fn pushed(&mut self, user: u32, push: &Push<'_>, waits: bool, _: u64) -> bool {
+    fn pushed(&mut self, user: u32, _: u8, push: &Push<'_>, waits: bool, _: u64) -> bool {
         let is_it = waits && push.is_text && push.data == self.text(user).as_bytes();
         self.book.strays.fetch_add(u64::from(!is_it), Ordering::Relaxed);
         is_it
     }
 
-    fn socket_ended(&mut self, _: u32, left: SocketEnd) {
+    fn socket_ended(&mut self, _: u32, _: u8, left: SocketEnd) {
         self.book.left.lock().unwrap().push(left);
     }
 

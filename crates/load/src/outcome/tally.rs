@@ -40,6 +40,9 @@ pub struct SocketSummary {
     pub unread_dropped: u64,
     /// WebSockets that the server closed, by code; 1005 for none.
     pub closed_by: BTreeMap<u16, u64>,
+    /// WebSockets that were held over passes and opened again after they had ended.
+    #[serde(default)]
+    pub reopened: u64,
     /// WebSockets that ended without a close frame.
     pub gone: u64,
     /// WebSockets on which the server violated the protocol, by kind.
@@ -223,6 +226,7 @@ impl SocketSummary {
         self.received += other.received;
         self.unread_dropped += other.unread_dropped;
         self.gone += other.gone;
+        self.reopened += other.reopened;
         for (code, count) in &other.closed_by {
             *self.closed_by.entry(*code).or_default() += count;
         }

@@ -164,6 +164,7 @@ fn write_scenario_sockets(f: &mut Formatter<'_>, sockets: &SocketSummary) -> fmt
     }
     for (count, what) in [
         (sockets.gone, "ended without a close frame"),
+        (sockets.reopened, "held over passes were opened again"),
         (sockets.unread_dropped, "messages dropped because no step waited for them"),
     ] {
         if count > 0 {

@@ -248,6 +248,7 @@ impl Shape {
         let of = |flow: &Flow| flow.users.end - flow.users.start;
         let own = scenario.flows.iter().map(of).fold(0, u64::saturating_add);
         Requests {
+            sockets: scenario.sockets().max(1),
             connections: users.unwrap_or(shared.saturating_add(own)).max(1),
             pace,
             arrivals,
@@ -350,7 +351,8 @@ fn scenario(
         steps: Vec::new(),
         captures: Vec::new(),
         least: RefCell::default(),
-        socket: None,
+        sockets: Vec::new(),
+        socket_names: Vec::new(),
         timeout: top.parsed("timeout", units::positive_duration)?.unwrap_or(TIMEOUT),
     };
     let setup = top.table("setup", &FIXTURE)?;

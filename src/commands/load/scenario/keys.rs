@@ -306,6 +306,18 @@ pub(super) const STEP: Section = Section {
         key("bearer", "template", "", "token for `Authorization: Bearer`"),
         key("connect", "template", "", "opens a WebSocket: a path, ws:// or wss:// URL"),
         key("protocols", "texts", "", "with connect: subprotocols to offer"),
+        key(
+            "hold",
+            "bool",
+            "false",
+            "with connect, cable: the socket stays open over passes, and the step is skipped until it has ended",
+        ),
+        key(
+            "socket",
+            "text",
+            "",
+            "name of the socket of this step, at most 16; without it the one without a name",
+        ),
         key("cable", "template", "", "opens an Action Cable connection and waits for the welcome"),
         key("send", "template", "", "sends a message on the socket"),
         key("binary", "bool", "false", "with send: a binary message"),

@@ -39,8 +39,10 @@ pub(super) struct Reader<'a> {
     pub(super) captures: Vec<String>,
     /// The number of values that steps use of captured lists, by slot.
     pub(super) least: RefCell<BTreeMap<usize, usize>>,
-    /// The socket of the current flow.
-    pub(super) socket: Option<Socket>,
+    /// The sockets of the current flow, by slot.
+    pub(super) sockets: Vec<Option<Socket>>,
+    /// The names of all sockets by slot; the one without a name is empty.
+    pub(super) socket_names: Vec<String>,
 }
 
 impl Reader<'_> {
@@ -105,7 +107,7 @@ impl Reader<'_> {
     /// Reads the steps of a flow.
     fn steps(&mut self, table: &Table<'_>) -> Result<Range<usize>> {
         let first = self.steps.len();
-        self.socket = None;
+        self.sockets.clear();
         for step in &table.tables("steps", &STEP)? {
             if self.steps.len() >= STEPS_MAX {
                 return Err(table.doc.wrong(step.at, format!("more than {STEPS_MAX} steps")));
@@ -121,6 +123,7 @@ impl Reader<'_> {
             "url" => self.request(table)?,
             action_key => self.socket_step(table, action_key)?,
         };
+        let held = self.is_held(table, &step.action)?;
         let receive = self.receive(table)?;
         let sends = matches!(
             step.action,
@@ -149,7 +152,8 @@ impl Reader<'_> {
                 _ => None,
             }),
             repeat: repeat.unwrap_or(1),
-            once: table.boolean("once")?.unwrap_or(false),
+            holds: held,
+            once: held || table.boolean("once")?.unwrap_or(false),
             when: self.condition(table)?,
             items: self.items(table)?,
             continues: on_failure(table)?.unwrap_or(self.continues),

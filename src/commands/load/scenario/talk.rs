@@ -2,7 +2,9 @@
 //! groups.
 
 use anyhow::Result;
-use load::scenario::{Action, Expected, Match, Receive, Source, Step, Template, TemplateContext};
+use load::scenario::{
+    Action, Expected, Match, Receive, SOCKETS_MAX, Source, Step, Template, TemplateContext,
+};
 
 use super::bodies::{BODY_KEYS, each_text, escaped};
 use super::hosts;
@@ -125,11 +127,11 @@ impl Reader<'_> {
                 }
             }
         };
-        let endpoint = match action {
-            Action::Meet | Action::Stay => 0,
-            _ => self.socket(table)?.endpoint,
-        };
-        Ok(Step { body, ..self.blank(table, endpoint, action, name)? })
+        if matches!(action, Action::Meet | Action::Stay) {
+            return Ok(Step { body, ..self.blank(table, 0, action, name)? });
+        }
+        let (endpoint, socket) = (self.socket(table)?.endpoint, self.slot(table)?);
+        Ok(Step { body, socket, ..self.blank(table, endpoint, action, name)? })
     }
 
     /// Reads a handshake, which has the headers of a GET.
@@ -149,7 +151,12 @@ impl Reader<'_> {
         let endpoint = self.hosts.for_sockets(endpoint);
         let endpoint = endpoint.map_err(|error| table.doc.wrong(url.at, error))?;
         let is_cable = action_key == "cable";
-        self.socket = Some(Socket { endpoint, is_cable, subscribed: None });
+        let socket = self.slot(table)?;
+        let at = usize::from(socket) - 1;
+        self.sockets.resize(self.sockets.len().max(at + 1), None);
+        if let Some(open) = self.sockets.get_mut(at) {
+            *open = Some(Socket { endpoint, is_cable, subscribed: None });
+        }
         let action = if is_cable { Action::ConnectCable } else { Action::Connect };
         let basic = table.text("basic")?;
         let basic = basic
@@ -174,7 +181,34 @@ impl Reader<'_> {
         }
         let target = Located { text: target, at: url.at };
         let target = self.template(table, &target, TemplateContext::Target)?;
-        Ok(Step { target, headers, basic, ..self.blank(table, endpoint, action, name)? })
+        Ok(Step { target, headers, basic, socket, ..self.blank(table, endpoint, action, name)? })
+    }
+
+    /// Returns the number of the step's socket, from 1; a new name gets the next one.
+    fn slot(&mut self, table: &Table<'_>) -> Result<u8> {
+        let name = table.text("socket")?.map(|located| located.text).unwrap_or_default();
+        let known = self.socket_names.iter().position(|known| *known == name);
+        let at = known.unwrap_or(self.socket_names.len());
+        let slot = u8::try_from(at + 1).ok().filter(|slot| *slot <= SOCKETS_MAX);
+        let Some(slot) = slot else {
+            return Err(table.doc.wrong(table.at, format!("more than {SOCKETS_MAX} sockets")));
+        };
+        if known.is_none() {
+            self.socket_names.push(name);
+        }
+        Ok(slot)
+    }
+
+    /// Reads `hold`: whether the socket of a step stays open over passes.
+    pub(super) fn is_held(&self, table: &Table<'_>, action: &Action) -> Result<bool> {
+        let opens = matches!(action, Action::Connect | Action::ConnectCable);
+        if table.has("hold") && !opens {
+            return Err(table.doc.wrong(table.at, "hold needs connect or cable"));
+        }
+        if table.has("socket") && matches!(action, Action::Request | Action::Meet | Action::Stay) {
+            return Err(table.doc.wrong(table.at, "socket needs a step on a WebSocket"));
+        }
+        Ok(table.boolean("hold")?.unwrap_or(false))
     }
 
     /// Returns a step with this action and nothing else.
@@ -219,15 +253,20 @@ impl Reader<'_> {
     }
 
     fn socket(&mut self, table: &Table<'_>) -> Result<&mut Socket> {
-        let what = "no socket: expected an earlier step with connect or cable";
+        let name = table.text("socket")?.map(|located| format!(" {:?}", located.text));
+        let name = name.unwrap_or_default();
+        let what = format!("no socket{name}: expected an earlier step with connect or cable");
         let missing = || table.doc.wrong(table.at, what);
-        self.socket.as_mut().ok_or_else(missing)
+        let at = usize::from(self.slot(table)?) - 1;
+        self.sockets.get_mut(at).and_then(Option::as_mut).ok_or_else(missing)
     }
 
     fn cable(&mut self, table: &Table<'_>) -> Result<&mut Socket> {
         let what = "no Action Cable connection: expected an earlier step with cable";
         let missing = || table.doc.wrong(table.at, what);
-        self.socket.as_mut().filter(|socket| socket.is_cable).ok_or_else(missing)
+        let at = usize::from(self.slot(table)?) - 1;
+        let socket = self.sockets.get_mut(at).and_then(Option::as_mut);
+        socket.filter(|socket| socket.is_cable).ok_or_else(missing)
     }
 
     /// Returns the channel given by the key, or else that of the last subscription.

@@ -14,6 +14,8 @@ pub struct Requests {
     pub endpoints: Vec<Endpoint>,
     /// Users, each with at most one connection at a time.
     pub connections: u64,
+    /// WebSockets of each user beside its HTTP connection, if the driver has them.
+    pub sockets: u8,
     /// When they send.
     pub pace: Pace,
     /// Users whose passes begin at a rate; within a pass they send as with [`Pace::Closed`].
@@ -91,6 +93,7 @@ impl Requests {
         Requests {
             endpoints,
             connections,
+            sockets: 1,
             pace: Pace::Closed,
             arrivals: Vec::new(),
             duration: Some(Duration::from_secs(10)),

@@ -97,8 +97,9 @@ impl Run {
         let machine = capacity::Machine::read();
         let nofile = capacity::raise_nofile().unwrap_or_else(|_| capacity::nofile().soft);
         let Requests { connections, endpoints, sources, force, .. } = config;
-        // With pushes a user may have an HTTP connection and a WebSocket.
-        let most = connections.saturating_mul(if D::PUSHES { 2 } else { 1 });
+        // With pushes a user may have an HTTP connection and WebSockets.
+        let each = if D::PUSHES { 1 + u64::from(config.sockets) } else { 1 };
+        let most = connections.saturating_mul(each);
         let (plan, _) = fit(most, endpoints, sources, *force, &machine, nofile)?;
         let plan = workers(plan, *connections, most, machine.cores);
         let ports = machine.ports.usable();

@@ -364,7 +364,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
             return;
         } else if more {
             self.unasked(core, user);
-        } else if !whole.keep || self.config.new_connections && !(D::PUSHES && one.on_socket) {
+        } else if !whole.keep || self.config.new_connections && !(D::PUSHES && one.on_socket()) {
             self.close_idle(core, user);
         }
         let at = self.users.get(user as usize).map(|one| one.activity);
@@ -600,8 +600,8 @@ impl<D: Driver, S: Script> Requester<D, S> {
         let Some(one) = self.users.get_mut(user as usize) else {
             return invariant::broken("each user number is in the table of users");
         };
-        if D::PUSHES && one.on_socket && opened {
-            self.script.socket_ended(user, SocketEnd::Lost);
+        if D::PUSHES && one.on_socket() && opened {
+            self.script.socket_ended(user, one.slot, SocketEnd::Lost);
         }
         (one.conn, one.opened) = (None, false);
         if !opened {

@@ -1,5 +1,5 @@
-//! Connections with pushed messages: a user has one HTTP connection and one WebSocket, one of which is
-//! active at a time. Nothing of this is compiled for drivers without [`Driver::PUSHES`].
+//! Connections with pushed messages: a user has one HTTP connection (slot 0) and WebSockets, one of which
+//! is active at a time. Nothing of this is compiled for drivers without [`Driver::PUSHES`].
 
 use engine::invariant;
 use engine::{Closed, ConnId, Core, Sys};
@@ -25,7 +25,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
             invariant::broken("each user number is in the table of users");
             return false;
         };
-        one.activate(kind != Kind::Plain);
+        one.activate(if kind == Kind::Plain { 0 } else { self.script.socket(user).max(1) });
         if let Some(flight) = one.flights.back_mut() {
             (flight.kind, flight.awaits) = (kind, awaits || kind == Kind::Await);
         }
@@ -80,15 +80,15 @@ impl<D: Driver, S: Script> Requester<D, S> {
         }
     }
 
-    /// The user of a connection, and whether it is the inactive one.
-    fn owner<Y: Sys>(&self, core: &Core<Y, Self>, id: ConnId) -> Option<(u32, bool)> {
+    /// The user of a connection, and its slot.
+    fn owner<Y: Sys>(&self, core: &Core<Y, Self>, id: ConnId) -> Option<(u32, u8)> {
         let user = core.user(id)?.user;
         let one = self.users.get(user as usize)?;
-        let inactive = || one.inactive.as_ref().is_some_and(|inactive| inactive.conn == Some(id));
-        match one.conn == Some(id) {
-            true => Some((user, false)),
-            false => inactive().then_some((user, true)),
+        if one.conn == Some(id) {
+            return Some((user, one.slot));
         }
+        let inactive = one.inactive.iter().find(|inactive| inactive.conn == Some(id))?;
+        Some((user, inactive.slot))
     }
 
     pub(crate) fn on_pushing_data<Y: Sys>(
@@ -100,19 +100,20 @@ impl<D: Driver, S: Script> Requester<D, S> {
         let now_ns = core.clock_ns();
         let mut rest = data;
         while !rest.is_empty() {
-            let Some((user, is_inactive)) = self.owner(core, id) else { return };
+            let Some((user, slot)) = self.owner(core, id) else { return };
             let Some(one) = self.users.get_mut(user as usize) else {
                 return invariant::broken("each user number is in the table of users");
             };
+            let is_inactive = one.slot != slot;
             if one.tunnel.is_some() && !one.opened && !is_inactive {
                 return self.tunnel_received(core, user, id, rest);
             }
-            let on_socket = one.on_socket != is_inactive;
+            let on_socket = slot > 0;
             let sent = one.flights.front().is_some_and(|flight| flight.times.sent_ns > 0);
             let waits = !is_inactive && sent;
             if !on_socket && !waits {
                 self.metrics.counts.unasked.add(1);
-                return self.drop_connection(core, user, is_inactive, false);
+                return self.drop_connection(core, user, slot, false);
             }
             if waits
                 && let Some(flight) = one.flights.front_mut()
@@ -121,10 +122,8 @@ impl<D: Driver, S: Script> Requester<D, S> {
             {
                 flight.times.first_ns = now_ns;
             }
-            let state = match (is_inactive, &mut one.inactive) {
-                (true, Some(inactive)) => &mut inactive.state,
-                _ => &mut one.state,
-            };
+            let inactive = one.inactive.iter_mut().find(|one| is_inactive && one.slot == slot);
+            let state = inactive.map_or(&mut one.state, |inactive| &mut inactive.state);
             let received = self.driver.receive(state, rest, &mut one.awaited);
             let reply = self.driver.reply();
             if !reply.is_empty() {
@@ -134,7 +133,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
                 Received::More => return,
                 Received::Pushed(used) => {
                     rest = rest.get(used..).unwrap_or_default();
-                    self.pushed(core, user, waits, now_ns);
+                    self.pushed(core, user, slot, waits, now_ns);
                 }
                 Received::Complete(whole) => {
                     rest = rest.get(whole.used..).unwrap_or_default();
@@ -142,19 +141,19 @@ impl<D: Driver, S: Script> Requester<D, S> {
                         let more = !on_socket && !rest.is_empty();
                         self.complete(core, user, whole, more, now_ns);
                     } else if !whole.keep {
-                        return self.drop_connection(core, user, is_inactive, true);
+                        return self.drop_connection(core, user, slot, true);
                     }
                 }
                 Received::Closing(code) => {
-                    self.script.socket_ended(user, SocketEnd::Closed(code));
-                    self.drop_connection(core, user, is_inactive, true);
+                    self.script.socket_ended(user, slot, SocketEnd::Closed(code));
+                    self.drop_connection(core, user, slot, true);
                     return self.fail_waiting(core, user, is_inactive, Failure::Closed, now_ns);
                 }
                 Received::Failed(failure) => {
                     if on_socket {
-                        self.script.socket_ended(user, SocketEnd::Failed(failure));
+                        self.script.socket_ended(user, slot, SocketEnd::Failed(failure));
                     }
-                    self.drop_connection(core, user, is_inactive, on_socket);
+                    self.drop_connection(core, user, slot, on_socket);
                     return self.fail_waiting(core, user, is_inactive, failure, now_ns);
                 }
             }
@@ -177,13 +176,20 @@ impl<D: Driver, S: Script> Requester<D, S> {
     }
 
     /// Passes a pushed message to the script.
-    fn pushed<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32, waits: bool, now_ns: u64) {
+    fn pushed<Y: Sys>(
+        &mut self,
+        core: &mut Core<Y, Self>,
+        user: u32,
+        slot: u8,
+        waits: bool,
+        now_ns: u64,
+    ) {
         let Some(one) = self.users.get_mut(user as usize) else {
             return invariant::broken("each user number is in the table of users");
         };
         let waits = waits && one.flights.front().is_some_and(|flight| flight.awaits);
         let push = self.driver.message();
-        if !self.script.pushed(user, &push, waits, now_ns) || !waits {
+        if !self.script.pushed(user, slot, &push, waits, now_ns) || !waits {
             return;
         }
         one.awaited.body(push.data);
@@ -197,15 +203,18 @@ impl<D: Driver, S: Script> Requester<D, S> {
         &mut self,
         core: &mut Core<Y, Self>,
         user: u32,
-        is_inactive: bool,
+        slot: u8,
         gracefully: bool,
     ) {
         let Some(one) = self.users.get_mut(user as usize) else {
             return invariant::broken("each user number is in the table of users");
         };
-        let (conn, opened) = match (is_inactive, &mut one.inactive) {
-            (true, Some(inactive)) => (&mut inactive.conn, &mut inactive.opened),
-            _ => (&mut one.conn, &mut one.opened),
+        let (conn, opened) = if one.slot == slot {
+            (&mut one.conn, &mut one.opened)
+        } else if let Some(inactive) = one.inactive(slot) {
+            (&mut inactive.conn, &mut inactive.opened)
+        } else {
+            return;
         };
         let gracefully = gracefully && std::mem::take(opened);
         *opened = false;
@@ -227,37 +236,40 @@ impl<D: Driver, S: Script> Requester<D, S> {
                 core.write(id, bytes);
             }
         }
-        self.drop_connection(core, user, false, true);
+        let slot = one.slot;
+        self.drop_connection(core, user, slot, true);
     }
 
-    /// Closes the inactive connection.
+    /// Closes the inactive connections.
     pub(crate) fn close_inactive<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32) {
         let Some(one) = self.users.get_mut(user as usize) else {
             return invariant::broken("each user number is in the table of users");
         };
-        let Some(inactive) = &mut one.inactive else { return };
-        if let Some(id) = inactive.conn.filter(|_| inactive.opened) {
+        for mut inactive in std::mem::take(&mut one.inactive) {
+            let Some(id) = inactive.conn else { continue };
+            if !inactive.opened {
+                core.abort(id);
+                continue;
+            }
             let bytes = self.driver.close(&mut inactive.state);
             if !bytes.is_empty() {
                 core.write(id, bytes);
             }
+            core.end_after(id, Closed::ByUs);
         }
-        self.drop_connection(core, user, true, true);
     }
 
     /// Handles the end of an inactive connection.
     pub(crate) fn on_inactive_closed<Y: Sys>(&mut self, core: &mut Core<Y, Self>, id: ConnId) {
-        let Some((user, true)) = self.owner(core, id) else { return };
+        let Some((user, slot)) = self.owner(core, id) else { return };
         let Some(one) = self.users.get_mut(user as usize) else {
             return invariant::broken("each user number is in the table of users");
         };
-        let is_socket = !one.on_socket;
-        if let Some(inactive) = &mut one.inactive {
-            (inactive.conn, inactive.opened) = (None, false);
-        }
+        let Some(inactive) = one.inactive(slot) else { return };
+        (inactive.conn, inactive.opened) = (None, false);
         self.metrics.counts.closed_idle.add(1);
-        if is_socket {
-            self.script.socket_ended(user, SocketEnd::Lost);
+        if slot > 0 {
+            self.script.socket_ended(user, slot, SocketEnd::Lost);
         }
     }
 }

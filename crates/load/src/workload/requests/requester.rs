@@ -19,7 +19,7 @@ use crate::workload::requests::arrivals::Lane;
 use crate::workload::requests::config::Requests;
 use crate::workload::requests::route::ConnectRoute;
 use crate::workload::requests::schedule::{NextSend, Schedule};
-use crate::workload::requests::script::{Part, Script, SocketEnd, Step};
+use crate::workload::requests::script::{Part, Script, Step};
 use crate::workload::requests::user::{Activity, Socket, User};
 
 /// Users started, and due requests sent, per turn.
@@ -242,7 +242,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         }
         self.parked.push(user);
         if D::PUSHES {
-            self.script.socket_ended(user, SocketEnd::Parked);
+            self.script.parked(user);
         }
         self.close_idle(core, user);
         if D::PUSHES {
@@ -278,7 +278,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
             return invariant::broken("each user number is in the table of users");
         };
         if one.flights.is_empty() {
-            if D::PUSHES && one.on_socket {
+            if D::PUSHES && one.on_socket() {
                 return self.close_active(core, user);
             }
             one.opened = false;

@@ -97,9 +97,14 @@ pub trait Script: Send + 'static {
 
     // Only for drivers with `PUSHES`:
 
-    /// The kind of the next request. All but [`Kind::Plain`] use the user's WebSocket.
+    /// The kind of the next request. All but [`Kind::Plain`] use a WebSocket of the user.
     fn kind(&self, _user: u32) -> Kind {
         Kind::Plain
+    }
+
+    /// The WebSocket of the next request, from 1.
+    fn socket(&self, _user: u32) -> u8 {
+        1
     }
 
     /// Whether a sent message is answered by one that [`Script::pushed`] accepts.
@@ -112,8 +117,15 @@ pub trait Script: Send + 'static {
         None
     }
 
-    /// Takes a pushed message. If the user `waits` for one: returns whether it is this one.
-    fn pushed(&mut self, _user: u32, _push: &Push<'_>, _waits: bool, _now_ns: u64) -> bool {
+    /// Takes a message pushed on a WebSocket. If the user `waits` for one: returns whether it is this one.
+    fn pushed(
+        &mut self,
+        _user: u32,
+        _socket: u8,
+        _push: &Push<'_>,
+        _waits: bool,
+        _now_ns: u64,
+    ) -> bool {
         false
     }
 
@@ -122,8 +134,11 @@ pub trait Script: Send + 'static {
         None
     }
 
-    /// Called when the user's WebSocket ends other than by its steps.
-    fn socket_ended(&mut self, _user: u32, _end: SocketEnd) {}
+    /// Called when a WebSocket of the user ends other than by its steps.
+    fn socket_ended(&mut self, _user: u32, _socket: u8, _end: SocketEnd) {}
+
+    /// Called when all connections of the user are closed, as it is parked.
+    fn parked(&mut self, _user: u32) {}
 
     /// Whether a user that is done keeps its connections, as messages are still expected.
     fn stays(&mut self, _user: u32, _now_ns: u64) -> bool {
@@ -145,8 +160,6 @@ pub enum SocketEnd {
     Lost,
     /// The server violated the protocol.
     Failed(Failure),
-    /// We closed it, as its user was parked.
-    Parked,
 }
 
 /// Each user repeats one request. It allocates nothing.

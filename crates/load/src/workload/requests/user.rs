@@ -76,14 +76,15 @@ pub(crate) struct User<C> {
     pub(crate) refused: Option<Failure>,
     /// The request that follows a redirect.
     pub(crate) redirect: Option<Box<Request>>,
-    /// The active connection is its WebSocket.
-    pub(crate) on_socket: bool,
-    /// The other connection.
-    pub(crate) inactive: Option<Box<InactiveConnection<C>>>,
+    /// The active connection: 0 is that of HTTP, others are WebSockets.
+    pub(crate) slot: u8,
+    /// The other connections.
+    pub(crate) inactive: Vec<InactiveConnection<C>>,
 }
 
-/// The inactive connection of a user.
+/// A connection of a user that is not the active one.
 pub(crate) struct InactiveConnection<C> {
+    pub(crate) slot: u8,
     pub(crate) conn: Option<ConnId>,
     pub(crate) opened: bool,
     pub(crate) endpoint: u8,
@@ -109,23 +110,42 @@ impl<C: Default> User<C> {
             state: C::default(),
             refused: None,
             redirect: None,
-            on_socket: false,
-            inactive: None,
+            slot: 0,
+            inactive: Vec::new(),
         }
     }
 
-    /// Makes the WebSocket or the HTTP connection the active one.
-    pub(crate) fn activate(&mut self, on_socket: bool) {
-        if self.on_socket == on_socket {
+    /// Makes a WebSocket or the HTTP connection the active one.
+    pub(crate) fn activate(&mut self, slot: u8) {
+        if self.slot == slot {
             return;
         }
-        self.on_socket = on_socket;
-        let none =
-            || InactiveConnection { conn: None, opened: false, endpoint: 0, state: C::default() };
-        let inactive = self.inactive.get_or_insert_with(|| Box::new(none()));
-        std::mem::swap(&mut self.conn, &mut inactive.conn);
-        std::mem::swap(&mut self.opened, &mut inactive.opened);
-        std::mem::swap(&mut self.endpoint, &mut inactive.endpoint);
-        std::mem::swap(&mut self.state, &mut inactive.state);
+        let before = InactiveConnection {
+            slot: self.slot,
+            conn: self.conn.take(),
+            opened: std::mem::take(&mut self.opened),
+            endpoint: self.endpoint,
+            state: std::mem::take(&mut self.state),
+        };
+        self.slot = slot;
+        let Some(next) = self.inactive.iter_mut().find(|one| one.slot == slot) else {
+            self.endpoint = 0;
+            // A user has few connections.
+            self.inactive.reserve_exact(1);
+            return self.inactive.push(before);
+        };
+        let next = std::mem::replace(next, before);
+        (self.conn, self.opened) = (next.conn, next.opened);
+        (self.endpoint, self.state) = (next.endpoint, next.state);
+    }
+
+    /// Whether the active connection is a WebSocket.
+    pub(crate) fn on_socket(&self) -> bool {
+        self.slot > 0
+    }
+
+    /// The connection of a slot, unless it is the active one.
+    pub(crate) fn inactive(&mut self, slot: u8) -> Option<&mut InactiveConnection<C>> {
+        self.inactive.iter_mut().find(|one| one.slot == slot && self.slot != slot)
     }
 }

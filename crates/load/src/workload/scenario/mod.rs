@@ -39,6 +39,8 @@ pub use self::users::{Clock, Users};
 pub use crate::outcome::groups::GroupSummary;
 pub use crate::outcome::tally::{CheckSummary, FlowSummary, SocketSummary, StepSummary, Tallies};
 
+/// The most WebSockets of a user.
+pub const SOCKETS_MAX: u8 = 16;
 /// The most steps of a scenario in all flows, as each has its own histograms.
 pub const STEPS_MAX: usize = 64;
 
@@ -94,6 +96,12 @@ impl Scenario {
     /// Whether steps may be skipped.
     fn has_conditions(&self) -> bool {
         self.steps.iter().any(|step| step.when.is_some() || step.items.is_some())
+    }
+
+    /// The WebSockets of a user.
+    #[must_use]
+    pub fn sockets(&self) -> u8 {
+        self.steps.iter().map(|step| step.socket).max().unwrap_or(0)
     }
 
     /// One pass through a flow by one user, whose captures are then in [`Tallies::captured`].
@@ -180,6 +188,8 @@ pub struct Step {
     pub headers: Vec<(String, Template)>,
     /// The action.
     pub action: Action,
+    /// Its WebSocket, from 1 to [`SOCKETS_MAX`]; 0 for none.
+    pub socket: u8,
     /// The body of the request, or the message.
     pub body: Option<Template>,
     /// A message to await, after sending or alone.
@@ -206,6 +216,8 @@ pub struct Step {
     pub when: Option<Condition>,
     /// It is repeated for each of these.
     pub items: Option<Items>,
+    /// Whether it opens a WebSocket that stays open over passes; then it is also `once`.
+    pub holds: bool,
     /// Whether the pass goes on after it failed.
     pub continues: bool,
 }
@@ -214,10 +226,15 @@ impl Step {
     /// A minimal step; a request is a GET.
     #[must_use]
     pub fn new(name: String, endpoint: u8, action: Action, target: Template) -> Step {
+        let socket = match action {
+            Action::Request | Action::Meet | Action::Stay => 0,
+            _ => 1,
+        };
         Step {
             name,
             tags: BTreeMap::new(),
             endpoint,
+            socket,
             method: "GET".to_owned(),
             target,
             headers: Vec::new(),
@@ -235,6 +252,7 @@ impl Step {
             once: false,
             when: None,
             items: None,
+            holds: false,
             continues: false,
         }
     }

@@ -1,8 +1,10 @@
 //! WebSockets of [`Users`]: pushed messages, steps that wait for the group, and message rates.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
+use crate::workload::scenario::Step;
 use crate::workload::scenario::speak::Action;
 use crate::workload::scenario::users::Users;
 use engine::invariant;
@@ -207,7 +209,14 @@ impl Users {
     }
 
     /// Handles a pushed message. Returns true if the user waits for it.
-    pub(crate) fn on_push(&mut self, at: u32, push: &Push<'_>, waits: bool, now_ns: u64) -> bool {
+    pub(crate) fn on_push(
+        &mut self,
+        at: u32,
+        socket: u8,
+        push: &Push<'_>,
+        waits: bool,
+        now_ns: u64,
+    ) -> bool {
         self.tally.sockets.received += 1;
         if let Some(members) = &mut self.members {
             members.receipt(at, push.data, now_ns);
@@ -219,19 +228,25 @@ impl Users {
         };
         let keeps = self.scenario.flows.get(user.flow).is_some_and(|flow| {
             let steps = self.scenario.steps.get(flow.steps.clone()).unwrap_or_default();
-            steps.iter().any(|step| matches!(step.action, Action::Receive))
+            let awaits = |step: &Step| matches!(step.action, Action::Receive);
+            steps.iter().any(|step| awaits(step) && step.socket == socket)
         });
         let step = user.step.and_then(|step| self.scenario.steps.get(step));
+        let step = step.filter(|step| step.socket == socket);
         let receive = step.and_then(|step| step.receive.as_ref()).filter(|_| waits);
         // Messages in the inbox come first.
         let alone = step.is_some_and(|step| matches!(step.action, Action::Receive));
-        let in_turn = !alone || user.inbox.is_empty();
+        let in_turn = !alone || user.inbox(socket).is_none_or(Inbox::is_empty);
         if let Some(receive) = receive.filter(|_| in_turn) {
             let values = user.values(&self.scenario, number);
             return receive.is(push.data, &values, &mut self.scratch);
         }
         let Some(user) = self.users.get_mut(at as usize).filter(|_| keeps) else { return false };
-        self.tally.sockets.unread_dropped += user.inbox.push(push.data);
+        let Some(inbox) = user.inbox_mut(socket) else {
+            invariant::broken("each socket has an inbox");
+            return false;
+        };
+        self.tally.sockets.unread_dropped += inbox.push(push.data);
         false
     }
 
@@ -239,9 +254,10 @@ impl Users {
     pub(crate) fn take_matching(&mut self, at: u32) -> Option<Vec<u8>> {
         let number = self.part.number(at);
         loop {
-            let message = self.users.get_mut(at as usize)?.inbox.pop()?;
-            let user = self.users.get(at as usize)?;
+            let user = self.users.get_mut(at as usize)?;
             let step = self.scenario.steps.get(user.step?)?;
+            let message = user.inbox_mut(step.socket)?.pop()?;
+            let user = self.users.get(at as usize)?;
             let values = user.values(&self.scenario, number);
             let receive = step.receive.as_ref()?;
             if receive.is(&message, &values, &mut self.scratch) {
@@ -251,22 +267,52 @@ impl Users {
     }
 
     /// Handles the end of a WebSocket: steps that set it up are repeated.
-    pub(crate) fn on_socket_end(&mut self, at: u32, left: SocketEnd) {
+    pub(crate) fn on_socket_end(&mut self, at: u32, socket: u8, left: SocketEnd) {
         let sockets = &mut self.tally.sockets;
         match left {
             SocketEnd::Closed(code) => *sockets.closed_by.entry(code).or_default() += 1,
             SocketEnd::Lost => sockets.gone += 1,
-            SocketEnd::Parked => {}
             SocketEnd::Failed(failure) => {
                 *sockets.broken.entry(failure.name().to_owned()).or_default() += 1
             }
         }
+        self.repeat_setup_of(at, |step| step.socket == socket);
+    }
+
+    /// Repeats the steps that set up these sockets although they are `once`.
+    pub(crate) fn repeat_setup_of(&mut self, at: u32, of: impl Fn(&Step) -> bool) {
         let Some(user) = self.users.get_mut(at as usize) else {
             return invariant::broken("a user is created before its first step");
         };
         let steps = self.scenario.steps.iter().enumerate();
-        for (number, _) in steps.filter(|(_, step)| step.action.is_of_the_socket()) {
+        for (number, _) in steps.filter(|(_, step)| step.action.is_of_the_socket() && of(step)) {
             user.done_once &= !1_u64.checked_shl(number as u32).unwrap_or(0);
+        }
+    }
+
+    /// Notes that a step opened a socket that is held over passes, or closed a socket.
+    pub(crate) fn note_socket(&mut self, at: u32, number: usize, is_warm_up: bool) {
+        let scenario = Arc::clone(&self.scenario);
+        let Some(step) = scenario.steps.get(number) else { return };
+        let closes = matches!(step.action, Action::Close);
+        // One that is only `once` stays closed.
+        let is_held =
+            || scenario.steps.iter().any(|other| other.holds && other.socket == step.socket);
+        if closes && is_held() {
+            self.repeat_setup_of(at, |other| other.socket == step.socket);
+        }
+        let Some(user) = self.users.get_mut(at as usize) else {
+            return invariant::broken("a user is created before its first step");
+        };
+        let bit = 1_u32.checked_shl(step.socket.into()).unwrap_or(0);
+        if closes {
+            user.opened &= !bit;
+        } else if step.holds {
+            self.tally.sockets.reopened += u64::from(user.opened & bit > 0 && !is_warm_up);
+            user.opened |= bit;
+            let others = scenario.steps.iter().enumerate();
+            let others = others.filter(|(_, other)| other.holds && other.socket == step.socket);
+            others.for_each(|(number, _)| user.do_once(number));
         }
     }
 

@@ -51,7 +51,10 @@ pub(crate) struct User {
     pub(crate) has_sent: bool,
     /// Whether it stayed until the end of its group.
     pub(crate) is_done: bool,
-    pub(crate) inbox: Inbox,
+    /// Messages by WebSocket.
+    inboxes: Box<[Inbox]>,
+    /// Held WebSockets that were opened and not closed by a step, as a bit set.
+    pub(crate) opened: u32,
     /// The stamp of its last message.
     pub(crate) stamp: Publication,
     /// When its next message is due, with a rate.
@@ -92,7 +95,8 @@ impl User {
             items: None,
             has_sent: false,
             is_done: false,
-            inbox: Inbox::default(),
+            inboxes: (0..scenario.sockets()).map(|_| Inbox::default()).collect(),
+            opened: 0,
             stamp: Publication::new(0, u32::MAX, 0),
             due_ns: None,
             arrives: false,
@@ -102,6 +106,15 @@ impl User {
             to: None,
             to_number: 0,
         }
+    }
+
+    /// The messages of a WebSocket.
+    pub(crate) fn inbox(&self, socket: u8) -> Option<&Inbox> {
+        self.inboxes.get(usize::from(socket.saturating_sub(1)))
+    }
+
+    pub(crate) fn inbox_mut(&mut self, socket: u8) -> Option<&mut Inbox> {
+        self.inboxes.get_mut(usize::from(socket.saturating_sub(1)))
     }
 
     /// Marks a `once` step as done.

@@ -306,6 +306,9 @@ impl Users {
         if self.repeats(at, number) {
             return;
         }
+        if self.has_sockets && failure.is_none() {
+            self.note_socket(at, number, answer.is_warm_up);
+        }
         self.leave(at, number, failure.is_none());
     }
 }
@@ -457,16 +460,25 @@ impl Script for Users {
         self.stamp(user, now_ns);
     }
 
-    fn pushed(&mut self, user: u32, push: &Push<'_>, waits: bool, now_ns: u64) -> bool {
-        self.on_push(user, push, waits, now_ns)
+    fn socket(&self, user: u32) -> u8 {
+        let step = self.users.get(user as usize).and_then(|user| user.step);
+        step.and_then(|step| self.scenario.steps.get(step)).map_or(1, |step| step.socket)
+    }
+
+    fn pushed(&mut self, user: u32, socket: u8, push: &Push<'_>, waits: bool, now_ns: u64) -> bool {
+        self.on_push(user, socket, push, waits, now_ns)
     }
 
     fn recall(&mut self, user: u32) -> Option<Vec<u8>> {
         self.take_matching(user)
     }
 
-    fn socket_ended(&mut self, user: u32, left: SocketEnd) {
-        self.on_socket_end(user, left);
+    fn socket_ended(&mut self, user: u32, socket: u8, left: SocketEnd) {
+        self.on_socket_end(user, socket, left);
+    }
+
+    fn parked(&mut self, user: u32) {
+        self.repeat_setup_of(user, |_| true);
     }
 
     fn stays(&mut self, user: u32, now_ns: u64) -> bool {

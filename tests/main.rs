@@ -28,6 +28,7 @@ mod fanout;
 mod floors;
 mod from_curl;
 mod from_har;
+mod from_k6;
 mod harness;
 mod help;
 mod hostile;

@@ -325,6 +325,8 @@ pub(super) enum Command {
     FromCurl(from_curl::Args),
     /// Convert a browser's HAR recording to a scenario
     FromHar(convert::from_har::Args),
+    /// Convert the plain parts of a k6 script to a scenario
+    FromK6(convert::from_k6::Args),
     /// Write a commented example scenario
     Init(InitArgs),
 }

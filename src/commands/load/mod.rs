@@ -47,6 +47,7 @@ pub(crate) fn run(args: &Args, flags: &ArgMatches) -> Result<ExitCode> {
         Some(Command::Compare(args)) => return compare::run(args),
         Some(Command::FromCurl(args)) => return from_curl::run(args),
         Some(Command::FromHar(args)) => return convert::from_har::run(args),
+        Some(Command::FromK6(args)) => return convert::from_k6::run(args),
         Some(Command::Init(args)) => return scenario::init(args),
         None => {}
     }

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use super::url::split;
+
 /// A scenario with one flow.
 #[derive(Default, Debug)]
 pub(super) struct Draft {
@@ -28,6 +30,8 @@ pub(super) struct Step {
     /// In milliseconds.
     pub(super) think_ms: u64,
     pub(super) tags: BTreeMap<String, String>,
+    /// Names and JSONPaths.
+    pub(super) captures: Vec<(String, String)>,
     pub(super) checks: Vec<Check>,
 }
 
@@ -132,6 +136,13 @@ impl Step {
         if self.think_ms > 0 {
             let _ = writeln!(out, "think = \"{}ms\"", self.think_ms);
         }
+        if !self.captures.is_empty() {
+            let captures = self
+                .captures
+                .iter()
+                .map(|(name, path)| format!("{} = {{ json = {} }}", quoted(name), quoted(path)));
+            let _ = writeln!(out, "capture = {{ {} }}", captures.collect::<Vec<_>>().join(", "));
+        }
         for check in &self.checks {
             out.push_str("[[flows.steps.checks]]\n");
             if let Some(name) = &check.name {
@@ -163,6 +174,45 @@ pub(super) fn quoted(text: &str) -> String {
         }
     }
     out + "\""
+}
+
+/// Makes the origin that most steps have the target, and their URLs paths.
+pub(super) fn set_target(draft: &mut Draft) {
+    draft.target = most_used_origin(&draft.steps);
+    let Some(target) = &draft.target else { return };
+    for step in &mut draft.steps {
+        // An origin is followed by a path, a query or nothing.
+        let path = step.url.strip_prefix(target).filter(|path| path.starts_with('/'));
+        if let Some(path) = path {
+            step.url = path.to_owned();
+        }
+    }
+}
+
+/// Gives steps their method and path as names, with a number if it was given before.
+pub(super) fn name_steps(steps: &mut [Step]) {
+    let mut given: BTreeMap<String, usize> = BTreeMap::new();
+    for step in steps {
+        let rest = step.url.split_once("://").map_or(step.url.as_str(), |(_, rest)| rest);
+        let path = rest.split(['?', '#']).next().unwrap_or_default();
+        let path: String = path.chars().take(60).collect();
+        let name = format!("{} {path}", step.method);
+        let count = given.entry(name.clone()).or_default();
+        *count += 1;
+        if !step.name.is_empty() {
+            continue;
+        }
+        step.name = if *count > 1 { format!("{name} ({count})") } else { name };
+    }
+}
+
+/// The origin that most steps have; the first of several.
+fn most_used_origin(steps: &[Step]) -> Option<String> {
+    let origins = steps.iter().filter_map(|step| Some(split(&step.url)?.origin()));
+    let origins: Vec<String> = origins.collect();
+    let count = |origin: &String| origins.iter().filter(|one| *one == origin).count();
+    let most = origins.iter().map(count).max()?;
+    origins.iter().find(|origin| count(origin) == most).cloned()
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! `standfast load from-har FILE`: a browser's recording as a scenario, with the requests as steps in the
 //! order in which they were sent, and the pauses between them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use load::scenario::STEPS_MAX;
 
-use super::draft::{Body, Draft, Step, literal};
+use super::draft::{Body, Draft, Step, literal, name_steps, set_target};
 use super::har::{Entry, PostData};
 use super::url::{Url, decoded, escaped_target, percent_encoded, split, without_fragment};
 use super::{Output, finish, har, read};
@@ -161,16 +161,7 @@ fn convert(entries: &[Entry], args: &Args, shown: &str) -> Result<(Draft, Vec<St
             .comments
             .push(format!("Secrets are read from the environment: {}.", names.join(", ")));
     }
-    draft.target = most_used_origin(&draft.steps);
-    if let Some(target) = draft.target.clone() {
-        for step in &mut draft.steps {
-            // An origin is followed by a path, a query or nothing.
-            let path = step.url.strip_prefix(&target).filter(|path| path.starts_with('/'));
-            if let Some(path) = path {
-                step.url = path.to_owned();
-            }
-        }
-    }
+    set_target(&mut draft);
     draft.top.push(("users", "1".to_owned()));
     draft.top.push(("passes", "1".to_owned()));
     name_steps(&mut draft.steps);
@@ -488,29 +479,6 @@ impl<'a> Converter<'a> {
             last.think_ms = u64::try_from(now_ms - before_ms).unwrap_or(0).min(most_ms);
         }
     }
-}
-
-/// Gives steps their method and path as names, with a number if it was given before.
-fn name_steps(steps: &mut [Step]) {
-    let mut given: BTreeMap<String, usize> = BTreeMap::new();
-    for step in steps {
-        let rest = step.url.split_once("://").map_or(step.url.as_str(), |(_, rest)| rest);
-        let path = rest.split(['?', '#']).next().unwrap_or_default();
-        let path: String = path.chars().take(60).collect();
-        let name = format!("{} {path}", step.method);
-        let count = given.entry(name.clone()).or_default();
-        *count += 1;
-        step.name = if *count > 1 { format!("{name} ({count})") } else { name };
-    }
-}
-
-/// The origin that most steps have; the first of several.
-fn most_used_origin(steps: &[Step]) -> Option<String> {
-    let origins = steps.iter().filter_map(|step| Some(split(&step.url)?.origin()));
-    let origins: Vec<String> = origins.collect();
-    let count = |origin: &String| origins.iter().filter(|one| *one == origin).count();
-    let most = origins.iter().map(count).max()?;
-    origins.iter().find(|origin| count(origin) == most).cloned()
 }
 
 fn is_asset(entry: &Entry, path: &str) -> bool {

@@ -3,7 +3,10 @@
 
 mod draft;
 pub(super) mod from_har;
+pub(super) mod from_k6;
 mod har;
+mod js;
+mod k6_flow;
 mod url;
 
 use std::io::Read;

@@ -311,7 +311,7 @@ file = '{}'
 [[flows]]
 [[flows.steps]]
 url = '/me?user={{{{user}}}}'
-capture = {{ role = {{ json = '$.role' }}, ids = {{ json = '$.ids' }}, none = {{ json = '$.none' }} }}
+capture = {{ role = {{ json = '$.role' }}, ids = {{ json = '$.ids' }}, none = {{ json = '$.none' }}, all = {{ json = '$.ids[*]', take = 'all' }} }}
 [[flows.steps]]
 url = '/admin'
 when = \"{{{{role}}}} == 'admin'\"
@@ -321,6 +321,9 @@ when = '{{{{pass}}}} > 0'
 [[flows.steps]]
 url = '/captured?{{{{url item}}}}'
 for_each = 'ids'
+[[flows.steps]]
+url = '/all?{{{{url item}}}}'
+for_each = 'all'
 [[flows.steps]]
 url = '/never'
 for_each = 'none'
@@ -340,19 +343,27 @@ when = '{{{{role}}}} contains x'
     );
     let (_, document) = run(&text, 0);
     let flow = &document["flows"][0];
-    assert_eq!(requests(flow), [8, 4, 4, 16, 0, 8, 16, 0], "{flow}");
+    assert_eq!(requests(flow), [8, 4, 4, 16, 16, 0, 8, 16, 0], "{flow}");
     assert_eq!((&flow["begun"], &flow["completed"]), (&json!(8), &json!(8)), "{flow}");
     let got = web.got();
     let targets: BTreeSet<&str> =
         got.iter().map(|got| got.target.as_str()).filter(|target| !target.contains("me")).collect();
-    let wanted = ["/admin", "/captured?3", "/captured?a%20b", "/codes?x1", "/codes?x2"];
+    let wanted = [
+        "/admin",
+        "/all?3",
+        "/all?a%20b",
+        "/captured?3",
+        "/captured?a%20b",
+        "/codes?x1",
+        "/codes?x2",
+    ];
     let wanted = wanted.into_iter().chain(["/listed?a", "/second"]);
     assert_eq!(targets, wanted.collect::<BTreeSet<_>>());
     for (from, to, line, said) in [
         ("> 0", "= 0", 17, "no operator"),
         ("'{{pass}} > 0'", "'{{pas}} > 0'", 17, "did you mean {{pass}}"),
-        ("['a', 7]", "[]", 26, "the list is empty"),
-        ("'codes.code'", "'codes.cod'", 30, "did you mean {{codes.code}}"),
+        ("['a', 7]", "[]", 29, "the list is empty"),
+        ("'codes.code'", "'codes.cod'", 33, "did you mean {{codes.code}}"),
         ("for_each = 'ids'", "for_each = 'ids'\nrepeat = 2", 20, "for_each and repeat exclude"),
     ] {
         let file = Scratch::new("when.toml", &text.replacen(from, to, 1));

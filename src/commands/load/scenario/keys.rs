@@ -373,7 +373,7 @@ pub(super) const STEP: Section = Section {
             "for_each",
             "list or text",
             "",
-            "repeats the step for each value of a list, row of `FEED.COLUMN`, or element of a captured JSON array: `{{item}}`; at most 10000",
+            "repeats the step for each value of a list, row of `FEED.COLUMN`, value of a captured list, or element of a captured JSON array: `{{item}}`; at most 10000",
         ),
         key("within", "time", "timeout", "time limit of this step"),
         key("think", "time or range", "the top level's", "think time after this step"),
@@ -476,8 +476,10 @@ pub(super) const ROUND: Section = Section {
 };
 
 /// All sections, in the order of the reference.
-pub(super) const SECTIONS: [&Section; 12] =
-    [&TOP, &CONNECT, &GROUP, &FEED, &FIXTURE, &FLOW, &STEP, &PART, &RECEIVE, &CAPTURE, &CHECK, &ROUND];
+pub(super) const SECTIONS: [&Section; 12] = [
+    &TOP, &CONNECT, &GROUP, &FEED, &FIXTURE, &FLOW, &STEP, &PART, &RECEIVE, &CAPTURE, &CHECK,
+    &ROUND,
+];
 
 /// Returns the reference as Markdown tables.
 pub(super) fn reference() -> String {

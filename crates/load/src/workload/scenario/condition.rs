@@ -134,6 +134,8 @@ pub enum Items {
     Values(Arc<[Box<[u8]>]>),
     /// All rows of a column, at most [`ITEMS_MAX`]: the indices of the feed and of the column.
     Column(usize, usize),
+    /// The values of a captured list, at most [`ITEMS_MAX`].
+    List(usize),
     /// The elements of a JSON array in a capture, at most [`ITEMS_MAX`].
     Capture(usize),
 }

@@ -412,6 +412,7 @@ impl Names {
     pub fn loop_items(&self, name: &str) -> Option<Items> {
         match self.find(name)? {
             Value::Column { feed, column } => Some(Items::Column(feed, column)),
+            Value::Capture(slot) if self.lists.contains(name) => Some(Items::List(slot)),
             Value::Capture(slot) => Some(Items::Capture(slot)),
             _ => None,
         }

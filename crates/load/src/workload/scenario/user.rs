@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::workload::scenario::condition::{ITEMS_MAX, Items, Operands, elements};
 use crate::workload::scenario::cookies::{CookieJar, Site};
+use crate::workload::scenario::list;
 use crate::workload::scenario::render::{Follow, RenderContext, Renderer};
 use crate::workload::scenario::sockets::Inbox;
 use crate::workload::scenario::template::{Values, mixed};
@@ -239,6 +240,10 @@ impl User {
             Items::Column(feed, column) => {
                 scenario.feeds.get(*feed).map(|feed| feed.cell(self.at_item, *column))
             }
+            Items::List(slot) => {
+                let list = self.captures.get(*slot).and_then(Option::as_deref);
+                list::nth(list.unwrap_or_default(), at)
+            }
             Items::Capture(_) => {
                 self.items.as_ref().and_then(|items| items.get(at)).map(|item| &**item)
             }
@@ -253,6 +258,10 @@ impl User {
             Items::Values(values) => values.len(),
             Items::Column(feed, _) => {
                 scenario.feeds.get(*feed).map_or(0, |feed| feed.rows() as usize)
+            }
+            Items::List(slot) => {
+                let list = self.captures.get(*slot).and_then(Option::as_deref);
+                list::count(list.unwrap_or_default())
             }
             Items::Capture(slot) => {
                 let read = || {

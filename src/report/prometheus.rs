@@ -6,11 +6,11 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use admin::{Address, Exposition, Kind, Program, StartError};
+use anyhow::{Result, anyhow};
 use load::requests::{Failure, RequestSnapshot};
 use load::scenario::{FlowSummary, Scenario, Tallies};
 use load::{Counts, Progress, Published, Row, Series, Snapshot};
-use admin::{Address, Exposition, Kind, Program, StartError};
-use anyhow::{Result, anyhow};
 use serde_json::{Value, json};
 
 use crate::output;

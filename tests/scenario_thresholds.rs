@@ -13,7 +13,6 @@ const SHOP: &str = "
 version = 1
 target = 'TARGET'
 passes = 100
-on_failure = 'continue'
 [[flows]]
 name = 'buy'
 [[flows.steps]]

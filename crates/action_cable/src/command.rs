@@ -114,8 +114,8 @@ impl<'a> Command<'a> {
             }
             "history" => {
                 let history = History::decode(fields.history)?;
-                let history = history.ok_or(Malformed::Missing("history"))?;
-                Command::History { identifier: identifier()?, history }
+                // AnyCable's client leaves it out if it has received nothing yet.
+                Command::History { identifier: identifier()?, history: history.unwrap_or_default() }
             }
             "whisper" => Command::Whisper { identifier: identifier()?, data: data?.get() },
             "join" => {
@@ -365,7 +365,6 @@ mod tests {
             (r#"{"command":"message","identifier":"i","data":{}}"#, Invalid("data")),
             (r#"{"command":"message","identifier":"i","data":null}"#, Invalid("data")),
             (r#"{"command":"whisper","identifier":"i"}"#, Missing("data")),
-            (r#"{"command":"history","identifier":"i"}"#, Missing("history")),
             (r#"{"command":"history","identifier":"i","history":[1]}"#, Invalid("history")),
             (r#"{"command":"subscribe","identifier":"i","history":7}"#, Invalid("history")),
             (r#"{"command":"join","identifier":"i"}"#, Missing("presence")),

@@ -31,6 +31,6 @@ pub use machine::{
 };
 pub use nofile::{Nofile, nofile, raise_nofile};
 pub use report::{Limit, Need, Report, Shortfall, Warning};
-pub use text::{Bytes, Count, about};
+pub use text::{Bytes, Count, Decimal, Milliseconds, about};
 pub use threads::{ThreadTimes, stolen_seconds};
 pub use usage::{KernelMemory, ProcessMemory, SocketCounts};

@@ -3,10 +3,16 @@
 //! Figures are this project's own measurements (Linux 6.18, x86-64, 4 KiB pages); `prove` prints the
 //! actual ones next to them. The machine's limits are in [`crate::Machine`].
 
+use std::ops::RangeInclusive;
+
 /// Bytes of kernel memory an established, idle TCP socket takes with its file, inode, dentry, epoll
 /// item and slot in a descriptor table. Measured: 4,100–4,400. This is the upper end, so that a
 /// prediction is never too high. A connection whose two ends are on one machine costs it twice.
 pub const KERNEL_BYTES_PER_SOCKET: u64 = 4_400;
+
+/// Measurements of it that can be of the sockets. The memory of the kernel is that of the whole machine: what is
+/// below or above has memory in it that other programs freed or allocated.
+pub const KERNEL_BYTES_PLAUSIBLE: RangeInclusive<f64> = 2_000.0..=16_000.0;
 
 /// Bytes of user memory per socket, in `serve` and in `load`: an upper bound that both stay below.
 pub const USER_BYTES_PER_SOCKET: u64 = 128;

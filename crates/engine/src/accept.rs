@@ -27,7 +27,7 @@ pub(crate) struct Listener {
     /// Other workers watch the same socket, by descriptors of their own.
     shared: bool,
     /// Paused until this time.
-    pub(crate) paused_until_ns: Option<u64>,
+    paused_until_ns: Option<u64>,
 }
 
 impl Listener {
@@ -157,8 +157,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         if self.is_draining() {
             return ACCEPTS_PER_TURN;
         }
-        let owned = self.listeners.iter().filter(|listener| listener.owned).count();
-        (ACCEPTS_PER_TURN / owned.max(1)).max(ACCEPTS_MIN)
+        (ACCEPTS_PER_TURN / self.listeners_owned.max(1)).max(ACCEPTS_MIN)
     }
 
     /// TLS handshakes under way come first: for this turn, new connections stay in the kernel's
@@ -224,9 +223,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         for index in 0..self.listeners.len() {
             if self.listeners.get(index).is_some_and(|listener| listener.owned) {
                 self.unwatch_listener(index);
-                if let Some(listener) = self.listeners.get_mut(index) {
-                    listener.paused_until_ns = Some(until_ns);
-                }
+                self.pause_listener(index, until_ns);
             }
         }
     }
@@ -252,10 +249,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
                 }
                 self.core.full = true;
                 self.unwatch_listener(index);
-                if let Some(listener) = listener_at(&mut self.listeners, index) {
-                    let pause_ns = nanoseconds(ACCEPT_PAUSE);
-                    listener.paused_until_ns = Some(self.core.now_ns + pause_ns);
-                }
+                self.pause_listener(index, self.core.now_ns + nanoseconds(ACCEPT_PAUSE));
             }
             Room::None => {
                 self.core.set_may_make_room(false);
@@ -337,8 +331,20 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         }
     }
 
+    fn pause_listener(&mut self, index: usize, until_ns: u64) {
+        if let Some(listener) = listener_at(&mut self.listeners, index) {
+            listener.paused_until_ns = Some(until_ns);
+            let ends_ns = self.pause_ends_ns.map_or(until_ns, |ends_ns| ends_ns.min(until_ns));
+            self.pause_ends_ns = Some(ends_ns);
+        }
+    }
+
     /// Watches again the listeners whose pause is over.
     pub(crate) fn wake_listeners(&mut self) {
+        if self.pause_ends_ns.is_none_or(|ends_ns| ends_ns > self.core.now_ns) {
+            return;
+        }
+        self.pause_ends_ns = None;
         for index in 0..self.listeners.len() {
             let due = self.listeners.get(index).is_some_and(|listener| {
                 listener.paused_until_ns.is_some_and(|until| until <= self.core.now_ns)
@@ -350,6 +356,8 @@ impl<S: Sys, H: Handler> Worker<S, H> {
                 self.watch_listener(index);
             }
         }
+        // Those still paused, and those that could not be watched.
+        self.pause_ends_ns = self.listeners.iter().filter_map(|one| one.paused_until_ns).min();
     }
 
     fn watch_listener(&mut self, index: usize) {
@@ -358,10 +366,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
             let key = KEY_LISTENER - index as u64;
             match self.core.sys.watch_listener(listener.fd, key) {
                 Ok(()) => listener.watched = true,
-                Err(_) => {
-                    let rest = nanoseconds(ACCEPT_PAUSE);
-                    listener.paused_until_ns = Some(self.core.now_ns + rest);
-                }
+                Err(_) => self.pause_listener(index, self.core.now_ns + nanoseconds(ACCEPT_PAUSE)),
             }
         }
     }
@@ -377,10 +382,10 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         }
     }
 
-    fn set_accepting(&self) {
+    fn set_accepting(&mut self) {
+        self.listeners_owned = self.listeners.iter().filter(|listener| listener.owned).count();
         let mailbox = &self.core.remote.shared.mailboxes[usize::from(self.core.index)];
-        let any = self.listeners.iter().any(|listener| listener.owned);
-        mailbox.accepting.store(any, Ordering::Relaxed);
+        mailbox.accepting.store(self.listeners_owned > 0, Ordering::Relaxed);
     }
 }
 

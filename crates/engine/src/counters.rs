@@ -31,12 +31,12 @@ impl Counter {
 }
 
 macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident,)*) => {
+    ($($(#[doc = $doc:literal])* $name:ident,)*) => {
         /// The counters of one worker.
         #[derive(Debug)]
         #[repr(align(128))]
         pub struct Counters {
-            $($(#[$doc])* pub $name: Counter,)*
+            $($(#[doc = $doc])* pub $name: Counter,)*
             closed: [Counter; Closed::ALL.len()],
             violations: [Counter; wire::Violation::ALL.len()],
             refused: [Counter; Refusal::ALL.len()],
@@ -56,7 +56,7 @@ macro_rules! counters {
         /// The sum of several workers' counters.
         #[derive(Default, Clone, Debug)]
         pub struct Totals {
-            $($(#[$doc])* pub $name: u64,)*
+            $($(#[doc = $doc])* pub $name: u64,)*
             /// Connections ended, by cause, in the order of [`Closed::ALL`].
             pub closed: Vec<u64>,
             /// Protocol violations by peers, in the order of [`wire::Violation::ALL`].
@@ -94,6 +94,12 @@ macro_rules! counters {
             pub fn plain(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($name), self.$name),)*].into_iter()
             }
+
+            /// Name, help and value of the plain counters, for metrics. The help is the comment of
+            /// the counter.
+            pub fn described(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
+                [$((stringify!($name), concat!($($doc),*).trim_ascii(), self.$name),)*].into_iter()
+            }
         }
     };
 }
@@ -125,7 +131,7 @@ counters! {
     body_bytes,
     /// Messages received completely.
     messages_in,
-    /// Messages passed to `send`, counted per receiver, delivered or dropped.
+    /// Messages sent or queued, counted per receiver, delivered or dropped.
     messages_out,
     /// Bytes read from sockets.
     bytes_in,

@@ -95,6 +95,11 @@ pub trait Handler: Sized {
     /// latency.
     const READS_TOGETHER: usize = 1;
 
+    /// Whether [`Handler::message`] is also called for unfragmented messages that arrive behind our close
+    /// frame, until the peer's: for load generators, which check what a server sends. Otherwise they are
+    /// discarded (RFC 6455 section 5.5.1).
+    const HEARS_AFTER_CLOSE: bool = false;
+
     /// The worker starts: before it accepts, connects or takes a post.
     fn begin<S: Sys>(&mut self, _core: &mut Core<S, Self>) {}
 

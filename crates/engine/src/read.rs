@@ -243,12 +243,13 @@ impl<S: Sys, H: Handler> Worker<S, H> {
     fn on_event_of_peer(&mut self, id: ConnId, open: bool, event: FrameEvent<'_>) {
         let core = &mut self.core;
         let slot = id.slot();
+        let hears = open || H::HEARS_AFTER_CLOSE;
         match event {
-            FrameEvent::Message { opcode, data, deflated: false } if open => {
+            FrameEvent::Message { opcode, data, deflated: false } if hears => {
                 core.counters().messages_in.add(1);
                 self.handler.message(core, id, opcode, data);
             }
-            FrameEvent::Message { opcode, data, deflated: true } if open => {
+            FrameEvent::Message { opcode, data, deflated: true } if hears => {
                 self.on_deflated(id, opcode, data);
             }
             FrameEvent::Fragment { opcode, data, last, deflated } if open => {

@@ -57,6 +57,10 @@ pub struct Worker<S: Sys, H: Handler> {
     pub(crate) core: Core<S, H>,
     pub(crate) handler: H,
     pub(crate) listeners: Vec<Listener>,
+    /// How many of them it accepts from.
+    pub(crate) listeners_owned: usize,
+    /// No listener's pause ends before this time.
+    pub(crate) pause_ends_ns: Option<u64>,
     events: Vec<Event>,
     /// For connections that are read together, where the bytes of each end; otherwise empty.
     pub(crate) ends: Vec<(ConnId, usize)>,
@@ -100,6 +104,8 @@ impl<S: Sys, H: Handler> Worker<S, H> {
             core,
             handler,
             listeners,
+            listeners_owned: 0,
+            pause_ends_ns: None,
             events: Vec::with_capacity(EVENTS_PER_TURN),
             ends: Vec::new(),
             envelopes: VecDeque::new(),
@@ -138,10 +144,9 @@ impl<S: Sys, H: Handler> Worker<S, H> {
             next = Some(core.now_ns);
         }
         next = if self.shed_pass.is_some() { Some(core.now_ns) } else { next };
-        let paused = self.listeners.iter().filter_map(|listener| listener.paused_until_ns).min();
         let drain = self.drain.as_ref().map(|_| core.now_ns + nanoseconds(DRAIN_STEP));
         let posts = (self.posts_pending && self.handler.accepts_posts()).then_some(core.now_ns);
-        [next, self.handler_wants_ns, self.evict_due_ns, paused, drain, posts]
+        [next, self.handler_wants_ns, self.evict_due_ns, self.pause_ends_ns, drain, posts]
             .into_iter()
             .flatten()
             .min()

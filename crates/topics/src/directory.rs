@@ -2,7 +2,7 @@
 //! only when a worker gets its first subscriber of a topic or loses its last.
 
 use std::hash::BuildHasher;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use engine::invariant::broken;
@@ -10,6 +10,7 @@ use engine::{ConnId, MailboxFull, Remote, WORKERS_MAX};
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 
+use crate::history::{Epoch, History, Position};
 use crate::topic::{Reservation, Topic};
 
 /// Why a publication was refused: nothing of it was published.
@@ -44,7 +45,7 @@ pub struct Publication {
     /// The topic's name.
     pub topic: Arc<str>,
     /// The payload.
-    pub data: Box<[u8]>,
+    pub data: Arc<[u8]>,
     /// The payload is binary, not text.
     pub binary: bool,
     /// The subscriber that does not get it: usually the sender of a whisper.
@@ -52,7 +53,12 @@ pub struct Publication {
     /// When it was accepted, in nanoseconds of the monotonic clock; 0 if its delivery is not timed.
     pub accepted_ns: u64,
     /// The kind of message reported to receivers, if their protocol has a field for it.
-    pub kind: Option<Box<str>>,
+    pub kind: Option<Arc<str>>,
+    /// The history does not keep it, and it has no position.
+    pub transient: bool,
+    /// Its position, set when it was published; offset 0 for none.
+    epoch: AtomicU32,
+    offset: AtomicU64,
     /// Counts it for its topic, once it was posted or is pending, until it is encoded on all workers.
     reserved: OnceLock<Reservation>,
 }
@@ -60,15 +66,46 @@ pub struct Publication {
 impl Publication {
     /// For all subscribers of a topic.
     #[must_use]
-    pub fn new(topic: Arc<str>, data: Box<[u8]>, binary: bool) -> Self {
-        let reserved = OnceLock::new();
-        Publication { topic, data, binary, except: None, accepted_ns: 0, kind: None, reserved }
+    pub fn new(topic: Arc<str>, data: Arc<[u8]>, binary: bool) -> Self {
+        Publication {
+            topic,
+            data,
+            binary,
+            except: None,
+            accepted_ns: 0,
+            kind: None,
+            transient: false,
+            epoch: AtomicU32::new(0),
+            offset: AtomicU64::new(0),
+            reserved: OnceLock::new(),
+        }
     }
 
     /// The same, with the time at which it was accepted.
     #[must_use]
     pub fn accepted(self, now_ns: u64) -> Self {
         Publication { accepted_ns: now_ns, ..self }
+    }
+
+    /// Its position in the topic's history, if it was published with one.
+    #[must_use]
+    pub fn position(&self) -> Option<Position> {
+        let offset = self.offset();
+        let epoch = || Epoch::new(self.epoch.load(Ordering::Relaxed));
+        (offset > 0).then(|| Position { epoch: epoch(), offset })
+    }
+
+    /// Its offset; 0 without a position.
+    pub(crate) fn offset(&self) -> u64 {
+        self.offset.load(Ordering::Relaxed)
+    }
+
+    /// Workers see it once it was posted: the mailboxes order memory.
+    pub(crate) fn set_position(&self, position: Option<Position>) {
+        let (epoch, offset) =
+            position.map_or((0, 0), |position| (position.epoch.as_u32(), position.offset));
+        self.epoch.store(epoch, Ordering::Relaxed);
+        self.offset.store(offset, Ordering::Relaxed);
     }
 
     /// Memory that it holds, in bytes, for the limits of mailboxes.
@@ -125,6 +162,7 @@ pub struct Directory {
     hasher: RandomState,
     /// Bytes of publications that are pending in the process.
     pending_bytes: Arc<AtomicUsize>,
+    history: Option<Arc<History>>,
 }
 
 impl Default for Directory {
@@ -134,12 +172,29 @@ impl Default for Directory {
 }
 
 impl Directory {
-    /// An empty directory.
+    /// An empty directory, without a history.
     #[must_use]
     pub fn new() -> Self {
+        Directory::with_history(None)
+    }
+
+    /// An empty directory. What is published through it is kept in the history, if there is one.
+    #[must_use]
+    pub fn with_history(history: Option<Arc<History>>) -> Self {
         let shards = std::array::from_fn(|_| Shard::default());
         let pending_bytes = Arc::default();
-        Directory { shards: Arc::new(shards), hasher: RandomState::default(), pending_bytes }
+        Directory {
+            shards: Arc::new(shards),
+            hasher: RandomState::default(),
+            pending_bytes,
+            history,
+        }
+    }
+
+    /// The history of its topics.
+    #[must_use]
+    pub fn history(&self) -> Option<&Arc<History>> {
+        self.history.as_ref()
     }
 
     /// Number of topics that have a subscriber on any worker.
@@ -167,7 +222,24 @@ impl Directory {
         self.post(remote, publication, None)
     }
 
+    /// As [`Directory::publish`], from a worker that delivers to its own subscribers at once. With a history
+    /// it gets a post like all others, because only posts are in one order.
     pub(crate) fn post<P: From<Arc<Publication>>>(
+        &self,
+        remote: &Remote<P>,
+        publication: &Arc<Publication>,
+        me: Option<usize>,
+    ) -> Result<usize, Refused> {
+        match &self.history {
+            None => self.post_except(remote, publication, me),
+            Some(_) if publication.transient => self.post_except(remote, publication, None),
+            Some(history) => {
+                history.sequence(publication, || self.post_except(remote, publication, None))
+            }
+        }
+    }
+
+    fn post_except<P: From<Arc<Publication>>>(
         &self,
         remote: &Remote<P>,
         publication: &Arc<Publication>,

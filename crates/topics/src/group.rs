@@ -8,6 +8,7 @@ use engine::{ConnId, Core, Handler, SharedFrame, Sys};
 
 use crate::directory::Publication;
 use crate::lane::Budget;
+use crate::replay::Replaying;
 use crate::topic::Topic;
 
 /// Pending frames of a member are merged into one send up to this many bytes.
@@ -23,12 +24,27 @@ struct Member {
     cursor: u32,
 }
 
-/// A frame, and the member that does not get it.
+/// A frame, and the members that do not get it.
 struct LogEntry {
     frame: SharedFrame,
     except: Option<ConnId>,
+    /// The offset of its publication, and the members that get it from the history, if any.
+    offset: u64,
+    replaying: Option<Replaying>,
     /// When its publication was accepted; 0 if the delivery is not timed.
     accepted_ns: u64,
+}
+
+impl LogEntry {
+    /// Whether it is not for all members.
+    fn has_exceptions(&self) -> bool {
+        self.except.is_some() || self.replaying.is_some()
+    }
+
+    fn excludes(&self, id: ConnId) -> bool {
+        let replayed = |replaying: &Replaying| replaying.includes(id, self.offset);
+        self.except == Some(id) || self.replaying.as_ref().is_some_and(replayed)
+    }
 }
 
 /// One topic in one encoding on one worker.
@@ -136,16 +152,31 @@ impl Group {
 
     /// Adds the frame of a publication for all members, or all but one; returns `true` if the group
     /// was idle and needs a sweep now.
-    pub(crate) fn publish(&mut self, frame: SharedFrame, publication: &Publication) -> bool {
+    pub(crate) fn publish(
+        &mut self,
+        frame: SharedFrame,
+        publication: &Publication,
+        replaying: Option<Replaying>,
+    ) -> bool {
         let (except, accepted_ns) = (publication.except, publication.accepted_ns);
+        let offset = publication.offset();
         self.log_bytes += frame.bytes().len() + FRAME_BYTES;
-        self.exceptions += usize::from(except.is_some());
-        self.log.push_back(LogEntry { frame, except, accepted_ns });
+        let entry = LogEntry { frame, except, offset, replaying, accepted_ns };
+        self.exceptions += usize::from(entry.has_exceptions());
+        self.log.push_back(entry);
         if self.left > 0 {
             return false;
         }
         self.begin_round();
         true
+    }
+
+    /// Excludes a member from the frames with an offset that are in the log.
+    pub(crate) fn hold(&mut self, id: ConnId) {
+        for entry in self.log.iter_mut().filter(|entry| entry.offset > 0) {
+            self.exceptions += usize::from(!entry.has_exceptions());
+            entry.replaying.get_or_insert_default().hold(id);
+        }
     }
 
     fn begin_round(&mut self) {
@@ -200,7 +231,7 @@ impl Group {
         let first = cursor.wrapping_sub(self.base) as usize;
         let single = self.log.len() - first == 1;
         let excepted =
-            self.exceptions > 0 && self.log.range(first..).any(|entry| entry.except == Some(id));
+            self.exceptions > 0 && self.log.range(first..).any(|entry| entry.excludes(id));
         let merged = if single || excepted {
             None
         } else {
@@ -211,7 +242,7 @@ impl Group {
             return Some(frame.bytes().len());
         }
         let mut bytes = 0;
-        for entry in self.log.range(first..).filter(|entry| entry.except != Some(id)) {
+        for entry in self.log.range(first..).filter(|entry| !entry.excludes(id)) {
             core.send_shared(id, &entry.frame);
             bytes += entry.frame.bytes().len();
         }
@@ -247,7 +278,7 @@ impl Group {
         let done = self.round_head.wrapping_sub(self.base) as usize;
         for entry in self.log.drain(..done.min(self.log.len())) {
             self.log_bytes -= entry.frame.bytes().len() + FRAME_BYTES;
-            self.exceptions -= usize::from(entry.except.is_some());
+            self.exceptions -= usize::from(entry.has_exceptions());
             if entry.accepted_ns > 0 {
                 delivery.record(now_ns.saturating_sub(entry.accepted_ns));
             }

@@ -32,15 +32,15 @@ impl Topics {
         groups.map(|group| (group.kind(), group.name(), group.members()))
     }
 
-    /// The largest topics of about `budget` groups from a position on; 0 is the first. A topic is
-    /// reported in one of the portions, with all its subscribers.
+    /// The largest topics that begin with `prefix` of about `budget` groups from a position on; 0 is the
+    /// first. A topic is reported in one of the portions, with all its subscribers.
     #[must_use]
-    pub fn largest(&self, position: u32, budget: u32) -> TopTopics {
+    pub fn largest(&self, prefix: &str, position: u32, budget: u32) -> TopTopics {
         let (mut next, mut left) = (position, budget);
         let mut topics = Vec::new();
         while next < self.groups.end() && left > 0 {
             left -= 1;
-            if let Some(name) = self.groups.topic_of_oldest(next) {
+            if let Some(name) = self.groups.topic_of_oldest(next, prefix) {
                 topics.push((Arc::clone(name), self.subscribers(name, &mut left)));
             }
             next += 1;
@@ -74,9 +74,12 @@ impl Topics {
 }
 
 impl Groups {
-    /// The topic of the group at an index, if it is the oldest of its topic.
-    fn topic_of_oldest(&self, index: u32) -> Option<&Arc<str>> {
+    /// The topic of the group at an index, if it has this prefix and the group is the oldest of its topic.
+    fn topic_of_oldest(&self, index: u32, prefix: &str) -> Option<&Arc<str>> {
         let name = self.get(index)?.topic().name();
+        if !name.starts_with(prefix) {
+            return None;
+        }
         self.walk(name).filter(|walk| walk.next == index).map(|_| name)
     }
 }

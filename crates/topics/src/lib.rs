@@ -18,24 +18,32 @@
 //! served in turns, each as much as a [`lane::Budget`] allows. A topic that has more pending than
 //! can be delivered soon is refused ([`Refused::TopicOverloaded`]), and no other with it.
 //!
-//! Order: what one publisher publishes to one topic arrives in that order everywhere.
+//! Order: what one publisher publishes to one topic arrives in that order everywhere. With a [`History`]
+//! the publications of all publishers to a topic have one order, which is that of their offsets, and a
+//! member can get what it missed before it continues with the others ([`Topics::replay`]).
 
 mod directory;
 mod group;
 mod groups;
+mod history;
 mod inspect;
 mod lane;
 mod memberships;
 mod meter;
+mod replay;
 mod slots;
 mod topic;
 
 use std::sync::Arc;
 
 pub use crate::directory::{Directory, Publication, Refused};
+pub use crate::history::{
+    Epoch, Eviction, History, HistoryLimits, HistoryStats, Position, Start, Unavailable,
+};
 pub use crate::inspect::TopTopics;
 pub use crate::memberships::{Memberships, Subscriber};
 pub use crate::meter::{TopicCount, TopicCounts, Traffic};
+pub use crate::replay::Replayed;
 pub use crate::slots::Slots;
 use engine::invariant::broken;
 use engine::{ConnId, Core, Handler, SharedFrame, Sys};
@@ -44,6 +52,7 @@ use crate::group::Group;
 use crate::groups::{GroupWalk, Groups, NO_LANE};
 use crate::lane::{Budget, Lanes};
 use crate::meter::Meter;
+use crate::replay::Replays;
 
 /// Bytes of pending publications of a worker before it accepts no more posts. Publishers are refused
 /// before that, unless very many topics are behind.
@@ -69,6 +78,8 @@ pub struct Topics {
     subscriptions: u64,
     scratch: Vec<u8>,
     meter: Meter,
+    /// Members that get publications from the history.
+    replays: Replays,
 }
 
 impl Topics {
@@ -86,6 +97,7 @@ impl Topics {
             subscriptions: 0,
             scratch: Vec::new(),
             meter: Meter::default(),
+            replays: Replays::default(),
         }
     }
 
@@ -149,7 +161,7 @@ impl Topics {
         let Some(index) = self.groups.find(topic, kind) else { return false };
         let Some(user) = core.user_mut(id) else { return false };
         let Some(position) = user.memberships().remove(index) else { return false };
-        self.remove_member(core, index, position);
+        self.remove_member(core, id, index, position);
         true
     }
 
@@ -170,7 +182,7 @@ impl Topics {
                 Some(group) => ended(group.kind()),
                 None => broken("a membership names a group"),
             }
-            self.remove_member(core, index, position);
+            self.remove_member(core, id, index, position);
         }
     }
 
@@ -202,7 +214,9 @@ impl Topics {
             core.counters().mailbox_full.add(u64::from(refused == Refused::MailboxFull));
             return Err(refused);
         }
-        self.deliver(core, publication, encode);
+        if self.directory.history().is_none() {
+            self.deliver(core, publication, encode);
+        }
         Ok(())
     }
 
@@ -248,8 +262,9 @@ impl Topics {
         mut encode: impl FnMut(&mut Core<S, H>, u32, &Publication, &mut Vec<u8>),
     ) -> Option<u64> {
         self.at_once = Budget::AT_ONCE;
+        let prune_ns = self.prune_replays(core.now_ns());
         if self.lanes.len() == 0 {
-            return None;
+            return prune_ns;
         }
         let until_ns = core.clock_ns() + TURN_NS;
         let mut budget = Budget::TURN;
@@ -268,7 +283,7 @@ impl Topics {
                 break;
             }
         }
-        (self.lanes.len() > 0).then(|| core.now_ns())
+        if self.lanes.len() > 0 { Some(core.now_ns()) } else { prune_ns }
     }
 
     /// The lane of a topic, by the oldest of its groups.
@@ -371,7 +386,8 @@ impl Topics {
             let (topic, members) = (group.topic().name(), group.members());
             self.meter.count(core.now_ns(), topic, members, publication.data.len());
             let before = group.waiting_bytes();
-            if group.publish(SharedFrame::new(&self.scratch, 1), publication) {
+            let replaying = self.replays.publishes(now.next, publication.offset());
+            if group.publish(SharedFrame::new(&self.scratch, 1), publication, replaying) {
                 lane.active.push_back(now.next);
             }
             let added = group.waiting_bytes() - before;
@@ -393,14 +409,20 @@ impl Topics {
     }
 
     /// Removes a member from a group; its membership is already removed.
-    fn remove_member<S: Sys, H>(&mut self, core: &mut Core<S, H>, index: u32, position: u32)
-    where
+    fn remove_member<S: Sys, H>(
+        &mut self,
+        core: &mut Core<S, H>,
+        id: ConnId,
+        index: u32,
+        position: u32,
+    ) where
         H: Handler<User: Subscriber>,
     {
         let Some(group) = self.groups.get_mut(index) else {
             return broken("a membership names a group");
         };
         self.subscriptions -= 1;
+        self.replays.forget(index, id);
         if let Some(moved) = group.remove(position) {
             match core.user_at(moved) {
                 Some(user) => user.memberships().moved(index, position),
@@ -428,6 +450,7 @@ impl Topics {
             return broken("a group that lost its last member exists");
         };
         topic.group_removed();
+        self.replays.remove_group(index);
         self.waiting_bytes -= group.waiting_bytes();
         if let Some(lane) = self.lanes.of(lane, &topic) {
             lane.waiting_bytes -= group.waiting_bytes();

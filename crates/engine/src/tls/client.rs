@@ -113,6 +113,15 @@ impl TlsClient {
         Ok(TlsClient { config, name: server, first_error })
     }
 
+    /// The same client for HTTP/2, which it offers alone (ALPN).
+    #[must_use]
+    pub fn for_http2(&self) -> TlsClient {
+        let mut config = ClientConfig::clone(&self.config);
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        let (name, first_error) = (self.name.clone(), Arc::clone(&self.first_error));
+        TlsClient { config: Arc::new(config), name, first_error }
+    }
+
     /// The error of the first failed handshake, for any name; text for people.
     #[must_use]
     pub fn first_error(&self) -> Option<&str> {

@@ -13,7 +13,7 @@
 //! - when a full stream becomes writable: Linux waits until part of its buffer is free, the simulated
 //!   kernel for one byte. The contract covers a full and an empty buffer;
 //! - unread bytes of a peer that resets: over a network they may be lost on their way, on loopback
-//!   they are not. The contract allows both;
+//!   they are not. The contract allows both, unless the end of the stream has arrived behind them;
 //! - `stop_listening` of a UNIX listener: no worker accepts from one;
 //! - `watch_listener` by several workers: simulated workers share no UNIX listener. For Linux it is in
 //!   `tests/unix_listeners.rs`.
@@ -109,6 +109,7 @@ contract! {
         stream::reset_by_the_peer_is_an_error_once_and_then_the_end,
         stream::reset_by_the_peer_is_an_error_of_the_next_send,
         stream::reset_after_the_end_is_no_error_of_a_read,
+        stream::reset_after_the_end_leaves_the_bytes_before_it,
         stream::reset_of_a_stream_that_is_over_is_no_error,
         stream::first_send_after_a_close_by_the_peer_is_lost,
         accepting::stopped_listener_fails_and_resets_what_waits,

@@ -148,6 +148,19 @@ pub(super) fn reset_after_the_end_is_no_error_of_a_read(w: &mut impl World) {
     }
 }
 
+/// What was sent before an end that has arrived has arrived, too: the reader would take less for all of it.
+pub(super) fn reset_after_the_end_leaves_the_bytes_before_it(w: &mut impl World) {
+    for _ in 0..16 {
+        let pair = w.pair();
+        w.send_theirs(pair, b"before");
+        w.theirs().shutdown_write(pair.theirs);
+        w.settle();
+        w.reset_by_peer(pair);
+        assert_eq!(w.recv_ours(pair), Ok(b"before".to_vec()));
+        assert_eq!(w.recv_ours(pair), Ok(vec![]));
+    }
+}
+
 fn send<W: World>(w: &mut W, pair: super::world::Pair) -> Result<(), i32> {
     w.send_ours(pair, b"x").map(drop)
 }

@@ -59,6 +59,12 @@ impl Sim {
     pub fn was_accepted(&self, fd: Fd) -> bool {
         self.state.borrow().was_accepted(self.table, fd)
     }
+
+    /// Bytes sent on this end that the other end's owner has read. Reads after a reset do not count.
+    #[must_use]
+    pub fn read_by_peer(&self, fd: Fd) -> u64 {
+        self.state.borrow().read_by_peer(self.table, fd)
+    }
 }
 
 impl Sys for Sim {

@@ -270,6 +270,9 @@ impl State {
         stream.inbox.drain(..got);
         let peer = stream.peer;
         if let Some(peer) = peer {
+            if let Some(sender) = self.files[peer].stream_mut() {
+                sender.read_by_peer += got as u64;
+            }
             // The sender may wait for room.
             self.stir(peer);
         }
@@ -446,7 +449,8 @@ impl State {
         }
     }
 
-    /// An RST reaches both ends; bytes that they had not read may be lost with it.
+    /// An RST reaches both ends; bytes that they had not read may be lost with it, unless the end of the
+    /// stream has arrived behind them.
     pub(super) fn reset(&mut self, id: FileId) {
         let Some(stream) = self.files[id].stream_mut().filter(|stream| !stream.connecting) else {
             return;
@@ -466,41 +470,13 @@ impl State {
         for end in [Some(id), peer].into_iter().flatten() {
             if let Some(stream) = self.files[end].stream_mut() {
                 stream.fail_by_reset();
-                if forgets {
+                if forgets && !stream.ended {
                     stream.inbox.clear();
                 }
             }
             self.stir(end);
         }
         self.unlink(id);
-    }
-
-    // ---- addresses and state ----
-
-    pub(super) fn peer(&self, table: usize, fd: Fd) -> Option<SocketAddr> {
-        let id = self.tables[table].file(fd).ok()?;
-        let stream = self.files.get(id)?.stream()?;
-        stream.remote.filter(|_| stream.is_connected())
-    }
-
-    pub(super) fn local(&self, table: usize, fd: Fd) -> Option<SocketAddr> {
-        let id = self.tables[table].file(fd).ok()?;
-        self.files.get(id)?.stream()?.local
-    }
-
-    /// The same, even if the connection is over.
-    pub(super) fn remote(&self, table: usize, fd: Fd) -> Option<SocketAddr> {
-        let id = self.tables[table].file(fd).ok()?;
-        self.files.get(id)?.stream()?.remote
-    }
-
-    pub(super) fn was_accepted(&self, table: usize, fd: Fd) -> bool {
-        let Ok(id) = self.tables[table].file(fd) else { return false };
-        let Some(stream) = self.files[id].stream().filter(|stream| !stream.connecting) else {
-            return false;
-        };
-        let other = stream.peer.and_then(|peer| self.files[peer].stream());
-        other.is_none_or(|other| !other.queued)
     }
 
     fn stream(&mut self, table: usize, fd: Fd) -> io::Result<&mut Stream> {

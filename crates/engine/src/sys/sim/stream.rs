@@ -55,6 +55,8 @@ pub(super) struct Stream {
     pub(super) inbox: VecDeque<u8>,
     /// Bytes the inbox may hold.
     pub(super) room: usize,
+    /// Bytes that the other end's owner has read, while the two ends were connected.
+    pub(super) read_by_peer: u64,
     /// The peer has ended its side.
     pub(super) ended: bool,
     /// We have ended our side.
@@ -113,6 +115,7 @@ impl Stream {
             peer: None,
             inbox: VecDeque::new(),
             room,
+            read_by_peer: 0,
             ended: false,
             shut: false,
             error: None,

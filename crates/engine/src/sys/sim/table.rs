@@ -1,6 +1,7 @@
 //! One worker's descriptor table and its epoll instance.
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 
 use super::faults::Fault;
@@ -216,6 +217,37 @@ impl State {
         let at = self.random.usize(..self.tables[table].watches.len());
         let file = self.tables[table].watches[at].file;
         self.reset(file);
+    }
+
+    pub(super) fn peer(&self, table: usize, fd: Fd) -> Option<SocketAddr> {
+        let id = self.tables[table].file(fd).ok()?;
+        let stream = self.files.get(id)?.stream()?;
+        stream.remote.filter(|_| stream.is_connected())
+    }
+
+    pub(super) fn local(&self, table: usize, fd: Fd) -> Option<SocketAddr> {
+        let id = self.tables[table].file(fd).ok()?;
+        self.files.get(id)?.stream()?.local
+    }
+
+    /// The same, even if the connection is over.
+    pub(super) fn remote(&self, table: usize, fd: Fd) -> Option<SocketAddr> {
+        let id = self.tables[table].file(fd).ok()?;
+        self.files.get(id)?.stream()?.remote
+    }
+
+    pub(super) fn was_accepted(&self, table: usize, fd: Fd) -> bool {
+        let Ok(id) = self.tables[table].file(fd) else { return false };
+        let Some(stream) = self.files[id].stream().filter(|stream| !stream.connecting) else {
+            return false;
+        };
+        let other = stream.peer.and_then(|peer| self.files[peer].stream());
+        other.is_none_or(|other| !other.queued)
+    }
+
+    pub(super) fn read_by_peer(&self, table: usize, fd: Fd) -> u64 {
+        let Ok(id) = self.tables[table].file(fd) else { return 0 };
+        self.files[id].stream().map_or(0, |stream| stream.read_by_peer)
     }
 
     pub(super) fn clear_wake(&mut self, table: usize, fd: Fd) {

@@ -60,6 +60,21 @@ fn close_with_unread_bytes_resets_the_peer() {
 }
 
 #[test]
+fn a_sender_can_ask_how_much_of_its_bytes_was_read() {
+    let (_, mut server, mut client, listener) = machine(100);
+    let a = client.connect(address(), None).unwrap();
+    let b = server.accept(listener).unwrap();
+    client.send(a, b"twelve bytes").unwrap();
+    assert_eq!(client.read_by_peer(a), 0);
+    server.recv(b, &mut [0; 5]).unwrap();
+    server.send(b, b"x").unwrap();
+    assert_eq!((client.read_by_peer(a), server.read_by_peer(b)), (5, 0));
+    server.recv(b, &mut [0; 16]).unwrap();
+    server.close(b);
+    assert_eq!(client.read_by_peer(a), 12);
+}
+
+#[test]
 fn hang_ups_are_reported_for_every_interest() {
     let (_, mut server, mut client, listener) = machine(100);
     let a = client.connect(address(), None).unwrap();

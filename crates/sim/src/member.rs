@@ -4,7 +4,7 @@
 use std::io;
 
 use engine::sys::sim::{Kernel, Sim};
-use engine::{Core, Handler, Limits, Remote, Totals, Turn, Worker};
+use engine::{Core, Handler, Limits, Remote, Totals, Turn, Worker, invariant};
 
 /// Maximum number of turns a second in which a worker moves no data: its timers tick 50 times and others
 /// wake it up to 2,000 times. A worker that spins takes 30,000 and more.
@@ -28,6 +28,8 @@ pub struct Member<H: Handler> {
     deadline_ns: Option<u64>,
     window_turns: u64,
     window_ns: u64,
+    /// Broken invariants of the process before it began. Debug builds panic at one.
+    broken_before: u64,
 }
 
 /// The workers of one process.
@@ -93,6 +95,7 @@ impl<H: Handler> Member<H> {
             deadline_ns: Some(0),
             window_turns: 0,
             window_ns: 0,
+            broken_before: invariant::total(),
         }
     }
 
@@ -133,6 +136,7 @@ impl<H: Handler> Member<H> {
     }
 
     fn check(&mut self, idle: bool, kernel: &Kernel) -> Result<(), String> {
+        require(invariant::total() == self.broken_before, broken_invariant)?;
         self.check_pace(idle, kernel.now_ns())?;
         self.check_books(kernel)
     }
@@ -176,6 +180,14 @@ impl<H: Handler> Member<H> {
 
 fn backlog<H: Handler>(core: &Core<Sim, H>, slot: u32) -> Option<usize> {
     core.info(core.id_at(slot)?).map(|info| info.queued_bytes)
+}
+
+fn broken_invariant() -> String {
+    let first = invariant::take_unreported().into_iter().next();
+    first.map_or_else(
+        || "an invariant was broken".to_owned(),
+        |broken| format!("invariant broken: {} ({})", broken.what, broken.location),
+    )
 }
 
 fn require(holds: bool, what: impl FnOnce() -> String) -> Result<(), String> {

@@ -145,7 +145,7 @@ impl Client {
                 "POST" => self.random.u64(..scenario.bytes_max.min(30_000)),
                 _ => 0,
             };
-            self.ledger.book().sent(exchange, Direction::Up, length);
+            self.ledger.book().sent_up(exchange, length);
             let body = bytes(exchange, Direction::Up, 0, length);
             let head = format!("{method} /s/{exchange} HTTP/1.1\r\nHost: h\r\nKeep-Alive: 5\r\n");
             self.out.extend_from_slice(head.as_bytes());
@@ -273,13 +273,13 @@ impl Client {
             self.payload_sent += sent as u64;
         }
         if let Some((exchange, _)) = self.tunnel {
-            self.ledger.book().sent(exchange, Direction::Up, self.payload_sent);
+            self.ledger.book().sent_up(exchange, self.payload_sent);
         }
     }
 
     fn note_end(&self) {
         if let Some((exchange, _)) = self.tunnel {
-            self.ledger.book().flow(exchange, Direction::Up).ended = true;
+            self.ledger.book().exchange(exchange).up.ended = true;
         }
     }
 
@@ -413,10 +413,10 @@ impl Client {
         let Some(Answer { exchange: Some(exchange), body }) = self.answer.take() else {
             return Ok(());
         };
-        let flow = *self.ledger.book().flow(exchange, Direction::Down);
-        if !flow.ended || flow.sent != body.got {
+        let known = self.ledger.book().exchange(exchange).clone();
+        if !known.is_complete_answer(body.got) {
             return Err(format!(
-                "{} bytes as the complete answer to {exchange}: {flow:?}",
+                "{} bytes as the complete answer to {exchange}: {known:?}",
                 body.got
             ));
         }

@@ -23,9 +23,9 @@ pub(crate) enum Direction {
 /// One direction of one request or tunnel.
 #[derive(Copy, Clone, Default, Debug)]
 pub(crate) struct Flow {
-    /// Bytes sent, by the sender that sent most.
+    /// Bytes sent.
     pub(crate) sent: u64,
-    /// Bytes received, in order and correct.
+    /// Bytes up that were received, in order and correct.
     pub(crate) received: u64,
     /// The sender has ended after all its bytes.
     pub(crate) ended: bool,
@@ -35,11 +35,17 @@ pub(crate) struct Flow {
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Exchange {
     pub(crate) up: Flow,
-    pub(crate) down: Flow,
+    /// What each upstream that answered has sent. There can be several: after a reset an upstream may
+    /// still read and answer a request that the proxy has sent to another one since.
+    downs: Vec<Flow>,
+    /// Bytes that the client received, in order and correct.
+    pub(crate) down_received: u64,
     /// Upstreams that received its complete head.
     pub(crate) attempts: u32,
     /// Upstreams whose answer, or its beginning, has surely arrived.
     pub(crate) answered: u32,
+    /// Connections to upstreams on which the proxy has read bytes of an answer.
+    answers_read: u32,
     /// It must not be sent twice.
     pub(crate) once: bool,
     /// It requests a tunnel.
@@ -184,15 +190,32 @@ impl Book {
         self.require(!strict || known.answered == 0 || known.aborted, || {
             format!("{exchange} was sent again after it was answered")
         });
-        if known.down.received == 0 {
-            // The client received nothing of the former upstream's answer; the next one starts over.
-            *self.flow(exchange, Direction::Down) = Flow::default();
-        }
+    }
+
+    /// The proxy has read bytes of an upstream's answer. From then on it must not send the request to
+    /// another upstream, so it reads no second answer. This holds whatever else fails; an upstream that
+    /// received the request earlier may still process it later.
+    pub(crate) fn answer_read(&mut self, exchange: u32) {
+        let known = self.exchange(exchange);
+        known.answers_read += 1;
+        let once = known.answers_read == 1;
+        self.require(once, || {
+            format!("{exchange} was sent to another upstream after its answer had begun")
+        });
+    }
+
+    /// An upstream begins a tunnel or a complete answer; returns which of the exchange's flows it is.
+    pub(crate) fn answers(&mut self, exchange: u32) -> usize {
+        let exchange = self.exchange(exchange);
+        exchange.answered += 1;
+        exchange.downs.push(Flow::default());
+        exchange.downs.len() - 1
     }
 
     /// Bytes of one direction have arrived.
     pub(crate) fn received(&mut self, exchange: u32, direction: Direction, from: u64, data: &[u8]) {
-        let sent = self.flow(exchange, direction).sent;
+        let known = self.exchange(exchange);
+        let sent = if direction == Direction::Up { known.up.sent } else { known.most_sent() };
         let right = matches_pattern(exchange, direction, from, data);
         let end = from + data.len() as u64;
         self.require(right, || {
@@ -201,8 +224,12 @@ impl Book {
         self.require(end <= sent, || {
             format!("{exchange}: {end} bytes {direction:?}, {sent} were sent")
         });
-        let flow = self.flow(exchange, direction);
-        flow.received = flow.received.max(end);
+        let known = self.exchange(exchange);
+        let received = match direction {
+            Direction::Up => &mut known.up.received,
+            Direction::Down => &mut known.down_received,
+        };
+        *received = end.max(*received);
     }
 
     /// A client's tunnel was reset.
@@ -215,38 +242,60 @@ impl Book {
     pub(crate) fn end_is_due(&mut self, exchange: u32) -> bool {
         let strict = self.strict;
         let exchange = self.exchange(exchange);
-        exchange.down.ended || strict && exchange.aborted
+        let ended = !exchange.downs.is_empty() && exchange.downs.iter().all(|flow| flow.ended);
+        ended || strict && exchange.aborted
     }
 
     /// The receiver has read the end of the stream.
     pub(crate) fn received_end(&mut self, exchange: u32, direction: Direction, received: u64) {
-        let flow = *self.flow(exchange, direction);
-        let broken = self.exchange(exchange).broken;
-        if flow.ended && received == flow.sent {
+        let known = self.exchange(exchange).clone();
+        let complete = match direction {
+            Direction::Up => known.up.is_complete(received),
+            Direction::Down => known.is_complete_answer(received),
+        };
+        if complete {
             self.complete += 1;
             return;
         }
-        if broken {
+        if known.broken {
             return;
         }
         self.truncated += 1;
         let strict = self.strict;
         self.require(!strict, || {
-            format!("{exchange}: ended {direction:?} after {received} bytes: {flow:?}")
+            format!("{exchange}: ended {direction:?} after {received} bytes: {known:?}")
         });
     }
 
-    pub(crate) fn flow(&mut self, exchange: u32, direction: Direction) -> &mut Flow {
-        let exchange = self.exchange(exchange);
-        match direction {
-            Direction::Up => &mut exchange.up,
-            Direction::Down => &mut exchange.down,
-        }
+    /// The client has sent so many bytes.
+    pub(crate) fn sent_up(&mut self, exchange: u32, bytes: u64) {
+        let up = &mut self.exchange(exchange).up;
+        up.sent = up.sent.max(bytes);
     }
 
-    /// The sender has sent so many bytes.
-    pub(crate) fn sent(&mut self, exchange: u32, direction: Direction, bytes: u64) {
-        let flow = self.flow(exchange, direction);
-        flow.sent = flow.sent.max(bytes);
+    /// The flow of an upstream that answers, from [`Book::answers`].
+    pub(crate) fn down(&mut self, exchange: u32, flow: usize) -> &mut Flow {
+        let downs = &mut self.exchange(exchange).downs;
+        downs.resize_with(downs.len().max(flow + 1), Flow::default);
+        &mut downs[flow]
+    }
+}
+
+impl Flow {
+    /// Whether the sender has sent exactly so many bytes and ended.
+    fn is_complete(&self, bytes: u64) -> bool {
+        self.ended && self.sent == bytes
+    }
+}
+
+impl Exchange {
+    /// Whether an upstream has sent exactly so many bytes and ended.
+    pub(crate) fn is_complete_answer(&self, bytes: u64) -> bool {
+        self.downs.iter().any(|flow| flow.is_complete(bytes))
+    }
+
+    /// Bytes sent by the upstream that sent most.
+    pub(crate) fn most_sent(&self) -> u64 {
+        self.downs.iter().map(|flow| flow.sent).max().unwrap_or(0)
     }
 }

@@ -8,6 +8,7 @@
 mod client;
 mod http_reader;
 mod ledger;
+mod reaction;
 mod run;
 mod scenario;
 mod simulation;

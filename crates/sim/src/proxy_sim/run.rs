@@ -70,7 +70,7 @@ fn check_tally(sim: &ProxySim) {
     book.require((least..=most).contains(&tally.bytes_up), || {
         format!("{} bytes up counted, {least} received of {most}", tally.bytes_up)
     });
-    let (least, most) = (received(|s| s.down.received), sent(|s| s.down.sent));
+    let (least, most) = (received(|s| s.down_received), sent(Exchange::most_sent));
     book.require((least..=most).contains(&tally.bytes_down), || {
         format!("{} bytes down counted, {least} received of {most}", tally.bytes_down)
     });

@@ -172,7 +172,7 @@ impl crate::Simulation for ProxySim {
         coverage.tunnels += book.opened;
         coverage.complete += book.complete;
         let received =
-            book.exchanges().iter().map(|exchange| exchange.up.received + exchange.down.received);
+            book.exchanges().iter().map(|exchange| exchange.up.received + exchange.down_received);
         coverage.bytes += received.sum::<u64>();
     }
 

@@ -9,55 +9,15 @@ use fastrand::Rng;
 
 use super::client::{End, waits};
 use super::http_reader::{Body, Framing, Head};
-use super::ledger::{Direction, Ledger, bytes};
+use super::ledger::{Direction, Flow, Ledger, bytes};
+use super::reaction::{Reaction, partial_head, push_chunks, right_switch, wrong_switch};
 use super::scenario::Scenario;
 
-const ACCEPT: &str = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
 /// How often it looks for connections.
 const LOOK_NS: u64 = 2_000_000;
 /// For one hop only.
 const ONE_HOP: [&str; 6] =
     ["te", "keep-alive", "proxy-connection", "http2-settings", "x-gone", "trailer"];
-
-/// How it answers a request.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-enum Reaction {
-    /// What was requested: a tunnel, or an answer.
-    Right,
-    /// An answer with this status.
-    Status(u16),
-    /// A 101 that lacks something.
-    WrongSwitch(u8),
-    Garbage,
-    /// The begin of a head, and the end.
-    Partial,
-    /// Less of the body than was announced, and the end.
-    Short,
-    /// Too many interim answers.
-    Interims,
-    CloseBefore,
-    ResetBefore,
-    Silence,
-}
-
-impl Reaction {
-    fn draw(upgrade: bool, random: &mut Rng) -> Reaction {
-        match random.u8(..20) {
-            0..11 => Reaction::Right,
-            11 => Reaction::Status(random.choice([200, 404, 503, 426]).unwrap_or(404)),
-            12 if !upgrade => Reaction::Status(random.choice([204, 304]).unwrap_or(204)),
-            12 | 13 => Reaction::WrongSwitch(random.u8(..3)),
-            14 => Reaction::Garbage,
-            15 => Reaction::Partial,
-            16 => Reaction::CloseBefore,
-            17 => Reaction::ResetBefore,
-            18 if upgrade => Reaction::Silence,
-            18 => Reaction::Short,
-            _ if random.bool() => Reaction::Interims,
-            _ => Reaction::Silence,
-        }
-    }
-}
 
 /// Where a connection is.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -74,6 +34,10 @@ struct Leg {
     fd: Fd,
     state: State,
     exchange: u32,
+    /// It has received a request: `exchange` is its latest.
+    asked: bool,
+    /// Which of the exchange's flows its answer is.
+    flow: usize,
     upgrade: bool,
     saw_upgrade: bool,
     reaction: Reaction,
@@ -94,6 +58,10 @@ struct Leg {
     received_end: bool,
     paused_until_ns: u64,
     closed: bool,
+    /// Bytes that the proxy had read of this connection before it sent this request.
+    read_before: u64,
+    /// The proxy has read some of the answer.
+    answer_read: bool,
 }
 
 pub(crate) struct Upstream {
@@ -172,6 +140,7 @@ impl Upstream {
     }
 
     fn step_leg(&mut self, leg: &mut Leg) {
+        self.note_read(leg);
         let (now_ns, calm) = (self.sys.now_ns(), self.ledger.book().calm);
         if calm || leg.paused_until_ns <= now_ns {
             self.receive(leg);
@@ -190,9 +159,23 @@ impl Upstream {
         let idle = leg.state == State::Waiting && (calm || leg.received_end);
         let done = leg.received_end && (leg.state == State::Over || leg.finished);
         if !leg.closed && (idle || done && leg.out.is_empty()) {
-            self.sys.close(leg.fd);
-            leg.closed = true;
+            self.close(leg);
         }
+    }
+
+    /// Notes it when the proxy has read some of the answer.
+    fn note_read(&self, leg: &mut Leg) {
+        let asked = !leg.answer_read && leg.asked;
+        if asked && self.sys.read_by_peer(leg.fd) > leg.read_before {
+            leg.answer_read = true;
+            self.ledger.book().answer_read(leg.exchange);
+        }
+    }
+
+    fn close(&mut self, leg: &mut Leg) {
+        self.note_read(leg);
+        self.sys.close(leg.fd);
+        leg.closed = true;
     }
 
     // ---- hearing ----
@@ -291,6 +274,9 @@ impl Upstream {
         if leg.saw_upgrade {
             return Err("a request instead of an upgrade".to_owned());
         }
+        self.note_read(leg);
+        (leg.asked, leg.answer_read) = (true, false);
+        leg.read_before = self.sys.read_by_peer(leg.fd);
         leg.upgrade = head.value("upgrade") == Some("websocket");
         leg.saw_upgrade = leg.upgrade;
         (leg.exchange, leg.state) = (exchange, State::Requested);
@@ -312,7 +298,7 @@ impl Upstream {
             Ok(data) => {
                 let mut book = self.ledger.book();
                 book.received(leg.exchange, Direction::Up, from, &data);
-                let (sent, got) = (book.flow(leg.exchange, Direction::Up).sent, leg.request.got);
+                let (sent, got) = (book.exchange(leg.exchange).up.sent, leg.request.got);
                 let complete = !leg.request.done || sent == got;
                 book.require(complete, || format!("{got} bytes as the complete body of {sent}"));
                 leg.request.done || !data.is_empty()
@@ -342,7 +328,7 @@ impl Upstream {
             Reaction::Status(status) => return self.complete(leg, status, early),
             Reaction::WrongSwitch(missing) => wrong_switch(missing),
             Reaction::Garbage => "HTTP/1.1 2OO OK\r\nA: b\r\n\r\n".to_owned(),
-            Reaction::Partial => "HTTP/1.1 10".to_owned(),
+            Reaction::Partial => partial_head(leg.upgrade, leg.exchange, &mut self.random),
             Reaction::Short => {
                 format!("HTTP/1.1 200 OK\r\nX-Index: {}\r\nContent-Length: 9\r\n\r\n", leg.exchange)
             }
@@ -363,20 +349,14 @@ impl Upstream {
             let exchange = book.exchange(leg.exchange);
             (exchange.broken, exchange.aborted) = (true, true);
         }
-        self.sys.close(leg.fd);
-        leg.closed = true;
+        self.close(leg);
     }
 
     fn switch(&mut self, leg: &mut Leg) {
         if self.random.u8(..4) == 0 {
             leg.out.extend_from_slice(b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n");
         }
-        let head = format!(
-            "HTTP/1.1 101 Switching Protocols\r\nupgrade: WebSocket\r\nConnection: Upgrade\r\n\
-             X-Index: {}\r\nSec-WebSocket-Accept: {ACCEPT}\r\n\r\n",
-            leg.exchange
-        );
-        leg.out.extend_from_slice(head.as_bytes());
+        leg.out.extend_from_slice(right_switch(leg.exchange).as_bytes());
         leg.to_send = self.random.u64(..self.bytes_max);
         let late = self.random.u64(..=leg.to_send.min(5_000)) * u64::from(self.random.bool());
         leg.out.extend(bytes(leg.exchange, Direction::Down, 0, late));
@@ -384,10 +364,9 @@ impl Upstream {
         leg.end = End::draw(&mut self.random);
         leg.state = State::Tunnel;
         let mut book = self.ledger.book();
-        book.sent(leg.exchange, Direction::Down, late);
-        let exchange = book.exchange(leg.exchange);
-        exchange.switched = true;
-        exchange.answered += 1;
+        leg.flow = book.answers(leg.exchange);
+        book.down(leg.exchange, leg.flow).sent = late;
+        book.exchange(leg.exchange).switched = true;
     }
 
     /// A complete answer, with its body delimited in one of the possible ways.
@@ -425,9 +404,8 @@ impl Upstream {
             _ => leg.out.extend(body),
         }
         let mut book = self.ledger.book();
-        book.sent(leg.exchange, Direction::Down, length);
-        book.flow(leg.exchange, Direction::Down).ended = true;
-        book.exchange(leg.exchange).answered += 1;
+        leg.flow = book.answers(leg.exchange);
+        *book.down(leg.exchange, leg.flow) = Flow { sent: length, ended: true, received: 0 };
         drop(book);
         (leg.ends, leg.state) = (closes, if closes { State::Over } else { State::Waiting });
         // The rest of its request is harmless.
@@ -439,7 +417,7 @@ impl Upstream {
             let count = (leg.to_send - leg.sent).min(1 + self.bytes_max / 20);
             leg.out = bytes(leg.exchange, Direction::Down, leg.sent, count);
             leg.sent += count;
-            self.ledger.book().sent(leg.exchange, Direction::Down, leg.sent);
+            self.ledger.book().down(leg.exchange, leg.flow).sent = leg.sent;
         }
         while !leg.out.is_empty() {
             match self.sys.send(leg.fd, &leg.out) {
@@ -462,7 +440,7 @@ impl Upstream {
                 self.end(leg);
             }
             (State::Tunnel, _) if all && (leg.end == End::HalfClose || leg.received_end) => {
-                self.ledger.book().flow(leg.exchange, Direction::Down).ended = true;
+                self.ledger.book().down(leg.exchange, leg.flow).ended = true;
                 self.finish(leg);
             }
             _ => {}
@@ -481,6 +459,8 @@ impl Leg {
             fd,
             state: State::Waiting,
             exchange: 0,
+            asked: false,
+            flow: 0,
             upgrade: false,
             saw_upgrade: false,
             reaction: Reaction::Right,
@@ -500,6 +480,8 @@ impl Leg {
             received_end: false,
             paused_until_ns: 0,
             closed: false,
+            read_before: 0,
+            answer_read: false,
         }
     }
 
@@ -512,23 +494,4 @@ impl Leg {
         self.inbox.drain(..end + 2);
         true
     }
-}
-
-fn wrong_switch(missing: u8) -> String {
-    let accept = if missing == 0 { "AAAAAAAAAAAAAAAAAAAAAAAAAAA=" } else { ACCEPT };
-    let upgrade = if missing == 1 { "h2c" } else { "websocket" };
-    let connection = if missing == 2 { "close" } else { "Upgrade" };
-    format!(
-        "HTTP/1.1 101 Switching Protocols\r\nUpgrade: {upgrade}\r\nConnection: {connection}\r\n\
-         Sec-WebSocket-Accept: {accept}\r\n\r\n"
-    )
-}
-
-fn push_chunks(out: &mut Vec<u8>, body: &[u8]) {
-    for chunk in body.chunks(1 + body.len() / 7) {
-        out.extend_from_slice(format!("{:X}\r\n", chunk.len()).as_bytes());
-        out.extend_from_slice(chunk);
-        out.extend_from_slice(b"\r\n");
-    }
-    out.extend_from_slice(b"0\r\n\r\n");
 }

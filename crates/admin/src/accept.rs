@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::Request;
+use axum::http::Response;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
@@ -19,6 +20,7 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio_rustls::TlsAcceptor;
 
 use crate::connections::{Connection, Connections, Membership, Phase};
+use crate::live::Streaming;
 use crate::tls::{AdminTls, Ciphertext};
 
 /// Longest request head, and bytes of a body that are read at once.
@@ -105,7 +107,13 @@ async fn serve_connection(
         let member = &member;
         async move {
             let response = response.await;
-            member.connection.enter(Phase::Response);
+            let is_stream =
+                |response: &Response<_>| response.extensions().get::<Streaming>().is_some();
+            let phase = match response.as_ref().is_ok_and(is_stream) {
+                true => Phase::Stream,
+                false => Phase::Response,
+            };
+            member.connection.enter(phase);
             member.answered();
             response
         }

@@ -1,7 +1,7 @@
 //! [`Address`]: the address of a listener, TCP or a UNIX socket.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -34,6 +34,11 @@ impl Address {
     }
 }
 
+const EXPECTED: &str =
+    "expected IP:PORT such as 127.0.0.1:8080, or 0.0.0.0:8080 for all interfaces, or unix:/PATH";
+
+/// `IP:PORT` or `unix:/PATH`. A port alone, `8080` or `:8080`, is on 127.0.0.1, as is `localhost`; `*` is
+/// 0.0.0.0.
 impl FromStr for Address {
     type Err = String;
 
@@ -44,9 +49,26 @@ impl FromStr for Address {
             }
             return Ok(Address::Unix(path.into()));
         }
-        text.parse()
-            .map(Address::Tcp)
-            .map_err(|_| "expected IP:PORT or unix:/path/to/socket".to_owned())
+        if let Ok(address) = text.parse() {
+            return Ok(Address::Tcp(address));
+        }
+        let (host, port) = text.rsplit_once(':').unwrap_or(("", text));
+        if let Some(("http" | "https" | "ws" | "wss", rest)) = text.split_once("://") {
+            let rest = rest.trim_end_matches('/');
+            return Err(format!("expected an address without scheme and path: {rest}"));
+        }
+        match text.parse::<IpAddr>() {
+            Ok(IpAddr::V4(ip)) => return Err(format!("expected a port, too: {ip}:8080")),
+            Ok(IpAddr::V6(ip)) => return Err(format!("expected a port, too: [{ip}]:8080")),
+            Err(_) => {}
+        }
+        let Ok(port) = port.parse() else { return Err(EXPECTED.to_owned()) };
+        let ip = match host {
+            "" | "localhost" => IpAddr::V4(Ipv4Addr::LOCALHOST),
+            "*" => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            _ => return Err(EXPECTED.to_owned()),
+        };
+        Ok(Address::Tcp(SocketAddr::new(ip, port)))
     }
 }
 
@@ -68,8 +90,29 @@ mod tests {
         for text in ["127.0.0.1:8090", "[::1]:0", "unix:/run/a.sock"] {
             assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
         }
-        for text in ["", "localhost", "unix:", "127.0.0.1"] {
+        for text in ["", "localhost", "unix:", "host:80", ":", ":99999", "::1", "1::1:80"] {
             assert!(text.parse::<Address>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn forms_that_people_type_are_taken_or_corrected() {
+        for (text, address) in [
+            ("8080", "127.0.0.1:8080"),
+            (":8080", "127.0.0.1:8080"),
+            ("localhost:8080", "127.0.0.1:8080"),
+            ("*:8080", "0.0.0.0:8080"),
+        ] {
+            assert_eq!(text.parse::<Address>().unwrap().to_string(), address);
+        }
+        for (text, hint) in [
+            ("127.0.0.1", "127.0.0.1:8080"),
+            ("::1", "[::1]:8080"),
+            ("http://127.0.0.1:8080/", "scheme and path: 127.0.0.1:8080"),
+            ("shop.example:80", "0.0.0.0:8080 for all interfaces"),
+        ] {
+            let error = text.parse::<Address>().unwrap_err();
+            assert!(error.ends_with(hint) || error.contains(hint), "{error}");
         }
     }
 }

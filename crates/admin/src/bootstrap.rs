@@ -107,7 +107,9 @@ impl fmt::Display for BootstrapError {
             BootstrapError::TooManyListeners => {
                 write!(f, "too many addresses to listen on: at most {LISTENERS_MAX}")
             }
-            BootstrapError::Listen(address, _) => write!(f, "cannot listen on {address}"),
+            BootstrapError::Listen(address, error) => {
+                write!(f, "cannot listen on {address}{}", hint(address, error))
+            }
             BootstrapError::Tables {
                 workers,
                 capacity,
@@ -141,6 +143,25 @@ impl std::error::Error for BootstrapError {
             BootstrapError::Listen(_, error) | BootstrapError::Workers(error) => Some(error),
             _ => None,
         }
+    }
+}
+
+/// What to do about an address that cannot be opened, in brackets; empty if the error says it.
+pub(crate) fn hint(address: &Address, error: &io::Error) -> String {
+    let Address::Tcp(tcp) = address else { return String::new() };
+    let port = tcp.port();
+    match error.kind() {
+        io::ErrorKind::AddrInUse => format!(
+            " (choose another port, or see which process has this one: ss -ltnp 'sport = :{port}')"
+        ),
+        io::ErrorKind::PermissionDenied => format!(
+            " (port {port} needs a privilege: AmbientCapabilities=CAP_NET_BIND_SERVICE in the systemd \
+             unit, or choose a port from 1024)"
+        ),
+        io::ErrorKind::AddrNotAvailable => {
+            format!(" (not an address of this machine; all of its addresses are 0.0.0.0:{port})")
+        }
+        _ => String::new(),
     }
 }
 

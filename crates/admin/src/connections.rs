@@ -57,20 +57,29 @@ pub(crate) enum Phase {
     Answer,
     /// The client, to take the response.
     Response,
+    /// The same, of a response without an end.
+    Stream,
     /// The next request.
     Idle,
 }
 
 impl Phase {
-    const ALL: [Phase; 6] =
-        [Phase::New, Phase::Head, Phase::Body, Phase::Answer, Phase::Response, Phase::Idle];
+    const ALL: [Phase; 7] = [
+        Phase::New,
+        Phase::Head,
+        Phase::Body,
+        Phase::Answer,
+        Phase::Response,
+        Phase::Stream,
+        Phase::Idle,
+    ];
 
     /// The order in which connections make room: those without a request first. `None` for those
     /// that stay: the program answers soon.
     fn rank(self) -> Option<u8> {
         match self {
             Phase::New | Phase::Head | Phase::Idle => Some(0),
-            Phase::Body | Phase::Response => Some(1),
+            Phase::Body | Phase::Response | Phase::Stream => Some(1),
             Phase::Answer => None,
         }
     }
@@ -143,14 +152,14 @@ impl Connection {
         match self.phase() {
             Phase::New => self.phase.store(Phase::Head as u8, Ordering::Relaxed),
             Phase::Idle => self.enter(Phase::Head),
-            Phase::Head | Phase::Body | Phase::Answer | Phase::Response => {}
+            Phase::Head | Phase::Body | Phase::Answer | Phase::Response | Phase::Stream => {}
         }
     }
 
     /// The client has taken bytes.
     pub(crate) fn sent(&self) {
-        if self.phase() == Phase::Response {
-            self.enter(Phase::Response);
+        if let phase @ (Phase::Response | Phase::Stream) = self.phase() {
+            self.enter(phase);
         }
     }
 
@@ -174,7 +183,7 @@ impl Connection {
     fn late(&self, limits: &ConnectionLimits, now_ns: u64) -> Option<Cause> {
         let (limit, cause) = match self.phase() {
             Phase::New | Phase::Head => (limits.head, Cause::Head),
-            Phase::Response => (limits.response, Cause::Response),
+            Phase::Response | Phase::Stream => (limits.response, Cause::Response),
             Phase::Idle => (limits.idle, Cause::Idle),
             // The time for a body ends with a response; the program answers in its own time.
             Phase::Body | Phase::Answer => return None,

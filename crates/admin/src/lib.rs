@@ -12,15 +12,18 @@ mod address;
 mod auth;
 mod body;
 mod bootstrap;
+mod causes;
 mod connections;
 mod delivery;
 mod invariants;
 mod listener;
+mod live;
 mod local;
 pub mod log;
 mod memory_trim;
 mod memory_watch;
 mod metrics;
+mod page;
 mod process;
 mod refusal_log;
 mod reply;
@@ -28,12 +31,14 @@ mod routes;
 mod service;
 mod tls;
 mod watchdog;
+mod workers;
 
 use serde_json::Value;
 
 pub use crate::address::Address;
 pub use crate::auth::bearer;
 pub use crate::bootstrap::{Bootstrap, BootstrapConfig, BootstrapError, Listener};
+pub use crate::causes::{cause, causes_section, engine_causes};
 pub use crate::connections::ConnectionLimits;
 pub use crate::listener::{AdminListener, Config, StartError, listen_unix, start};
 pub use crate::local::means_this_machine;
@@ -41,10 +46,12 @@ pub use crate::memory_trim::Held;
 pub use crate::metrics::{
     Exposition, Kind, engine_histograms, engine_metrics, engine_stats, network_metrics,
 };
+pub use crate::page::HEAD as PAGE_HEAD;
 pub use crate::process::{cpu_seconds, descriptors, rss_bytes};
 pub use crate::reply::{Reply, retry_after};
-pub use crate::service::{Lifecycle, Server, Service};
+pub use crate::service::{Lifecycle, Server, Service, drain_message};
 pub use crate::watchdog::Watchdog;
+pub use crate::workers::{WorkerColumn, worker_rows, workers_section};
 
 /// The part of the admin listener that a program supplies. All calls but [`Program::connections`],
 /// [`Program::api`] and one form of [`Program::publish`] return at once. The defaults answer 404.
@@ -102,6 +109,18 @@ pub trait Program: Send + Sync + 'static {
         None
     }
 
+    /// The sections of the admin page at `/` and how it shows them; `None` if the program has no page.
+    /// The form is described in `page/README.md`.
+    fn page(&self) -> Option<Value> {
+        None
+    }
+
+    /// The values of these sections now, and `at`, the time in seconds. With `complete` also those that
+    /// cost the workers something. It may block for a second, like [`Program::connections`].
+    fn sample(&self, _complete: bool) -> Value {
+        Value::Null
+    }
+
     /// The paths that exist, for 404 responses.
     fn paths(&self) -> &'static str {
         "/metrics, /health, /ready, /_broadcast, /api/publish, /api/disconnect, /api/stats, \
@@ -116,8 +135,8 @@ pub struct ApiRequest<'r> {
     pub method: &'r str,
     /// The path.
     pub path: &'r str,
-    /// The query without the question mark; empty if there is none.
-    pub query: &'r str,
+    /// The parameters of the query, decoded.
+    pub parameters: &'r [(String, String)],
     /// The body.
     pub body: &'r [u8],
     /// Whether the client proved that it may change the program: it sent the admin key, or opened a
@@ -127,11 +146,11 @@ pub struct ApiRequest<'r> {
 }
 
 impl<'r> ApiRequest<'r> {
-    /// The value of a query parameter, not percent-decoded: no value of this API needs escapes.
+    /// The value of a query parameter.
     #[must_use]
     pub fn parameter(&self, name: &str) -> Option<&'r str> {
-        let pairs = self.query.split('&').filter_map(|pair| pair.split_once('='));
-        pairs.into_iter().find_map(|(key, value)| (key == name).then_some(value))
+        let found = self.parameters.iter().find(|(key, _)| key == name);
+        found.map(|(_, value)| value.as_str())
     }
 }
 

@@ -16,9 +16,12 @@ use engine::TlsServer;
 use engine::sys::process;
 use rustix::fs::Mode;
 use rustix::process::umask;
+use tracing::info;
 
 use crate::auth::Key;
+use crate::bootstrap::hint;
 use crate::connections::Connections;
+use crate::live::Live;
 use crate::routes::{Guard, router};
 use crate::tls::AdminTls;
 use crate::{Address, ConnectionLimits, Program, accept};
@@ -68,8 +71,8 @@ impl fmt::Display for StartError {
                 "the admin listener on {address} is reachable from other machines and needs a key: \
                  set --admin-key KEY, or listen on loopback or unix:/path"
             ),
-            StartError::Listen(address, _) => {
-                write!(f, "cannot open the admin listener on {address}")
+            StartError::Listen(address, error) => {
+                write!(f, "cannot open the admin listener on {address}{}", hint(address, error))
             }
         }
     }
@@ -98,6 +101,14 @@ impl AdminListener {
     #[must_use]
     pub fn address(&self) -> &Address {
         &self.address
+    }
+
+    /// Logs where browsers find the admin page.
+    pub fn log_page(&self) {
+        if let Address::Tcp(address) = &self.address {
+            let scheme = if self.tls.acceptor().is_some() { "https" } else { "http" };
+            info!("admin page: {scheme}://{address}/");
+        }
     }
 
     /// Replaces the key. Returns false and changes nothing if the address needs one and `key` is `None`.
@@ -157,7 +168,9 @@ pub fn start(config: &Config, program: Arc<dyn Program>) -> Result<AdminListener
     let tls = AdminTls::new(config.tls.as_ref());
     let of_guard = guard.key.clone();
     let running = AdminListener { address: actual, key: of_guard, tls: tls.clone(), socket_file };
-    let app = router(program, guard, Arc::clone(&connections), config.body_bytes_max);
+    let live = Arc::new(Live::new(Arc::clone(&program)));
+    let (open, streams) = (Arc::clone(&connections), Arc::clone(&live));
+    let app = router(program, guard, open, streams, config.body_bytes_max);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .enable_time()
@@ -177,6 +190,7 @@ pub fn start(config: &Config, program: Arc<dyn Program>) -> Result<AdminListener
                     accept::Listener::Unix(tokio::net::UnixListener::from_std(listener)?)
                 }
             };
+            tokio::spawn(live.run());
             accept::serve(listener, tls, app, connections).await;
             io::Result::Ok(())
         })

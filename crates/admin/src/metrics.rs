@@ -126,10 +126,7 @@ impl Exposition {
             Kind::Gauge => ("", "gauge"),
         };
         let name = format!("standfast_{name}{ending}");
-        if !help.is_empty() {
-            let _ = writeln!(self.text, "# HELP {name} {help}");
-        }
-        let _ = writeln!(self.text, "# TYPE {name} {kind}");
+        let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
         name
     }
 
@@ -154,9 +151,9 @@ const GAUGES: [&str; 4] = ["connections", "websockets", "queued_bytes", "body_by
 
 /// Writes everything the engine counts, summed over workers.
 pub fn engine_metrics(exposition: &mut Exposition, totals: &Totals) {
-    for (name, value) in totals.plain() {
+    for (name, help, value) in totals.described() {
         let kind = if GAUGES.contains(&name) { Kind::Gauge } else { Kind::Counter };
-        exposition.single(name, kind, "", value as f64);
+        exposition.single(name, kind, help, value as f64);
     }
     let causes = Closed::ALL.iter().map(|cause| cause.name().to_owned());
     let closed = causes.zip(totals.closed.iter().map(|count| *count as f64));
@@ -277,6 +274,7 @@ mod tests {
         ] {
             assert_eq!(samples.iter().filter(|sample| **sample == line).count(), 1, "{line}");
         }
+        assert!(text.contains("# HELP standfast_turns_total Turns of the worker.\n"));
         assert!(text.contains("# TYPE standfast_connections gauge\n"));
         assert!(text.contains("# TYPE standfast_accepted_total counter\n"));
     }
@@ -285,7 +283,7 @@ mod tests {
     fn several_labels_and_a_histogram_are_in_the_text_format() {
         let mut exposition = Exposition::default();
         let labels = vec![("pool", "a\"b".to_owned()), ("upstream", "c".to_owned())];
-        exposition.tagged("x", Kind::Gauge, "", [(labels, 2.0)]);
+        exposition.tagged("x", Kind::Gauge, "h", [(labels, 2.0)]);
         exposition.histogram("t", "h", (vec![(0.5, 1), (f64::INFINITY, 3)], 7.5, 3));
         let text = String::from_utf8(exposition.finish()).unwrap();
         for line in [
@@ -328,7 +326,7 @@ mod tests {
     fn label_values_are_escaped() {
         let mut exposition = Exposition::default();
         let sample = ("a\"b\\c\nd".to_owned(), 1.0);
-        exposition.labelled("x", Kind::Gauge, "", "of", [sample]);
+        exposition.labelled("x", Kind::Gauge, "h", "of", [sample]);
         let text = String::from_utf8(exposition.finish()).unwrap();
         assert!(text.ends_with("standfast_x{of=\"a\\\"b\\\\c\\nd\"} 1\n"), "{text}");
     }

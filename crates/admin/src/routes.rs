@@ -1,16 +1,16 @@
-//! Routes of the admin listener. `/health` and `/ready` need no key; everything else needs the admin key if one
-//! is set. Endpoints for applications also accept a key of the program.
+//! Routes of the admin listener. `/health`, `/ready` and the page at `/` need no key; everything else needs the admin key
+//! if one is set. Endpoints for applications also accept a key of the program.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use axum::Router;
 use axum::body::Body;
 use axum::extract::{DefaultBodyLimit, Query, Request, State};
 use axum::http::{Extensions, Method, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use axum::{Extension, Router};
 use engine::invariant;
 use serde_json::Value;
 
@@ -18,10 +18,11 @@ use crate::accept::Caller;
 use crate::auth::{Key, bearer};
 use crate::body::Posted;
 use crate::connections::{Cause, Connections};
+use crate::live::{Live, STREAMS_MAX, Streaming, page_event};
 use crate::local::may_be_foreign_page;
 use crate::metrics::{Exposition, Kind};
 use crate::{ApiRequest, AppEndpoint, Page, Program, Reply};
-use crate::{invariants, log};
+use crate::{invariants, log, page};
 
 /// The Content-Type of Prometheus's text format.
 const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -40,12 +41,17 @@ pub(crate) struct Guard {
 #[derive(Copy, Clone)]
 struct MayChange;
 
+/// Marks a request with the admin key.
+#[derive(Copy, Clone)]
+struct HasKey;
+
 /// State of the routes.
 #[derive(Clone)]
 pub(crate) struct Shared {
     program: Arc<dyn Program>,
     foreign: Arc<AtomicU64>,
     pub(crate) open: Arc<Connections>,
+    live: Arc<Live>,
 }
 
 impl Shared {
@@ -58,21 +64,27 @@ pub(crate) fn router(
     program: Arc<dyn Program>,
     guard: Guard,
     open: Arc<Connections>,
+    live: Arc<Live>,
     body_bytes_max: usize,
 ) -> Router {
     let foreign = Arc::clone(&guard.foreign);
-    let shared = Shared { program: Arc::clone(&program), foreign, open };
+    let shared = Shared { program: Arc::clone(&program), foreign, open, live };
     let guarded = Router::new()
         .route("/metrics", get(metrics))
         .route("/api/stats", get(stats))
+        .route("/api/live", get(live_events))
         .route("/api/connections", get(connections))
         .route("/api/publish", post(publish))
         .route("/api/disconnect", post(disconnect))
         .route("/_broadcast", post(broadcast))
         .fallback(other)
         .method_not_allowed_fallback(wrong_method)
-        .layer(middleware::from_fn_with_state((guard, program), authorize));
+        .layer(middleware::from_fn_with_state((guard.clone(), program), authorize));
+    let page = Router::new()
+        .route("/", get(page_document))
+        .layer(middleware::from_fn_with_state(guard, refuse_foreign));
     Router::new()
+        .merge(page)
         .route("/health", get(health))
         .route("/ready", get(ready))
         .merge(guarded)
@@ -95,6 +107,9 @@ async fn authorize(
     if let Some(Caller(connection)) = request.extensions().get() {
         connection.set_keyed(keyed);
     }
+    if has_key {
+        request.extensions_mut().insert(HasKey);
+    }
     if has_key || !guard.browsers && !guard.key.is_set() {
         request.extensions_mut().insert(MayChange);
     }
@@ -107,9 +122,17 @@ async fn authorize(
         let reply = Reply::error(401, "unauthorized", &message);
         return ([(header::WWW_AUTHENTICATE, "Bearer")], reply).into_response();
     }
-    // Without a key every client that can connect is trusted. A web page of any site can send
-    // requests through a local browser, and must not be.
-    if guard.browsers && is_foreign(&request) {
+    refuse_foreign(State(guard), request, next).await
+}
+
+/// Without a key every client that can connect is trusted. A web page of any site can send requests
+/// through a local browser, and must not be.
+async fn refuse_foreign(
+    State(guard): State<Guard>,
+    request: Request<Body>,
+    next: Next,
+) -> Response {
+    if guard.browsers && !guard.key.is_set() && is_foreign(&request) {
         let why = "refused: Host or Origin is not this machine; use 127.0.0.1 or localhost, or set \
                    --admin-key";
         guard.foreign.fetch_add(1, Ordering::Relaxed);
@@ -121,6 +144,32 @@ async fn authorize(
 fn is_foreign(request: &Request<Body>) -> bool {
     let field = |name| request.headers().get(name).map(header::HeaderValue::as_bytes);
     may_be_foreign_page(field(header::HOST), field(header::ORIGIN))
+}
+
+/// The admin page. It has no data, so it needs no key: it asks its user for one.
+async fn page_document(State(shared): State<Shared>) -> Response {
+    match shared.program.page() {
+        Some(_) => page::response(),
+        None => Reply::not_found(shared.program.paths()).into_response(),
+    }
+}
+
+/// The samples that the page shows.
+async fn live_events(State(shared): State<Shared>, extensions: Extensions) -> Response {
+    let Some(page) = shared.program.page() else {
+        return Reply::not_found(shared.program.paths()).into_response();
+    };
+    let may_change = extensions.get::<MayChange>().is_some();
+    let has_key = extensions.get::<HasKey>().is_some();
+    let may_publish = has_key || !shared.program.requires_key(AppEndpoint::Api);
+    let first = page_event(&page, may_change, may_publish);
+    let Some(body) = shared.live.open("page", &first) else {
+        let message = format!("{STREAMS_MAX} pages are open: close one");
+        return Reply::error(503, "overloaded", &message).into_response();
+    };
+    let headers =
+        [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
+    (Extension(Streaming), headers, Body::new(body)).into_response()
 }
 
 async fn health(State(shared): State<Shared>) -> Reply {
@@ -145,6 +194,12 @@ async fn metrics(State(shared): State<Shared>) -> Reply {
     let help = "Connections that the admin listener closed, by cause.";
     let closed = Cause::ALL.map(|c| (c.name().to_owned(), shared.open.closed(c) as f64));
     exposition.labelled("admin_closed", Kind::Counter, help, "cause", closed);
+    let open = shared.live.count() as f64;
+    exposition.single("admin_pages", Kind::Gauge, "Open admin pages.", open);
+    let help = "Admin pages refused because too many were open.";
+    exposition.single("admin_pages_refused", Kind::Counter, help, shared.live.refused() as f64);
+    let help = "Samples taken for open admin pages.";
+    exposition.single("admin_samples", Kind::Counter, help, shared.live.samples() as f64);
     log::metrics(&mut exposition);
     Reply { status: 200, content_type: METRICS_TYPE, body: exposition.finish() }
 }
@@ -155,6 +210,9 @@ async fn stats(State(shared): State<Shared>) -> Reply {
         stats.insert("admin_refused".to_owned(), shared.foreign().into());
         stats.insert("invariant_broken".to_owned(), invariant::total().into());
         stats.insert("admin_connections".to_owned(), shared.open.count().into());
+        stats.insert("admin_pages".to_owned(), shared.live.count().into());
+        stats.insert("admin_pages_refused".to_owned(), shared.live.refused().into());
+        stats.insert("admin_samples".to_owned(), shared.live.samples().into());
         let closed = Cause::ALL.map(|c| (c.name().to_owned(), shared.open.closed(c).into()));
         stats.insert("admin_closed".to_owned(), Value::Object(closed.into_iter().collect()));
         let [dropped, errors] = log::counts();
@@ -245,9 +303,12 @@ async fn other(
         Ok(body) => body,
         Err(reply) => return reply,
     };
+    let Ok(Query(parameters)) = Query::<Vec<(String, String)>>::try_from_uri(&uri) else {
+        return Reply::error(400, "bad_request", "invalid query");
+    };
     let answer = move || {
-        let (path, query) = (uri.path(), uri.query().unwrap_or_default());
-        let request = ApiRequest { method: method.as_str(), path, query, body: &body, may_change };
+        let (method, path, parameters) = (method.as_str(), uri.path(), parameters.as_slice());
+        let request = ApiRequest { method, path, parameters, body: &body, may_change };
         let reply = shared.program.api(&request);
         reply.unwrap_or_else(|| Reply::not_found(shared.program.paths()))
     };

@@ -20,6 +20,22 @@ const TICK: Duration = Duration::from_secs(1);
 /// The interval where memory has a limit.
 const MEMORY_TICK: Duration = Duration::from_millis(100);
 
+/// The part of a drain's time for each connection: closing a hundred a second is no storm of
+/// reconnects, so few connections are closed sooner than many.
+const DRAIN_PER_CONNECTION: Duration = Duration::from_millis(10);
+
+/// The log line at the start of a drain that closes so many things. `noun` is one of them.
+#[must_use]
+pub fn drain_message(count: u64, noun: &str, over: Duration) -> String {
+    let many = if count == 1 { "" } else { "s" };
+    let what = match count {
+        0 => format!("no open {noun}s"),
+        _ if over.is_zero() => format!("{count} {noun}{many} at once"),
+        _ => format!("{count} {noun}{many} over {over:?}"),
+    };
+    format!("draining: {what}; signal again to exit now")
+}
+
 /// A server's workers and listeners.
 pub struct Service<P> {
     listen: Vec<Listener>,
@@ -68,12 +84,6 @@ impl<P: Send + 'static> Service<P> {
     #[must_use]
     pub fn remote(&self) -> &Remote<P> {
         &self.remote
-    }
-
-    /// Connections now.
-    #[must_use]
-    pub fn open(&self) -> u64 {
-        self.remote.open().map(|(open, _)| u64::from(open)).sum()
     }
 
     /// Replaces the key of the admin listener.
@@ -125,6 +135,9 @@ pub trait Lifecycle {
     /// Starts draining: closes connections, spread over `over`.
     fn drain(&mut self, over: Duration);
 
+    /// Connections now.
+    fn open(&self) -> u64;
+
     /// The result of draining, once it is over.
     fn ended(&mut self) -> Option<io::Result<()>>;
 }
@@ -136,6 +149,10 @@ impl<P: Send + 'static> Lifecycle for Service<P> {
 
     fn admin(&self) -> Option<&Address> {
         self.admin.as_ref().map(AdminListener::address)
+    }
+
+    fn open(&self) -> u64 {
+        self.remote.open().map(|(open, _)| u64::from(open)).sum()
     }
 
     fn tick(&mut self, memory_limit: Option<u64>, held: Held) -> io::Result<()> {
@@ -238,8 +255,10 @@ pub trait Server {
     }
 
     /// Starts draining: stops accepting, answers `draining` at `/health`, and closes every connection,
-    /// spread over `over`.
-    fn drain(&mut self, over: Duration) {
+    /// spread over 10 ms each and at most `longest` together.
+    fn drain(&mut self, longest: Duration) {
+        let open = u32::try_from(self.lifecycle().open()).unwrap_or(u32::MAX);
+        let over = DRAIN_PER_CONNECTION.saturating_mul(open).min(longest);
         self.on_drain(over);
         self.lifecycle_mut().drain(over);
     }
@@ -251,5 +270,21 @@ pub trait Server {
             self.on_tick();
         }
         ended
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_drain_of_nothing_has_no_time() {
+        let message = |count, over| drain_message(count, "tunnel", Duration::from_millis(over));
+        let end = "; signal again to exit now";
+        assert_eq!(message(1_200, 12_000), format!("draining: 1200 tunnels over 12s{end}"));
+        assert_eq!(message(1, 10), format!("draining: 1 tunnel over 10ms{end}"));
+        assert_eq!(message(2, 0), format!("draining: 2 tunnels at once{end}"));
+        assert_eq!(message(0, 20), format!("draining: no open tunnels{end}"));
+        assert_eq!(message(0, 0), format!("draining: no open tunnels{end}"));
     }
 }

@@ -40,6 +40,14 @@ impl Program for Fake {
         json!({})
     }
 
+    fn page(&self) -> Option<Value> {
+        Some(json!({}))
+    }
+
+    fn sample(&self, _: bool) -> Value {
+        json!({})
+    }
+
     fn publish(&self, body: &[u8], _: bool) -> Reply {
         Reply::json(&json!({ "bytes": body.len() }))
     }
@@ -195,6 +203,22 @@ fn an_idle_connection_is_closed_in_time() {
     response(&mut idle);
     assert!(ends(&mut idle));
     assert_eq!(fixture.closed("idle_timeout"), 1);
+}
+
+#[test]
+fn a_stream_lasts_longer_than_an_idle_connection() {
+    let fixture = Fixture::start(ConnectionLimits { idle: SOON / 10, ..none() });
+    let mut live = fixture.connect();
+    send(&mut live, "GET /api/live", "");
+    let mut read = Vec::new();
+    // Samples are a second apart.
+    while read.windows(14).filter(|part| part == b"event: sample\n").count() < 3 {
+        let mut buffer = [0; 4096];
+        let count = live.read(&mut buffer).unwrap();
+        assert!(count > 0, "closed after {}", read.escape_ascii());
+        read.extend_from_slice(&buffer[..count]);
+    }
+    assert_eq!(fixture.closed("idle_timeout"), 0);
 }
 
 #[test]

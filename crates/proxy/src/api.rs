@@ -1,16 +1,17 @@
-//! [`Api`]: the JSON admin API for upstreams, routes and tunnels, and the metrics of pools. It runs in
-//! the control plane's threads.
+//! [`Api`]: the JSON admin API for upstreams, routes and tunnels. It runs in the control plane's
+//! threads.
 //!
 //! A change applies to every request after its response. It lasts until the next reload or restart,
 //! unless the file contains it too; only a drain lasts until it is resumed. Tunnels are closed only
 //! by requests that say so.
 
+mod metrics;
+
 use std::collections::BTreeSet;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use admin::{ApiRequest, Exposition, Kind, Page, Reply};
+use admin::{ApiRequest, Page, Reply};
 use engine::sys::process::now_ns;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
@@ -18,8 +19,12 @@ use serde_json::{Value, json};
 use tracing::info;
 
 use crate::balance::{Balance, Endpoint, Member, Pool, Upstream, UpstreamAddress, UpstreamState};
-use crate::drain::{ActiveDrains, DrainAmount, DrainOrder, DrainTarget, ORDERS_MAX};
-use crate::routes::{Change, MemberConfig, Registry, Retired, RouteConfig, Table, UpstreamFilter};
+use crate::drain::{
+    ActiveDrains, ClosingUpstream, DrainAmount, DrainOrder, DrainTarget, ORDERS_MAX,
+};
+use crate::routes::{
+    Change, MemberChange, MemberConfig, Registry, RouteConfig, Table, UpstreamFilter,
+};
 
 /// The longest time over which tunnels can be closed: a day.
 const OVER_SECONDS_MAX: f64 = 86_400.0;
@@ -153,8 +158,6 @@ impl Api {
     fn upstream(&self, workers: &dyn Workers, request: &UpstreamRequest) -> Result<Reply, Refusal> {
         let endpoint: Endpoint =
             request.upstream.parse().map_err(|why: String| bad_request(&why))?;
-        let pool = self.pool_named(request.pool.as_deref())?;
-        self.check_origin(&pool, &endpoint, request)?;
         let over = over(request.over_seconds)?
             .filter(|_| matches!(request.action.as_str(), "remove" | "drain"));
         // Checked first: a request whose drain cannot start must change nothing.
@@ -165,11 +168,17 @@ impl Api {
                 "address is for drain and resume; set and remove change a name with all its addresses",
             ));
         }
+        let mut registry = self.registry();
+        let pool = pool_named(&registry, request.pool.as_deref())?;
         let filter =
             UpstreamFilter { pool: Some(pool.clone()), upstream: Some(endpoint.clone()), address };
-        let affected = self.registry().upstreams(&filter);
+        let affected = registry.upstreams(&filter);
         let change = match request.action.as_str() {
-            "set" => Change::Set(pool.clone(), self.member(&pool, endpoint.clone(), request)),
+            "set" => {
+                let (weight, max, backup) = (request.weight, request.max, request.backup);
+                let endpoint = endpoint.clone();
+                Change::Set(pool.clone(), MemberChange { endpoint, weight, max, backup })
+            }
             "remove" => Change::Remove(pool.clone(), endpoint.clone()),
             "drain" => Change::Draining(filter, true),
             "resume" => Change::Draining(filter, false),
@@ -179,70 +188,31 @@ impl Api {
                 return Err(bad_request(&why));
             }
         };
-        let changed = self.registry().change(&change, now_ns()).map_err(|why| bad_request(&why))?;
+        let changed = registry.change(&change, now_ns()).map_err(|why| bad_request(&why))?;
+        let unresolved = registry.unresolved(&pool).any(|member| member.endpoint == endpoint);
+        drop(registry);
         workers.wake_waiters();
         info!("API: {} upstream {} in pool {pool}", request.action, request.upstream);
         if let Some((over, mut active_drains)) = order {
-            drain(
-                workers,
-                &mut active_drains,
-                Some(&affected),
-                (DrainAmount::Share(10_000), over),
-            )?;
+            // First: the order closes the tunnels that are open when it arrives.
+            let closing = affected.iter().map(ClosingUpstream::new).collect();
+            let target = (DrainTarget::Closing(closing), names(&affected));
+            drain(workers, &mut active_drains, target, (DrainAmount::Share(10_000), over))?;
         }
         let tunnels: u64 = affected.iter().map(|one| u64::from(one.tunnels())).sum();
         let (added, removed) = (changed.added, changed.removed);
-        let unresolved =
-            self.registry().unresolved(&pool).any(|member| member.endpoint == endpoint);
         Ok(Reply::json(&json!({
             "added": added, "removed": removed, "tunnels": tunnels, "unresolved": unresolved
         })))
-    }
-
-    /// Checks that a request adds no UNIX socket: the proxy's user may open sockets that the client of
-    /// this API may not.
-    fn check_origin(
-        &self,
-        pool: &str,
-        endpoint: &Endpoint,
-        request: &UpstreamRequest,
-    ) -> Result<(), Refusal> {
-        let is_unix = matches!(endpoint, Endpoint::Address(UpstreamAddress::Unix(_)));
-        if request.action != "set" || !is_unix {
-            return Ok(());
-        }
-        let registry = self.registry();
-        let pool = registry.config().pools.iter().find(|known| *known.name == *pool);
-        let mut members = pool.into_iter().flat_map(|pool| &pool.members);
-        if members.any(|member| member.endpoint == *endpoint) {
-            return Ok(());
-        }
-        Err(bad_request("a UNIX socket can be added only in the configuration file"))
-    }
-
-    /// The upstream as requested; fields left out keep their values.
-    fn member(&self, pool: &str, endpoint: Endpoint, request: &UpstreamRequest) -> MemberConfig {
-        let registry = self.registry();
-        let pool = registry.config().pools.iter().find(|known| *known.name == *pool);
-        let known =
-            pool.and_then(|pool| pool.members.iter().find(|known| known.endpoint == endpoint));
-        let mut member = known.cloned().unwrap_or_else(|| MemberConfig::new(endpoint));
-        member.weight = request.weight.unwrap_or(member.weight);
-        member.max = request.max.unwrap_or(member.max);
-        member.backup = request.backup.unwrap_or(member.backup);
-        member
     }
 
     fn route(&self, request: &RouteRequest) -> Result<Reply, Refusal> {
         let host = request.host.as_deref().unwrap_or("*");
         let host = host.parse().map_err(|why: String| bad_request(&why))?;
         let path: Box<str> = request.path.as_deref().unwrap_or("/").into();
-        if !path.starts_with('/') {
-            return Err(bad_request("invalid path: it must begin with /"));
-        }
         let change = match request.action.as_str() {
             "set" => {
-                let pool = self.pool_named(request.pool.as_deref())?;
+                let pool = pool_named(&self.registry(), request.pool.as_deref())?;
                 Change::Route(RouteConfig::new(host, path, pool))
             }
             "remove" => Change::Unroute(host, path),
@@ -287,7 +257,11 @@ impl Api {
         let over = over(request.over_seconds)?.unwrap_or_default();
         let named = [&request.pool, &request.upstream, &request.address].map(Option::as_deref);
         let wanted = self.find_upstreams(named)?;
-        drain(workers, &mut *self.reserve_drain()?, wanted.as_deref(), (amount, over))?;
+        let target = match &wanted {
+            Some(of) => (DrainTarget::Upstreams(numbers(of).into()), names(of)),
+            None => (DrainTarget::All, "all upstreams".to_owned()),
+        };
+        drain(workers, &mut *self.reserve_drain()?, target, (amount, over))?;
         let seconds = over.as_secs_f64();
         Ok(Reply::json_with(202, &json!({ "over_seconds": seconds })))
     }
@@ -326,118 +300,36 @@ impl Api {
         Err(Reply::error(503, "overloaded", &why))
     }
 
-    /// The pool with this name, or the only pool.
-    fn pool_named(&self, name: Option<&str>) -> Result<Box<str>, Refusal> {
-        let registry = self.registry();
-        match (name, registry.config().pools.as_slice()) {
-            (Some(name), _) => Ok(name.into()),
-            (None, [only]) => Ok(only.name.clone()),
-            (None, pools) => {
-                let names: Vec<&str> = pools.iter().map(|pool| &*pool.name).collect();
-                Err(bad_request(&format!("pool is required: one of {}", names.join(", "))))
-            }
-        }
-    }
-
     fn registry(&self) -> MutexGuard<'_, Registry> {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
-    /// The metrics of pools and upstreams.
-    pub(crate) fn metrics(&self, exposition: &mut Exposition) {
-        let now_ns = now_ns();
-        let (routes, left) = {
-            let mut registry = self.registry();
-            (self.table.routes(), registry.retired().to_vec())
-        };
-        let members = routes.pools().iter().flat_map(|pool| {
-            pool.members().iter().map(move |member| (pool.name(), &*member.upstream))
-        });
-        let members = members.chain(left.iter().map(|left| (&*left.pool, &*left.upstream)));
-        let members: Vec<(&str, &Upstream)> = members.collect();
-        let takes = |upstream: &Upstream| {
-            let removed = |left: &Retired| left.upstream.number() == upstream.number();
-            upstream.state(now_ns) == UpstreamState::Up && !left.iter().any(removed)
-        };
-        let labels = |pool: &str, upstream: &Upstream| {
-            let (name, address) = (upstream.name().to_string(), upstream.address().to_string());
-            vec![("pool", pool.to_owned()), ("upstream", name), ("address", address)]
-        };
-        let mut each = |name, kind, help, value: &dyn Fn(&Upstream) -> f64| {
-            let samples =
-                members.iter().map(|(pool, upstream)| (labels(pool, upstream), value(upstream)));
-            exposition.tagged(name, kind, help, samples);
-        };
-        each("upstream_tunnels", Kind::Gauge, "Open tunnels of each upstream.", &|upstream| {
-            upstream.tunnels().into()
-        });
-        each("upstream_up", Kind::Gauge, "Whether the upstream takes new tunnels.", &|upstream| {
-            f64::from(u8::from(takes(upstream)))
-        });
-        let counter = Kind::Counter;
-        each("upstream_picked", counter, "Times the upstream was chosen.", &|up| up.picks() as f64);
-        each("upstream_failed", counter, "Failed connects, handshakes and responses.", &|up| {
-            up.failed_times() as f64
-        });
-        each("upstream_ejections", counter, "Times the upstream was ejected.", &|up| {
-            up.ejections() as f64
-        });
-        let help = "Times the upstream was ejected because of its 5xx answers.";
-        each("upstream_ejections_5xx", counter, help, &|up| up.errors().ejections() as f64);
-        each("upstream_flips", counter, "Times health checks changed the state.", &|up| {
-            up.flips() as f64
-        });
-        each("upstream_checks", counter, "Finished health checks.", &|up| up.checks() as f64);
-        let ports = members.iter().flat_map(|(pool, upstream)| {
-            let labels = labels(pool, upstream);
-            upstream.ports().into_iter().map(move |(source, count)| {
-                let source =
-                    source.map_or_else(|| "system".to_owned(), |source| source.to_string());
-                let labels = labels.iter().cloned().chain([("source", source)]).collect();
-                (labels, f64::from(count))
-            })
-        });
-        let help = "Connections to each upstream by local address; each uses a port.";
-        exposition.tagged("source_ports", Kind::Gauge, help, ports);
-        let mut of_pool = |name, kind, help, value: &dyn Fn(&Pool) -> u64| {
-            let samples =
-                routes.pools().iter().map(|pool| (pool.name().to_owned(), value(pool) as f64));
-            exposition.labelled(name, kind, help, "pool", samples);
-        };
-        let waiting = "Requests waiting for an upstream below its max.";
-        of_pool("pool_waiting", Kind::Gauge, waiting, &|pool| pool.waiting().into());
-        of_pool("pool_queued", counter, "Requests that were queued.", &|pool| {
-            pool.state().queued.load(Ordering::Relaxed)
-        });
-        of_pool("pool_overflowed", counter, "Requests that found the queue full.", &|pool| {
-            pool.state().overflowed.load(Ordering::Relaxed)
-        });
-        of_pool("pool_busy", counter, "Choices that found every upstream at its max.", &|pool| {
-            pool.state().busy.load(Ordering::Relaxed)
-        });
-        let help = "Choices that ignored health, because too few upstreams were up.";
-        of_pool("pool_panicked", counter, help, &|pool| {
-            pool.state().panicked.load(Ordering::Relaxed)
-        });
-        of_pool("pool_backup_picked", counter, "Choices of a backup upstream.", &|pool| {
-            pool.state().backup_picked.load(Ordering::Relaxed)
-        });
-        let help = "Ejections because of 5xx answers that would have left too few upstreams.";
-        of_pool("pool_ejections_withheld", counter, help, &|pool| {
-            pool.state().ejections_withheld.load(Ordering::Relaxed)
-        });
-        of_pool("pool_down", counter, "Choices that found no upstream up.", &|pool| {
-            pool.state().down.load(Ordering::Relaxed)
-        });
+/// The pool with this name, or the only pool.
+fn pool_named(registry: &Registry, name: Option<&str>) -> Result<Box<str>, Refusal> {
+    match (name, registry.config().pools.as_slice()) {
+        (Some(name), _) => Ok(name.into()),
+        (None, [only]) => Ok(only.name.clone()),
+        (None, pools) => {
+            let names: Vec<&str> = pools.iter().map(|pool| &*pool.name).collect();
+            Err(bad_request(&format!("pool is required: one of {}", names.join(", "))))
+        }
     }
 }
 
-/// The state of an upstream. One without health checks cannot be known to be up.
+/// The state of an upstream.
 fn state_name(pool: &Pool, member: &Member, now_ns: u64) -> &'static str {
-    match member.upstream.state(now_ns) {
-        UpstreamState::Up if !pool.is_checked() => "unchecked",
-        state => state.name(),
+    if is_unchecked(pool, &member.upstream, now_ns) {
+        return "unchecked";
     }
+    member.upstream.state(now_ns).name()
+}
+
+/// Whether an upstream takes requests but is not known to be up: before its first health check, and
+/// without any.
+fn is_unchecked(pool: &Pool, upstream: &Upstream, now_ns: u64) -> bool {
+    let assumed = !pool.is_checked() || upstream.checks() == 0;
+    assumed && upstream.state(now_ns) == UpstreamState::Up
 }
 
 fn upstream_json(upstream: &Upstream, member: Option<&Member>, state: &str) -> Value {
@@ -485,12 +377,9 @@ fn unresolved_json(member: &MemberConfig) -> Value {
 fn drain(
     workers: &dyn Workers,
     active_drains: &mut ActiveDrains,
-    upstreams: Option<&[Arc<Upstream>]>,
+    (target, names): (DrainTarget, String),
     (amount, over): (DrainAmount, Duration),
 ) -> Result<(), Refusal> {
-    let target =
-        upstreams.map_or(DrainTarget::All, |of| DrainTarget::Upstreams(numbers(of).into()));
-    let names = upstreams.map_or_else(|| "all upstreams".to_owned(), names);
     let over_text = if over.is_zero() { "at once".to_owned() } else { format!("over {over:?}") };
     info!("closing tunnels: {amount} of {names}, {over_text}");
     let order = Arc::new(DrainOrder::new(target, amount, over, now_ns()));

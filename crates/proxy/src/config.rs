@@ -179,15 +179,30 @@ impl UpstreamTls {
     }
 }
 
+/// The timeouts that routes set and the idle clock measures.
+#[derive(Copy, Clone, Debug, Default)]
+pub(crate) struct RouteTimeouts {
+    /// The longest idle timeout.
+    pub(crate) longest_idle: Option<Duration>,
+    /// The shortest and the longest answer timeout.
+    pub(crate) answer: Option<(Duration, Duration)>,
+}
+
 impl Live {
-    /// Returns the engine's limits, adjusted for the relay. `longest_idle` is the longest idle timeout that
-    /// routes set.
-    pub(crate) fn engine_limits(&self, longest_idle: Option<Duration>) -> Limits {
+    /// The shortest and the longest answer timeout: of all routes, and of those that set their own.
+    pub(crate) fn answer_timeouts(&self, of_routes: &RouteTimeouts) -> (Duration, Duration) {
+        let all = self.timeouts.answer;
+        of_routes.answer.map_or((all, all), |(least, most)| (least.min(all), most.max(all)))
+    }
+
+    /// Returns the engine's limits, adjusted for the relay.
+    pub(crate) fn engine_limits(&self, of_routes: &RouteTimeouts) -> Limits {
         let mut limits = self.limits.clone();
         // The engine closes no tunnel for idleness; only its clock is used. Its steps are fine enough
         // for the shortest timeout, unless that would be too many for the longest.
-        let Timeouts { idle, answer, fin, .. } = self.timeouts;
-        let longest = idle.max(longest_idle).unwrap_or_default().max(answer);
+        let Timeouts { idle, fin, .. } = self.timeouts;
+        let (answer, longest_answer) = self.answer_timeouts(of_routes);
+        let longest = idle.max(of_routes.longest_idle).unwrap_or_default().max(longest_answer);
         let finest = fin.min(answer).min(Duration::from_secs(60)) / 64;
         let tick = finest.max(longest / STEPS_MAX).max(Duration::from_millis(20));
         limits.idle_timeout = Some(tick * TICKS);
@@ -260,16 +275,17 @@ mod tests {
         ] {
             let mut live = Live::default();
             (live.timeouts.idle, live.timeouts.fin, live.timeouts.answer) = (idle, fin, answer);
-            let step = live.engine_limits(None).idle_step();
+            let step = live.engine_limits(&RouteTimeouts::default()).idle_step();
             let expected = expected.max(Duration::from_millis(20));
             assert_eq!(step, expected, "{idle:?} {fin:?} {answer:?}");
-            // The same if only a route has this idle timeout.
+            // The same if only routes have these timeouts.
             live.timeouts.idle = Some(seconds(1));
-            assert_eq!(
-                live.engine_limits(idle).idle_step(),
-                expected,
-                "{idle:?} {fin:?} {answer:?}"
-            );
+            live.timeouts.answer = seconds(100);
+            let of_routes =
+                RouteTimeouts { longest_idle: idle, answer: Some((answer, seconds(10_000))) };
+            let step = live.engine_limits(&of_routes).idle_step();
+            let longest = seconds(10_000) / STEPS_MAX;
+            assert_eq!(step, expected.max(longest), "{idle:?} {fin:?} {answer:?}");
         }
     }
 }

@@ -17,6 +17,7 @@ use crate::api::{Api, Workers};
 use crate::counters::{Counters, EndReason, Phase, Refusal, Stage};
 use crate::drain::DrainOrder;
 use crate::histogram::{Histogram, Timings};
+use crate::page;
 use crate::relay::{Post, TunnelInfo, TunnelPage, TunnelQuery};
 use crate::shared::Shared;
 
@@ -43,9 +44,9 @@ const HISTOGRAMS: [HistogramMetric; 4] = [
 
 /// The admin view of a proxy.
 pub(crate) struct Control {
-    shared: Arc<Shared>,
-    remote: Remote<Post>,
-    api: Api,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) remote: Remote<Post>,
+    pub(crate) api: Api,
     watchdog: Arc<Watchdog>,
     began_ns: u64,
 }
@@ -60,11 +61,11 @@ impl Control {
         Control { shared, remote, api, watchdog, began_ns: now_ns() }
     }
 
-    fn uptime_seconds(&self) -> f64 {
+    pub(crate) fn uptime_seconds(&self) -> f64 {
         now_ns().saturating_sub(self.began_ns) as f64 / 1e9
     }
 
-    fn sum(&self, of: impl Fn(&Counters) -> u64) -> u64 {
+    pub(crate) fn sum(&self, of: impl Fn(&Counters) -> u64) -> u64 {
         self.shared.counters.iter().map(of).sum()
     }
 
@@ -291,6 +292,14 @@ impl Program for Control {
 
     fn api(&self, asked: &ApiRequest<'_>) -> Option<Reply> {
         self.api.answer(self, asked)
+    }
+
+    fn page(&self) -> Option<Value> {
+        Some(page::sections())
+    }
+
+    fn sample(&self, _complete: bool) -> Value {
+        self.sample_page()
     }
 
     fn paths(&self) -> &'static str {

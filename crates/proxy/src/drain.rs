@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use crate::balance::Upstream;
+
 /// Maximum number of drains at a time; the API refuses more.
 pub(crate) const ORDERS_MAX: usize = 256;
 /// Tunnels closed and slots scanned in one turn, by all drains together. Each drain gets an equal
@@ -21,12 +23,32 @@ const REPORT_WAIT_NS: u64 = 1_000_000_000;
 const REPORT_POLL_NS: u64 = 5_000_000;
 
 /// The tunnels that a drain applies to.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub enum DrainTarget {
     /// All tunnels.
     All,
     /// Tunnels to these upstreams, by number.
     Upstreams(Box<[u32]>),
+    /// Tunnels to upstreams that are drained or removed.
+    Closing(Box<[ClosingUpstream]>),
+}
+
+/// An upstream whose tunnels are closed until it is resumed or added again, or until the next such order.
+#[derive(Clone, Debug)]
+pub struct ClosingUpstream {
+    upstream: Arc<Upstream>,
+    order: u32,
+}
+
+impl ClosingUpstream {
+    /// Tunnels that open from now on are closed at once.
+    pub(crate) fn new(upstream: &Arc<Upstream>) -> Self {
+        ClosingUpstream { upstream: Arc::clone(upstream), order: upstream.set_closing() }
+    }
+
+    fn is(&self, number: u32) -> bool {
+        self.upstream.number() == number && self.upstream.is_closed_by(self.order)
+    }
 }
 
 /// How many of the matching tunnels to close.
@@ -87,10 +109,11 @@ impl DrainOrder {
         self.ended.load(Ordering::Relaxed)
     }
 
-    fn matches(&self, upstream: u32) -> bool {
+    pub(crate) fn matches(&self, upstream: u32) -> bool {
         match &self.target {
             DrainTarget::All => true,
             DrainTarget::Upstreams(numbers) => numbers.contains(&upstream),
+            DrainTarget::Closing(upstreams) => upstreams.iter().any(|one| one.is(upstream)),
         }
     }
 

@@ -19,6 +19,7 @@ mod failure_log;
 mod headers;
 mod health;
 mod histogram;
+mod page;
 mod relay;
 #[cfg(feature = "simulation")]
 mod relays;
@@ -41,7 +42,7 @@ pub use crate::balance::{
 };
 pub use crate::config::{BodyLimits, Config, Live, MinRate, Timeouts, Transport, UpstreamTls};
 pub use crate::counters::{EndReason, Phase, Refusal, Stage};
-pub use crate::drain::{DrainAmount, DrainOrder, DrainTarget};
+pub use crate::drain::{ClosingUpstream, DrainAmount, DrainOrder, DrainTarget};
 pub use crate::health::{CheckKind, Statuses, WatchError, Watcher};
 pub use crate::relay::Relay;
 #[cfg(feature = "simulation")]
@@ -50,8 +51,8 @@ pub use crate::request_id::RequestIds;
 pub use crate::resolve::{Lookups, Resolving};
 pub use crate::routes::{
     AccessList, Cached, Change, Changed, Clients, HeaderRule, HealthCheck, HostPattern,
-    MemberConfig, PoolConfig, Registry, Retired, Route, RouteConfig, RouteSettings, Routes,
-    RoutesConfig, Table, UpstreamFilter,
+    MemberChange, MemberConfig, PoolConfig, Registry, Retired, Route, RouteConfig, RouteSettings,
+    Routes, RoutesConfig, Table, UpstreamFilter,
 };
 pub use crate::server::Running;
 pub use crate::start::{StartError, check_sources, start};

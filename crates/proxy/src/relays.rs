@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use engine::Limits;
 
-use crate::config::Live;
+use crate::config::{Live, RouteTimeouts};
 use crate::counters::{Counters, EndReason, Refusal};
 use crate::relay::Relay;
 use crate::routes::{Registry, RoutesConfig, Table};
@@ -68,7 +68,7 @@ impl Relays {
     /// The limits its worker starts with.
     #[must_use]
     pub fn limits(&self) -> Limits {
-        self.shared.live().engine_limits(None)
+        self.shared.live().engine_limits(&RouteTimeouts::default())
     }
 
     /// The upstreams, which may change while tunnels are open.

@@ -92,6 +92,6 @@ impl Server for Running {
     fn on_drain(&mut self, over: Duration) {
         self.shared.set_draining();
         let tunnels: u64 = self.shared.counters.iter().map(|counters| counters.tunnels.get()).sum();
-        info!("draining: {tunnels} tunnels over {over:?}");
+        info!("{}", admin::drain_message(tunnels, "tunnel", over));
     }
 }

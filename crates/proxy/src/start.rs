@@ -11,7 +11,7 @@ use tracing::{info, warn};
 
 use crate::access_log::{AccessLog, LogError};
 use crate::api::Api;
-use crate::config::{Config, TUNNELS_DEFAULT};
+use crate::config::{Config, RouteTimeouts, TUNNELS_DEFAULT};
 use crate::control::Control;
 use crate::failure_log::FailureLog;
 use crate::health::{WatchError, Watcher};
@@ -121,7 +121,7 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
     let shared = Arc::new(shared);
     let for_relays = Arc::clone(&shared);
     let relay = move |worker, _: &_| Relay::new(worker, Arc::clone(&for_relays));
-    let limits = config.live.engine_limits(None);
+    let limits = config.live.engine_limits(&RouteTimeouts::default());
     let mut service = bootstrap.start(&limits, relay).map_err(StartError::Bootstrap)?;
     log.as_mut().map_or(Ok(()), AccessLog::start).map_err(StartError::Log)?;
     let registry = Arc::new(Mutex::new(registry));
@@ -161,6 +161,7 @@ fn log_ready(config: &Config, listen: &[Listener], admin: Option<&admin::AdminLi
     match admin {
         Some(admin) => {
             info!("admin on {admin}");
+            admin.log_page();
             if config.live.admin_key.is_none() && admin.address().path().is_none() {
                 info!("admin API read-only over TCP: changes need --admin-key or a UNIX socket");
             }

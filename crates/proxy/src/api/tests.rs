@@ -1,8 +1,11 @@
 //! Tests of the API: its responses, its changes and its orders to the workers.
 
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use admin::Exposition;
 
 use super::*;
+use crate::health::CheckKind;
 use crate::routes::RoutesConfig;
 
 /// Workers that only record the orders they get.
@@ -32,7 +35,10 @@ fn api() -> Api {
 
 fn ask(api: &Api, workers: &FakeWorkers, method: &str, target: &str, body: &str) -> (u16, Value) {
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
-    let asked = ApiRequest { method, path, query, body: body.as_bytes(), may_change: true };
+    let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+    let pairs: Vec<_> = pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+    let (body, parameters) = (body.as_bytes(), pairs.as_slice());
+    let asked = ApiRequest { method, path, parameters, body, may_change: true };
     let reply = api.answer(workers, &asked).unwrap();
     (reply.status, serde_json::from_slice(&reply.body).unwrap())
 }
@@ -86,6 +92,42 @@ fn an_excess_drain_is_refused_and_changes_nothing() {
     assert_eq!(ask(&api, &workers, "POST", "/api/close", close).0, 503);
 }
 
+/// Upstream 2, by a drain or a removal that closes its tunnels.
+#[test]
+fn tunnels_are_closed_until_the_upstream_is_back_or_the_next_order() {
+    let (api, workers) = (api(), FakeWorkers::default());
+    let post = |action: &str, more: &str| {
+        let body = format!(r#"{{"action":"{action}","upstream":"10.0.0.2:80"{more}}}"#);
+        assert_eq!(ask(&api, &workers, "POST", "/api/upstreams", &body).0, 200, "{body}");
+    };
+    let permit = api.table.routes().pools()[0].members()[1].upstream.acquire(1).unwrap();
+    let closes = |expected: &[bool]| {
+        let orders = workers.0.lock().unwrap();
+        let closes: Vec<bool> = orders.iter().map(|order| order.matches(2)).collect();
+        assert_eq!(closes, expected);
+    };
+    let over = r#","over_seconds":600"#;
+    post("drain", over);
+    post("set", r#","weight":2"#);
+    closes(&[true]);
+    post("resume", "");
+    closes(&[false]);
+    post("drain", over);
+    closes(&[false, true]);
+    post("drain", r#","over_seconds":1"#);
+    closes(&[false, false, true]);
+    post("resume", "");
+    post("remove", over);
+    closes(&[false, false, false, true]);
+    post("set", "");
+    closes(&[false; 4]);
+    let close = r#"{"percent":100,"upstream":"10.0.0.2:80"}"#;
+    assert_eq!(ask(&api, &workers, "POST", "/api/close", close).0, 202);
+    post("resume", "");
+    closes(&[false, false, false, false, true]);
+    drop(permit);
+}
+
 #[test]
 fn max_can_be_removed_and_an_unresolved_name_is_shown() {
     let (api, workers) = (api(), FakeWorkers::default());
@@ -108,7 +150,7 @@ fn only_authorized_clients_change_anything() {
     let (api, workers) = (api(), FakeWorkers::default());
     let status = |method, path| {
         let body = br#"{"percent":100}"#;
-        let asked = ApiRequest { method, path, query: "", body, may_change: false };
+        let asked = ApiRequest { method, path, parameters: &[], body, may_change: false };
         api.answer(&workers, &asked).unwrap().status
     };
     for path in ["/api/upstreams", "/api/routes", "/api/close"] {
@@ -137,7 +179,9 @@ fn invalid_requests_are_refused_with_a_reason() {
         ("/api/close", r#"{"percent":101}"#, "0 to 100"),
         ("/api/close", r#"{"count":1,"over_seconds":-1}"#, "86400"),
         ("/api/close", r#"{"count":1,"upstream":"10.9.9.9:80"}"#, "no such upstream"),
-        ("/api/routes", r#"{"action":"set","path":"x"}"#, "must begin with /"),
+        ("/api/routes", r#"{"action":"set","path":"x"}"#, "a path such as /cable"),
+        ("/api/routes", r#"{"action":"set","path":"/a?b"}"#, "a path such as /cable"),
+        ("/api/routes", r#"{"action":"set","path":"/a b"}"#, "a path such as /cable"),
         ("/api/routes", r#"{"action":"remove","path":"/"}"#, "no route"),
     ] {
         let (status, answer) = ask(&api, &workers, "POST", target, body);
@@ -162,6 +206,33 @@ fn tunnels_are_listed_by_page_and_closed_by_percentage() {
 }
 
 #[test]
+fn an_upstream_that_no_check_has_found_up_is_unchecked() {
+    let api = api();
+    let metric = |name: &str, upstream: &str| {
+        let mut exposition = Exposition::default();
+        api.metrics(&mut exposition);
+        let text = exposition.text();
+        let begin = format!("standfast_{name}{{pool=\"default\",upstream=\"{upstream}\"");
+        let line = text.lines().find(|line| line.starts_with(&begin));
+        line.and_then(|line| line.rsplit_once(' ')?.1.parse::<u8>().ok())
+    };
+    let both = |upstream| [metric("upstream_up", upstream), metric("upstream_unchecked", upstream)];
+    assert_eq!(both("10.0.0.1:80"), [Some(1), Some(1)], "there are no checks");
+    let workers = FakeWorkers::default();
+    let post = |body: &str| assert_eq!(ask(&api, &workers, "POST", "/api/upstreams", body).0, 200);
+    post(r#"{"action":"drain","upstream":"10.0.0.2:80"}"#);
+    assert_eq!(both("10.0.0.2:80"), [Some(0), Some(0)], "its state is known");
+    post(r#"{"action":"set","upstream":"nowhere.internal:80"}"#);
+    assert_eq!(both("nowhere.internal:80"), [Some(0), None], "it has no address");
+    let mut config = api.registry().config().clone();
+    config.pools[0].check.kind = CheckKind::Tcp;
+    api.registry().apply(config, 2).unwrap();
+    assert_eq!(both("10.0.0.1:80"), [Some(1), Some(1)], "no check has finished");
+    api.registry().health_checks()[0].0.count_check();
+    assert_eq!(both("10.0.0.1:80"), [Some(1), Some(0)]);
+}
+
+#[test]
 fn metrics_name_pool_and_upstream() {
     let mut exposition = Exposition::default();
     api().metrics(&mut exposition);
@@ -169,6 +240,7 @@ fn metrics_name_pool_and_upstream() {
     for line in [
         "standfast_upstream_tunnels{pool=\"default\",upstream=\"10.0.0.1:80\",address=\"10.0.0.1:80\"} 0",
         "standfast_upstream_up{pool=\"default\",upstream=\"10.0.0.2:80\",address=\"10.0.0.2:80\"} 1",
+        "standfast_upstream_unchecked{pool=\"default\",upstream=\"10.0.0.2:80\",address=\"10.0.0.2:80\"} 1",
         "standfast_pool_waiting{pool=\"default\"} 0",
         "standfast_upstream_picked_total{pool=\"default\",upstream=\"10.0.0.1:80\",address=\"10.0.0.1:80\"} 0",
     ] {

@@ -378,15 +378,19 @@ impl Pool {
     }
 
     /// Acquires a permit at the upstream of connections with this key. `None` if it is not in this pool,
-    /// was renamed, has another transport, was tried already, or takes no requests.
+    /// was renamed, has another transport, was tried already, or takes no requests. One that is drained
+    /// takes those of clients that are authenticating, unless its tunnels are closed, too.
     pub(crate) fn pick_member(
         &self,
         connection_key: u64,
         key: &PickContext<'_>,
+        authenticating: bool,
     ) -> Option<Result<Permit, PickError>> {
         let is_its = |member: &&Member| self.connection_key(&member.upstream) == connection_key;
         let member = self.members.iter().find(is_its)?;
-        let states = &[UpstreamState::Up, UpstreamState::Ejected];
+        let all = &[UpstreamState::Up, UpstreamState::Ejected, UpstreamState::Draining];
+        let stays = authenticating && !member.upstream.is_closing();
+        let states = if stays { &all[..] } else { &all[..2] };
         if !Self::is_candidate(member, key, Candidates { states, backup: member.backup }) {
             return None;
         }

@@ -137,6 +137,8 @@ pub struct Upstream {
     up_since_ns: AtomicU64,
     down: AtomicBool,
     draining: AtomicBool,
+    /// Odd while an operator closes its tunnels. Each order to do so has its own number.
+    closing: AtomicU32,
     /// Connections to it per source address; `None` is the system's choice.
     ports: Mutex<Vec<(Option<IpAddr>, Arc<AtomicU32>)>>,
 }
@@ -169,6 +171,7 @@ impl Upstream {
             up_since_ns: AtomicU64::new(up_since_ns),
             down: AtomicBool::new(false),
             draining: AtomicBool::new(false),
+            closing: AtomicU32::new(0),
             ports: Mutex::default(),
         }
     }
@@ -301,6 +304,16 @@ impl Upstream {
         }
     }
 
+    /// Whether its health checks fail, which [`Upstream::state`] does not tell while it is draining.
+    pub(crate) fn is_down(&self) -> bool {
+        self.down.load(Ordering::Relaxed)
+    }
+
+    /// Whether an operator has taken it out of balancing.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
     /// Records a response with this status.
     pub(crate) fn answered(&self, status: u16) {
         self.succeeded();
@@ -375,11 +388,32 @@ impl Upstream {
         }
     }
 
-    /// Begins or ends draining; ending it begins a slow start.
+    /// Begins or ends draining; ending it begins a slow start, and tunnels stay open again.
     pub(crate) fn set_draining(&self, draining: bool, now_ns: u64) {
+        if !draining {
+            self.closing.fetch_and(!1, Ordering::Relaxed);
+        }
         if self.draining.swap(draining, Ordering::Relaxed) && !draining {
             self.up_since_ns.store(now_ns, Ordering::Relaxed);
         }
+    }
+
+    /// An operator closes its tunnels and takes it out of balancing: one that opens late is closed, too.
+    /// Returns the number of this order, which replaces an earlier one.
+    pub(crate) fn set_closing(&self) -> u32 {
+        let next = |closing: u32| Some(closing.wrapping_add(2) | 1);
+        let before = self.closing.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+        before.unwrap_or_default().wrapping_add(2) | 1
+    }
+
+    /// Whether a tunnel that opens now is closed at once.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Relaxed) & 1 == 1
+    }
+
+    /// Whether its tunnels are closed by this order: it was not resumed, and no later order was given.
+    pub(crate) fn is_closed_by(&self, order: u32) -> bool {
+        self.closing.load(Ordering::Relaxed) == order
     }
 
     /// Counts a connection to it from this source address; `None` is the system's choice.

@@ -117,6 +117,8 @@ struct CheckedUpstream {
     due_ns: u64,
     /// The number of the probe in flight.
     probe: Option<u64>,
+    /// Probes so far, each from the next source address.
+    probes: u64,
     /// Whether handshakes with an Origin header passed last.
     origin: bool,
 }
@@ -206,7 +208,7 @@ impl WatchLoop {
         for (upstream, check, transport) in checked {
             let number = upstream.number();
             let known = before.remove(&number);
-            let down = upstream.state(now_ns) == crate::balance::UpstreamState::Down;
+            let down = upstream.is_down();
             let name = upstream.name();
             let again = |known: CheckedUpstream| {
                 let every = check.every;
@@ -220,6 +222,7 @@ impl WatchLoop {
                     transport: transport.clone(),
                     due_ns: if same { known.due_ns.min(latest_ns) } else { now_ns },
                     probe: known.probe.filter(|_| same),
+                    probes: known.probes,
                     name: Arc::clone(&name),
                     upstream: known.upstream,
                     threshold: known.threshold,
@@ -234,6 +237,7 @@ impl WatchLoop {
                 threshold: Threshold::new(down),
                 due_ns: now_ns,
                 probe: None,
+                probes: 0,
                 origin: false,
             });
             self.checked.insert(number, checked);
@@ -252,21 +256,20 @@ impl WatchLoop {
 
     fn start_due(&mut self) {
         let now_ns = now_ns();
-        for (number, checked) in &mut self.checked {
-            if self.probing >= IN_FLIGHT_MAX {
-                break;
-            }
-            if checked.probe.is_some() || checked.due_ns > now_ns {
-                continue;
-            }
+        let idle = self.checked.iter().filter(|(_, checked)| checked.probe.is_none());
+        let due = idle.map(|(number, checked)| (checked.due_ns, *number));
+        for number in longest_due(due, now_ns, self.probing) {
+            let Some(checked) = self.checked.get_mut(&number) else { continue };
             self.probes_started += 1;
             checked.probe = Some(self.probes_started);
+            let turn = checked.probes;
+            checked.probes += 1;
             self.probing += 1;
-            let (of, sender) = ((*number, self.probes_started), self.events.0.clone());
+            let (of, sender) = ((number, self.probes_started), self.events.0.clone());
             let (upstream, name) = (Arc::clone(&checked.upstream), Arc::clone(&checked.name));
             let (check, transport) = (checked.check.clone(), checked.transport.clone());
             let (nonce, origin) = (nonce(self.probes_started, now_ns), checked.origin);
-            let source = source(&self.sources, upstream.address(), checked.upstream.checks());
+            let source = source(&self.sources, upstream.address(), turn);
             tokio::spawn(async move {
                 let (upstream, name, transport) = (&upstream, &*name, &transport);
                 let check = &check;
@@ -275,13 +278,13 @@ impl WatchLoop {
                 let _ = sender.send(Event::Probed(of, answer, origin)).await;
             });
         }
-        for (name, lookup) in &mut self.lookups {
-            if self.resolving >= IN_FLIGHT_MAX || lookup.in_flight || lookup.due_ns > now_ns {
-                continue;
-            }
+        let idle = self.lookups.iter().filter(|(_, lookup)| !lookup.in_flight);
+        let due = idle.map(|(name, lookup)| (lookup.due_ns, name.clone()));
+        for name in longest_due(due, now_ns, self.resolving) {
+            let Some(lookup) = self.lookups.get_mut(&name) else { continue };
             lookup.in_flight = true;
             self.resolving += 1;
-            let (name, sender) = (name.clone(), self.events.0.clone());
+            let sender = self.events.0.clone();
             tokio::spawn(async move {
                 let found = tokio::net::lookup_host((&*name.0, name.1)).await;
                 let addresses = found.map(Iterator::collect);
@@ -307,11 +310,11 @@ impl WatchLoop {
         let now_ns = now_ns();
         checked.probe = None;
         checked.origin = origin;
-        checked.upstream.count_check();
         checked.due_ns = now_ns + spread(checked.check.every, u64::from(number) ^ now_ns);
         if let Some(why) = answer.as_ref().err().filter(|why| why.is_ours()) {
             return debug!("health check not made: {}: {why}", checked.upstream.label());
         }
+        checked.upstream.count_check();
         let (rise, fall) = (checked.check.rise, checked.check.fall);
         let verdict = checked.threshold.record(answer.is_ok(), rise, fall);
         if let Err(why) = &answer {
@@ -387,12 +390,25 @@ impl WatchLoop {
     }
 }
 
+/// Those that are due, the longest due first, up to the maximum in flight: otherwise those whose checks
+/// take longest, which are due again when they end, would leave no turn to others.
+fn longest_due<K: Ord>(
+    all: impl Iterator<Item = (u64, K)>,
+    now_ns: u64,
+    in_flight: usize,
+) -> Vec<K> {
+    let mut due: Vec<(u64, K)> = all.filter(|(due_ns, _)| *due_ns <= now_ns).collect();
+    due.sort_unstable();
+    due.truncate(IN_FLIGHT_MAX.saturating_sub(in_flight));
+    due.into_iter().map(|(_, key)| key).collect()
+}
+
 /// The source address of a check: those of the same family in turn.
-fn source(sources: &[IpAddr], to: &UpstreamAddress, checks: u64) -> Option<IpAddr> {
+fn source(sources: &[IpAddr], to: &UpstreamAddress, turn: u64) -> Option<IpAddr> {
     let UpstreamAddress::Tcp(to) = to else { return None };
     let fits: Vec<IpAddr> =
         sources.iter().copied().filter(|source| source.is_ipv4() == to.is_ipv4()).collect();
-    let at = checks.checked_rem(fits.len() as u64)?;
+    let at = turn.checked_rem(fits.len() as u64)?;
     fits.get(usize::try_from(at).ok()?).copied()
 }
 
@@ -423,165 +439,4 @@ fn nonce(count: u64, now_ns: u64) -> [u8; 16] {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::net::TcpListener;
-
-    use super::super::CheckKind;
-    use super::*;
-    use crate::balance::UpstreamState;
-    use crate::routes::RoutesConfig;
-
-    /// Waits for a condition, with a deadline for a failing test.
-    fn eventually(what: &str, condition: impl Fn() -> bool) {
-        for _ in 0..4_000 {
-            if condition() {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        panic!("gave up waiting until {what}");
-    }
-
-    #[test]
-    fn an_upstream_that_stops_answering_goes_down_and_comes_back() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        let table = Arc::new(Table::default());
-        let mut config = RoutesConfig::to([address.to_string().parse().unwrap()]);
-        let every = Duration::from_millis(20);
-        config.pools[0].check =
-            HealthCheck { kind: CheckKind::Tcp, every, ..HealthCheck::default() };
-        let mut registry = Registry::new(Arc::clone(&table));
-        registry.apply(config.clone(), now_ns()).unwrap();
-        let upstream = Arc::clone(&table.routes().pools()[0].members()[0].upstream);
-        let registry = Arc::new(Mutex::new(registry));
-        let watcher = Watcher::start(Arc::clone(&table), Arc::clone(&registry), &[]).unwrap();
-        let stands = |standing| upstream.state(now_ns()) == standing;
-        assert!(stands(UpstreamState::Up), "up until it fails");
-        drop(listener);
-        eventually("it is down", || stands(UpstreamState::Down));
-        let listener = TcpListener::bind(address).unwrap();
-        eventually("it is up again", || stands(UpstreamState::Up));
-        assert_eq!(upstream.flips(), 2);
-        drop(listener);
-        eventually("it is down", || stands(UpstreamState::Down));
-        config.pools[0].check.kind = CheckKind::Off;
-        locked(&registry).apply(config, now_ns()).unwrap();
-        assert!(stands(UpstreamState::Up), "without checks it counts as up");
-        drop(watcher);
-    }
-
-    #[test]
-    fn names_are_resolved_and_used() {
-        let table = Arc::new(Table::default());
-        let mut registry = Registry::new(Arc::clone(&table));
-        let config = RoutesConfig::to(["localhost:7".parse().unwrap()]);
-        registry.apply(config, now_ns()).unwrap();
-        assert!(table.routes().pools()[0].members().is_empty());
-        let registry = Arc::new(Mutex::new(registry));
-        let _watcher = Watcher::start(Arc::clone(&table), registry, &[]).unwrap();
-        eventually("localhost is resolved", || !table.routes().pools()[0].members().is_empty());
-    }
-
-    /// A loop that has never run, with one upstream, one name and checks every ten minutes.
-    fn idle_loop() -> (WatchLoop, RoutesConfig) {
-        let table = Arc::new(Table::default());
-        let upstreams = ["10.0.0.1:80".parse().unwrap(), "app.internal:80".parse().unwrap()];
-        let mut config = RoutesConfig::to(upstreams);
-        let every = Duration::from_secs(600);
-        let kind = CheckKind::Http("/health".into());
-        config.pools[0].check = HealthCheck { kind, every, fall: 1, ..HealthCheck::default() };
-        config.pools[0].resolve_every = every;
-        let mut registry = Registry::new(Arc::clone(&table));
-        registry.apply(config.clone(), now_ns()).unwrap();
-        let mut watch = WatchLoop::new(table, Arc::new(Mutex::new(registry)), &[]);
-        watch.sync_table();
-        for checked in watch.checked.values_mut() {
-            checked.due_ns = now_ns() + nanoseconds(every);
-        }
-        for lookup in watch.lookups.values_mut() {
-            lookup.due_ns = now_ns() + nanoseconds(every);
-        }
-        (watch, config)
-    }
-
-    /// Seconds until the check and the lookup are due, after this configuration is applied.
-    fn due_after(watch: &mut WatchLoop, config: &RoutesConfig) -> (u64, u64) {
-        locked(&watch.registry).apply(config.clone(), now_ns()).unwrap();
-        let before_ns = now_ns();
-        watch.sync_table();
-        let seconds = |due_ns: u64| due_ns.saturating_sub(before_ns) / 1_000_000_000;
-        let check = watch.checked.values().next().unwrap().due_ns;
-        (seconds(check), seconds(watch.lookups.values().next().unwrap().due_ns))
-    }
-
-    #[test]
-    fn shorter_intervals_take_effect_at_once() {
-        let (mut watch, mut config) = idle_loop();
-        let (check, lookup) = due_after(&mut watch, &config);
-        assert!(check > 500 && lookup > 500, "{check} {lookup}: nothing has changed");
-        config.pools[0].check.every = Duration::from_secs(50);
-        config.pools[0].resolve_every = Duration::from_secs(50);
-        let (check, lookup) = due_after(&mut watch, &config);
-        assert!(check <= 60 && lookup <= 60, "{check} {lookup}");
-        config.pools[0].check.every = Duration::from_secs(600);
-        config.pools[0].resolve_every = Duration::from_secs(600);
-        let (check, lookup) = due_after(&mut watch, &config);
-        assert!(check <= 60 && lookup <= 60, "{check} {lookup}: reloads never delay them");
-    }
-
-    #[test]
-    fn a_changed_check_is_due_at_once_and_the_result_of_the_old_one_is_dropped() {
-        let (mut watch, mut config) = idle_loop();
-        let upstream = Arc::clone(&watch.checked.values().next().unwrap().upstream);
-        let number = upstream.number();
-        watch.checked.get_mut(&number).unwrap().probe = Some(7);
-        config.pools[0].check.kind = CheckKind::Http("/other".into());
-        assert_eq!(due_after(&mut watch, &config).0, 0);
-        watch.on_probed((number, 7), Err(ProbeError::Ended), false);
-        assert_eq!(upstream.state(now_ns()), UpstreamState::Up);
-        assert_eq!(due_after(&mut watch, &config).0, 0, "it is still due");
-    }
-
-    /// The result arrives before the loop has seen that checks are off.
-    #[test]
-    fn a_result_after_checks_were_turned_off_is_dropped() {
-        let (mut watch, mut config) = idle_loop();
-        let upstream = Arc::clone(&watch.checked.values().next().unwrap().upstream);
-        let number = upstream.number();
-        let on = config.clone();
-        watch.checked.get_mut(&number).unwrap().probe = Some(7);
-        config.pools[0].check.kind = CheckKind::Off;
-        locked(&watch.registry).apply(config, now_ns()).unwrap();
-        watch.on_probed((number, 7), Err(ProbeError::Ended), false);
-        assert_eq!(upstream.state(now_ns()), UpstreamState::Up);
-        // Nor does it count when they are on again.
-        locked(&watch.registry).apply(on, now_ns()).unwrap();
-        watch.on_probed((number, 7), Err(ProbeError::Ended), false);
-        assert_eq!(upstream.state(now_ns()), UpstreamState::Up);
-    }
-
-    #[test]
-    fn a_check_that_could_not_be_made_says_nothing_about_the_upstream() {
-        let (mut watch, _) = idle_loop();
-        let upstream = Arc::clone(&watch.checked.values().next().unwrap().upstream);
-        let number = upstream.number();
-        // Linux: EADDRNOTAVAIL, EMFILE and ECONNREFUSED.
-        for (error, state) in
-            [(99, UpstreamState::Up), (24, UpstreamState::Up), (111, UpstreamState::Down)]
-        {
-            watch.checked.get_mut(&number).unwrap().probe = Some(7);
-            let error = ProbeError::Broken(io::Error::from_raw_os_error(error));
-            watch.on_probed((number, 7), Err(error), false);
-            assert_eq!(upstream.state(now_ns()), state);
-        }
-    }
-
-    #[test]
-    fn checks_are_spread_by_a_tenth() {
-        for seed in 0..1_000 {
-            let spread = spread(Duration::from_nanos(1_000), seed << 20);
-            assert!((900..=1_100).contains(&spread), "{spread}");
-        }
-    }
-}
+mod tests;

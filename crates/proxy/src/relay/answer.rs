@@ -11,15 +11,15 @@ use wire::http::{
 };
 use wire::{Status, Violation};
 
-use super::bound::is_challenge;
+use super::bound::{BoundConnection, is_challenge};
 use super::connect::queued_bytes;
 use super::dispatch::{after, answer_limits, body_limits, is_ours};
 use super::exchange::{AnswerBody, Exchange};
-use super::tunnel::{ClientLeg, UpstreamLeg};
-use super::{ConnectionKind, Relay, port_of};
+use super::tunnel::{ClientLeg, UpstreamLeg, end_tunnel};
+use super::{ConnectionKind, Flushing, Relay, port_of};
 use crate::access_log::Side;
 use crate::balance::Fault;
-use crate::counters::{Phase, Refusal, Stage};
+use crate::counters::{EndReason, Phase, Refusal, Stage};
 use crate::headers::{AnswerChanges, Framing, encode_answer, push_header};
 
 /// Maximum number of interim responses (1xx) to one request.
@@ -170,7 +170,8 @@ impl Relay {
             || framing == Framing::UntilClose
             || !info.keep_alive
             || !exchange.request.is_done();
-        exchange.challenged |= is_challenge(answer.status, answer.headers);
+        let is_challenge = is_challenge(answer.status, answer.headers);
+        exchange.challenged |= is_challenge;
         exchange.private |= exchange.challenged;
         // A PROXY header names the client, which stays the same on a bound connection.
         let may_reuse = exchange.challenged || exchange.pool.transport().proxy_header.is_none();
@@ -194,7 +195,7 @@ impl Relay {
         }
         out.extend_from_slice(b"\r\n");
         exchange.enter(Stage::Answering, &self.shared.counters[self.worker]);
-        exchange.answer = Some(AnswerBody { decoder, framing, reusable, last });
+        exchange.answer = Some(AnswerBody { decoder, framing, reusable, last, is_challenge });
         if let Some(log_entry) = &mut exchange.log_entry {
             log_entry.status = answer.status;
         }
@@ -246,11 +247,11 @@ impl Relay {
     fn finish_answer<S: Sys>(&mut self, core: &mut Core<S, Self>, index: u32, and_more: bool) {
         let Some(exchange) = self.take_exchange(index) else { return };
         let whole_request = exchange.request.is_done();
-        let (reusable, last) = match &exchange.answer {
-            Some(body) => (body.reusable, body.last),
+        let (reusable, last, authenticating) = match &exchange.answer {
+            Some(body) => (body.reusable, body.last, body.is_challenge),
             None => {
                 invariant::broken("an answer that ends has begun");
-                (false, true)
+                (false, true, false)
             }
         };
         if let Some(upstream) = exchange.upstream {
@@ -260,8 +261,9 @@ impl Relay {
             let sent = whole_request && core.queued(upstream) == 0;
             match key.filter(|_| reusable && sent && !and_more && of_now) {
                 Some(key) if exchange.challenged && !last => {
-                    let to = (Arc::clone(&exchange.pool), key);
-                    self.bind(core, exchange.client, upstream, to);
+                    let pool = Arc::clone(&exchange.pool);
+                    let bound = BoundConnection { upstream, key, pool, authenticating };
+                    self.bind(core, exchange.client, bound);
                 }
                 Some(key) if !exchange.private => self.keep_idle_connection(core, upstream, key),
                 _ => {
@@ -279,7 +281,8 @@ impl Relay {
         self.release(core, exchange.permit);
         let client = exchange.client;
         let more = !last && whole_request;
-        Self::set(core, client, ConnectionKind::FlushingClient(more));
+        let timeout = exchange.settings.as_ref().and_then(|settings| settings.answer_timeout);
+        Self::set(core, client, ConnectionKind::FlushingClient(Flushing { more, timeout }));
         if core.queued(client) == 0 {
             self.after_answer(core, client, more);
         }
@@ -359,6 +362,7 @@ impl Relay {
             return core.abort(upstream);
         };
         permit.upstream().answered(101);
+        let closing = permit.upstream().is_closing();
         let client = exchange.client;
         // A tunnel makes no further request.
         self.unbind(core, client);
@@ -394,6 +398,9 @@ impl Relay {
         core.resume(client);
         if core.mode(client) == Some(Mode::HalfClosed) {
             self.half_closed(core, client);
+        }
+        if closing {
+            end_tunnel(core, self.counters(), client, EndReason::Ordered);
         }
     }
 }

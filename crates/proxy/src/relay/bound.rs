@@ -22,11 +22,14 @@ pub(super) const BOUND_MAX: usize = 1024;
 pub(super) struct BoundConnections(HashMap<ConnId, BoundConnection>);
 
 /// An idle upstream connection that serves one client only.
-struct BoundConnection {
-    upstream: ConnId,
+pub(super) struct BoundConnection {
+    pub(super) upstream: ConnId,
     /// The upstream's connection key when it was made.
-    key: u64,
-    pool: Arc<Pool>,
+    pub(super) key: u64,
+    pub(super) pool: Arc<Pool>,
+    /// Its last response was a challenge: credentials for another upstream would be wrong, and clients
+    /// take that for a wrong password.
+    pub(super) authenticating: bool,
 }
 
 /// Whether credentials in these headers authenticate the connection.
@@ -71,7 +74,7 @@ impl BoundConnections {
             return None;
         }
         let bound = self.0.get(&client).filter(|bound| bound.pool.shares_queue_with(pool))?;
-        pool.pick_member(bound.key, key)
+        pool.pick_member(bound.key, key, bound.authenticating)
     }
 }
 
@@ -105,10 +108,10 @@ impl Relay {
         &mut self,
         core: &mut Core<S, Self>,
         client: ConnId,
-        upstream: ConnId,
-        (pool, key): (Arc<Pool>, u64),
+        bound: BoundConnection,
     ) {
         self.unbind(core, client);
+        let upstream = bound.upstream;
         let port = port_of(core, upstream);
         let full = self.bound.0.len() >= BOUND_MAX;
         self.counters().unbound.add(u64::from(full));
@@ -117,7 +120,7 @@ impl Relay {
             return core.abort(upstream);
         }
         Self::set(core, upstream, ConnectionKind::BoundConnection(client, port));
-        self.bound.0.insert(client, BoundConnection { upstream, key, pool });
+        self.bound.0.insert(client, bound);
         self.counters().bound.add(1);
     }
 

@@ -4,7 +4,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use engine::{Closed, ConnId, Core, Mode, Sent, Sys, TlsConnect};
+use engine::{Closed, ConnId, Core, Mode, Sent, Sys, TlsConnect, invariant};
 use wire::ProxyVersion;
 
 use super::dispatch::{after, is_ours, refusal_of};
@@ -162,6 +162,10 @@ impl Relay {
         let Some(exchange) = self.exchanges.get(index) else { return core.abort(id) };
         let timeout = exchange.head_timeout(&self.live.timeouts);
         let head = std::mem::take(&mut exchange.head);
+        if head.is_empty() {
+            // It was dropped, as the request must not be sent again.
+            invariant::broken("a request that is sent has a head");
+        }
         let client = exchange.client;
         let transport = exchange.pool.transport();
         let version = transport.proxy_header.filter(|_| transport.tls.is_none());

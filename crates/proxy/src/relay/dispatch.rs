@@ -270,7 +270,8 @@ impl Relay {
         let routes = self.routes.get(&self.shared.table);
         let Some(exchange) = self.exchanges.get(index) else { return Ok(()) };
         let received_late = exchange.clock.is_some();
-        if exchange.waiting.is_none() && exchange.tried.is_empty() && !received_late {
+        let retried = !exchange.tried.is_empty() || exchange.new_connection_only;
+        if exchange.waiting.is_none() && !retried && !received_late {
             return Ok(());
         }
         let pool = routes.pool(exchange.pool.name()).ok_or(Refusal::Down)?;

@@ -113,6 +113,8 @@ pub(super) struct AnswerBody {
     pub(super) reusable: bool,
     /// The client's connection closes after this response.
     pub(super) last: bool,
+    /// It asks for credentials that authenticate the connection.
+    pub(super) is_challenge: bool,
 }
 
 impl Exchange {

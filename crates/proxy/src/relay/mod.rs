@@ -25,6 +25,7 @@ mod waiters;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
+use std::time::Duration;
 
 use engine::{Answer, Closed, ConnId, Core, Handler, Incoming, RejectedRequest, Sys, invariant};
 use wire::websocket::OpCode;
@@ -39,7 +40,7 @@ use self::waiters::Waiters;
 use crate::access_log::Side;
 use crate::access_log::{PendingEntries, PendingEntry};
 use crate::balance::{Permit, Port};
-use crate::config::Live;
+use crate::config::{Live, RouteTimeouts};
 use crate::counters::Counters;
 use crate::drain::{DrainOrder, Drains};
 use crate::routes::Cached;
@@ -53,8 +54,8 @@ pub enum ConnectionKind {
     Unused,
     /// A client with a request in progress, by its exchange.
     RequestClient(u32),
-    /// A client whose last response is still being sent; whether another request may follow.
-    FlushingClient(bool),
+    /// A client whose last response is still being sent.
+    FlushingClient(Flushing),
     /// The upstream connection of a request, by its exchange.
     RequestUpstream(u32, Option<Port>),
     /// An idle connection to an upstream.
@@ -65,6 +66,15 @@ pub enum ConnectionKind {
     TunnelClient(ClientLeg),
     /// The upstream leg of a tunnel.
     TunnelUpstream(UpstreamLeg),
+}
+
+/// A complete response that its client has not read yet.
+#[derive(Copy, Clone)]
+pub struct Flushing {
+    /// Another request may follow.
+    more: bool,
+    /// The answer timeout of its route, if that sets one.
+    timeout: Option<Duration>,
 }
 
 // An idle tunnel costs two of these in addition to the engine's state.
@@ -131,6 +141,8 @@ pub struct Relay {
     drains: Drains,
     clock: timeouts::Clock,
     idle_timeouts: IdleTimeouts,
+    /// The shortest and the longest answer timeout, those of routes included.
+    answer_timeouts: (Duration, Duration),
     waiters: Waiters,
     /// Bytes of buffered request bodies.
     buffered_bytes: usize,
@@ -144,8 +156,10 @@ pub struct Relay {
 
 impl Relay {
     pub(crate) fn new(worker: u16, shared: Arc<Shared>) -> Self {
+        let live = shared.live();
         Relay {
-            live: shared.live(),
+            answer_timeouts: live.answer_timeouts(&RouteTimeouts::default()),
+            live,
             routes: Cached::new(&shared.table),
             shared,
             worker: usize::from(worker),
@@ -174,7 +188,11 @@ impl Relay {
         let routes = self.routes.get(&self.shared.table);
         let of_routes = routes.all().filter_map(|route| route.settings.as_ref()?.idle_timeout?);
         let longest_idle = self.idle_timeouts.apply(of_routes);
-        core.set_limits(live.engine_limits(longest_idle));
+        let answers = || routes.all().filter_map(|route| route.settings.as_ref()?.answer_timeout);
+        let answer = answers().min().zip(answers().max());
+        let of_routes = RouteTimeouts { longest_idle, answer };
+        self.answer_timeouts = live.answer_timeouts(&of_routes);
+        core.set_limits(live.engine_limits(&of_routes));
         core.renew_tick();
         core.set_tls(live.tls.clone());
         core.set_plain_listeners(self.shared.plain_listeners);
@@ -362,8 +380,8 @@ impl Handler for Relay {
             Some(&ConnectionKind::RequestUpstream(index, _)) => {
                 self.request_drained(index, core.now_ns())
             }
-            Some(&ConnectionKind::FlushingClient(more)) => {
-                return self.after_answer(core, id, more);
+            Some(&ConnectionKind::FlushingClient(flushing)) => {
+                return self.after_answer(core, id, flushing.more);
             }
             _ => None,
         };

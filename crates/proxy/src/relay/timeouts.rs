@@ -75,7 +75,7 @@ impl Relay {
     /// The duration of a scan over all slots: an eighth of the shortest timeout.
     fn lap_ns(&self) -> u64 {
         let timeouts = &self.live.timeouts;
-        let (fin, answer) = (Some(timeouts.fin), Some(timeouts.answer));
+        let (fin, answer) = (Some(timeouts.fin), Some(self.answer_timeouts.0));
         let idle = [timeouts.idle, self.idle_timeouts.shortest()];
         let shortest = idle.into_iter().chain([timeouts.lifetime, fin, answer]);
         let shortest = shortest.flatten().min().unwrap_or(timeouts.fin);
@@ -162,7 +162,9 @@ impl Relay {
             let Some(id) = core.id_at(slot) else { continue };
             match core.user(id) {
                 Some(ConnectionKind::TunnelClient(_)) => self.check_tunnel(core, id),
-                Some(ConnectionKind::FlushingClient(_)) => self.check_flushing(core, id),
+                Some(&ConnectionKind::FlushingClient(flushing)) => {
+                    self.check_flushing(core, id, flushing.timeout);
+                }
                 _ => {}
             }
         }
@@ -194,8 +196,15 @@ impl Relay {
     }
 
     /// Resets a client that does not read the end of its response.
-    fn check_flushing<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) {
-        let limit = self.live.timeouts.answer.as_nanos();
+    fn check_flushing<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        id: ConnId,
+        of_route: Option<Duration>,
+    ) {
+        // A route that a reload has changed may have had a longer one than the idle clock measures now.
+        let limit = of_route.unwrap_or(self.live.timeouts.answer).min(self.answer_timeouts.1);
+        let limit = limit.as_nanos();
         if core.idle_at_least_ns(id).is_some_and(|silent| u128::from(silent) >= limit) {
             core.reset(id);
         }

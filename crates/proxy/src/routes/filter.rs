@@ -17,8 +17,11 @@ pub struct UpstreamFilter {
 }
 
 impl UpstreamFilter {
-    /// The upstreams among these, given with their pools, that match.
-    pub(super) fn select<'u>(&self, all: Vec<(&'u str, &'u Arc<Upstream>)>) -> Vec<Arc<Upstream>> {
+    /// The upstreams among these that match. Each is given with its pool.
+    pub(super) fn select<'u>(
+        &self,
+        all: Vec<(&'u str, &'u Arc<Upstream>)>,
+    ) -> Vec<(&'u str, &'u Arc<Upstream>)> {
         let name = self.upstream.as_ref().map(ToString::to_string);
         let of_pool = |(pool, _): &(&str, _)| self.pool.as_deref().is_none_or(|own| own == *pool);
         let mut found: Vec<(&str, &Arc<Upstream>)> = all.into_iter().filter(of_pool).collect();
@@ -36,6 +39,6 @@ impl UpstreamFilter {
         if let Some(address) = &self.address {
             found.retain(|(_, upstream)| upstream.address() == address);
         }
-        found.into_iter().map(|(_, upstream)| Arc::clone(upstream)).collect()
+        found
     }
 }

@@ -6,7 +6,9 @@
 //! route also applies to requests that match it when they are decoded.
 
 mod access;
+mod change;
 mod cookie_scope;
+mod drained;
 mod filter;
 mod find;
 mod header_rules;
@@ -17,11 +19,12 @@ mod settings;
 mod table;
 
 pub use self::access::{AccessList, Clients};
+pub use self::change::{Change, MemberChange};
 pub use self::filter::UpstreamFilter;
 pub use self::find::{Route, Routes};
 pub use self::header_rules::HeaderRule;
 pub(crate) use self::header_rules::Variables;
-pub use self::registry::{Change, Changed, Registry, Retired};
+pub use self::registry::{Changed, Registry, Retired};
 pub use self::routes_config::{
     HealthCheck, HostPattern, MemberConfig, PoolConfig, RouteConfig, RoutesConfig,
 };

@@ -9,9 +9,11 @@ use std::sync::Arc;
 use engine::invariant;
 use tracing::info;
 
+use super::change::{Change, apply_change, unknown_upstream};
+use super::drained::DrainedNames;
 use super::known::KnownUpstreams;
-use super::routes_config::{HealthCheck, MemberConfig, PoolConfig, RouteConfig, RoutesConfig};
-use super::{HostPattern, Route, RouteSettings, Routes, Table, UpstreamFilter};
+use super::routes_config::{HealthCheck, MemberConfig, PoolConfig, RoutesConfig};
+use super::{Route, RouteSettings, Routes, Table, UpstreamFilter};
 use crate::balance::{Ejection, Endpoint, Member, Pool, PoolState, Upstream, UpstreamAddress};
 use crate::config::Transport;
 use crate::health::CheckKind;
@@ -27,21 +29,6 @@ pub struct Retired {
     pub pool: Box<str>,
     /// The upstream with its open tunnels.
     pub upstream: Arc<Upstream>,
-}
-
-/// A change of the configuration by the API.
-#[derive(Clone, Debug)]
-pub enum Change {
-    /// Adds an upstream to a pool, or changes the weight and maximum of one.
-    Set(Box<str>, MemberConfig),
-    /// Removes an upstream from a pool; its tunnels stay open.
-    Remove(Box<str>, Endpoint),
-    /// Starts or stops draining upstreams.
-    Draining(UpstreamFilter, bool),
-    /// Adds a route, or changes the pool of one.
-    Route(RouteConfig),
-    /// Removes a route.
-    Unroute(HostPattern, Box<str>),
 }
 
 /// How many upstreams a change added, removed and renamed.
@@ -61,8 +48,7 @@ pub struct Registry {
     resolved: BTreeMap<Name, Vec<SocketAddr>>,
     table: Arc<Table>,
     retired: Vec<Retired>,
-    /// Names that are drained with all their addresses, those they get later included, each with its pool.
-    drained: BTreeSet<(Box<str>, Box<str>)>,
+    drained: DrainedNames,
     numbers: u32,
 }
 
@@ -71,7 +57,7 @@ impl Registry {
     #[must_use]
     pub fn new(table: Arc<Table>) -> Self {
         let (config, resolved) = (RoutesConfig::default(), BTreeMap::new());
-        let (retired, drained) = (Vec::new(), BTreeSet::new());
+        let (retired, drained) = (Vec::new(), DrainedNames::default());
         Registry { config, resolved, table, retired, drained, numbers: 0 }
     }
 
@@ -234,12 +220,18 @@ impl Registry {
 
     /// The upstreams that match, current and removed.
     pub fn upstreams(&mut self, filter: &UpstreamFilter) -> Vec<Arc<Upstream>> {
+        self.upstreams_of_pools(filter).into_iter().map(|(_, upstream)| upstream).collect()
+    }
+
+    /// The same, each with its pool.
+    fn upstreams_of_pools(&mut self, filter: &UpstreamFilter) -> Vec<(Box<str>, Arc<Upstream>)> {
         let routes = self.table.routes();
         let members = routes.pools().iter().flat_map(|pool| {
             pool.members().iter().map(move |member| (pool.name(), &member.upstream))
         });
         let retired = self.retired().iter().map(|left| (&*left.pool, &left.upstream));
-        filter.select(members.chain(retired).collect())
+        let found = filter.select(members.chain(retired).collect()).into_iter();
+        found.map(|(pool, upstream)| (pool.into(), Arc::clone(upstream))).collect()
     }
 
     /// Whether no upstream of a pool has an address. An empty pool has its own error.
@@ -256,18 +248,24 @@ impl Registry {
     }
 
     fn drain(&mut self, filter: &UpstreamFilter, draining: bool, now: u64) -> Result<(), String> {
-        let found = self.upstreams(filter);
+        let found = self.upstreams_of_pools(filter);
         if found.is_empty() {
             return Err(self.not_found(filter));
         }
-        found.iter().for_each(|upstream| upstream.set_draining(draining, now));
+        for (pool, upstream) in &found {
+            upstream.set_draining(draining, now);
+            if is_configured(&self.config, pool, &upstream.name()) {
+                let name = (&**pool, &*upstream.name());
+                self.drained.set_address(name, upstream.address(), draining);
+            }
+        }
         if filter.address.is_none() {
             self.drain_names(filter, draining);
         }
         Ok(())
     }
 
-    /// Notes the names that are drained, or no longer.
+    /// Notes the names that are drained with all their addresses, or no longer.
     fn drain_names(&mut self, filter: &UpstreamFilter, draining: bool) {
         let of_pool = |pool: &&PoolConfig| filter.pool.as_ref().is_none_or(|own| *own == pool.name);
         for pool in self.config.pools.iter().filter(of_pool) {
@@ -275,12 +273,7 @@ impl Registry {
             let named =
                 members.filter(|name| filter.upstream.as_ref().is_none_or(|own| own == *name));
             for name in named {
-                let key = (pool.name.clone(), name.to_string().into());
-                if draining {
-                    self.drained.insert(key);
-                } else {
-                    self.drained.remove(&key);
-                }
+                self.drained.set_name(&pool.name, &name.to_string(), draining);
             }
         }
     }
@@ -316,7 +309,6 @@ impl Registry {
         let mut changed = Changed::default();
         let mut pools = Vec::new();
         let config = std::mem::take(&mut self.config);
-        self.drained.retain(|(pool, name)| is_configured(&config, pool, name));
         for pool in &config.pools {
             let upstreams = self.upstreams_of(pool, &mut known, &mut changed, times);
             let members = upstreams.into_iter().map(|(member, upstream)| {
@@ -333,6 +325,8 @@ impl Registry {
             let built = build_pool(pool, members, same.map(|same| &**same));
             pools.push(Arc::new(built.with_transport(pool.transport.clone(), transport_key)));
         }
+        // A name that was replaced has passed its drain on.
+        self.drained.retain(|pool, name| is_configured(&config, pool, name));
         for removed in known.into_retired() {
             changed.removed += 1;
             self.retired.push(removed);
@@ -366,35 +360,53 @@ impl Registry {
         let members = pool.members.iter().map(|member| (member, member.endpoint.to_string()));
         let names: Vec<(&MemberConfig, String)> = members.collect();
         let has = |name: &str| names.iter().any(|(_, own)| own == name);
+        let addresses = names.iter().flat_map(|(member, name)| {
+            let addresses = self.addresses_of(member).into_iter();
+            addresses.map(move |address| (*member, name, address))
+        });
+        // Those that do not fit are not taken from the previous table, so they count as removed.
+        let addresses: Vec<_> = addresses.take(Pool::MEMBERS_MAX).collect();
         let mut wanted = Vec::new();
-        for (member, name) in &names {
-            for address in self.addresses_of(member) {
-                let same = known.take(&pool.name, name, &address);
-                let same = same.or_else(|| self.take_retired(&pool.name, name, &address, now_ns));
-                wanted.push((*member, name, address, same));
-            }
+        for (member, name, address) in addresses {
+            let same = known.take(&pool.name, name, &address);
+            let same = same.or_else(|| self.take_retired(&pool.name, name, &address, now_ns));
+            wanted.push((member, name, address, same));
         }
         // After all that kept their names.
-        let each = wanted.into_iter().map(|(member, name, address, same)| {
-            if let Some(upstream) = same {
-                return (member, upstream);
+        let mut taken_over = BTreeMap::new();
+        for (_, name, address, same) in &mut wanted {
+            if same.is_some() {
+                continue;
             }
+            let Some(upstream) = known.take_renamed(&pool.name, address, has) else { continue };
+            changed.renamed += 1;
+            info!("upstream renamed: {} is now {name}", upstream.label());
+            let drained = self.has_drained_name(&pool.name, &upstream);
+            *taken_over.entry(name.as_str()).or_insert(true) &= drained;
             self.numbers += 1;
-            let key = (pool.name.clone(), name.as_str().into());
-            let upstream = match known.take_renamed(&pool.name, &address, has) {
-                Some(upstream) => {
-                    changed.renamed += 1;
-                    info!("upstream renamed: {} is now {name}", upstream.label());
-                    upstream.rename(name, self.numbers);
-                    upstream
-                }
-                None => {
-                    changed.added += 1;
-                    let upstream = Upstream::new(self.numbers, name, address, up_since_ns);
-                    upstream.set_draining(self.drained.contains(&key), now_ns);
-                    Arc::new(upstream)
-                }
-            };
+            upstream.rename(name, self.numbers);
+            *same = Some(upstream);
+        }
+        // The drain of a name goes to the name that replaces it, hence to all addresses of that one.
+        for (name, drained) in &taken_over {
+            self.drained.set_name(&pool.name, name, *drained);
+        }
+        for (_, name, address, same) in &wanted {
+            let same = same.as_ref().filter(|_| taken_over.contains_key(name.as_str()));
+            if let Some(upstream) = same {
+                let name = (&*pool.name, name.as_str());
+                self.drained.set_address(name, address, upstream.is_draining());
+            }
+        }
+        let each = wanted.into_iter().map(|(member, name, address, same)| {
+            let upstream = same.unwrap_or_else(|| {
+                changed.added += 1;
+                self.numbers += 1;
+                let upstream = Upstream::new(self.numbers, name, address, up_since_ns);
+                let drained = self.drained.has(&pool.name, name, upstream.address());
+                upstream.set_draining(drained, now_ns);
+                Arc::new(upstream)
+            });
             (member, upstream)
         });
         let upstreams: Vec<_> = each.collect();
@@ -411,6 +423,14 @@ impl Registry {
         upstreams
     }
 
+    /// Whether the name of an upstream is drained. An address that is drained is no name: the name that
+    /// replaces it may have addresses that nobody drained.
+    fn has_drained_name(&self, pool: &str, upstream: &Upstream) -> bool {
+        let name = upstream.name();
+        let is_address = upstream.address().to_string() == *name;
+        !is_address && self.drained.has_name(pool, &name)
+    }
+
     /// The addresses of an upstream as configured; none if its name is not resolved yet.
     fn addresses_of(&self, member: &MemberConfig) -> Vec<UpstreamAddress> {
         match &member.endpoint {
@@ -422,8 +442,8 @@ impl Registry {
         }
     }
 
-    /// Returns a removed upstream that is added again while it has tunnels; a drain of it is over, unless its
-    /// name is drained.
+    /// Returns a removed upstream that is added again while it has tunnels. A drain of it is over, unless its
+    /// name was configured all the time.
     fn take_retired(
         &mut self,
         pool: &str,
@@ -437,8 +457,7 @@ impl Registry {
         };
         let at = self.retired.iter().position(back)?;
         let upstream = self.retired.swap_remove(at).upstream;
-        let drained = self.drained.contains(&(pool.into(), name.into()));
-        upstream.set_draining(drained, now_ns);
+        upstream.set_draining(self.drained.has(pool, name, address), now_ns);
         Some(upstream)
     }
 }
@@ -463,62 +482,6 @@ fn build_pool(config: &PoolConfig, members: Vec<Member>, before: Option<&Pool>) 
     let pool = Pool::new(&config.name, balance, sticky, config.limits, members, state);
     let checked = config.check.kind != CheckKind::Off;
     pool.with_checks(checked)
-}
-
-fn apply_change(config: &mut RoutesConfig, change: &Change) -> Result<(), String> {
-    match change {
-        Change::Set(pool, member) => {
-            let members = &mut pool_mut(config, pool)?.members;
-            match members.iter_mut().find(|known| known.endpoint == member.endpoint) {
-                Some(known) => *known = member.clone(),
-                None => members.push(member.clone()),
-            }
-        }
-        Change::Remove(pool, endpoint) => {
-            let error = unknown_upstream(config, pool, endpoint);
-            let members = &mut pool_mut(config, pool)?.members;
-            let before = members.len();
-            members.retain(|member| member.endpoint != *endpoint);
-            if members.len() == before {
-                return Err(error);
-            }
-        }
-        Change::Route(route) => {
-            let same =
-                |known: &&mut RouteConfig| known.host == route.host && known.path == route.path;
-            match config.routes.iter_mut().find(same) {
-                Some(known) => known.pool = route.pool.clone(),
-                None => config.routes.push(route.clone()),
-            }
-        }
-        Change::Unroute(host, path) => {
-            let before = config.routes.len();
-            config.routes.retain(|route| route.host != *host || route.path != *path);
-            if config.routes.len() == before {
-                return Err(format!("no route for host {host}, path {path}"));
-            }
-        }
-        Change::Draining(..) => {}
-    }
-    Ok(())
-}
-
-fn pool_mut<'s>(config: &'s mut RoutesConfig, name: &str) -> Result<&'s mut PoolConfig, String> {
-    let error = unknown_pool(config, name);
-    config.pools.iter_mut().find(|pool| *pool.name == *name).ok_or(error)
-}
-
-fn unknown_pool(config: &RoutesConfig, name: &str) -> String {
-    let known: Vec<&str> = config.pools.iter().map(|pool| &*pool.name).collect();
-    format!("no pool {name}; known pools: {}", known.join(", "))
-}
-
-fn unknown_upstream(config: &RoutesConfig, pool: &str, endpoint: &Endpoint) -> String {
-    let of = config.pools.iter().find(|known| *known.name == *pool);
-    let Some(of) = of else { return unknown_pool(config, pool) };
-    let known = of.members.iter();
-    let known: Vec<String> = known.map(|member| member.endpoint.to_string()).collect();
-    format!("pool {pool} has no upstream {endpoint}; known upstreams: {}", known.join(", "))
 }
 
 #[cfg(test)]

@@ -47,6 +47,18 @@ impl RouteConfig {
         let settings = RouteSettings::default();
         RouteConfig { host, path: path.into(), pool: pool.into(), settings }
     }
+
+    /// Checks that requests can have this path: it begins with a slash, and has no query and no spaces.
+    ///
+    /// # Errors
+    /// The path and what is expected.
+    pub fn check_path(path: &str) -> Result<(), String> {
+        let visible = path.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'?');
+        if path.starts_with('/') && visible {
+            return Ok(());
+        }
+        Err(format!("invalid path \"{path}\": expected a path such as /cable"))
+    }
 }
 
 /// The hosts of a route.
@@ -210,6 +222,7 @@ impl RoutesConfig {
                 let pools = format!("{} and {}", other.pool, route.pool);
                 return Err(format!("two routes for host {host}, path {path}: pools {pools}"));
             }
+            RouteConfig::check_path(&route.path)?;
             let named = |why| format!("route for host {}, path {}: {why}", route.host, route.path);
             route.settings.check().map_err(named)?;
             if !self.pools.iter().any(|pool| pool.name == route.pool) {

@@ -12,7 +12,7 @@ use engine::{Remote, Worker};
 
 use super::super::{Post, Relay, TunnelInfo, TunnelPage, TunnelQuery};
 use crate::balance::Balance;
-use crate::config::Live;
+use crate::config::{Live, RouteTimeouts};
 use crate::counters::{Counters, EndReason, Phase};
 use crate::drain::{DrainAmount, DrainOrder, DrainTarget};
 use crate::routes::{Registry, RoutesConfig, Table};
@@ -86,7 +86,7 @@ impl Proxy {
         registry.apply(routes, 0).unwrap();
         let shared = Arc::new(Shared::new(table, live, 1, Vec::new(), None));
         let seat = kernel.seat(4_000, &[listener]);
-        let limits = shared.live().engine_limits(None);
+        let limits = shared.live().engine_limits(&RouteTimeouts::default());
         let remote = Remote::new(vec![seat.wake], limits.mailbox_bytes);
         let relay = Relay::new(0, Arc::clone(&shared));
         let table = seat.sys.table();

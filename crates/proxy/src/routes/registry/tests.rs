@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::balance::{Permit, PickContext, UpstreamState};
+use crate::routes::{MemberChange, RouteConfig};
 
 fn endpoint(text: &str) -> Endpoint {
     text.parse().unwrap()
@@ -37,7 +38,7 @@ fn names(table: &Table) -> Vec<String> {
 fn counts_survive_every_change() {
     let (mut registry, table) = registry(&["10.0.0.1:80", "10.0.0.2:80"]);
     let held: Vec<Permit> = (0..10).map(|n| pick(&table, n << 33)).collect();
-    let add = Change::Set("default".into(), MemberConfig::new(endpoint("10.0.0.3:80")));
+    let add = Change::Set("default".into(), MemberChange::new(endpoint("10.0.0.3:80")));
     let changed = registry.change(&add, 2_000).unwrap();
     assert_eq!(changed, Changed { added: 1, ..Changed::default() });
     let routes = table.routes();
@@ -46,6 +47,20 @@ fn counts_survive_every_change() {
     assert_eq!((members.len(), tunnels), (3, 10));
     drop(held);
     assert!(members.iter().all(|member| member.upstream.tunnels() == 0));
+}
+
+#[test]
+fn changes_of_different_fields_do_not_undo_each_other() {
+    let (mut registry, _) = registry(&["10.0.0.1:80"]);
+    // Both are made before either is applied, as by two requests at the same time.
+    let same = || MemberChange::new(endpoint("10.0.0.1:80"));
+    let weight = MemberChange { weight: Some(7), ..same() };
+    let max = MemberChange { max: Some(Some(9)), backup: Some(false), ..same() };
+    for change in [weight, max] {
+        registry.change(&Change::Set("default".into(), change), 2_000).unwrap();
+    }
+    let member = &registry.config().pools[0].members[0];
+    assert_eq!((member.weight, member.max), (7, Some(9)));
 }
 
 #[test]
@@ -62,7 +77,7 @@ fn a_removed_upstream_is_known_while_it_has_tunnels_and_can_return() {
     let left = registry.retired().first().unwrap().upstream.clone();
     assert!(left.tunnels() > 0);
     assert_eq!(registry.upstreams(&of(&gone)).len(), 1, "it can still be drained");
-    let back = Change::Set("default".into(), MemberConfig::new(gone.clone()));
+    let back = Change::Set("default".into(), MemberChange::new(gone.clone()));
     assert_eq!(registry.change(&back, 3_000).unwrap(), Changed::default());
     let again = registry.upstreams(&of(&gone));
     assert!(Arc::ptr_eq(&again[0], &left));
@@ -79,7 +94,7 @@ fn a_refused_change_changes_nothing() {
     assert!(registry.change(&last, 2_000).unwrap_err().contains("0 upstreams"));
     let nowhere = Change::Remove("default".into(), endpoint("10.0.0.9:80"));
     assert!(registry.change(&nowhere, 2_000).unwrap_err().contains("10.0.0.1:80"));
-    let none = Change::Set("chat".into(), MemberConfig::new(endpoint("10.0.0.9:80")));
+    let none = Change::Set("chat".into(), MemberChange::new(endpoint("10.0.0.9:80")));
     assert!(registry.change(&none, 2_000).unwrap_err().contains("known pools: default"));
     let drain = Change::Draining(of(&endpoint("10.0.0.9:80")), true);
     assert!(registry.change(&drain, 2_000).is_err());
@@ -92,7 +107,7 @@ fn draining_survives_changes() {
     let (mut registry, table) = registry(&["10.0.0.1:80", "10.0.0.2:80"]);
     let drain = |draining| Change::Draining(of(&endpoint("10.0.0.1:80")), draining);
     registry.change(&drain(true), 2_000).unwrap();
-    let add = Change::Set("default".into(), MemberConfig::new(endpoint("10.0.0.3:80")));
+    let add = Change::Set("default".into(), MemberChange::new(endpoint("10.0.0.3:80")));
     registry.change(&add, 3_000).unwrap();
     for n in 0..50u64 {
         assert_ne!(pick(&table, n << 40).upstream().name().as_ref(), "10.0.0.1:80");
@@ -145,6 +160,8 @@ fn a_drained_name_is_drained_at_the_addresses_that_it_gets_later() {
     registry.resolved(host, at(&[1, 2, 3, 4]), 7_000);
     assert_eq!(draining(&mut registry), [false; 4]);
     registry.change(&change(second, true), 7_000).unwrap();
+    // It outlasts the address: names lose addresses and get them back.
+    registry.resolved(host, at(&[5]), 8_000);
     registry.resolved(host, at(&[2, 5]), 8_000);
     assert_eq!(draining(&mut registry), [true, false], "the drain was for one address");
     // It ends when the name is removed.
@@ -263,7 +280,7 @@ fn two_names_of_one_address_are_two_upstreams() {
         assert_eq!(pick(&table, n << 58).upstream().number(), a[0].number());
     }
     // An address that is itself a name of the pool means that upstream only.
-    let add = Change::Set("default".into(), MemberConfig::new(endpoint("10.0.0.1:80")));
+    let add = Change::Set("default".into(), MemberChange::new(endpoint("10.0.0.1:80")));
     registry.change(&add, 3_000).unwrap();
     let own = registry.upstreams(&of(&endpoint("10.0.0.1:80")));
     assert_eq!((own.len(), &*own[0].name()), (1, "10.0.0.1:80"));
@@ -294,6 +311,53 @@ fn a_reload_that_renames_an_upstream_keeps_its_tunnels_and_its_drain() {
     assert_eq!(changed, Changed { removed: 1, renamed: 1, ..Changed::default() });
     drop(held);
     assert!(registry.retired().is_empty());
+}
+
+#[test]
+fn the_drain_of_a_name_goes_to_the_name_that_replaces_it() {
+    let (mut registry, _) = named(&["a.test:80", "b.test:80"]);
+    let drain = |name: &str| Change::Draining(of(&endpoint(name)), true);
+    registry.change(&drain("a.test:80"), 2_000).unwrap();
+    let next = RoutesConfig::to(["b.test:80", "c.test:80"].map(endpoint));
+    let at = |hosts: &[u8]| hosts.iter().map(|n| ([10, 0, 0, *n], 80).into()).collect();
+    // The new name has a further address from the start, and gets another one later.
+    let found = BTreeMap::from([(("c.test".into(), 80), at(&[1, 2]))]);
+    let changed = registry.apply_resolved(next, found, 3_000).unwrap();
+    assert_eq!(changed, Changed { added: 1, renamed: 1, ..Changed::default() });
+    registry.resolved(("c.test", 80), at(&[1, 2, 3]), 4_000);
+    let states = |registry: &mut Registry, name: &str| {
+        let all = registry.upstreams(&of(&endpoint(name)));
+        all.iter().map(|one| one.state(9_000)).collect::<Vec<UpstreamState>>()
+    };
+    assert_eq!(states(&mut registry, "c.test:80"), [UpstreamState::Draining; 3]);
+    registry.resolved(("b.test", 80), at(&[1, 2]), 4_000);
+    assert_eq!(states(&mut registry, "b.test:80"), [UpstreamState::Up; 2]);
+    // It ends like that of any name.
+    let resume = Change::Draining(of(&endpoint("c.test:80")), false);
+    registry.change(&resume, 5_000).unwrap();
+    registry.resolved(("c.test", 80), at(&[1, 2, 3, 4]), 6_000);
+    assert_eq!(states(&mut registry, "c.test:80"), [UpstreamState::Up; 4]);
+}
+
+#[test]
+fn a_name_that_replaces_more_than_a_drained_name_is_not_drained() {
+    let at = |hosts: &[u8]| hosts.iter().map(|n| ([10, 0, 0, *n], 80).into()).collect();
+    // A drained address, and a drained name together with one that is not drained.
+    for before in [&["10.0.0.1:80", "b.test:80"][..], &["a.test:80", "b.test:80"]] {
+        let (mut registry, _) = registry(before);
+        registry.resolved(("a.test", 80), at(&[1]), 1_500);
+        registry.resolved(("b.test", 80), at(&[2]), 1_500);
+        registry.change(&Change::Draining(of(&endpoint(before[0])), true), 2_000).unwrap();
+        let next = RoutesConfig::to([endpoint("c.test:80")]);
+        let found = BTreeMap::from([(("c.test".into(), 80), at(&[1, 2]))]);
+        let changed = registry.apply_resolved(next, found, 3_000).unwrap();
+        assert_eq!(changed, Changed { renamed: 2, ..Changed::default() });
+        registry.resolved(("c.test", 80), at(&[1, 2, 3]), 4_000);
+        let all = registry.upstreams(&of(&endpoint("c.test:80")));
+        let states: Vec<UpstreamState> = all.iter().map(|one| one.state(9_000)).collect();
+        let expected = [UpstreamState::Draining, UpstreamState::Up, UpstreamState::Up];
+        assert_eq!(states, expected, "{before:?}");
+    }
 }
 
 #[test]
@@ -334,4 +398,30 @@ fn a_name_has_at_most_64_addresses() {
     assert_eq!(names(&table).len(), ADDRESSES_MAX);
     registry.resolved(("app.internal", 80), many(101), 3_000);
     assert_eq!(names(&table).len(), ADDRESSES_MAX);
+}
+
+#[test]
+fn addresses_that_do_not_fit_into_a_pool_count_as_removed() {
+    let (mut registry, table) = registry(&["10.0.0.1:80"]);
+    let names: Vec<String> = (0..5).map(|n| format!("{n}.internal:80")).collect();
+    let mut config = registry.config().clone();
+    let named = names.iter().map(|name| MemberConfig::new(endpoint(name)));
+    config.pools[0].members.extend(named);
+    registry.apply(config, 2_000).unwrap();
+    let addresses = |n: u8| (0..64).map(|host| ([10, 1 + n, 0, host], 80).into()).collect();
+    for n in (1..5).rev() {
+        registry.resolved((&format!("{n}.internal"), 80), addresses(n), 2_000);
+    }
+    let pool = || Arc::clone(&table.routes().pools()[0]);
+    assert_eq!(pool().members().len(), 256, "of 257");
+    let last = Arc::clone(&pool().members()[255].upstream);
+    let held = last.acquire(1).unwrap();
+    let changed = registry.resolved(("0.internal", 80), addresses(0), 3_000);
+    assert_eq!(changed, Changed { added: 64, removed: 64, renamed: 0 });
+    assert_eq!(pool().members().len(), 256);
+    assert!(registry.retired().iter().any(|left| left.upstream.number() == last.number()));
+    drop(held);
+    let drain = Change::Remove("default".into(), endpoint("10.0.0.1:80"));
+    let changed = registry.change(&drain, 4_000).unwrap();
+    assert_eq!(changed, Changed { added: 1, removed: 1, renamed: 0 }, "one more fits");
 }

@@ -31,6 +31,8 @@ pub(crate) struct Broadcast {
     pub(crate) exclude: Option<String>,
     /// The message type that receivers see.
     pub(crate) kind: Option<String>,
+    /// The history does not keep it.
+    pub(crate) transient: bool,
 }
 
 /// A request to end sessions.
@@ -51,11 +53,11 @@ struct Item {
     payload: Option<Payload>,
 }
 
-/// `transient` would keep a publication out of the history; there is no history.
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 struct Meta {
     exclude_socket: Option<String>,
     broadcast_type: Option<String>,
+    transient: Option<bool>,
 }
 
 #[derive(Deserialize)]
@@ -110,13 +112,15 @@ fn publication(item: Item, at: usize, max: usize) -> Result<Broadcast, BodyError
         let what = format!("publication {at}: data has {bytes} bytes; --max-message allows {max}");
         return Err(BodyError::TooLarge(what));
     }
-    let (exclude, kind) =
-        item.meta.map_or((None, None), |meta| (meta.exclude_socket, meta.broadcast_type));
+    let meta = item.meta.unwrap_or_default();
+    let (exclude, kind) = (meta.exclude_socket, meta.broadcast_type);
+    let transient = meta.transient.unwrap_or(false);
     let is_set = |text: &String| !text.is_empty();
     if kind.as_ref().is_some_and(|kind| kind.len() > KIND_BYTES_MAX) {
         return Err(wrong(&format!("meta.broadcast_type has more than {KIND_BYTES_MAX} bytes")));
     }
-    Ok(Broadcast { stream, data, exclude: exclude.filter(is_set), kind: kind.filter(is_set) })
+    let (exclude, kind) = (exclude.filter(is_set), kind.filter(is_set));
+    Ok(Broadcast { stream, data, exclude, kind, transient })
 }
 
 fn read<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, BodyError> {
@@ -138,7 +142,8 @@ mod tests {
     }
 
     fn broadcast(stream: &str, data: &str) -> Broadcast {
-        Broadcast { stream: stream.into(), data: data.into(), exclude: None, kind: None }
+        let (stream, data) = (stream.into(), data.into());
+        Broadcast { stream, data, exclude: None, kind: None, transient: false }
     }
 
     #[test]
@@ -151,7 +156,8 @@ mod tests {
             {"stream": "a", "data": "3", "meta": null, "offset": 7},
         ]);
         let two = Broadcast { exclude: Some("sid".into()), ..broadcast("b", "two") };
-        let expected = vec![broadcast("a", "1"), two, broadcast("a", "3")];
+        let one = Broadcast { transient: true, ..broadcast("a", "1") };
+        let expected = vec![one, two, broadcast("a", "3")];
         assert_eq!(parsed(&many), Ok(BroadcastRequest::Publications(expected)));
         assert_eq!(parsed(&json!([])), Ok(BroadcastRequest::Publications(Vec::new())));
         assert_eq!(parse(b" \n[]", 10), Ok(BroadcastRequest::Publications(Vec::new())));

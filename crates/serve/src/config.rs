@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use admin::{Address, ConnectionLimits};
 use engine::{HttpsRedirect, Limits, TlsServer};
+use topics::HistoryLimits;
 
 use crate::allowed_host::{AllowedHost, may_be_private};
+use crate::app::AppConfig;
 use crate::auth::Auth;
 use crate::origin::Origin;
 
@@ -39,8 +41,12 @@ pub struct Config {
     pub workers: Option<usize>,
     /// Connections at most; by default what the workers' descriptor tables hold.
     pub max_connections: Option<u64>,
+    /// The history of topics; `None` for none. Default none.
+    pub history: Option<HistoryConfig>,
     /// Length of the accept queue. Default 4096.
     pub backlog: u32,
+    /// The application that decides who may connect and subscribe, if there is one.
+    pub app: Option<AppConfig>,
     /// Settings that a reload can change.
     pub live: Live,
 }
@@ -66,6 +72,44 @@ pub struct Live {
     pub tls: Option<TlsServer>,
     /// Redirects requests on the other listeners to https.
     pub redirect: Option<HttpsRedirect>,
+}
+
+/// Settings of the history, and of sessions that are kept to be resumed.
+#[derive(Clone, Debug)]
+pub struct HistoryConfig {
+    /// Publications kept of one topic. Default 100.
+    pub messages: usize,
+    /// How long they are kept. Default 300 s.
+    pub age: Duration,
+    /// Bytes kept of one topic. Default 1 MiB.
+    pub topic_bytes: usize,
+    /// Bytes kept of all topics. Default 64 MiB.
+    pub bytes: usize,
+    /// How long a session can be resumed after its connection has ended. Default 300 s.
+    pub sessions_age: Duration,
+    /// Bytes of sessions that can be resumed. Default 32 MiB.
+    pub sessions_bytes: usize,
+}
+
+impl Default for HistoryConfig {
+    fn default() -> Self {
+        HistoryConfig {
+            messages: 100,
+            age: Duration::from_secs(300),
+            topic_bytes: 1024 * 1024,
+            bytes: 64 * 1024 * 1024,
+            sessions_age: Duration::from_secs(300),
+            sessions_bytes: 32 * 1024 * 1024,
+        }
+    }
+}
+
+impl HistoryConfig {
+    pub(crate) fn limits(&self) -> HistoryLimits {
+        let age_ns = u64::try_from(self.age.as_nanos()).unwrap_or(u64::MAX);
+        let HistoryConfig { messages, topic_bytes, bytes, .. } = *self;
+        HistoryLimits { messages, age_ns, topic_bytes, bytes }
+    }
 }
 
 /// Settings of sessions with channels.
@@ -108,7 +152,9 @@ impl Default for Config {
             listen_broadcast: false,
             workers: None,
             max_connections: None,
+            history: None,
             backlog: 4096,
+            app: None,
             live: Live::default(),
         }
     }

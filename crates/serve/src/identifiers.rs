@@ -27,6 +27,8 @@ pub(crate) enum Form {
     Event,
     /// As Action Cable's data for this identifier.
     Cable(Index),
+    /// The same with the position, for the extended protocol.
+    CablePositions(Index),
 }
 
 /// The index of an identifier.
@@ -39,7 +41,8 @@ impl Group {
         let form = match self.form {
             Form::Plain => 0,
             Form::Event => 1,
-            Form::Cable(index) => index + 2,
+            Form::Cable(index) => 2 * index + 2,
+            Form::CablePositions(index) => 2 * index + 3,
         };
         form << ENCODING_BITS | self.encoding & ((1 << ENCODING_BITS) - 1)
     }
@@ -48,7 +51,8 @@ impl Group {
         let form = match number >> ENCODING_BITS {
             0 => Form::Plain,
             1 => Form::Event,
-            index => Form::Cable(index - 2),
+            number if number % 2 == 0 => Form::Cable(number / 2 - 1),
+            number => Form::CablePositions(number / 2 - 1),
         };
         Group { encoding: number & ((1 << ENCODING_BITS) - 1), form }
     }
@@ -57,7 +61,7 @@ impl Group {
 /// An identifier with at least one subscription.
 pub(crate) struct Identifier {
     text: Arc<str>,
-    /// The topic that it names.
+    /// The topic that it names; empty if the application chooses the streams of each subscription.
     pub(crate) topic: Arc<str>,
     /// When its subscribers may whisper to each other.
     pub(crate) whispers: Whispers,
@@ -94,6 +98,11 @@ pub(crate) fn topic_share(topic: &str, members: usize) -> usize {
 }
 
 impl Identifier {
+    /// Its text.
+    pub(crate) fn text(&self) -> &Arc<str> {
+        &self.text
+    }
+
     /// The share of its memory that each of its subscriptions accounts for, in bytes.
     pub(crate) fn share(&self) -> usize {
         let bytes = subscription_bytes(&self.text, &self.topic) as usize;
@@ -177,7 +186,9 @@ mod tests {
 
     #[test]
     fn a_group_is_recovered_from_its_number() {
-        for form in [Form::Plain, Form::Event, Form::Cable(0), Form::Cable(1_000_000)] {
+        let [first, last] =
+            [0, 1_000_000].map(|index| [Form::Cable(index), Form::CablePositions(index)]);
+        for form in [Form::Plain, Form::Event].into_iter().chain(first).chain(last) {
             for encoding in [0, 9, 15] {
                 let group = Group { encoding, form };
                 assert_eq!(Group::of(group.number()), group);

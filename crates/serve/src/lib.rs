@@ -9,6 +9,7 @@
 //! engine does), and knows no protocol beyond its adapters in `protocols`.
 
 mod allowed_host;
+mod app;
 mod auth;
 mod broadcast;
 mod broadcast_worker;
@@ -21,6 +22,7 @@ mod origin;
 mod path;
 mod protocols;
 mod publish;
+mod resume;
 mod retry_queue;
 mod server;
 mod session;
@@ -32,12 +34,16 @@ mod start;
 pub use admin::{Address, Server};
 pub use engine::{
     AdmissionLimits, Compression, HttpsRedirect, Limits, Network, Prefix, Proxies, SlowConsumer,
+    TlsClient, TlsError, TlsTrust,
 };
 pub use wire::http::{ForwardedBy, PlainPath};
 
 pub use crate::allowed_host::AllowedHost;
-pub use crate::auth::{Auth, KeySet, Secret};
-pub use crate::config::{Channels, Config, Live, TOPIC_BYTES_MAX};
+pub use crate::app::{AppConfig, DisconnectMode, Target, TargetError};
+pub use crate::auth::{
+    Auth, Credentials, KeySet, Refusal, Secret, StreamKind, Times, VerifiedToken,
+};
+pub use crate::config::{Channels, Config, HistoryConfig, Live, TOPIC_BYTES_MAX};
 pub use crate::origin::Origin;
 pub use crate::server::Running;
 pub use crate::start::{StartError, start};

@@ -1,21 +1,28 @@
 //! [`Running`]: a running server: reload, periodic tasks, drain.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use admin::{Held, Lifecycle, Server, Service};
-use tracing::info;
+use engine::sys::process::now_ns;
+use tracing::{info, warn};
 
 use crate::config::Live;
 use crate::handler::Post;
 use crate::log_events::LogReceiver;
 use crate::shared::Shared;
 
+/// Time for calls of the application after the last connection has ended.
+const LAST_CALLS: Duration = Duration::from_secs(5);
+
 /// A running server.
 pub struct Running {
     pub(crate) service: Service<Post>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) log_events: LogReceiver,
+    /// The workers' result, and until when calls of the application may still be made.
+    pub(crate) finishing: Option<(io::Result<()>, u64)>,
 }
 
 impl Running {
@@ -61,10 +68,20 @@ impl Server for Running {
         held
     }
 
-    /// Writes the log events of the workers.
+    /// Writes the log events of the workers, returns the memory of calls after a storm, and removes what has
+    /// expired.
     fn on_tick(&mut self) {
         self.log_events.write();
         self.shared.follow_clock();
+        if self.shared.calls.as_ref().is_some_and(|calls| calls.has_emptied()) {
+            self.service.remote().trim_memory();
+        }
+        if let Some(history) = self.shared.history() {
+            history.expire(now_ns());
+        }
+        if let Some(sessions) = &self.shared.stored_sessions {
+            sessions.expire(now_ns());
+        }
     }
 
     fn announce_drain(&mut self, delay: Duration) {
@@ -74,6 +91,32 @@ impl Server for Running {
 
     fn on_drain(&mut self, over: Duration) {
         self.shared.set_draining();
-        info!("draining: {} connections over {over:?}", self.service.open());
+        if let Some(calls) = &self.shared.calls {
+            calls.drain();
+        }
+        info!("{}", admin::drain_message(self.service.open(), "connection", over));
+    }
+
+    /// The workers have ended, and so have the calls that tell the application of it, unless they take
+    /// longer than [`LAST_CALLS`].
+    fn ended(&mut self) -> Option<io::Result<()>> {
+        let (result, until_ns) = match self.finishing.take() {
+            Some(finishing) => finishing,
+            None => {
+                let result = self.service.ended()?;
+                self.on_tick();
+                (result, now_ns().saturating_add(LAST_CALLS.as_nanos() as u64))
+            }
+        };
+        let Some(calls) = &self.shared.calls else { return Some(result) };
+        let (waiting, idle) = (calls.figures(now_ns()).1.waiting, calls.is_idle());
+        if !idle && now_ns() < until_ns {
+            self.finishing = Some((result, until_ns));
+            return None;
+        }
+        if waiting > 0 {
+            warn!("{waiting} calls of the application were not made");
+        }
+        Some(result)
     }
 }

@@ -12,9 +12,43 @@ use crate::auth::TokenIdentity;
 #[derive(Default)]
 pub(crate) struct SessionIndex {
     by_slot: HashMap<u32, Entry>,
-    by_identifiers: HashMap<Arc<str>, BTreeSet<ConnId>>,
+    by_identifiers: HashMap<Arc<str>, Connections>,
     /// Connections whose token expires, the first to expire first.
     expiries: BTreeSet<(u64, ConnId)>,
+}
+
+/// The connections with the same identifiers: mostly one, which needs no allocation.
+enum Connections {
+    One(ConnId),
+    // The few keep the many small.
+    #[expect(clippy::box_collection)]
+    Many(Box<BTreeSet<ConnId>>),
+}
+
+impl Connections {
+    fn insert(&mut self, id: ConnId) {
+        match self {
+            Connections::One(first) => {
+                *self = Connections::Many(Box::new(BTreeSet::from([*first, id])));
+            }
+            Connections::Many(all) => drop(all.insert(id)),
+        }
+    }
+
+    /// Removes one, and returns whether none is left.
+    fn remove(&mut self, id: ConnId) -> bool {
+        match self {
+            Connections::One(only) => *only == id,
+            Connections::Many(all) => all.remove(&id) && all.is_empty(),
+        }
+    }
+
+    fn all(&self) -> Vec<ConnId> {
+        match self {
+            Connections::One(only) => vec![*only],
+            Connections::Many(all) => all.iter().copied().collect(),
+        }
+    }
 }
 
 struct Entry {
@@ -30,7 +64,10 @@ impl SessionIndex {
             None => (&*holder.identifiers).into(),
         };
         let expires_unix_s = holder.expires_unix_s;
-        self.by_identifiers.entry(Arc::clone(&identifiers)).or_default().insert(id);
+        let connections = self.by_identifiers.entry(Arc::clone(&identifiers));
+        connections
+            .and_modify(|connections| connections.insert(id))
+            .or_insert(Connections::One(id));
         self.by_slot.insert(id.slot(), Entry { identifiers, expires_unix_s });
         self.expiries.extend(expires_unix_s.map(|until| (until, id)));
     }
@@ -53,8 +90,7 @@ impl SessionIndex {
         let Some(ids) = self.by_identifiers.get_mut(&identifiers) else {
             return invariant::broken("a session with identifiers is found by them");
         };
-        ids.remove(&id);
-        if ids.is_empty() {
+        if ids.remove(id) {
             self.by_identifiers.remove(&identifiers);
             let (sessions, room) = (self.by_identifiers.len(), self.by_identifiers.capacity());
             if room > 64 && sessions < room / 8 {
@@ -70,7 +106,7 @@ impl SessionIndex {
 
     /// All connections with these identifiers, byte for byte.
     pub(crate) fn find(&self, identifiers: &str) -> Vec<ConnId> {
-        self.by_identifiers.get(identifiers).into_iter().flatten().copied().collect()
+        self.by_identifiers.get(identifiers).map(Connections::all).unwrap_or_default()
     }
 
     /// A connection whose token has expired; each is returned once.

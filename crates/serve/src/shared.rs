@@ -6,14 +6,17 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::SystemTime;
 
 use admin::Watchdog;
+use aws_lc_rs::rand;
 use engine::sys::process::now_ns;
 use engine::{Counter, HttpsRedirect, Limits, TlsServer, invariant};
-use topics::Directory;
+use topics::{Directory, Epoch, History, Unavailable};
 
+use crate::app::Calls;
 use crate::auth::{Access, Refusals};
-use crate::config::{Channels, Config, Live};
+use crate::config::{Channels, Config, HistoryConfig, Live};
 use crate::log_events::LogSender;
 use crate::origin::Origins;
+use crate::resume::StoredSessions;
 use crate::sid::Sids;
 
 /// The settings that a reload can change, in the form that workers use.
@@ -47,13 +50,15 @@ pub(crate) struct WorkerCounters {
     pub(crate) origin_refused: Counter,
     /// Requests refused for their Host.
     pub(crate) host_refused: Counter,
+    /// Handshakes at `/topics` refused because access is not public.
+    pub(crate) public_refused: Counter,
     /// Plain requests redirected to https.
     pub(crate) https_redirects: Counter,
     /// Connections and subscriptions refused, by cause.
     pub(crate) auth_refused: Refusals,
     /// Posts to `/_broadcast` without its key.
     pub(crate) broadcast_refused: Counter,
-    /// Commands for an application, whispers where they are off, unknown commands.
+    /// Commands for an application that is not called, whispers where they are off, unknown commands.
     pub(crate) commands_ignored: Counter,
     /// Malformed commands; each ends its session.
     pub(crate) commands_malformed: Counter,
@@ -61,6 +66,22 @@ pub(crate) struct WorkerCounters {
     pub(crate) no_pong: Counter,
     /// Sessions ended by the application, and connections closed by an operator.
     pub(crate) disconnected: Counter,
+    /// Requests for missed messages that were served completely.
+    pub(crate) history_confirmed: Counter,
+    /// Those that were not, in the order of [`Unavailable::ALL`]; and those without a history.
+    pub(crate) history_rejected: [Counter; Unavailable::ALL.len()],
+    pub(crate) history_off: Counter,
+    /// Missed messages sent.
+    pub(crate) history_messages: Counter,
+}
+
+impl WorkerCounters {
+    /// Counts memory of subscriptions that is freed now. Not before it is: the control plane returns
+    /// free memory when this falls.
+    pub(crate) fn uncount_bytes(&self, bytes: u32) {
+        self.subscription_bytes.sub(bytes.into());
+        self.subscription_bytes_freed.add(bytes.into());
+    }
 }
 
 /// One value for all threads of a server.
@@ -70,6 +91,8 @@ pub(crate) struct Shared {
     /// The path of Action Cable.
     pub(crate) cable_path: Box<str>,
     pub(crate) sids: Sids,
+    /// Sessions that can be resumed, unless the history is off.
+    pub(crate) stored_sessions: Option<StoredSessions>,
     /// Offset of the time of day from the monotonic clock, in nanoseconds.
     unix_ns: AtomicU64,
     /// Anyone may subscribe and publish.
@@ -84,6 +107,8 @@ pub(crate) struct Shared {
     /// The port of the first TCP listener with TLS.
     pub(crate) tls_port: Option<u16>,
     pub(crate) directory: Directory,
+    /// Calls of the application, if there is one.
+    pub(crate) calls: Option<Arc<Calls>>,
     pub(crate) log: LogSender,
     pub(crate) watchdog: Arc<Watchdog>,
     pub(crate) counters: Box<[WorkerCounters]>,
@@ -101,10 +126,17 @@ impl Shared {
         log: LogSender,
     ) -> Self {
         let local = config.is_local();
+        // Without random numbers an id could be guessed, so no session is kept.
+        let secret = config.history.as_ref().and_then(|history| Some((history, Sids::secret()?)));
+        let (sids, stored_sessions) = match secret {
+            Some((history, sids)) => (sids, Some(stored_sessions(history))),
+            None => (Sids::default(), None),
+        };
         Shared {
             echo: config.echo,
             cable_path: config.cable_path.clone(),
-            sids: Sids::default(),
+            sids,
+            stored_sessions,
             unix_ns: AtomicU64::new(unix_ns_at_zero()),
             public: config.is_public(),
             local,
@@ -112,7 +144,8 @@ impl Shared {
             may_be_rebound: config.may_be_rebound(),
             plain_listeners: 0,
             tls_port: None,
-            directory: Directory::new(),
+            directory: Directory::with_history(config.history.as_ref().map(history)),
+            calls: config.app.as_ref().map(Calls::new),
             log,
             watchdog,
             counters: (0..workers).map(|_| WorkerCounters::default()).collect(),
@@ -139,6 +172,17 @@ impl Shared {
     /// Unix time in seconds at a time of the monotonic clock.
     pub(crate) fn unix_s(&self, now_ns: u64) -> u64 {
         now_ns.wrapping_add(self.unix_ns.load(Ordering::Relaxed)) / 1_000_000_000
+    }
+
+    /// The time of the monotonic clock at a Unix time in seconds; 0 if it was before its zero.
+    pub(crate) fn monotonic_ns(&self, unix_s: i64) -> u64 {
+        let unix_ns = u64::try_from(unix_s).unwrap_or(0).saturating_mul(1_000_000_000);
+        unix_ns.saturating_sub(self.unix_ns.load(Ordering::Relaxed))
+    }
+
+    /// The history of topics, unless it is off.
+    pub(crate) fn history(&self) -> Option<&Arc<History>> {
+        self.directory.history()
     }
 
     /// Follows changes of the system's time of day. To be called periodically.
@@ -177,6 +221,21 @@ impl Shared {
     pub(crate) fn set_draining(&self) {
         self.draining.store(true, Ordering::Relaxed);
     }
+}
+
+fn stored_sessions(config: &HistoryConfig) -> StoredSessions {
+    let age_ns = u64::try_from(config.sessions_age.as_nanos()).unwrap_or(u64::MAX);
+    StoredSessions::new(age_ns, config.sessions_bytes)
+}
+
+/// An empty history with a new epoch.
+fn history(config: &HistoryConfig) -> Arc<History> {
+    let mut random = [0; 4];
+    if rand::fill(&mut random).is_err() {
+        // The system has no random numbers: the time of the start differs as well.
+        random = (now_ns() as u32).to_ne_bytes();
+    }
+    Arc::new(History::new(Epoch::new(u32::from_ne_bytes(random)), config.limits(), now_ns()))
 }
 
 /// Unix time at zero of the monotonic clock, in nanoseconds.

@@ -9,6 +9,7 @@ use capacity::{Bytes, Goal, Machine, Role};
 use engine::{Compression, Tables};
 use tracing::{info, warn};
 
+use crate::app;
 use crate::broadcast_worker;
 use crate::config::{CONNECTIONS_DEFAULT, Config};
 use crate::control::Control;
@@ -29,6 +30,8 @@ pub enum StartError {
     Bootstrap(BootstrapError),
     /// The thread for broadcasts on the public listeners could not be started.
     BroadcastQueue(io::Error),
+    /// The threads that call the application could not be started.
+    App(io::Error),
     /// The admin listener did not start.
     Admin(admin::StartError),
 }
@@ -38,6 +41,7 @@ impl fmt::Display for StartError {
         match self {
             StartError::Bootstrap(error) => error.fmt(f),
             StartError::BroadcastQueue(_) => f.write_str("cannot start the broadcast thread"),
+            StartError::App(_) => f.write_str("cannot start the threads that call the application"),
             StartError::Admin(error) => error.fmt(f),
         }
     }
@@ -47,7 +51,7 @@ impl std::error::Error for StartError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             StartError::Bootstrap(error) => std::error::Error::source(error),
-            StartError::BroadcastQueue(error) => Some(error),
+            StartError::BroadcastQueue(error) | StartError::App(error) => Some(error),
             StartError::Admin(error) => std::error::Error::source(error),
         }
     }
@@ -91,9 +95,13 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
         let started = broadcast_worker::start(posted, Arc::clone(&control), remote);
         started.map_err(StartError::BroadcastQueue)?;
     }
+    if let Some(calls) = &shared.calls {
+        let started = app::start(Arc::clone(calls), service.remote().clone());
+        started.map_err(StartError::App)?;
+    }
     service.admin = start_admin(config, control)?;
     log_ready(config, &listen, service.admin.as_ref());
-    Ok(Running { service, shared, log_events })
+    Ok(Running { service, shared, log_events, finishing: None })
 }
 
 /// Warns about what this machine lacks for the configured number of connections, if one is configured.
@@ -131,7 +139,10 @@ fn log_ready(config: &Config, listen: &[Listener], admin: Option<&admin::AdminLi
         info!("listening on {listener}");
     }
     match admin {
-        Some(admin) => info!("admin on {admin}"),
+        Some(admin) => {
+            info!("admin on {admin}");
+            admin.log_page();
+        }
         None if config.listen_broadcast => info!("no admin listener"),
         None => info!("no admin listener: publishing over HTTP is off"),
     }

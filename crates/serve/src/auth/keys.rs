@@ -16,6 +16,8 @@ const NONE: &str = "none";
 const BROADCAST: &[u8] = b"broadcast-cable";
 /// The phrase for the key of publishing under `/api/`.
 const API: &[u8] = b"api-cable";
+/// The phrase for the key of calls of the application by HTTP.
+const RPC: &[u8] = b"rpc-cable";
 
 /// A secret. Debug output does not show it.
 #[derive(Clone, PartialEq, Eq)]
@@ -128,6 +130,13 @@ impl Auth {
         Keys::of(self).broadcast.is_some()
     }
 
+    /// The key of calls of the application by HTTP that the secret has, if there is one.
+    #[must_use]
+    pub fn rpc_key(&self) -> Option<Secret> {
+        let secret = self.secret.as_ref().filter(|secret| !secret.is_none());
+        secret.map(|secret| secret.derive(RPC))
+    }
+
     /// Whether there is a key to check tokens by.
     #[must_use]
     pub fn checks_tokens(&self) -> bool {
@@ -190,7 +199,10 @@ mod tests {
         for (phrase, key) in expected {
             assert_eq!(&*of(phrase).0, key, "{phrase}");
         }
-        assert_eq!((BROADCAST, API), (&b"broadcast-cable"[..], &b"api-cable"[..]));
+        assert_eq!(
+            (BROADCAST, API, RPC),
+            (&b"broadcast-cable"[..], &b"api-cable"[..], &b"rpc-cable"[..])
+        );
     }
 
     #[test]

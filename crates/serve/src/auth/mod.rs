@@ -5,9 +5,11 @@
 //! The module knows no sockets, no clock and no sessions. A refusal has a [`Cause`], which is counted.
 //! Clients get the same answer for all causes but an expired token.
 
+mod credentials;
 mod jwt;
 mod keys;
 mod signed;
+mod timestamp;
 mod token;
 #[cfg(test)]
 mod vectors;
@@ -15,6 +17,7 @@ mod vectors;
 use action_cable::Channel;
 use engine::{Counter, invariant};
 
+pub use self::credentials::{Credentials, Refusal, StreamKind, Times, VerifiedToken};
 pub use self::jwt::KeySet;
 pub(crate) use self::jwt::TokenIdentity;
 pub use self::keys::{Auth, Secret};
@@ -24,7 +27,7 @@ use self::keys::Keys;
 use self::signed::Verifier;
 
 /// Why a connection or a subscription was refused; each is counted by name.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Cause {
     /// There is no token, and one is required.
     TokenMissing,
@@ -56,8 +59,10 @@ pub(crate) enum Cause {
     StreamOff,
     /// The name is not signed, and unsigned names are off.
     StreamPublic,
-    /// The channel is the application's, and there are no authorization callbacks yet.
+    /// The channel is the application's, which is not called, or has refused it.
     Channel,
+    /// The application has refused the connection.
+    Application,
     /// The identifier names no channel or is too long.
     Identifier,
     /// The connection has reached its limit of subscriptions.
@@ -68,7 +73,7 @@ pub(crate) enum Cause {
 
 impl Cause {
     /// All, in the order of their declaration.
-    pub(crate) const ALL: [Cause; 19] = [
+    pub(crate) const ALL: [Cause; 20] = [
         Cause::TokenMissing,
         Cause::TokenTooLong,
         Cause::TokenMalformed,
@@ -85,6 +90,7 @@ impl Cause {
         Cause::StreamOff,
         Cause::StreamPublic,
         Cause::Channel,
+        Cause::Application,
         Cause::Identifier,
         Cause::Subscriptions,
         Cause::SubscriptionBytes,
@@ -109,6 +115,7 @@ impl Cause {
             Cause::StreamOff => "stream_off",
             Cause::StreamPublic => "stream_public",
             Cause::Channel => "channel",
+            Cause::Application => "application",
             Cause::Identifier => "identifier",
             Cause::Subscriptions => "subscriptions",
             Cause::SubscriptionBytes => "subscription_bytes",

@@ -8,9 +8,9 @@
 use aws_lc_rs::hmac;
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
-use super::{Cause, Secret};
+use super::{Cause, Secret, timestamp};
 use crate::path::check_topic;
 
 /// Longest signed name, in bytes: the longest stream name, escaped, twice in base64, with an envelope.
@@ -41,6 +41,29 @@ impl Verifier {
             Signed::Envelope { rails } => rails.open(now_unix_s)?,
         };
         stream(&name)
+    }
+
+    /// Signs a name, in the form that all versions of Rails read.
+    pub(super) fn sign(&self, name: &str, expires_unix_s: Option<u64>) -> String {
+        let name = serde_json::Value::from(name).to_string();
+        let content = match expires_unix_s {
+            None => name,
+            Some(at) => {
+                let message = STANDARD.encode(name);
+                let rails = NewEnvelope { message, exp: timestamp::format(at), pur: None };
+                // Text always serializes.
+                serde_json::to_string(&New { rails }).unwrap_or_default()
+            }
+        };
+        self.sign_content(&content)
+    }
+
+    /// Signs JSON, whatever it is.
+    pub(super) fn sign_content(&self, content: &str) -> String {
+        let encoded = STANDARD.encode(content);
+        let tag = hmac::sign(&self.0, encoded.as_bytes());
+        let digits: String = tag.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("{encoded}{SEPARATOR}{digits}")
     }
 
     /// The signed part, if its signature is correct.
@@ -86,13 +109,27 @@ struct Envelope {
     purpose: Option<String>,
 }
 
+/// A new envelope, in the older form: keys in this order.
+#[derive(Serialize)]
+struct New {
+    #[serde(rename = "_rails")]
+    rails: NewEnvelope,
+}
+
+#[derive(Serialize)]
+struct NewEnvelope {
+    message: String,
+    exp: String,
+    pur: Option<String>,
+}
+
 impl Envelope {
     fn open(self, now_unix_s: u64) -> Result<String, Cause> {
         if self.purpose.is_some_and(|purpose| !purpose.is_empty()) {
             return Err(Cause::StreamPurpose);
         }
         if let Some(expiry) = self.expiry {
-            let expiry = unix_seconds(&expiry).ok_or(Cause::StreamMalformed)?;
+            let expiry = timestamp::parse(&expiry).ok_or(Cause::StreamMalformed)?;
             if now_unix_s >= expiry {
                 return Err(Cause::StreamExpired);
             }
@@ -114,32 +151,6 @@ fn unhex(digits: &str) -> Option<[u8; DIGITS / 2]> {
         *byte = value(*high)? << 4 | value(*low)?;
     }
     Some(bytes)
-}
-
-/// The seconds since 1970 of a moment as Rails writes it, `2033-05-18T03:33:20.000Z` (RFC 3339 in
-/// UTC). A fraction is left out.
-fn unix_seconds(text: &str) -> Option<u64> {
-    let (date, time) = text.strip_suffix('Z')?.split_once('T')?;
-    let time = time.split_once('.').map_or(time, |(whole, _)| whole);
-    let mut date = date.splitn(3, '-').map(|part| part.parse::<u64>().ok());
-    let mut time = time.splitn(3, ':').map(|part| part.parse::<u64>().ok());
-    let (year, month, day) = (date.next()??, date.next()??, date.next()??);
-    let (hour, minute, second) = (time.next()??, time.next()??, time.next()??);
-    let right = (1970..=9999).contains(&year)
-        && (1..=12).contains(&month)
-        && (1..=31).contains(&day)
-        && hour < 24
-        && minute < 60
-        && second <= 60;
-    if !right {
-        return None;
-    }
-    // Days of years that begin in March, so that a leap day is the last one.
-    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
-    let days = year * 365 + year / 4 - year / 100 + year / 400 + (month * 153 + 2) / 5 + day - 1;
-    // … from March of the year 0 to January of 1970.
-    let since_1970 = days - 719_468;
-    Some(since_1970 * 86_400 + hour * 3_600 + minute * 60 + second)
 }
 
 #[cfg(test)]
@@ -199,6 +210,9 @@ mod tests {
         let long = "Z2lkOi8vY2hhdC9Sb29tLzc:messages é/💬";
         assert_eq!(verifier.stream(RAILS_LONG, NOW), Ok(long.into()));
         assert_eq!(sign("ImNoYXQ6MjAyMSI="), TURBO, "the test signs as Rails does");
+        assert_eq!(verifier.sign("chat:2021", None), TURBO);
+        assert_eq!(verifier.sign(long, None), RAILS_LONG);
+        assert_eq!(verifier.sign("chat:2021", Some(2_000_000_000)), RAILS_EXPIRES);
         // A name with a `--` within, in the alphabet for URLs.
         let name = "~~>>??/é";
         let encoded = URL_SAFE_NO_PAD.encode(serde_json::to_string(name).unwrap());
@@ -259,24 +273,6 @@ mod tests {
         for expires in [EXPIRES, RAILS_EXPIRES] {
             assert!(verifier.stream(expires, 1_999_999_999).is_ok());
             assert_eq!(verifier.stream(expires, 2_000_000_000), Err(Cause::StreamExpired));
-        }
-    }
-
-    #[test]
-    fn timestamps_are_parsed_as_rails_writes_them() {
-        let cases = [
-            ("1970-01-01T00:00:00.000Z", Some(0)),
-            ("2000-02-29T12:00:00Z", Some(951_825_600)),
-            ("2000-03-01T00:00:00Z", Some(951_868_800)),
-            ("2033-05-18T03:33:20.123Z", Some(2_000_000_000)),
-            ("2033-05-18T03:33:20+01:00", None),
-            ("2033-13-18T03:33:20Z", None),
-            ("0000-00-00T00:00:00Z", None),
-            ("18446744073709551615-01-01T00:00:00Z", None),
-            ("tomorrow", None),
-        ];
-        for (text, expected) in cases {
-            assert_eq!(unix_seconds(text), expected, "{text}");
         }
     }
 }

@@ -78,17 +78,20 @@ impl Control {
 
     /// Answers a request for one connection, by its id.
     pub(super) fn connection(&self, id: &str, request: &ApiRequest<'_>) -> Reply {
-        if request.method != "DELETE" {
-            let message = "expected DELETE /api/connections/ID";
+        if !matches!(request.method, "GET" | "DELETE") {
+            let message = "expected GET or DELETE /api/connections/ID";
             return Reply::error(405, "method_not_allowed", message);
         }
-        if !request.may_change {
+        if request.method == "DELETE" && !request.may_change {
             return Reply::read_only();
         }
         let Ok(number) = id.parse() else {
             let message = format!("invalid id \"{id}\": expected one of GET /api/connections");
             return Reply::error(400, "bad_request", &message);
         };
+        if request.method == "GET" {
+            return self.show(ConnId::from_u64(number));
+        }
         let reconnect = match request.parameter("reconnect") {
             None | Some("true") => true,
             Some("false") => false,
@@ -98,6 +101,23 @@ impl Control {
             }
         };
         self.close(ConnId::from_u64(number), reconnect)
+    }
+
+    fn show(&self, id: ConnId) -> Reply {
+        let worker = usize::from(id.worker());
+        let unknown = || Reply::error(404, "not_found", "no such connection");
+        // A post would start another one.
+        if !self.shared.running().any(|running| running == worker) {
+            return unknown();
+        }
+        let until_ns = now_ns() + WAIT.as_nanos() as u64;
+        let Some(answer) = self.list(worker, (id.slot(), 1), &Arc::default(), until_ns) else {
+            let message = format!("worker {worker} has not responded");
+            return Reply::error(503, "no_response", &message);
+        };
+        // Slots are used again, by connections with other ids.
+        let found = answer.connections.iter().find(|entry| entry.info.id == id);
+        found.map_or_else(unknown, |entry| Reply::json(&entry_json(entry)))
     }
 
     fn close(&self, id: ConnId, reconnect: bool) -> Reply {

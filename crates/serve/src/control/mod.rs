@@ -2,7 +2,9 @@
 //! It runs in the control plane's threads and reaches workers only through their mailboxes and
 //! counters.
 
+mod application;
 mod connections;
+mod page;
 mod top_topics;
 
 use std::sync::Arc;
@@ -15,12 +17,13 @@ use admin::{
 use engine::sys::process::now_ns;
 use engine::{Remote, Totals};
 use serde_json::{Value, json};
-use topics::{Publication, Refused};
+use topics::{Eviction, Publication, Refused, Unavailable};
 
 use crate::auth::Cause;
 use crate::broadcast::{self, Broadcast, BroadcastRequest, Disconnect};
 use crate::handler::Post;
 use crate::publish::{self, BodyError};
+use crate::resume::StoredSessions;
 use crate::shared::Shared;
 
 /// Time for an answer of the workers. One that does not answer in time is left out.
@@ -71,7 +74,8 @@ impl Control {
             let mut publication =
                 Publication::new(item.stream.into(), data, false).accepted(now_ns());
             publication.except = except;
-            publication.kind = item.kind.map(String::into_boxed_str);
+            publication.kind = item.kind.map(Into::into);
+            publication.transient = item.transient;
             Arc::new(publication)
         };
         items.into_iter().map(publication).collect()
@@ -88,6 +92,7 @@ impl Control {
     ) -> Reply {
         let (mut published, mut reached) = (0u64, 0);
         let (mut topics, mut refused) = (Vec::new(), None);
+        let (history, mut offsets) = (self.shared.history(), Vec::new());
         // By value: a publication counts as pending while it is kept.
         for publication in publications {
             let workers = match self.shared.directory.publish(&self.remote, &publication) {
@@ -98,6 +103,9 @@ impl Control {
                 }
             };
             published += 1;
+            if history.is_some() {
+                offsets.push(publication.position().map(|position| position.offset));
+            }
             reached += workers;
             if count_receivers {
                 topics.push(Arc::clone(&publication.topic));
@@ -106,6 +114,10 @@ impl Control {
         taken.fetch_add(published, Ordering::Relaxed);
         let Some((why, publication)) = refused else {
             let mut reply = json!({ "published": published });
+            if let Some(history) = history {
+                reply["epoch"] = history.epoch().to_string().into();
+                reply["offsets"] = offsets.into();
+            }
             if reached == 0 {
                 reply["receivers"] = 0.into();
             } else if count_receivers {
@@ -145,6 +157,56 @@ impl Control {
             notified += 1;
         }
         Reply::json_with(status, &json!({ "workers": notified }))
+    }
+
+    fn history_metrics(&self, exposition: &mut Exposition) {
+        let stats = self.shared.history().map(|history| history.stats()).unwrap_or_default();
+        let mut gauge = |name, help, value: usize| {
+            exposition.single(name, Kind::Gauge, help, value as f64);
+        };
+        gauge("history_topics", "Topics in the history.", stats.topics);
+        gauge("history_messages", "Publications kept in the history.", stats.messages);
+        gauge("history_bytes", "Memory counted for the history.", stats.bytes);
+        let help = "Publications that got a position in the history of their topic.";
+        exposition.single("history_published", Kind::Counter, help, stats.kept_total as f64);
+        let causes = Eviction::ALL.map(Eviction::name).into_iter().zip(stats.evicted);
+        let evicted = causes.map(|(cause, count)| (cause.to_owned(), count as f64));
+        let help = "Publications removed from the history, by the limit: messages, age, topic_bytes, \
+                    bytes.";
+        exposition.labelled("history_evicted", Kind::Counter, help, "cause", evicted);
+        let rejected = Unavailable::ALL.map(|why| {
+            (why.name(), self.sum(|worker| worker.history_rejected[why as usize].get()))
+        });
+        let others = [
+            ("confirmed", self.sum(|worker| worker.history_confirmed.get())),
+            ("off", self.sum(|worker| worker.history_off.get())),
+        ];
+        let results = others.into_iter().chain(rejected);
+        let results = results.map(|(result, count)| (result.to_owned(), count as f64));
+        let help = "Requests for missed messages: confirmed, or why not all were available.";
+        exposition.labelled("history_requests", Kind::Counter, help, "result", results);
+        let sent = self.sum(|worker| worker.history_messages.get());
+        let sessions = self.shared.stored_sessions.as_ref();
+        let (held, bytes) = sessions.map(|sessions| sessions.held()).unwrap_or_default();
+        let mut gauge = |name, help, value: usize| {
+            exposition.single(name, Kind::Gauge, help, value as f64);
+        };
+        gauge("sessions_stored", "Sessions without a connection that can be resumed.", held);
+        gauge("sessions_stored_bytes", "Memory counted for them.", bytes);
+        let count = |of: fn(&StoredSessions) -> &AtomicU64| {
+            sessions.map_or(0, |sessions| of(sessions).load(Ordering::Relaxed)) as f64
+        };
+        let results = [
+            ("resumed", count(|sessions| &sessions.resumed)),
+            ("unknown", count(|sessions| &sessions.unknown)),
+            ("expired", count(|sessions| &sessions.expired)),
+            ("evicted", count(|sessions| &sessions.evicted)),
+        ];
+        let results = results.map(|(result, count)| (result.to_owned(), count));
+        let help = "Stored sessions resumed, asked for in vain, and dropped by age and by bytes.";
+        exposition.labelled("sessions_ended", Kind::Counter, help, "result", results);
+        let help = "Messages sent from the history.";
+        exposition.single("history_messages_sent", Kind::Counter, help, sent as f64);
     }
 
     /// Refusals by cause, without causes that did not occur.
@@ -227,6 +289,9 @@ impl Program for Control {
         counter("origin_refused", "Handshakes refused for their Origin.", refused);
         let refused = self.sum(|worker| worker.host_refused.get());
         counter("host_refused", "Requests refused for their Host.", refused);
+        let refused = self.sum(|worker| worker.public_refused.get());
+        let help = "Handshakes at /topics refused because access is not public.";
+        counter("public_refused", help, refused);
         let redirected = self.sum(|worker| worker.https_redirects.get());
         counter("https_redirects", "Plain requests redirected to https.", redirected);
         let ignored = self.sum(|worker| worker.commands_ignored.get());
@@ -237,11 +302,13 @@ impl Program for Control {
         counter("no_pong", "Sessions ended because pings were not answered.", no_pong);
         let disconnected = self.sum(|worker| worker.disconnected.get());
         counter("disconnected", "Sessions ended by the application or an operator.", disconnected);
+        self.history_metrics(exposition);
         let refused = Cause::ALL.map(|cause| {
             (cause.name().to_owned(), self.sum(|worker| worker.auth_refused.get(cause)) as f64)
         });
         let help = "Connections and subscriptions refused, by cause.";
         exposition.labelled("auth_refused", Kind::Counter, help, "cause", refused);
+        self.application_metrics(exposition);
     }
 
     fn stats(&self) -> Value {
@@ -270,6 +337,7 @@ impl Program for Control {
             "publish_paused": self.sum(|worker| worker.publish_paused.get()),
             "origin_refused": self.sum(|worker| worker.origin_refused.get()),
             "host_refused": self.sum(|worker| worker.host_refused.get()),
+            "public_refused": self.sum(|worker| worker.public_refused.get()),
             "https_redirects": self.sum(|worker| worker.https_redirects.get()),
             "auth_refused": self.auth_refused(),
             "commands_ignored": self.sum(|worker| worker.commands_ignored.get()),
@@ -277,6 +345,7 @@ impl Program for Control {
             "no_pong": self.sum(|worker| worker.no_pong.get()),
             "disconnected": self.sum(|worker| worker.disconnected.get()),
             "workers_max": self.remote.workers(),
+            "application": self.application_stats(),
         });
         stats.extend(self.shared.watchdog.stats(&self.remote));
         if let Value::Object(own) = own {
@@ -307,6 +376,14 @@ impl Program for Control {
         }
         let id = request.path.strip_prefix("/api/connections/")?;
         Some(self.connection(id, request))
+    }
+
+    fn page(&self) -> Option<Value> {
+        Some(page::sections())
+    }
+
+    fn sample(&self, complete: bool) -> Value {
+        self.sample_page(complete)
     }
 
     fn publish(&self, body: &[u8], count_receivers: bool) -> Reply {

@@ -14,6 +14,7 @@ use topics::{TopicCounts, Traffic};
 
 use super::{Control, WAIT};
 use crate::handler::{Post, TopicsQuery, TopicsReply, TopicsRequest};
+use crate::path;
 
 /// Topics in each list by default, and at most.
 const LIMIT: usize = 20;
@@ -24,21 +25,35 @@ const CANDIDATES_MAX: usize = 1000;
 const REQUEST_BYTES: usize = 256;
 
 /// Subscribers by topic.
-type Subscribers = HashMap<Arc<str>, u64>;
+pub(super) type Subscribers = HashMap<Arc<str>, u64>;
 
 /// The replies of all workers to the first query.
 #[derive(Default)]
-struct Figures {
+pub(super) struct Figures {
     /// What is known of the largest topics of each worker, added up.
     largest: Subscribers,
-    messages: Merged,
-    bytes: Merged,
+    pub(super) messages: Merged,
+    pub(super) bytes: Merged,
     covered_ns: u64,
+}
+
+/// The largest and the busiest topics.
+pub(super) struct Top {
+    pub(super) by_subscribers: Vec<Arc<str>>,
+    pub(super) by_messages: Vec<Arc<str>>,
+    pub(super) by_bytes: Vec<Arc<str>>,
+    /// The subscribers of all these.
+    pub(super) subscribers: Subscribers,
+    pub(super) figures: Figures,
+    /// The time in which messages and bytes were counted, in seconds.
+    pub(super) covered_s: f64,
+    /// Workers that did not answer in time.
+    silent: Vec<usize>,
 }
 
 /// The counts of several workers and periods.
 #[derive(Default)]
-struct Merged {
+pub(super) struct Merged {
     /// Count and possible error beyond those of topics that are nowhere counted.
     above: HashMap<Arc<str>, (u64, i64)>,
     /// What a topic can have that is nowhere counted.
@@ -57,7 +72,7 @@ impl Merged {
 
     /// A topic's count, and by how much it may be too high. `None` if it may be anything up to
     /// `others_max`.
-    fn get(&self, topic: &str) -> Option<(u64, u64)> {
+    pub(super) fn get(&self, topic: &str) -> Option<(u64, u64)> {
         match self.above.get(topic) {
             Some((count, error)) => {
                 Some((self.others_max + count, (self.others_max as i64 + error).max(0) as u64))
@@ -66,9 +81,10 @@ impl Merged {
         }
     }
 
-    /// The topics with the highest counts.
-    fn top(&self, limit: usize) -> Vec<Arc<str>> {
-        top(self.above.iter().map(|(topic, (count, _))| (topic, *count)), limit)
+    /// The topics with this prefix that have the highest counts.
+    fn top(&self, prefix: &str, limit: usize) -> Vec<Arc<str>> {
+        let all = self.above.iter().filter(|(topic, _)| topic.starts_with(prefix));
+        top(all.map(|(topic, (count, _))| (topic, *count)), limit)
     }
 }
 
@@ -97,35 +113,70 @@ impl Control {
                 }
             },
         };
+        let prefix = request.parameter("prefix").unwrap_or_default();
+        if let Some(topic) = request.parameter("topic") {
+            if !prefix.is_empty() {
+                return Reply::error(400, "bad_request", "expected topic or prefix, not both");
+            }
+            return self.one_topic(topic);
+        }
+        let top = self.top(prefix, limit);
+        let entries = |topics: &[Arc<str>]| -> Value {
+            topics.iter().map(|topic| top.figures.entry(topic, &top.subscribers)).collect()
+        };
+        Reply::json(&json!({
+            "topics": self.shared.directory.topics(),
+            "seconds": top.covered_s,
+            "by_subscribers": entries(&top.by_subscribers),
+            "by_messages": entries(&top.by_messages),
+            "by_bytes": entries(&top.by_bytes),
+            "silent_workers": top.silent,
+        }))
+    }
+
+    /// The figures of one topic. One without subscribers has none.
+    fn one_topic(&self, topic: &str) -> Reply {
+        if let Err(why) = path::check_topic(topic) {
+            return Reply::error(400, "bad_request", why);
+        }
+        let topic: Arc<str> = topic.into();
         let until_ns = now_ns() + WAIT.as_nanos() as u64;
-        let (figures, silent) = self.figures(until_ns);
+        let (figures, silent) = self.figures(&topic, until_ns);
+        let (subscribers, late) = self.subscribers(&[Arc::clone(&topic)].into(), until_ns);
+        let mut entry = figures.entry(&topic, &subscribers);
+        entry["seconds"] = self.covered_s(&figures).into();
+        entry["silent_workers"] = longer(silent, late).into();
+        Reply::json(&entry)
+    }
+
+    /// The time in which messages and bytes were counted, in seconds.
+    fn covered_s(&self, figures: &Figures) -> f64 {
+        (figures.covered_ns as f64 / 1e9).min(self.uptime_seconds())
+    }
+
+    /// The topics with this prefix that have most subscribers, messages and bytes.
+    pub(super) fn top(&self, prefix: &str, limit: usize) -> Top {
+        let until_ns = now_ns() + WAIT.as_nanos() as u64;
+        let (figures, silent) = self.figures(&prefix.into(), until_ns);
         let mut names = top(figures.largest.iter().map(|(t, n)| (t, *n)), CANDIDATES_MAX);
-        let by_messages = figures.messages.top(limit);
-        let by_bytes = figures.bytes.top(limit);
+        let by_messages = figures.messages.top(prefix, limit);
+        let by_bytes = figures.bytes.top(prefix, limit);
         names.extend(by_messages.iter().chain(&by_bytes).cloned());
         names.sort_unstable();
         names.dedup();
         let (subscribers, late) = self.subscribers(&names.into(), until_ns);
         let by_subscribers = top(subscribers.iter().map(|(t, n)| (t, *n)), limit);
-        let entries = |topics: &[Arc<str>]| -> Value {
-            topics.iter().map(|topic| figures.entry(topic, &subscribers)).collect()
-        };
-        let covered_s = (figures.covered_ns as f64 / 1e9).min(self.uptime_seconds());
-        let silent = if late.len() > silent.len() { late } else { silent };
-        Reply::json(&json!({
-            "topics": self.shared.directory.topics(),
-            "seconds": covered_s,
-            "by_subscribers": entries(&by_subscribers),
-            "by_messages": entries(&by_messages),
-            "by_bytes": entries(&by_bytes),
-            "silent_workers": silent,
-        }))
+        let covered_s = self.covered_s(&figures);
+        let silent = longer(silent, late);
+        Top { by_subscribers, by_messages, by_bytes, subscribers, figures, covered_s, silent }
     }
 
-    /// The largest topics and the traffic of all workers, and which workers did not answer in time.
-    fn figures(&self, until_ns: u64) -> (Figures, Vec<usize>) {
+    /// The largest topics with this prefix and the traffic of all workers, and which workers did not
+    /// answer in time.
+    fn figures(&self, prefix: &Arc<str>, until_ns: u64) -> (Figures, Vec<usize>) {
         let mut figures = Figures::default();
-        let silent = self.query(&TopicsQuery::Largest { position: 0 }, until_ns, |reply| {
+        let query = |position| TopicsQuery::Largest { prefix: Arc::clone(prefix), position };
+        let silent = self.query(&query(0), until_ns, |reply| {
             let TopicsReply::Largest { top, traffic } = reply else { return None };
             for (topic, subscribers) in top.topics {
                 *figures.largest.entry(topic).or_default() += subscribers;
@@ -135,7 +186,7 @@ impl Control {
                 bytes.into_iter().for_each(|part| figures.bytes.add(part));
                 figures.covered_ns = figures.covered_ns.max(covered_ns);
             }
-            top.next.map(|position| TopicsQuery::Largest { position })
+            top.next.map(query)
         });
         (figures, silent)
     }
@@ -205,6 +256,10 @@ impl Control {
     }
 }
 
+fn longer(one: Vec<usize>, other: Vec<usize>) -> Vec<usize> {
+    if other.len() > one.len() { other } else { one }
+}
+
 impl Figures {
     fn entry(&self, topic: &Arc<str>, subscribers: &Subscribers) -> Value {
         let (messages, bytes) = (self.messages.get(topic), self.bytes.get(topic));
@@ -246,7 +301,7 @@ mod tests {
         merged.add(part(&[("a", 30, 1)], 10));
         assert_eq!(merged.get("a"), Some((130, 1)));
         assert_eq!(merged.get("b"), Some((67, 12)), "this worker may have counted up to 10");
-        assert_eq!(merged.top(1), ["a".into()]);
+        assert_eq!((merged.top("", 1), merged.top("b", 2)), (vec!["a".into()], vec!["b".into()]));
         assert_eq!(Merged::default().get("a"), Some((0, 0)));
     }
 }

@@ -3,22 +3,24 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use action_cable::{Message, PresenceEvent};
+use action_cable::{Channel, Message, PresenceEvent};
 use engine::{ConnId, Core, Sys, invariant};
 use topics::{Publication, Subscriber};
 use wire::websocket::OpCode;
 
 use super::ServeHandler;
+use crate::app::call::Env;
 use crate::auth::{Cause, StreamGrant, TokenIdentity};
 use crate::identifiers::{
     Form, Group, Identifier, MEMBERSHIP_BYTES, subscription_bytes, topic_share,
 };
 use crate::protocols::{Cable, Disconnect, PlainTopic, ProtocolAdapter, encode_message};
+use crate::resume::StoredSession;
 use crate::session::{Session, SessionProtocol};
 
 /// Longest identifier, in bytes; signed names have some hundreds. A worker keeps one copy while it has
 /// a subscription.
-const IDENTIFIER_BYTES_MAX: usize = 4096;
+pub(super) const IDENTIFIER_BYTES_MAX: usize = 4096;
 
 impl ServeHandler {
     /// Starts an Action Cable session, or disconnects it with the reason.
@@ -28,14 +30,21 @@ impl ServeHandler {
         id: ConnId,
         protocol: SessionProtocol,
         identity: Result<Option<TokenIdentity>, Disconnect>,
+        env: Option<Arc<Env>>,
+        resumed: Option<StoredSession>,
     ) {
         let known = identity.as_ref().ok().and_then(Option::as_ref);
         self.begin_session(core, id, Session::new(protocol), known);
         if let Err(reason) = identity {
             return self.disconnect(core, id, reason);
         }
+        if env.is_some_and(|env| self.begin_app_session(core, id, env)) {
+            return;
+        }
         let sid = Some(self.shared.sids.of(id).into());
-        self.send_message(core, id, &Message::Welcome { sid, restored: None });
+        let restored = resumed.and_then(|session| self.resume(core, id, session));
+        let restored = restored.map(|ids| ids.into_iter().map(Cow::Owned).collect());
+        self.send_message(core, id, &Message::Welcome { sid, restored });
     }
 
     /// Starts a session, which ends with its token or at the application's request if it has an
@@ -71,22 +80,33 @@ impl ServeHandler {
         let grant = match self.grant(core, id, &identifier) {
             Ok(grant) => grant,
             Err(cause) => {
-                self.counters(core.worker()).auth_refused.add(cause);
+                self.refuse_access(core.worker(), cause, unsigned(&identifier));
                 self.send_message(core, id, &Message::Reject { identifier });
                 return false;
             }
         };
-        let bytes = subscription_bytes(&identifier, &grant.stream);
-        let index = self.identifiers.begin(&identifier, &grant.stream, grant.whispers);
-        let group = Group { encoding: core.encoding(id), form: Form::Cable(index) };
+        self.join(core, id, &identifier, &grant);
+        self.send_message(core, id, &Message::Confirm { identifier });
+        true
+    }
+
+    /// Adds a connection to the subscribers of a stream that it may subscribe to.
+    pub(super) fn join<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        id: ConnId,
+        identifier: &str,
+        grant: &StreamGrant,
+    ) {
+        let bytes = subscription_bytes(identifier, &grant.stream);
+        let index = self.identifiers.begin(identifier, &grant.stream, grant.whispers);
+        let group = self.cable_group(core, id, index);
         if self.topics.subscribe(core, id, &grant.stream, group.number()) {
             self.counters(core.worker()).subscriptions.add(1);
             self.count_bytes(core, id, |held| held.saturating_add(bytes));
         } else {
             self.identifiers.end(index);
         }
-        self.send_message(core, id, &Message::Confirm { identifier });
-        true
     }
 
     pub(super) fn unsubscribe<S: Sys>(
@@ -98,8 +118,9 @@ impl ServeHandler {
         // No client of this worker is subscribed by it, so this one is not either.
         let Some((index, found)) = self.identifiers.find(identifier) else { return };
         let (topic, bytes) = (Arc::clone(&found.topic), found.bytes());
-        let group = Group { encoding: core.encoding(id), form: Form::Cable(index) };
+        let group = self.cable_group(core, id, index);
         if self.is_subscribed(core, id, identifier) {
+            self.replays.remove(id, group.number());
             // Without subscriptions there is nothing to count for.
             self.count_bytes(core, id, |held| held.saturating_sub(bytes));
             self.topics.unsubscribe(core, id, &topic, group.number());
@@ -137,17 +158,8 @@ impl ServeHandler {
         let mut publication =
             Publication::new(topic, data.as_bytes().into(), false).accepted(core.now_ns());
         publication.except = Some(id);
+        publication.transient = true;
         self.publish(core, id, Arc::new(publication));
-    }
-
-    /// Rejects: there is no history yet.
-    pub(super) fn reject_history<S: Sys>(
-        &mut self,
-        core: &mut Core<S, Self>,
-        id: ConnId,
-        identifier: Cow<'_, str>,
-    ) {
-        self.send_message(core, id, &Message::RejectHistory { identifier });
     }
 
     /// Refuses: there is no presence yet.
@@ -176,6 +188,10 @@ impl ServeHandler {
             }
             _ => PlainTopic::disconnect(reason, &mut text),
         };
+        if protocol == SessionProtocol::CableExt && self.stored_sessions().is_some() {
+            // A session that the server ends is not kept.
+            self.unsubscribe_all(core, id);
+        }
         if !text.is_empty() {
             core.send(id, OpCode::Text, &text);
         }
@@ -194,14 +210,14 @@ impl ServeHandler {
 
     fn is_subscribed<S: Sys>(&self, core: &Core<S, Self>, id: ConnId, identifier: &str) -> bool {
         let Some((index, found)) = self.identifiers.find(identifier) else { return false };
-        let group = Group { encoding: core.encoding(id), form: Form::Cable(index) };
+        let group = self.cable_group(core, id, index);
         core.user(id).is_some_and(|session| {
             self.topics.is_subscribed(session.subscriptions(), &found.topic, group.number())
         })
     }
 
     /// The stream that an identifier names, if the connection may subscribe to it.
-    fn grant<S: Sys>(
+    pub(super) fn grant<S: Sys>(
         &self,
         core: &Core<S, Self>,
         id: ConnId,
@@ -225,7 +241,7 @@ impl ServeHandler {
     }
 
     /// Changes the memory that is counted for a connection's subscriptions.
-    fn count_bytes<S: Sys>(
+    pub(super) fn count_bytes<S: Sys>(
         &self,
         core: &mut Core<S, Self>,
         id: ConnId,
@@ -238,8 +254,7 @@ impl ServeHandler {
         let (added, freed) = (now.saturating_sub(before), before.saturating_sub(now));
         let counters = self.counters(core.worker());
         counters.subscription_bytes.add(added.into());
-        counters.subscription_bytes.sub(freed.into());
-        counters.subscription_bytes_freed.add(freed.into());
+        counters.uncount_bytes(freed);
     }
 
     /// Ends all subscriptions of a connection.
@@ -247,19 +262,18 @@ impl ServeHandler {
         let Some(session) = core.user(id) else {
             return invariant::broken("a closing connection has a session");
         };
+        self.replays.remove_all(id);
         let ended = session.subscriptions().len() as u64;
         let bytes = session.subscriptions().bytes();
         self.counters(core.worker()).subscriptions.sub(ended);
         let identifiers = &mut self.identifiers;
         self.topics.unsubscribe_all(core, id, |group| {
-            if let Form::Cable(index) = Group::of(group).form {
+            if let Form::Cable(index) | Form::CablePositions(index) = Group::of(group).form {
                 identifiers.end(index);
             }
         });
         // Not before they are freed: the control plane returns free memory when this falls.
-        let counters = self.counters(core.worker());
-        counters.subscription_bytes.sub(bytes.into());
-        counters.subscription_bytes_freed.add(bytes.into());
+        self.counters(core.worker()).uncount_bytes(bytes);
     }
 
     /// Memory that a connection's subscriptions hold, in bytes: of identifiers and topics that others
@@ -267,10 +281,20 @@ impl ServeHandler {
     pub(super) fn subscriptions_held<S: Sys>(&self, core: &Core<S, Self>, id: ConnId) -> usize {
         let Some(session) = core.user(id) else { return 0 };
         let share = |(group, topic, members)| match Group::of(group).form {
-            Form::Cable(index) => self.identifiers.get(index).map_or(0, Identifier::share),
+            Form::Cable(index) | Form::CablePositions(index) => {
+                self.identifiers.get(index).map_or(0, Identifier::share)
+            }
             Form::Plain | Form::Event => topic_share(topic, members),
         };
         let groups = self.topics.groups_of(session.subscriptions());
         groups.map(|group| MEMBERSHIP_BYTES + share(group)).sum()
+    }
+}
+
+/// The identifier, unless it has a signed name.
+pub(super) fn unsigned(identifier: &str) -> &str {
+    match action_cable::channel(identifier) {
+        Ok(Channel::PubSubPublic(_) | Channel::App { .. }) => identifier,
+        _ => "",
     }
 }

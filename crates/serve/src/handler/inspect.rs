@@ -78,8 +78,9 @@ pub(crate) struct TopicsRequest {
 /// What is requested of topics.
 #[derive(Clone)]
 pub(crate) enum TopicsQuery {
-    /// Those with most subscribers, from this position on; and with position 0 the traffic.
-    Largest { position: u32 },
+    /// Those with this prefix that have most subscribers, from this position on; and with position 0 the
+    /// traffic.
+    Largest { prefix: Arc<str>, position: u32 },
     /// The subscribers of each of these topics, from this position on.
     Count { topics: Arc<[Arc<str>]>, position: usize },
 }
@@ -170,8 +171,8 @@ impl ServeHandler {
 
     pub(super) fn report_topics<S: Sys>(&self, core: &Core<S, Self>, request: &TopicsRequest) {
         let reply = match &request.query {
-            TopicsQuery::Largest { position } => TopicsReply::Largest {
-                top: self.topics.largest(*position, GROUPS_MAX),
+            TopicsQuery::Largest { prefix, position } => TopicsReply::Largest {
+                top: self.topics.largest(prefix, *position, GROUPS_MAX),
                 traffic: (*position == 0).then(|| self.topics.traffic(core.now_ns())),
             },
             TopicsQuery::Count { topics, position } => {

@@ -1,34 +1,44 @@
 //! [`ServeHandler`]: the engine's handler of one worker. Requests become sessions, messages become
 //! commands, and publications go to the worker's topics.
 
+mod application;
 mod channels;
 mod disconnects;
 mod expiry;
 mod heartbeat;
+mod history;
 mod inspect;
+mod resume;
 mod routing;
 
 use std::sync::Arc;
 
 use action_cable::Message;
+use admin::log;
 use engine::{Answer, Closed, ConnId, Core, Handler, Incoming, Sys, invariant};
 use topics::{Publication, Topics};
 use wire::websocket::OpCode;
 
+use self::application::Application;
 use self::disconnects::Disconnects;
 use self::heartbeat::Heartbeat;
+use self::history::Replays;
 pub(crate) use self::inspect::{
     CloseRequest, ConnectionEntry, ConnectionFilter, ListReply, ListRequest, TopicsQuery,
     TopicsReply, TopicsRequest,
 };
 use self::routing::not_found;
-use crate::auth::TokenIdentity;
+use crate::app::Answered;
+use crate::app::call::Env;
+use crate::auth::{Cause, TokenIdentity};
 use crate::broadcast;
 use crate::broadcast_worker::BroadcastQueue;
 use crate::identifiers::{Form, Group, Identifiers};
+use crate::log_events::LogEvent;
 use crate::protocols::{
     Cable, Command, Disconnect, Echo, Events, PlainTopic, ProtocolAdapter, encode,
 };
+use crate::resume::StoredSession;
 use crate::retry_queue::RetryQueue;
 use crate::session::{Session, SessionProtocol};
 use crate::session_index::SessionIndex;
@@ -48,6 +58,8 @@ pub(crate) enum Post {
     Topics(Box<TopicsRequest>),
     /// End the sessions with these identifiers.
     Disconnect(Arc<broadcast::Disconnect>),
+    /// The end of a call of the application.
+    Answered(Arc<Answered>),
 }
 
 impl From<Arc<Publication>> for Post {
@@ -64,11 +76,17 @@ enum PendingOpen {
     Topic {
         name: Box<str>,
         identity: Option<TokenIdentity>,
+        /// The offset of the first missed message, if some are requested.
+        first: Option<u64>,
     },
     /// With the identity of the token, if there is one, or the reason to disconnect at once.
     Cable {
         protocol: SessionProtocol,
         identity: Result<Option<TokenIdentity>, Disconnect>,
+        /// What calls of the application repeat of the handshake, where it is called.
+        env: Option<Arc<Env>>,
+        /// The session that the client resumes.
+        resumed: Option<StoredSession>,
     },
 }
 
@@ -79,7 +97,11 @@ pub(crate) struct ServeHandler {
     topics: Topics,
     identifiers: Identifiers,
     sessions: SessionIndex,
+    /// Set where an application is called.
+    app: Option<Box<Application>>,
     retry_queue: RetryQueue,
+    /// Subscriptions that get missed messages.
+    replays: Replays,
     /// Sessions that the application has ended.
     disconnects: Disconnects,
     /// Set where `/_broadcast` is served.
@@ -103,10 +125,12 @@ impl ServeHandler {
         ServeHandler {
             policy: shared.policy(),
             topics: Topics::new(worker, shared.directory.clone()),
+            app: shared.calls.clone().map(|calls| Box::new(Application::new(calls))),
             shared,
             identifiers: Identifiers::default(),
             sessions: SessionIndex::default(),
             retry_queue: RetryQueue::default(),
+            replays: Replays::default(),
             disconnects: Disconnects::default(),
             broadcasts,
             heartbeat: Heartbeat::default(),
@@ -119,6 +143,14 @@ impl ServeHandler {
     fn counters(&self, worker: u16) -> &WorkerCounters {
         // There is one for each planned worker.
         &self.shared.counters[usize::from(worker)]
+    }
+
+    /// Counts and reports a token or a subscription that was refused. `what` names it: never a token or
+    /// a signed name.
+    fn refuse_access(&self, worker: u16, cause: Cause, what: &str) {
+        self.counters(worker).auth_refused.add(cause);
+        let what = log::shown(what.as_bytes()).into();
+        self.shared.log.post(LogEvent::AccessRefused(cause, what));
     }
 
     fn execute<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, command: Command<'_>) {
@@ -139,8 +171,8 @@ impl ServeHandler {
             Command::Subscribe { identifier, history, presence } => {
                 let named = identifier.clone();
                 let subscribed = self.subscribe(core, id, identifier);
-                if subscribed && history {
-                    self.reject_history(core, id, named.clone());
+                if let Some(history) = history.filter(|_| subscribed) {
+                    self.request_history(core, id, named.clone(), &history);
                 }
                 if subscribed && presence {
                     self.refuse_presence(core, id, named);
@@ -148,11 +180,15 @@ impl ServeHandler {
             }
             Command::Unsubscribe { identifier } => self.unsubscribe(core, id, &identifier),
             Command::Whisper { identifier, data } => self.whisper(core, id, &identifier, data),
-            Command::History { identifier } => self.reject_history(core, id, identifier),
+            Command::History { identifier, history } => {
+                self.request_history(core, id, identifier, &history);
+            }
             Command::Presence { identifier } => self.refuse_presence(core, id, identifier),
             Command::Ping => self.send_message(core, id, &Message::Pong),
             Command::Nothing => {}
-            Command::Unknown => self.counters(core.worker()).commands_ignored.add(1),
+            Command::Unknown | Command::Perform { .. } => {
+                self.counters(core.worker()).commands_ignored.add(1)
+            }
             Command::Malformed => {
                 self.counters(core.worker()).commands_malformed.add(1);
                 self.disconnect(core, id, Disconnect::Malformed);
@@ -253,15 +289,18 @@ impl Handler for ServeHandler {
                 let session = Session::new(SessionProtocol::Echo);
                 self.begin_session(core, id, session, identity.as_ref());
             }
-            Some(PendingOpen::Topic { name, identity }) => {
+            Some(PendingOpen::Topic { name, identity, first }) => {
                 let session = Session::new(SessionProtocol::Topic);
                 self.begin_session(core, id, session, identity.as_ref());
                 let group = Group { encoding: core.encoding(id), form: Form::Plain };
                 self.topics.subscribe(core, id, &name, group.number());
                 self.counters(core.worker()).subscriptions.add(1);
+                if let Some(first) = first {
+                    self.send_from(core, id, &name, group, first);
+                }
             }
-            Some(PendingOpen::Cable { protocol, identity }) => {
-                self.open_cable(core, id, protocol, identity)
+            Some(PendingOpen::Cable { protocol, identity, env, resumed }) => {
+                self.open_cable(core, id, protocol, identity, env, resumed);
             }
             None => {
                 invariant::broken("a WebSocket opens after a request that was accepted");
@@ -284,6 +323,9 @@ impl Handler for ServeHandler {
         let command = match session.protocol() {
             SessionProtocol::Echo => Echo::decode(opcode, data),
             SessionProtocol::Topic => PlainTopic::decode(opcode, data),
+            SessionProtocol::Cable | SessionProtocol::CableExt if self.app.is_some() => {
+                return self.app_message(core, id, opcode, data);
+            }
             SessionProtocol::Cable | SessionProtocol::CableExt => Cable::decode(opcode, data),
             SessionProtocol::Events => Events::decode(opcode, data),
             SessionProtocol::Http => return invariant::broken("a WebSocket has a protocol"),
@@ -302,17 +344,25 @@ impl Handler for ServeHandler {
             return invariant::broken("a closing connection has a session");
         };
         self.heartbeat_connections -= u32::from(session.protocol().has_heartbeat());
+        self.store_session(core, id);
         self.sessions.remove(id);
+        self.end_app_session(core, id);
         self.unsubscribe_all(core, id);
     }
 
     /// Nothing is sent to it any more, and it may take seconds to end.
     fn closing<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, _: Closed) {
+        self.store_session(core, id);
+        self.end_app_session(core, id);
         self.unsubscribe_all(core, id);
     }
 
+    fn drained<S: Sys>(&mut self, _: &mut Core<S, Self>, id: ConnId) {
+        self.replays.drained(id);
+    }
+
     fn held_bytes<S: Sys>(&self, core: &Core<S, Self>, id: ConnId) -> usize {
-        self.subscriptions_held(core, id)
+        self.subscriptions_held(core, id) + self.app_held(id)
     }
 
     fn held_entries<S: Sys>(&self, core: &Core<S, Self>, id: ConnId) -> usize {
@@ -339,6 +389,10 @@ impl Handler for ServeHandler {
             Post::Disconnect(request) => {
                 self.disconnect_all(core, &request.identifiers, request.reconnect);
             }
+            Post::Answered(answered) => {
+                let answered = Arc::try_unwrap(answered).unwrap_or_else(|shared| (*shared).clone());
+                self.app_answered(core, answered);
+            }
         }
     }
 
@@ -348,9 +402,13 @@ impl Handler for ServeHandler {
         let sweep = self.topics.turn(core, |core, group, publication, out| {
             encode(identifiers, core, group, publication, out);
         });
+        let missed = self.send_missed(core);
         let disconnects = self.continue_disconnects(core);
         let (beat, expiry) = (self.beat(core), self.end_expired(core));
-        [sweep, self.retry_queue.next_ns(), disconnects, beat, expiry].into_iter().flatten().min()
+        [sweep, self.retry_queue.next_ns(), missed, disconnects, beat, expiry]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     fn accepts_posts(&self) -> bool {

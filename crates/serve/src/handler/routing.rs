@@ -5,14 +5,16 @@ use std::borrow::Cow;
 use action_cable::Channel;
 use admin::log;
 use engine::{Answer, ConnId, Core, Incoming, Response, Sys, retry_after};
+use topics::Unavailable;
 use wire::http::Request;
 
 use super::{PendingOpen, ServeHandler};
 use crate::auth::{Cause, Connect, TokenIdentity};
 use crate::broadcast_worker::BODY_BYTES_MAX;
+use crate::identifiers::{Form, Group};
 use crate::log_events::LogEvent;
 use crate::path::{Route, check_topic, parameter};
-use crate::protocols::{Cable, Disconnect, Echo, PlainTopic, ProtocolAdapter};
+use crate::protocols::{Cable, Disconnect, Echo, Events, PlainTopic, ProtocolAdapter};
 use crate::session::{Session, SessionProtocol};
 
 impl ServeHandler {
@@ -45,22 +47,34 @@ impl ServeHandler {
                 Ok(identity) => self.admit(core, id, request, PendingOpen::Echo { identity }),
                 Err(refused) => refused,
             },
-            Route::Topic(_) if !self.shared.public => refuse(
-                403,
-                "Subscribing without credentials is off: the server is not public.
-",
-            ),
+            Route::Topic(_) if !self.shared.public => {
+                self.counters(worker).public_refused.add(1);
+                refuse(403, "Subscribing without credentials is off: the server is not public.\n")
+            }
             Route::Topic(name) => match self.required_identity(core, request) {
                 Ok(identity) => {
+                    let first = match self.first_missed(core, &name, request.head) {
+                        Ok(first) => first,
+                        Err(refused) => return refused,
+                    };
                     let name = name.into();
-                    self.admit(core, id, request, PendingOpen::Topic { name, identity })
+                    self.admit(core, id, request, PendingOpen::Topic { name, identity, first })
                 }
                 Err(refused) => refused,
             },
             Route::BadTopic(why) => refuse(400, format!("{why}\n")),
             Route::Cable => {
-                let pending_open = self.authenticate(core, request);
-                self.admit(core, id, request, pending_open)
+                let identity = self.authenticate(core, request);
+                let identified = !matches!(identity, Ok(None));
+                match self.app_env(core, id, request, identified) {
+                    Ok(env) => {
+                        let protocol = SessionProtocol::Cable;
+                        let pending_open =
+                            PendingOpen::Cable { protocol, identity, env, resumed: None };
+                        self.admit(core, id, request, pending_open)
+                    }
+                    Err(refused) => refused,
+                }
             }
             Route::Events => self.stream_events(core, id, request),
             Route::Broadcast if self.broadcasts.is_some() => self.broadcast(worker, request.head),
@@ -101,12 +115,17 @@ impl ServeHandler {
             PendingOpen::Topic { .. } => PlainTopic::accept(upgrade.protocols()),
             PendingOpen::Cable { .. } => Cable::accept(upgrade.protocols()),
         };
+        let extended = subprotocol.as_deref() == Some(action_cable::V1_EXT);
         self.pending_open = Some(match pending_open {
-            PendingOpen::Cable { identity, .. } => {
-                let extended = subprotocol.as_deref() == Some(action_cable::V1_EXT);
-                let protocol =
-                    if extended { SessionProtocol::CableExt } else { SessionProtocol::Cable };
-                PendingOpen::Cable { protocol, identity }
+            PendingOpen::Cable { identity, env, .. } => {
+                let (protocol, resumed) = match extended {
+                    true => {
+                        let resumed = self.find_session(core, request.head, &identity);
+                        (SessionProtocol::CableExt, resumed)
+                    }
+                    false => (SessionProtocol::Cable, None),
+                };
+                PendingOpen::Cable { protocol, identity, env, resumed }
             }
             pending_open => pending_open,
         });
@@ -119,24 +138,20 @@ impl ServeHandler {
         &self,
         core: &Core<S, Self>,
         request: &Incoming<'_, '_>,
-    ) -> PendingOpen {
-        let protocol = SessionProtocol::Cable;
-        let Some(upgrade) = request.upgrade else {
-            return PendingOpen::Cable { protocol, identity: Ok(None) };
-        };
-        let identity = match self.check_token(core, request.head, upgrade.protocols()) {
+    ) -> Result<Option<TokenIdentity>, Disconnect> {
+        let Some(upgrade) = request.upgrade else { return Ok(None) };
+        match self.check_token(core, request.head, upgrade.protocols()) {
             Connect::Identified(identity) => Ok(Some(identity)),
             Connect::Anonymous => Ok(None),
             Connect::Expired => {
-                self.counters(core.worker()).auth_refused.add(Cause::TokenExpired);
+                self.refuse_access(core.worker(), Cause::TokenExpired, "");
                 Err(Disconnect::TokenExpired)
             }
             Connect::Refused(cause) => {
-                self.counters(core.worker()).auth_refused.add(cause);
+                self.refuse_access(core.worker(), cause, "");
                 Err(Disconnect::Unauthorized)
             }
-        };
-        PendingOpen::Cable { protocol, identity }
+        }
     }
 
     fn check_token<'b, S: Sys>(
@@ -165,7 +180,7 @@ impl ServeHandler {
             Connect::Expired => Cause::TokenExpired,
             Connect::Refused(cause) => cause,
         };
-        self.counters(core.worker()).auth_refused.add(cause);
+        self.refuse_access(core.worker(), cause, "");
         Err(refuse(403, "A valid token is required.\n"))
     }
 
@@ -199,7 +214,8 @@ impl ServeHandler {
         };
         self.begin_session(core, id, Session::new(SessionProtocol::Events), identity.as_ref());
         self.subscribe_to_events(core, id, &topic);
-        let mut response = Response::text(200, ":\n\n");
+        let mut response = Response::text(200, "");
+        response.body = self.first_events(core, id, &topic, head).into();
         response.content_type = "text/event-stream";
         let mut header = |name, value| response.headers.push((Cow::Borrowed(name), value));
         header("Cache-Control", Cow::Borrowed("no-store"));
@@ -210,6 +226,56 @@ impl ServeHandler {
             header("Vary", Cow::Borrowed("Origin"));
         }
         Answer::Stream(response)
+    }
+
+    /// The offset of the first message that a client of `/topics` requests with `since`.
+    fn first_missed<S: Sys>(
+        &self,
+        core: &Core<S, Self>,
+        topic: &str,
+        head: &Request<'_, '_>,
+    ) -> Result<Option<u64>, Answer> {
+        let Some(since) = parameter(head.query(), "since") else { return Ok(None) };
+        self.first_requested(topic, &since, core.now_ns()).map(Some).map_err(|why| {
+            self.count_unavailable(core.worker(), why);
+            let why = why.map_or("off", Unavailable::name);
+            refuse(410, format!("Not all messages since then are available ({why}).\n"))
+        })
+    }
+
+    /// The first events of a stream: a comment, and the position of the client or why it missed messages. With
+    /// a history the stream continues from there.
+    fn first_events<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        id: ConnId,
+        topic: &str,
+        head: &Request<'_, '_>,
+    ) -> Vec<u8> {
+        let mut events = b":\n\n".to_vec();
+        let last_id = head.header("last-event-id").and_then(|id| str::from_utf8(id).ok());
+        let start = last_id.filter(|id| !id.is_empty()).map(Cow::Borrowed);
+        let start = start.or_else(|| parameter(head.query(), "since"));
+        let now_ns = core.now_ns();
+        let first = start.map(|start| self.first_requested(topic, &start, now_ns));
+        if let Some(Err(why)) = first {
+            self.count_unavailable(core.worker(), why);
+            self.put_reset(topic, why, now_ns, &mut events);
+        }
+        let Some(history) = self.shared.history() else { return events };
+        let next = match first {
+            Some(Ok(next)) => next,
+            _ => {
+                let last = history.last(topic, now_ns);
+                if first.is_none() {
+                    Events::position(last, &mut events);
+                }
+                last.offset + 1
+            }
+        };
+        let group = Group { encoding: 0, form: Form::Event };
+        self.send_from(core, id, topic, group, next);
+        events
     }
 
     /// The topic that a client of `/events` may subscribe to, and the identity of its token.
@@ -235,7 +301,11 @@ impl ServeHandler {
             }
         };
         let refused = |cause| {
-            self.counters(core.worker()).auth_refused.add(cause);
+            let public = match &channel {
+                Channel::PubSubPublic(name) => name,
+                _ => "",
+            };
+            self.refuse_access(core.worker(), cause, public);
             refuse(403, "Not authorized for this stream.\n")
         };
         let identity = match self.check_token(core, head, []) {

@@ -4,7 +4,7 @@
 
 use std::str;
 
-use action_cable::{self, DisconnectReason, Message, Protocol};
+use action_cable::{self, DisconnectReason, Message, Position, Protocol};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use engine::{Core, Handler, Sys};
@@ -48,7 +48,15 @@ impl ProtocolAdapter for Cable {
             Ok(text) if !publication.binary => action_cable::put_payload(text, &mut message),
             _ => action_cable::put_string(&STANDARD.encode(&publication.data), &mut message),
         }
-        action_cable::data_suffix(None, &mut message);
+        match publication.position().filter(|_| group.positions) {
+            Some(position) => {
+                let epoch = position.epoch.to_string().into();
+                let stream_id = (&*publication.topic).into();
+                let position = Position { stream_id, epoch, offset: position.offset };
+                action_cable::data_suffix(Some(&position), &mut message);
+            }
+            None => action_cable::data_suffix(None, &mut message),
+        }
         core.encode_message(group.encoding, OpCode::Text, &message, out);
     }
 
@@ -67,6 +75,9 @@ impl ProtocolAdapter for Cable {
             Disconnect::NoPong => DisconnectReason::NoPong,
             Disconnect::Restart => DisconnectReason::ServerRestart,
             Disconnect::Remote { .. } => DisconnectReason::Remote,
+            Disconnect::AppUnavailable => DisconnectReason::Other("overloaded".into()),
+            // Without a message, as in AnyCable: clients connect again, later and later.
+            Disconnect::AppFailed => return (CloseCode::INTERNAL, "application error"),
         };
         let reconnect = match reason {
             Disconnect::Remote { reconnect } => reconnect,
@@ -88,21 +99,18 @@ pub(crate) fn encode_message<'t>(message: &Message<'_>, text: &'t mut Vec<u8>) -
 fn translate(command: action_cable::Command<'_>) -> Command<'_> {
     use action_cable::Command as Decoded;
     match command {
-        Decoded::Subscribe { identifier, history, presence } => Command::Subscribe {
-            identifier,
-            history: history.is_some(),
-            presence: presence.is_some(),
-        },
+        Decoded::Subscribe { identifier, history, presence } => {
+            Command::Subscribe { identifier, history, presence: presence.is_some() }
+        }
         Decoded::Unsubscribe { identifier } => Command::Unsubscribe { identifier },
         Decoded::Whisper { identifier, data } => Command::Whisper { identifier, data },
-        Decoded::History { identifier, .. } => Command::History { identifier },
+        Decoded::History { identifier, history } => Command::History { identifier, history },
         Decoded::Join { identifier, .. }
         | Decoded::Leave { identifier, .. }
         | Decoded::Presence { identifier, .. } => Command::Presence { identifier },
         Decoded::Ping => Command::Ping,
         Decoded::Pong => Command::Nothing,
-        // For a channel of the application, which there is no way to call yet.
-        Decoded::Message { .. } => Command::Unknown,
+        Decoded::Message { identifier, data } => Command::Perform { identifier, data },
     }
 }
 
@@ -115,10 +123,11 @@ mod tests {
         let text = |text: &'static str| Cable::decode(OpCode::Text, text.as_bytes());
         let subscribe = text(r#"{"command":"subscribe","identifier":"a"}"#);
         let identifier = "a".into();
-        assert_eq!(subscribe, Command::Subscribe { identifier, history: false, presence: false });
+        assert_eq!(subscribe, Command::Subscribe { identifier, history: None, presence: false });
         assert_eq!(text(r#"{"command":"pong"}"#), Command::Nothing);
         let message = r#"{"command":"message","identifier":"a","data":"{}"}"#;
-        assert_eq!(text(message), Command::Unknown);
+        let (identifier, data) = ("a".into(), "{}".into());
+        assert_eq!(text(message), Command::Perform { identifier, data });
         assert_eq!(text(r#"{"command":"dance"}"#), Command::Unknown);
         for malformed in ["", "{", "[]", r#"{"command":"subscribe"}"#] {
             assert_eq!(text(malformed), Command::Malformed, "{malformed}");

@@ -4,7 +4,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use engine::{Core, Handler, Sys};
-use topics::Publication;
+use topics::{Position, Publication};
 use wire::websocket::OpCode;
 
 use super::{Command, ProtocolAdapter, Receivers};
@@ -24,6 +24,9 @@ impl ProtocolAdapter for Events {
         publication: &Publication,
         out: &mut Vec<u8>,
     ) {
+        if let Some(position) = publication.position() {
+            id(position, out);
+        }
         if let Some(kind) = publication.kind.as_ref().filter(|kind| !kind.contains(['\r', '\n'])) {
             out.extend_from_slice(b"event: ");
             out.extend_from_slice(kind.as_bytes());
@@ -39,6 +42,28 @@ impl ProtocolAdapter for Events {
     fn beat(_: u64, out: &mut Vec<u8>) {
         out.extend_from_slice(b":\n\n");
     }
+}
+
+impl Events {
+    /// Appends the event that says that messages are missing and why, with the position to continue from.
+    pub(crate) fn reset(why: &str, position: Option<Position>, out: &mut Vec<u8>) {
+        if let Some(position) = position {
+            id(position, out);
+        }
+        out.extend_from_slice(b"event: reset\n");
+        event(format!(r#"{{"reason":"{why}"}}"#).as_bytes(), out);
+    }
+
+    /// Appends a position that clients remember without an event.
+    pub(crate) fn position(position: Position, out: &mut Vec<u8>) {
+        id(position, out);
+        out.push(b'\n');
+    }
+}
+
+/// Appends the id of an event, which clients send when they reconnect.
+fn id(Position { epoch, offset }: Position, out: &mut Vec<u8>) {
+    out.extend_from_slice(format!("id: {epoch}:{offset}\n").as_bytes());
 }
 
 /// Appends one event. A line ends with CR, LF or CRLF, as in the standard.

@@ -10,6 +10,7 @@ mod plain;
 
 use std::borrow::Cow;
 
+use action_cable::History;
 use engine::{Core, Handler, Sys, invariant};
 use topics::Publication;
 use wire::websocket::{CloseCode, OpCode, Protocols};
@@ -28,20 +29,22 @@ pub(crate) enum Command<'m> {
     /// Publish this to the connection's topic.
     Publish { data: &'m [u8], binary: bool },
     /// Subscribe by this identifier; `history` and `presence` are requested with it.
-    Subscribe { identifier: Cow<'m, str>, history: bool, presence: bool },
+    Subscribe { identifier: Cow<'m, str>, history: Option<History<'m>>, presence: bool },
     /// End the subscription by this identifier.
     Unsubscribe { identifier: Cow<'m, str> },
+    /// Perform an action of the application's channel.
+    Perform { identifier: Cow<'m, str>, data: Cow<'m, str> },
     /// Publish this to the other subscribers by the identifier.
     Whisper { identifier: Cow<'m, str>, data: &'m str },
     /// Send missed messages.
-    History { identifier: Cow<'m, str> },
+    History { identifier: Cow<'m, str>, history: History<'m> },
     /// A presence command: join, leave or list.
     Presence { identifier: Cow<'m, str> },
     /// Answer with a pong.
     Ping,
     /// No effect; the client is alive.
     Nothing,
-    /// A command for an application, or an unknown one.
+    /// An unknown command.
     Unknown,
     /// The message is malformed.
     Malformed,
@@ -64,6 +67,10 @@ pub(crate) enum Disconnect {
     Restart,
     /// The application requested it; `reconnect` tells whether the client may reconnect.
     Remote { reconnect: bool },
+    /// The application cannot be called, or too many calls wait.
+    AppUnavailable,
+    /// The application failed to answer who the client is.
+    AppFailed,
 }
 
 /// The message protocol of one path. The defaults are those of most protocols.
@@ -101,6 +108,8 @@ pub(crate) trait ProtocolAdapter {
             Disconnect::NoPong => (CloseCode::NORMAL, "no pong"),
             Disconnect::Restart => (CloseCode::GOING_AWAY, "server is shutting down"),
             Disconnect::Remote { .. } => (CloseCode::NORMAL, "disconnected by the application"),
+            Disconnect::AppUnavailable => (CloseCode::TRY_AGAIN_LATER, "application overloaded"),
+            Disconnect::AppFailed => (CloseCode::INTERNAL, "application error"),
         }
     }
 }
@@ -112,6 +121,8 @@ pub(crate) struct Receivers<'i> {
     pub(crate) encoding: u32,
     /// The prefix of each message, where receivers have an identifier.
     pub(crate) prefix: &'i [u8],
+    /// Messages have their position.
+    pub(crate) positions: bool,
 }
 
 /// Appends the frame of a publication for the group with this number.
@@ -123,15 +134,16 @@ pub(crate) fn encode<S: Sys, H: Handler>(
     out: &mut Vec<u8>,
 ) {
     let Group { encoding, form } = Group::of(group);
-    let plain = Receivers { encoding, prefix: &[] };
+    let plain = Receivers { encoding, prefix: &[], positions: false };
     match form {
         Form::Plain => PlainTopic::encode(core, plain, publication, out),
         Form::Event => Events::encode(core, plain, publication, out),
-        Form::Cable(index) => {
+        Form::Cable(index) | Form::CablePositions(index) => {
             let Some(identifier) = identifiers.get(index) else {
                 return invariant::broken("a group of subscribers has an identifier");
             };
-            let receivers = Receivers { encoding, prefix: &identifier.prefix };
+            let positions = matches!(form, Form::CablePositions(_));
+            let receivers = Receivers { encoding, prefix: &identifier.prefix, positions };
             Cable::encode(core, receivers, publication, out);
         }
     }

@@ -1,0 +1,469 @@
+//! [`Call`] and [`Reply`]: what the application is called with and what it answers, by AnyCable's
+//! contract (`etc/rpc.proto`), whatever the transport. Their JSON is that of HTTP RPC.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::ser::SerializeMap;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// The methods of the service.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Method {
+    Connect,
+    Command,
+    Disconnect,
+}
+
+impl Method {
+    pub(crate) const ALL: [Method; 3] = [Method::Connect, Method::Command, Method::Disconnect];
+
+    /// The last part of the path of HTTP RPC.
+    pub(crate) fn path(self) -> &'static str {
+        match self {
+            Method::Connect => "connect",
+            Method::Command => "command",
+            Method::Disconnect => "disconnect",
+        }
+    }
+}
+
+/// The handshake of a client, which each call repeats.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Env {
+    pub(crate) url: Box<str>,
+    /// The selected headers, with names in lower case, and `REMOTE_ADDR`.
+    pub(crate) headers: Box<[(Arc<str>, Box<str>)]>,
+}
+
+impl Env {
+    /// Its memory, in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        let header = |(_, value): &(Arc<str>, Box<str>)| 48 + value.len();
+        64 + self.url.len() + self.headers.iter().map(header).sum::<usize>()
+    }
+}
+
+/// State that the application keeps with a connection or a subscription: keys and values. A clone
+/// shares it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct State(Option<Arc<[Field]>>);
+
+/// A key and its value.
+type Field = (Box<str>, Box<str>);
+
+impl State {
+    pub(crate) fn fields(&self) -> &[Field] {
+        self.0.as_deref().unwrap_or_default()
+    }
+
+    pub(crate) fn get(&self, key: &str) -> Option<&str> {
+        self.fields().iter().find(|(own, _)| **own == *key).map(|(_, value)| &**value)
+    }
+
+    /// Applies changes: an empty value deletes its key.
+    pub(crate) fn merge(&mut self, changes: BTreeMap<String, String>) {
+        if changes.is_empty() {
+            return;
+        }
+        let kept = self.fields().iter().filter(|(key, _)| !changes.contains_key(&**key));
+        let mut fields: Vec<Field> = kept.cloned().collect();
+        let set = changes.into_iter().filter(|(_, value)| !value.is_empty());
+        fields.extend(set.map(|(key, value)| (key.into(), value.into())));
+        self.0 = (!fields.is_empty()).then(|| fields.into());
+    }
+
+    /// Its memory, in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.fields().iter().map(|(key, value)| 32 + key.len() + value.len()).sum()
+    }
+}
+
+impl Serialize for State {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.fields().iter().map(|(key, value)| (key, value)))
+    }
+}
+
+/// A command of a client.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum CommandName {
+    Subscribe,
+    Unsubscribe,
+    /// To be performed.
+    Message,
+}
+
+impl CommandName {
+    /// Its name in calls.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            CommandName::Subscribe => "subscribe",
+            CommandName::Unsubscribe => "unsubscribe",
+            CommandName::Message => "message",
+        }
+    }
+}
+
+/// A call of the application.
+#[derive(Clone, Debug)]
+pub(crate) struct Call {
+    /// The session id.
+    pub(crate) sid: Box<str>,
+    pub(crate) env: Arc<Env>,
+    pub(crate) cstate: State,
+    pub(crate) what: What,
+}
+
+/// What the application is called for.
+#[derive(Clone, Debug)]
+pub(crate) enum What {
+    Connect,
+    Command {
+        name: CommandName,
+        identifier: Arc<str>,
+        /// The connection's identifiers.
+        identifiers: Arc<str>,
+        data: Box<str>,
+        istate: State,
+    },
+    Disconnect {
+        identifiers: Arc<str>,
+        /// The subscriptions, with their states.
+        subscriptions: Vec<(Arc<str>, State)>,
+    },
+}
+
+impl Call {
+    pub(crate) fn method(&self) -> Method {
+        match &self.what {
+            What::Connect => Method::Connect,
+            What::Command { .. } => Method::Command,
+            What::Disconnect { .. } => Method::Disconnect,
+        }
+    }
+
+    /// Its name in metrics.
+    pub(crate) fn name(&self) -> &'static str {
+        match &self.what {
+            What::Connect => "connect",
+            What::Command { name, .. } => name.name(),
+            What::Disconnect { .. } => "disconnect",
+        }
+    }
+
+    /// Whether the application may be called again if it is unknown whether it was: for a client that
+    /// connects or subscribes anew, as clients do by themselves.
+    pub(crate) fn is_repeatable(&self) -> bool {
+        match &self.what {
+            What::Connect => true,
+            What::Command { name, .. } => *name == CommandName::Subscribe,
+            What::Disconnect { .. } => false,
+        }
+    }
+
+    /// The memory that it holds until it is performed, in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        let what = match &self.what {
+            What::Connect => 0,
+            What::Command { identifier, data, istate, .. } => {
+                identifier.len() + data.len() + istate.bytes()
+            }
+            What::Disconnect { subscriptions, .. } => {
+                let each = |(text, state): &(Arc<str>, State)| 32 + text.len() + state.bytes();
+                self.env.bytes() + subscriptions.iter().map(each).sum::<usize>()
+            }
+        };
+        size_of::<Call>() + self.sid.len() + self.cstate.bytes() + what
+    }
+
+    /// The states of a disconnect: by identifier, as JSON.
+    pub(crate) fn disconnect_states(subscriptions: &[(Arc<str>, State)]) -> Vec<(&str, String)> {
+        let kept = subscriptions.iter().filter(|(_, state)| !state.fields().is_empty());
+        let json = |state: &State| serde_json::to_string(state).unwrap_or_default();
+        kept.map(|(identifier, state)| (&**identifier, json(state))).collect()
+    }
+}
+
+/// The body of a request of HTTP RPC.
+impl Serialize for Call {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        match &self.what {
+            What::Connect => {}
+            What::Command { name, identifier, identifiers, data, .. } => {
+                map.serialize_entry("command", name.name())?;
+                map.serialize_entry("identifier", &**identifier)?;
+                map.serialize_entry("connection_identifiers", &**identifiers)?;
+                if !data.is_empty() {
+                    map.serialize_entry("data", data)?;
+                }
+            }
+            What::Disconnect { identifiers, subscriptions } => {
+                map.serialize_entry("identifiers", &**identifiers)?;
+                let texts: Vec<&str> = subscriptions.iter().map(|(text, _)| &**text).collect();
+                map.serialize_entry("subscriptions", &texts)?;
+            }
+        }
+        map.serialize_entry("env", &EnvJson(self))?;
+        map.end()
+    }
+}
+
+struct EnvJson<'c>(&'c Call);
+
+impl Serialize for EnvJson<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Call { env, cstate, what, .. } = self.0;
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("url", &env.url)?;
+        map.serialize_entry("headers", &Pairs(&env.headers))?;
+        if !cstate.fields().is_empty() {
+            map.serialize_entry("cstate", cstate)?;
+        }
+        match what {
+            What::Command { istate, .. } if !istate.fields().is_empty() => {
+                map.serialize_entry("istate", istate)?;
+            }
+            What::Disconnect { subscriptions, .. } => {
+                let states: BTreeMap<&str, String> =
+                    Call::disconnect_states(subscriptions).into_iter().collect();
+                if !states.is_empty() {
+                    map.serialize_entry("istate", &states)?;
+                }
+            }
+            _ => {}
+        }
+        map.end()
+    }
+}
+
+struct Pairs<'p>(&'p [(Arc<str>, Box<str>)]);
+
+impl Serialize for Pairs<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(name, value)| (&**name, value)))
+    }
+}
+
+/// The application's verdict.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Status {
+    /// It failed.
+    #[default]
+    Error,
+    Success,
+    /// It refused.
+    Failure,
+}
+
+impl Status {
+    /// By its number in the protocol.
+    pub(crate) fn of_number(number: i64) -> Option<Status> {
+        [Status::Error, Status::Success, Status::Failure]
+            .get(usize::try_from(number).ok()?)
+            .copied()
+    }
+}
+
+impl<'de> Deserialize<'de> for Status {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Form {
+            Number(i64),
+            Name(String),
+        }
+        let status = match Form::deserialize(deserializer)? {
+            Form::Number(number) => Status::of_number(number),
+            Form::Name(name) => match &*name {
+                "SUCCESS" => Some(Status::Success),
+                "FAILURE" => Some(Status::Failure),
+                "ERROR" => Some(Status::Error),
+                _ => None,
+            },
+        };
+        status.ok_or_else(|| serde::de::Error::custom("status: expected 0, 1 or 2"))
+    }
+}
+
+/// An answer of the application.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub(crate) struct Reply {
+    pub(crate) status: Status,
+    /// To be sent to the client, in order.
+    #[serde(deserialize_with = "or_default")]
+    pub(crate) transmissions: Vec<String>,
+    /// What went wrong, for the log.
+    #[serde(deserialize_with = "or_default")]
+    pub(crate) error_msg: String,
+    #[serde(deserialize_with = "or_default")]
+    pub(crate) env: States,
+    /// The identifiers of a connection.
+    #[serde(deserialize_with = "or_default")]
+    pub(crate) identifiers: String,
+    /// Ends the connection.
+    #[serde(deserialize_with = "or_default")]
+    pub(crate) disconnect: bool,
+    /// Ends all streams of the subscription, before others begin.
+    #[serde(deserialize_with = "or_default")]
+    pub(crate) stop_streams: bool,
+    #[serde(deserialize_with = "or_default")]
+    pub(crate) streams: Vec<String>,
+    #[serde(deserialize_with = "or_default")]
+    pub(crate) stopped_streams: Vec<String>,
+    /// A presence event of the subscription.
+    pub(crate) presence: Option<PresenceReply>,
+}
+
+/// Changes of states.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub(crate) struct States {
+    #[serde(deserialize_with = "or_default")]
+    pub(crate) cstate: BTreeMap<String, String>,
+    #[serde(deserialize_with = "or_default")]
+    pub(crate) istate: BTreeMap<String, String>,
+}
+
+/// A presence event that the application requests.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub(crate) struct PresenceReply {
+    #[serde(rename = "type", deserialize_with = "or_default")]
+    pub(crate) kind: String,
+    #[serde(deserialize_with = "or_default")]
+    pub(crate) id: String,
+    #[serde(deserialize_with = "or_default")]
+    pub(crate) info: String,
+    #[serde(deserialize_with = "or_default")]
+    pub(crate) ttl: u32,
+}
+
+/// A value, or the default for null.
+fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
+    deserializer: D,
+) -> Result<T, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
+
+impl Reply {
+    /// Parses a body of HTTP RPC.
+    pub(crate) fn from_json(body: &[u8]) -> Result<Reply, String> {
+        // An array would be read as the fields in order.
+        if body.trim_ascii_start().first() != Some(&b'{') {
+            return Err("expected an object".to_owned());
+        }
+        serde_json::from_slice(body).map_err(|error| error.to_string())
+    }
+
+    /// The memory that it holds, in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        let texts = [&self.transmissions, &self.streams, &self.stopped_streams];
+        let texts = texts.into_iter().flatten().map(|text| 24 + text.len()).sum::<usize>();
+        let pairs = self.env.cstate.iter().chain(&self.env.istate);
+        let states = pairs.map(|(key, value)| 48 + key.len() + value.len()).sum::<usize>();
+        size_of::<Reply>() + self.error_msg.len() + self.identifiers.len() + texts + states
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    }
+
+    fn state(pairs: &[(&str, &str)]) -> State {
+        let mut state = State::default();
+        state.merge(map(pairs));
+        state
+    }
+
+    fn call(what: What) -> Value {
+        let headers = [("cookie".into(), "a=1".into()), ("REMOTE_ADDR".into(), "127.0.0.1".into())];
+        let env = Arc::new(Env { url: "ws://x/cable".into(), headers: headers.into() });
+        let call = Call { sid: "s".into(), env, cstate: state(&[("user", "7")]), what };
+        serde_json::to_value(call).unwrap()
+    }
+
+    #[test]
+    fn calls_have_the_json_of_http_rpc() {
+        let env = json!({
+            "url": "ws://x/cable",
+            "headers": {"cookie": "a=1", "REMOTE_ADDR": "127.0.0.1"},
+            "cstate": {"user": "7"},
+        });
+        assert_eq!(call(What::Connect), json!({"env": env}));
+        let command = |data: &str| What::Command {
+            name: CommandName::Message,
+            identifier: "{}".into(),
+            identifiers: "me".into(),
+            data: data.into(),
+            istate: state(&[("room", "1")]),
+        };
+        let mut with_state = env.clone();
+        with_state["istate"] = json!({"room": "1"});
+        let mut expected = json!({
+            "command": "message", "identifier": "{}", "connection_identifiers": "me",
+            "data": "{\"action\":\"a\"}", "env": with_state,
+        });
+        assert_eq!(call(command(r#"{"action":"a"}"#)), expected);
+        expected.as_object_mut().unwrap().remove("data");
+        assert_eq!(call(command("")), expected);
+        let subscriptions =
+            vec![("a".into(), state(&[("room", "1")])), ("b".into(), State::default())];
+        let mut with_states = env;
+        with_states["istate"] = json!({"a": "{\"room\":\"1\"}"});
+        assert_eq!(
+            call(What::Disconnect { identifiers: "me".into(), subscriptions }),
+            json!({"identifiers": "me", "subscriptions": ["a", "b"], "env": with_states}),
+        );
+    }
+
+    #[test]
+    fn replies_are_read_and_null_is_as_absent() {
+        let reply = Reply::from_json(
+            br#"{"status":1,"identifiers":"me","transmissions":["{}"],"error_msg":null,"env":{"cstate":
+            {"a":"1"},"istate":null},"disconnect":true,"stop_streams":false,"streams":null,
+            "stopped_streams":["x"],"presence":{"type":"join","id":"7"},"unknown":[1]}"#,
+        );
+        let reply = reply.unwrap();
+        assert_eq!((reply.status, &*reply.identifiers), (Status::Success, "me"));
+        assert_eq!((reply.transmissions.len(), reply.stopped_streams.len()), (1, 1));
+        assert_eq!(reply.env, States { cstate: map(&[("a", "1")]), istate: map(&[]) });
+        assert!(reply.disconnect && !reply.stop_streams && reply.presence.is_some());
+        let least = Reply::from_json(br#"{"env":null}"#).unwrap();
+        assert_eq!(least, Reply::default(), "an error, as without a status in the protocol");
+        assert_eq!(Reply::from_json(br#"{"status":"FAILURE"}"#).unwrap().status, Status::Failure);
+        for wrong in [
+            "",
+            "{",
+            "[]",
+            "7",
+            r#"{"status":3}"#,
+            r#"{"status":-1}"#,
+            r#"{"streams":"a"}"#,
+            r#"{"status":1}{}"#,
+            r#"{"status":"yes"}"#,
+            r#"{"env":{"cstate":{"a":1}}}"#,
+        ] {
+            assert!(Reply::from_json(wrong.as_bytes()).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn an_empty_value_deletes_a_key() {
+        let mut own = state(&[("a", "1"), ("b", "2")]);
+        own.merge(map(&[("a", ""), ("c", "3"), ("d", "")]));
+        assert_eq!(own, state(&[("b", "2"), ("c", "3")]));
+        assert_eq!((own.get("c"), own.get("a")), (Some("3"), None));
+        own.merge(map(&[("b", ""), ("c", "")]));
+        assert_eq!(own, State::default());
+        assert_eq!(size_of::<State>(), 16);
+    }
+}

@@ -1,0 +1,422 @@
+//! Missed messages: requests for them by clients of the extended protocol, of `/events` and of `/topics`,
+//! and sending them, a portion per turn and only as fast as each client reads.
+//!
+//! A subscription that is to get missed messages is on hold in its group until it has them
+//! ([`topics::Topics::hold`]): then it continues without a gap or a repetition.
+
+use std::borrow::Cow;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use action_cable::{History, Message};
+use engine::{ConnId, Core, Sys};
+use topics::{Epoch, Position, Replayed, Start, Unavailable};
+use wire::websocket::CloseCode;
+
+use super::ServeHandler;
+use crate::identifiers::{Form, Group};
+use crate::protocols::{Events, encode};
+use crate::session::{Session, SessionProtocol};
+
+/// Bytes sent to one client before the next has its turn, and to all clients in one turn.
+const PORTION_BYTES: usize = 128 * 1024;
+const TURN_BYTES: usize = 1024 * 1024;
+/// Clients that get a portion in one turn.
+const PORTIONS_PER_TURN: usize = 64;
+/// How long a resumed client has to request the messages that it missed. Then it gets those since it
+/// resumed.
+const REQUEST_NS: u64 = 10_000_000_000;
+
+/// What a client receives at the end of a replay, complete or not, by its protocol.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Outcome {
+    /// Messages with this identifier.
+    Cable(Arc<str>),
+    /// Nothing, or an event.
+    Events,
+    /// Nothing, or a close frame.
+    Plain,
+}
+
+/// A subscription on hold.
+struct Replay {
+    topic: Arc<str>,
+    /// The number of its group.
+    group: u32,
+    /// The offset of the next message.
+    next: u64,
+    /// Waits until this time for the client's request.
+    until_ns: Option<u64>,
+    outcome: Outcome,
+    /// The client receives a confirmation at the end.
+    confirms: bool,
+}
+
+/// The subscriptions of a worker that are on hold.
+#[derive(Default)]
+pub(super) struct Replays {
+    by_id: HashMap<ConnId, Vec<Replay>>,
+    /// Connections whose turn comes; some have nothing on hold any more.
+    ready: VecDeque<ConnId>,
+    /// Connections that have resumed, and when they have to have requested messages.
+    waiting: VecDeque<(u64, ConnId)>,
+}
+
+impl Replays {
+    fn add(&mut self, id: ConnId, replay: Replay) {
+        let all = self.by_id.entry(id).or_default();
+        all.retain(|other| other.group != replay.group || other.topic != replay.topic);
+        match replay.until_ns {
+            Some(until_ns) => self.waiting.push_back((until_ns, id)),
+            None => self.ready.push_back(id),
+        }
+        all.push(replay);
+    }
+
+    /// The next offset of a subscription on hold.
+    fn held(&self, id: ConnId, group: u32, topic: &str) -> Option<u64> {
+        let mut all = self.by_id.get(&id)?.iter();
+        let found = all.find(|replay| replay.group == group && *replay.topic == *topic);
+        found.map(|replay| replay.next)
+    }
+
+    /// Whether a subscription is sent messages that it has requested.
+    fn sends(&self, id: ConnId, group: u32) -> bool {
+        let mut all = self.by_id.get(&id).into_iter().flatten();
+        all.any(|replay| replay.group == group && replay.until_ns.is_none())
+    }
+
+    /// Removes a subscription that has ended.
+    pub(super) fn remove(&mut self, id: ConnId, group: u32) {
+        if self.by_id.is_empty() {
+            return;
+        }
+        if let Some(all) = self.by_id.get_mut(&id) {
+            all.retain(|replay| replay.group != group);
+            if all.is_empty() {
+                self.remove_all(id);
+            }
+        }
+    }
+
+    /// Removes all subscriptions of a connection.
+    pub(super) fn remove_all(&mut self, id: ConnId) {
+        if self.by_id.remove(&id).is_some() && self.by_id.is_empty() {
+            self.by_id.shrink_to_fit();
+        }
+    }
+
+    /// A connection has sent what waited.
+    pub(super) fn drained(&mut self, id: ConnId) {
+        if !self.by_id.is_empty() && self.by_id.contains_key(&id) {
+            self.ready.push_back(id);
+        }
+    }
+
+    /// Lets those go on that have waited for a request for too long.
+    fn end_waits(&mut self, now_ns: u64) {
+        while let Some((until_ns, id)) = self.waiting.front().copied() {
+            if until_ns > now_ns {
+                return;
+            }
+            self.waiting.pop_front();
+            let waits = self.by_id.get_mut(&id).into_iter().flatten();
+            waits.for_each(|replay| replay.until_ns = None);
+            self.drained(id);
+        }
+    }
+}
+
+impl ServeHandler {
+    /// The group of a connection's subscription by an identifier.
+    pub(super) fn cable_group<S: Sys>(
+        &self,
+        core: &Core<S, Self>,
+        id: ConnId,
+        index: u32,
+    ) -> Group {
+        let positions = self.shared.history().is_some()
+            && core.user(id).map(Session::protocol) == Some(SessionProtocol::CableExt);
+        let form = if positions { Form::CablePositions(index) } else { Form::Cable(index) };
+        Group { encoding: core.encoding(id), form }
+    }
+
+    /// Executes the command `history`, or that part of a `subscribe`.
+    pub(super) fn request_history<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        id: ConnId,
+        identifier: Cow<'_, str>,
+        request: &History<'_>,
+    ) {
+        let Some((index, found)) = self.identifiers.find(&identifier) else {
+            return self.reject_history(core, id, identifier, None);
+        };
+        let text = Arc::clone(found.text());
+        let group = self.cable_group(core, id, index);
+        let streams = self.streams_of(core, id, group.number());
+        let subscribed = !streams.is_empty() || self.app_channel(id, &identifier).is_some();
+        let positions = matches!(group.form, Form::CablePositions(_));
+        let Some(history) = self.shared.history().filter(|_| subscribed && positions) else {
+            return self.reject_history(core, id, identifier, None);
+        };
+        let group = group.number();
+        let held: Vec<Option<u64>> =
+            streams.iter().map(|topic| self.replays.held(id, group, topic)).collect();
+        if self.replays.sends(id, group) {
+            // Its answer follows; clients repeat what is not confirmed soon.
+            return;
+        }
+        let now_ns = core.now_ns();
+        let first = |(topic, held): (&Arc<str>, &Option<u64>)| {
+            let position = request.streams.iter().find(|position| *position.stream_id == **topic);
+            let start = match (position, request.since) {
+                (Some(position), _) => {
+                    let epoch = Epoch::parse(&position.epoch).ok_or(Unavailable::Epoch)?;
+                    Start::After(Position { epoch, offset: position.offset })
+                }
+                (None, Some(since)) => Start::Since(self.shared.monotonic_ns(since)),
+                // Nothing is requested.
+                (None, None) => {
+                    return Ok(held.unwrap_or_else(|| history.last(topic, now_ns).offset + 1));
+                }
+            };
+            history.first(topic, start, now_ns)
+        };
+        let firsts: Result<Vec<u64>, _> = streams.iter().zip(&held).map(first).collect();
+        match firsts {
+            Ok(firsts) if firsts.is_empty() => {
+                self.counters(core.worker()).history_confirmed.add(1);
+                self.send_message(core, id, &Message::ConfirmHistory { identifier });
+            }
+            Ok(firsts) => {
+                for (topic, next) in streams.iter().zip(firsts) {
+                    let outcome = Outcome::Cable(Arc::clone(&text));
+                    self.hold(core, id, topic, group, next, None, outcome);
+                }
+            }
+            Err(why) => {
+                self.replays.remove(id, group);
+                for (topic, _) in streams.iter().zip(held).filter(|(_, held)| held.is_some()) {
+                    self.topics.release(core, id, topic, group);
+                }
+                self.reject_history(core, id, identifier, Some(why));
+            }
+        }
+    }
+
+    /// The topics of a connection's groups with a number: one, or for a channel of an application any number.
+    fn streams_of<S: Sys>(&self, core: &Core<S, Self>, id: ConnId, group: u32) -> Vec<Arc<str>> {
+        let Some(session) = core.user(id) else { return Vec::new() };
+        let groups = self.topics.groups_of(session.subscriptions());
+        groups.filter(|(kind, ..)| *kind == group).map(|(_, topic, _)| topic.into()).collect()
+    }
+
+    /// Puts a subscription on hold, to be sent the messages from `next` on: soon, or by `until_ns` if the client
+    /// does not request others before.
+    #[expect(clippy::too_many_arguments, reason = "a subscription is named by three")]
+    fn hold<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        id: ConnId,
+        topic: &Arc<str>,
+        group: u32,
+        next: u64,
+        until_ns: Option<u64>,
+        outcome: Outcome,
+    ) {
+        if self.topics.hold(core, id, topic, group) {
+            let topic = Arc::clone(topic);
+            let confirms = until_ns.is_none();
+            self.replays.add(id, Replay { topic, group, next, until_ns, outcome, confirms });
+        }
+    }
+
+    /// Puts a resumed subscription on hold until the client requests messages.
+    pub(super) fn await_history<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        id: ConnId,
+        identifier: &str,
+    ) {
+        let Some((index, found)) = self.identifiers.find(identifier) else { return };
+        let (topic, text) = (Arc::clone(&found.topic), Arc::clone(found.text()));
+        let group = self.cable_group(core, id, index).number();
+        let now_ns = core.now_ns();
+        let Some(history) = self.shared.history() else { return };
+        let next = history.last(&topic, now_ns).offset + 1;
+        let until_ns = Some(now_ns + REQUEST_NS);
+        self.hold(core, id, &topic, group, next, until_ns, Outcome::Cable(text));
+    }
+
+    /// Sends a client of `/events` or `/topics` the messages from an offset on, and then further ones.
+    pub(super) fn send_from<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        id: ConnId,
+        topic: &str,
+        group: Group,
+        next: u64,
+    ) {
+        let outcome = if group.form == Form::Event { Outcome::Events } else { Outcome::Plain };
+        self.hold(core, id, &topic.into(), group.number(), next, None, outcome);
+    }
+
+    /// Where the messages begin that a client of `/events` or `/topics` requests by this text: Unix seconds,
+    /// or a position as in the ids of events.
+    ///
+    /// # Errors
+    /// They are not all available.
+    pub(super) fn first_requested(
+        &self,
+        topic: &str,
+        start: &str,
+        now_ns: u64,
+    ) -> Result<u64, Option<Unavailable>> {
+        let Some(history) = self.shared.history() else { return Err(None) };
+        let start = match start.split_once(':') {
+            Some((epoch, offset)) => {
+                let epoch = Epoch::parse(epoch).ok_or(Some(Unavailable::Epoch))?;
+                let offset = offset.parse().map_err(|_| Some(Unavailable::Epoch))?;
+                Start::After(Position { epoch, offset })
+            }
+            None => {
+                let since = start.parse().map_err(|_| Some(Unavailable::Epoch))?;
+                Start::Since(self.shared.monotonic_ns(since))
+            }
+        };
+        history.first(topic, start, now_ns).map_err(Some)
+    }
+
+    /// Sends missed messages, a portion. Returns when to be called again.
+    pub(super) fn send_missed<S: Sys>(&mut self, core: &mut Core<S, Self>) -> Option<u64> {
+        if self.replays.ready.is_empty() && self.replays.waiting.is_empty() {
+            return None;
+        }
+        let now_ns = core.now_ns();
+        self.replays.end_waits(now_ns);
+        let mut left = TURN_BYTES;
+        for _ in 0..PORTIONS_PER_TURN {
+            if left == 0 {
+                break;
+            }
+            let Some(id) = self.replays.ready.pop_front() else { break };
+            left = left.saturating_sub(self.send_portion(core, id));
+        }
+        if !self.replays.ready.is_empty() {
+            return Some(now_ns);
+        }
+        self.replays.ready.shrink_to(PORTIONS_PER_TURN);
+        self.replays.waiting.front().map(|(until_ns, _)| *until_ns)
+    }
+
+    /// Sends one connection a portion; returns about how many bytes.
+    fn send_portion<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) -> usize {
+        let mut left = PORTION_BYTES;
+        loop {
+            let all = self.replays.by_id.get(&id).into_iter().flatten();
+            let next = all.clone().find(|replay| replay.until_ns.is_none());
+            let Some(replay) = next else { break };
+            let (topic, group, next) = (Arc::clone(&replay.topic), replay.group, replay.next);
+            let before = core.counters().messages_out.get();
+            let identifiers = &self.identifiers;
+            let encode = |core: &mut _, group, publication: &_, out: &mut _| {
+                encode(identifiers, core, group, publication, out);
+            };
+            let replayed = self.topics.replay(core, id, &topic, group, next, &mut left, encode);
+            let messages = core.counters().messages_out.get() - before;
+            self.counters(core.worker()).history_messages.add(messages);
+            if let Ok(Replayed::More { next, waits }) = replayed {
+                let all = self.replays.by_id.get_mut(&id).into_iter().flatten();
+                let mut own = all.filter(|replay| replay.group == group && replay.topic == topic);
+                own.by_ref().for_each(|replay| replay.next = next);
+                if !waits {
+                    self.replays.ready.push_back(id);
+                }
+                break;
+            }
+            let Some((outcome, confirms)) = self.end_replay(id, group, &topic) else { break };
+            match replayed {
+                Err(why) => self.report_lost(core, id, &topic, outcome, why),
+                Ok(_) => {
+                    self.counters(core.worker()).history_confirmed.add(1);
+                    if confirms && let Outcome::Cable(text) = outcome {
+                        let identifier = Cow::Borrowed(&*text);
+                        self.send_message(core, id, &Message::ConfirmHistory { identifier });
+                    }
+                }
+            }
+        }
+        PORTION_BYTES - left
+    }
+
+    /// Removes a replay; returns what the client receives, and whether it is due now: with the last of the streams
+    /// of an identifier.
+    fn end_replay(&mut self, id: ConnId, group: u32, topic: &str) -> Option<(Outcome, bool)> {
+        let all = self.replays.by_id.get_mut(&id)?;
+        let is = |replay: &Replay| replay.group == group && *replay.topic == *topic;
+        let at = all.iter().position(is)?;
+        let Replay { outcome, confirms, .. } = all.swap_remove(at);
+        let confirms = confirms && all.iter().all(|replay| replay.group != group);
+        if all.is_empty() {
+            self.replays.remove_all(id);
+        }
+        Some((outcome, confirms))
+    }
+
+    /// Messages were evicted before the client had read that far.
+    fn report_lost<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        id: ConnId,
+        topic: &str,
+        outcome: Outcome,
+        why: Unavailable,
+    ) {
+        match outcome {
+            Outcome::Cable(text) => self.reject_history(core, id, Cow::Borrowed(&*text), Some(why)),
+            Outcome::Events => {
+                let mut event = Vec::new();
+                self.put_reset(topic, Some(why), core.now_ns(), &mut event);
+                core.write(id, &event);
+                self.count_unavailable(core.worker(), Some(why));
+            }
+            Outcome::Plain => {
+                self.count_unavailable(core.worker(), Some(why));
+                core.close(id, CloseCode::TRY_AGAIN_LATER, "missed messages are not kept any more");
+            }
+        }
+    }
+
+    /// Appends the event that tells a client of `/events` that messages are missing.
+    pub(super) fn put_reset(
+        &self,
+        topic: &str,
+        why: Option<Unavailable>,
+        now_ns: u64,
+        out: &mut Vec<u8>,
+    ) {
+        let position = self.shared.history().map(|history| history.last(topic, now_ns));
+        Events::reset(why.map_or("off", Unavailable::name), position, out);
+    }
+
+    /// Counts a request for messages that are not available; `None`: there is no history.
+    pub(super) fn count_unavailable(&self, worker: u16, why: Option<Unavailable>) {
+        let counters = self.counters(worker);
+        match why {
+            Some(why) => counters.history_rejected[why as usize].add(1),
+            None => counters.history_off.add(1),
+        }
+    }
+
+    fn reject_history<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        id: ConnId,
+        identifier: Cow<'_, str>,
+        why: Option<Unavailable>,
+    ) {
+        self.count_unavailable(core.worker(), why);
+        self.send_message(core, id, &Message::RejectHistory { identifier });
+    }
+}

@@ -24,6 +24,9 @@ pub struct Config {
     pub connect_timeout: Duration,
     /// Retries of failed connects.
     pub retry: Retry,
+    /// With Action Cable: `retry` was asked for, so the run goes on while its target is not reached. Other
+    /// runs do so if they retry at all.
+    pub awaits_target: bool,
     /// Source addresses; empty lets the kernel choose, or on loopback this crate.
     pub sources: Vec<IpAddr>,
     /// Additional headers of the handshake.
@@ -65,6 +68,7 @@ impl Config {
             in_flight: None,
             connect_timeout: Duration::from_secs(30),
             retry: Retry::NONE,
+            awaits_target: false,
             sources: Vec::new(),
             headers: Vec::new(),
             protocols: Vec::new(),

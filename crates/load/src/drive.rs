@@ -1,15 +1,21 @@
 //! [`drive`]: a complete run in phases: connect, hold, echo, end.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::time::Duration;
 
 use engine::sys::process;
 
 use crate::outcome::Outcome;
+use crate::outcome::judge::judge;
 use crate::outcome::request_metrics::RequestSnapshot;
+use crate::outcome::saturation::is_measured;
+use crate::outcome::stages::StageWatch;
+use crate::transport::first_contact::{Contact, FirstContact};
 use crate::workload::stages;
-use crate::{Close, Config, Echo, Fanout, Latency, Recorder, Run, Series, Snapshot, StartError};
+use crate::{
+    Close, Config, Echo, Endpoint, Fanout, Latency, Recorder, Run, Series, Snapshot, StartError,
+};
 
 /// How often the end of a phase is polled, and how often a row is made.
 const LOOK_NS: u64 = 20_000_000;
@@ -95,26 +101,51 @@ pub struct Published {
 /// Those of [`Run::start`] and of workers.
 pub fn drive(
     config: &Config,
-    row: impl FnMut(&Row),
+    mut row: impl FnMut(&Row),
     wait: impl FnMut(Duration) -> bool,
 ) -> Result<Outcome, StartError> {
     let mut run = Run::start(config)?;
     let now_ns = process::now_ns();
-    let mut watch = Watch { row, wait, began_ns: now_ns, phase: "", rows: Rows::new(now_ns) };
-    if phases(&mut run, config, &mut watch)? {
+    let staged = RefCell::new(StageWatch::new(&config.stages));
+    let mut watch = Watch {
+        row: |made: &Row| {
+            staged.borrow_mut().row(made);
+            row(made);
+        },
+        staged: &staged,
+        wait,
+        began_ns: now_ns,
+        phase: "",
+        rows: Rows::new(now_ns),
+        contact: FirstContact::of_sockets(config, now_ns),
+        endpoints: &config.endpoints,
+        unreached: None,
+    };
+    let ended = phases(&mut run, config, &mut watch)?;
+    if ended && watch.unreached.is_none() {
         run.interrupt();
     }
     watch.mark(&run, "");
     run.finish_fanout();
     run.finish_churn();
-    Ok(run.finish(config, Close::Graceful)?)
+    let contact = Contact::of_sockets(&run.snapshot());
+    let Watch { contact: first, unreached, row: _, .. } = watch;
+    let explained = || first.explain_end(&config.endpoints, contact);
+    let unreached = unreached.or_else(explained);
+    let mut outcome = run.finish(config, Close::Graceful)?;
+    outcome.stages = staged.take().finish();
+    if unreached.is_some() {
+        outcome.unreached = unreached;
+        judge(&mut outcome, &[]);
+    }
+    Ok(outcome)
 }
 
-/// Runs the phases; true if one was interrupted.
+/// Runs the phases; true if one was interrupted, or the target cannot be reached.
 fn phases<R: FnMut(&Row), W: FnMut(Duration) -> bool>(
     run: &mut Run,
     config: &Config,
-    watch: &mut Watch<R, W>,
+    watch: &mut Watch<'_, R, W>,
 ) -> Result<bool, StartError> {
     if !config.stages.is_empty() {
         return Ok(watch.stages(run, config));
@@ -129,7 +160,12 @@ fn phases<R: FnMut(&Row), W: FnMut(Duration) -> bool>(
         return Ok(true);
     }
     let over_ns = process::now_ns() + config.hold.as_nanos() as u64;
+    let pinging = Cell::new(holds);
     let held = |run: &mut Run, now_ns: u64| {
+        // Otherwise a ping sent just now would be one that nobody answered.
+        if now_ns >= over_ns && pinging.replace(false) {
+            run.stop_heartbeats();
+        }
         let counts = run.snapshot();
         let waits = counts.waiting > 0 && now_ns < over_ns + PONGS_NS;
         let all_closed = counts.open == 0 && counts.expected_to_open() == 0;
@@ -184,17 +220,23 @@ fn phases<R: FnMut(&Row), W: FnMut(Duration) -> bool>(
     Ok(false)
 }
 
-struct Watch<R, W> {
+struct Watch<'c, R, W> {
     row: R,
+    /// Follows the rows.
+    staged: &'c RefCell<StageWatch>,
     wait: W,
     began_ns: u64,
     /// The phase whose beginning was marked.
     phase: &'static str,
     rows: Rows,
+    contact: FirstContact,
+    endpoints: &'c [Endpoint],
+    /// Why the target cannot be reached.
+    unreached: Option<String>,
 }
 
-impl<R: FnMut(&Row), W: FnMut(Duration) -> bool> Watch<R, W> {
-    /// Polls and makes rows until `done`; true if interrupted before.
+impl<R: FnMut(&Row), W: FnMut(Duration) -> bool> Watch<'_, R, W> {
+    /// Polls and makes rows until `done`; true if interrupted before, or the target cannot be reached.
     fn until(
         &mut self,
         run: &mut Run,
@@ -212,6 +254,11 @@ impl<R: FnMut(&Row), W: FnMut(Duration) -> bool> Watch<R, W> {
             if done(run, now_ns) {
                 return false;
             }
+            let contact = || Contact::of_sockets(&run.snapshot());
+            self.unreached = self.contact.lost(self.endpoints, contact, now_ns);
+            if self.unreached.is_some() {
+                return true;
+            }
             if (self.wait)(Duration::from_nanos(LOOK_NS)) {
                 return true;
             }
@@ -219,7 +266,7 @@ impl<R: FnMut(&Row), W: FnMut(Duration) -> bool> Watch<R, W> {
     }
 }
 
-impl<R: FnMut(&Row), W: FnMut(Duration) -> bool> Watch<R, W> {
+impl<R: FnMut(&Row), W: FnMut(Duration) -> bool> Watch<'_, R, W> {
     /// Marks the end of a phase and the beginning of the next, if it is another; the last has no name.
     fn mark(&mut self, run: &Run, phase: &'static str) {
         let before = std::mem::replace(&mut self.phase, phase);
@@ -245,6 +292,10 @@ impl<R: FnMut(&Row), W: FnMut(Duration) -> bool> Watch<R, W> {
         let over_ns = process::now_ns() + PONGS_NS;
         let done = |run: &mut Run, now_ns| run.snapshot().waiting == 0 || now_ns >= over_ns;
         let interrupted = interrupted || self.until(run, WARM_UP, done);
+        // The rest of it, so that no row has messages of the warm-up and of the measured time.
+        let now_ns = process::now_ns();
+        let elapsed = Duration::from_nanos(now_ns - self.began_ns);
+        (self.row)(&self.rows.make(run, now_ns, elapsed, WARM_UP));
         run.begin_measuring();
         run.heartbeat(config.heartbeat);
         Ok(interrupted)
@@ -280,6 +331,7 @@ impl<R: FnMut(&Row), W: FnMut(Duration) -> bool> Watch<R, W> {
     fn stages(&mut self, run: &mut Run, config: &Config) -> bool {
         run.heartbeat(config.heartbeat);
         let began_ns = process::now_ns();
+        self.staged.borrow_mut().begin(Duration::from_nanos(began_ns - self.began_ns));
         let mut next_ns = began_ns;
         let mut turns = stages::ends(&config.stages).peekable();
         loop {
@@ -287,6 +339,12 @@ impl<R: FnMut(&Row), W: FnMut(Duration) -> bool> Watch<R, W> {
             // No end of a stage is skipped, however short the stage is.
             while let Some((_, connections)) = turns.next_if(|(end, _)| *end <= elapsed) {
                 run.set_open(connections);
+            }
+            let now_ns = process::now_ns();
+            let since = Duration::from_nanos(now_ns - self.began_ns);
+            if self.staged.borrow().is_due(since) {
+                // A row of its own, so that no row has figures of two stages.
+                (self.row)(&self.rows.make(run, now_ns, since, "stages"));
             }
             let Some(wanted) = stages::connections_at(&config.stages, elapsed) else { break };
             run.set_open(wanted);
@@ -318,10 +376,15 @@ impl Rows {
 
     fn make(&mut self, run: &Run, now_ns: u64, elapsed: Duration, phase: &'static str) -> Row {
         let (counts, recorder) = (run.snapshot(), Arc::new(run.recorder()));
-        let seconds = (now_ns - self.last_ns) as f64 / 1e9;
-        let came = |counts: &Snapshot| {
-            counts.echo_received + counts.heartbeats_received + counts.delivery.received
+        let seconds = (now_ns - self.last_ns).max(1) as f64 / 1e9;
+        let messages = |counts: &Snapshot| counts.echo_received + counts.delivery.received;
+        let came = |counts: &Snapshot| messages(counts) + counts.heartbeats_received;
+        // Pongs are the messages of phases without others.
+        let rate_of = |counts: &Snapshot| match is_measured(phase) {
+            true => messages(counts),
+            false => came(counts),
         };
+        let received = rate_of(&counts).saturating_sub(rate_of(&self.counts));
         let mut second = Recorder::clone(&recorder);
         second.subtract(&self.recorder);
         let latency = [Series::Latency, Series::Broadcast, Series::Heartbeat]
@@ -336,7 +399,7 @@ impl Rows {
             closed: counts.closed_total(),
             sent: counts.echo_sent + counts.heartbeats_sent,
             received: came(&counts),
-            messages_per_second: (came(&counts) - came(&self.counts)) as f64 / seconds,
+            messages_per_second: received as f64 / seconds,
             latency,
             errors: causes.iter().map(|(_, count)| count).sum(),
             causes,

@@ -24,13 +24,16 @@ pub use crate::delivery::checker::DeliveryCounts;
 pub use crate::delivery::publication;
 pub use crate::delivery::spread::Times;
 pub use crate::drive::{Counts, Progress, Published, Row, drive};
+pub use crate::outcome::bins::Bin;
 pub use crate::outcome::cable::CableSummary;
 pub use crate::outcome::cause::Cause;
 pub use crate::outcome::churn::ChurnSummary;
 pub use crate::outcome::generator::{Generator, Watched};
+pub use crate::outcome::histograms::Histograms;
 pub use crate::outcome::judge::{
     Metric, Sign, Threshold, ThresholdResult, Verdict, judge, last_line,
 };
+pub use crate::outcome::latency_text::Bars;
 pub use crate::outcome::metrics::Snapshot;
 pub use crate::outcome::recorder::{Buckets, Latency, Recorder, Series};
 pub use crate::outcome::run_config::{PaceConfig, RunConfig};
@@ -40,6 +43,7 @@ pub use crate::outcome::sections::{
     Receiver, RequestCounts,
 };
 pub use crate::outcome::selection::{Selection, Selector};
+pub use crate::outcome::stages::StageSummary;
 pub use crate::outcome::{OUTCOME_VERSION, Outcome};
 pub use crate::run::{ENDPOINTS_MAX, Run, StartError};
 pub use crate::transport::connect_options::{ConnectOptions, Proxy, Resolve, Route, basic};

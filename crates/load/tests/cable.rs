@@ -302,7 +302,13 @@ fn churn_at(path: &str) {
     assert!(churn.received >= churn.owed.saturating_sub(churn.lost) && churn.owed > 500);
     let counted = [churn.lost, churn.duplicated, churn.unexpected];
     match path {
-        "/cable" => assert_eq!((counted, summary.held), ([0; 3], true), "{:?}", summary.reasons),
+        "/cable" => {
+            assert_eq!(counted, [0; 3]);
+            // On a busy machine it may send less than was asked for, and says so.
+            let of_rate = |reason: &String| reason.ends_with("publications were due and not sent");
+            assert!(summary.reasons.iter().all(of_rate), "{:?}", summary.reasons);
+            assert_eq!(summary.held, summary.reasons.is_empty());
+        }
         // What was dropped while a subscription began or ended was not expected.
         "/drops" => assert!(
             counted[0] > faults / 4 && counted[0] <= faults && counted[1..] == [0, 0],

@@ -98,7 +98,9 @@ fn faults_are_counted_by_kind() {
         assert_eq!(book.received() - before, of.sent + of.redirects, "{fault}");
         let opened = summary.connections.opened.unwrap();
         assert_eq!(opened, if keeps { 3 } else { 30 }, "{fault}: {summary}");
-        assert_eq!(book.accepted() - accepted, opened, "{fault}");
+        // A server that ends every connection without an answer may expect TLS: it is tried once more.
+        let tried = u64::from(["reset", "closed"].contains(&kind));
+        assert_eq!(book.accepted() - accepted, opened + tried, "{fault}");
     }
 }
 

@@ -8,10 +8,12 @@
 //! - *duplicated*: received again; *stale*: 64 or more behind the newest, where a first receipt and a
 //!   duplicate cannot be distinguished;
 //! - *corrupted*: begins like a publication but was changed;
+//! - *refused*: its publication was refused by the server, as far as that is known at its receipt;
 //! - *foreign*: anything else that the receiver did not expect; *early*: sent before its receiver
 //!   arrived; *unexpected*: outside the lifetime of a subscription.
 //!
-//! *Lost* is judged at the end: sent, and not received.
+//! *Lost* is judged at the end: sent, and not received. A receipt whose publication is found to be refused
+//! later is taken back then, so that it never stands for another.
 
 use engine::Counter;
 
@@ -48,6 +50,12 @@ macro_rules! counts {
         }
 
         impl DeliveryCounts {
+            /// Those of `received` that were to be expected.
+            #[must_use]
+            pub fn expected(&self) -> u64 {
+                self.received.saturating_sub(self.taken_back)
+            }
+
             /// Without those counted before.
             pub(crate) fn since(&self, before: &DeliveryCounts) -> DeliveryCounts {
                 DeliveryCounts { $($name: self.$name.saturating_sub(before.$name),)* }
@@ -64,6 +72,11 @@ macro_rules! counts {
 counts! {
     /// Received, each number once per receiver.
     received,
+    /// Of `received`, those that were not to be expected: refused ones, and those whose publication was
+    /// not answered when the run ended.
+    taken_back,
+    /// Received although the server had refused the publication.
+    refused,
     /// Received after a later number; also in `received`.
     reordered,
     /// Received later than allowed after they were sent; also in `received`.
@@ -103,6 +116,8 @@ impl Track {
 pub(crate) enum Expected<'t> {
     /// It is expected at this window and count of different numbers; with its number.
     At(&'t mut Window, &'t mut u32, u32),
+    /// It was refused; noted at this window, with its number.
+    Refused(&'t mut Window, u32),
     /// Its sender is not expected here.
     Foreign,
     /// See [`DeliveryCounts::early`].
@@ -168,7 +183,8 @@ impl Checker {
             return None;
         }
         let (window, received, number) = match expect(&publication) {
-            Expected::At(window, received, number) => (window, received, number),
+            Expected::At(window, received, number) => (window, Some(received), number),
+            Expected::Refused(window, number) => (window, None, number),
             Expected::Foreign => return none(&counts.foreign),
             Expected::Early => return none(&counts.early),
             Expected::Unexpected => return none(&counts.unexpected),
@@ -176,10 +192,11 @@ impl Checker {
         };
         match window.note(number) {
             Delivery::InOrder => {}
-            Delivery::Reordered => counts.reordered.add(1),
+            Delivery::Reordered => counts.reordered.add(u64::from(received.is_some())),
             Delivery::Duplicate => return none(&counts.duplicated),
             Delivery::Stale => return none(&counts.stale),
         }
+        let Some(received) = received else { return none(&counts.refused) };
         counts.received.add(1);
         *received += 1;
         let late = now_ns.saturating_sub(publication.published_ns) > self.late_after_ns;
@@ -267,6 +284,8 @@ mod tests {
         assert_eq!(checker.check(&counts, b"hello", 1, |_| Expected::Early), None);
         let expected = DeliveryCounts {
             received: 4,
+            taken_back: 0,
+            refused: 0,
             reordered: 1,
             late: 1,
             duplicated: 1,

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::workload::scenario::groups::{GroupState, Role};
+use crate::workload::scenario::groups::{GroupState, Role, SenderCounters};
 use engine::invariant;
 
 use crate::delivery::checker::{
@@ -43,6 +43,8 @@ struct SenderTrack {
     track: Track,
     /// Messages assigned and failed before the receiver arrived.
     before: (u32, u32),
+    /// Failures of the sender that were looked at.
+    seen: u32,
 }
 
 /// The counters and times of a worker's groups.
@@ -134,6 +136,7 @@ impl Members {
                     self.tracks.iter_mut().skip(one.tracks).zip(0..state.group.numbers().0)
                 {
                     track.before = state.sent(one.group, sender, receiver);
+                    track.seen = track.before.1;
                 }
             }
             if let Some(progress) = state.progress(one.group) {
@@ -163,9 +166,9 @@ impl Members {
         Some(number)
     }
 
-    /// Notes that the message stamped at `published_ns` was not sent.
-    pub(crate) fn failed(&mut self, at: u32, to: u32, published_ns: u64) {
-        if published_ns < self.measure_ns {
+    /// Notes that the message with this stamp was not sent or was refused.
+    pub(crate) fn failed(&mut self, at: u32, to: u32, stamp: Publication) {
+        if stamp.published_ns < self.measure_ns {
             self.stats.warm_up = self.stats.warm_up.saturating_sub(1);
             return;
         }
@@ -174,7 +177,7 @@ impl Members {
         };
         let Some(sender) = self.state.group.sender(one.member) else { return };
         if let Some(counters) = self.state.counters(one.group, sender, to) {
-            counters.failed.fetch_add(1, Ordering::SeqCst);
+            counters.fail(stamp.sequence);
             self.stats.failed += 1;
         }
     }
@@ -189,7 +192,8 @@ impl Members {
     /// Checks a message received by a user.
     pub(crate) fn receipt(&mut self, at: u32, data: &[u8], now_ns: u64) {
         let Some(one) = self.members.get(at as usize).filter(|one| one.arrived) else { return };
-        let (group, tracks) = (self.state.group, &mut self.tracks);
+        let (state, group, tracks) = (&self.state, self.state.group, &mut self.tracks);
+        let counts = &self.counts;
         let first = self.checker.check(&self.counts, data, now_ns, |publication| {
             let Publication { publisher, sequence, .. } = *publication;
             let (of, from) = (publisher / group.size.max(1), publisher % group.size.max(1));
@@ -207,7 +211,16 @@ impl Members {
                 invariant::broken("a receiver has a track for each sender");
                 return Expected::Ignored;
             };
+            let counters = group
+                .receiver(one.member)
+                .and_then(|receiver| state.counters(one.group, sender, receiver));
+            counters.into_iter().for_each(|counters| of_sender.take_back(counters, counts));
+            let is_refused =
+                || counters.is_some_and(|of| of.failures(0).any(|failed| failed == sequence));
             match sequence.checked_sub(of_sender.before.0) {
+                Some(number) if is_refused() => {
+                    Expected::Refused(&mut of_sender.track.window, number)
+                }
                 Some(number) => of_sender.track.expects(number),
                 None => Expected::Early,
             }
@@ -247,8 +260,21 @@ impl Members {
         self.state.is_met(group) && !self.state.is_over(group, now_ns)
     }
 
+    /// Takes back what a receiver has received of messages that were refused later.
+    fn take_back(&mut self, at: u32) {
+        let Some(one) = self.members.get(at as usize) else { return };
+        let Some(receiver) = self.state.group.receiver(one.member) else { return };
+        let senders = 0..self.state.group.numbers().0;
+        for (track, sender) in self.tracks.iter_mut().skip(one.tracks).zip(senders) {
+            if let Some(counters) = self.state.counters(one.group, sender, receiver) {
+                track.take_back(counters, &self.counts);
+            }
+        }
+    }
+
     /// Notes, once, that a receiver has received everything expected.
     fn settle(&mut self, at: u32) {
+        self.take_back(at);
         let expected = self.expected(at);
         let Some(one) = self.members.get_mut(at as usize) else {
             return invariant::broken("a user of a group is one of its members");
@@ -284,6 +310,7 @@ impl Members {
 
     /// The final stats; `number` returns the number of a user in the run.
     pub(crate) fn finish(&mut self, number: impl Fn(u32) -> u64) -> GroupStats {
+        (0..self.members.len() as u32).for_each(|at| self.take_back(at));
         let mut stats = std::mem::take(&mut self.stats);
         stats.delivery = std::mem::take(&mut self.counts).counts();
         self.checker.drain(&mut stats.recorder);
@@ -300,6 +327,25 @@ impl Members {
         }
         keep_worst(&mut stats.worst);
         stats
+    }
+}
+
+impl SenderTrack {
+    /// Takes back receipts of messages that were refused since the last look: they stand for no other.
+    fn take_back(&mut self, counters: &SenderCounters, counts: &DeliveryCounters) {
+        let failed = counters.failed.load(Ordering::SeqCst);
+        if failed == self.seen {
+            return;
+        }
+        for number in counters.failures(self.seen) {
+            let number = number.checked_sub(self.before.0);
+            if number.is_some_and(|number| self.track.window.has(number)) {
+                self.track.received = self.track.received.saturating_sub(1);
+                counts.taken_back.add(1);
+                counts.refused.add(1);
+            }
+        }
+        self.seen = failed;
     }
 }
 

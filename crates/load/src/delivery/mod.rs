@@ -8,4 +8,5 @@ pub mod publication;
 pub(crate) mod receivers;
 pub(crate) mod spread;
 pub(crate) mod subscription;
+pub(crate) mod verdicts;
 pub(crate) mod window;

@@ -3,16 +3,19 @@
 //! They keep 16 bytes per socket and publisher. Those of the first publisher are part of [`Socket`], so
 //! that only runs with several publishers need more.
 
+use std::sync::Arc;
+
 use engine::{ConnId, Core, Sys};
 
 use crate::Receiver;
 use crate::delivery::checker::{Checker, Expected, Track, add_worst, keep_worst};
+use crate::delivery::verdicts::{Pending, TakenBack, Verdict, Verdicts};
 use crate::outcome::metrics::Metrics;
 use crate::workload::client::Client;
 use crate::workload::socket::Socket;
 
 /// The publishers to expect, as told to every worker.
-#[derive(Copy, Clone, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Expect {
     /// The lowest publisher number, and how many follow without gaps.
     pub(crate) first: u32,
@@ -24,6 +27,8 @@ pub(crate) struct Expect {
     pub(crate) since_ns: u64,
     /// The first sockets of the worker that publish, and are no receivers.
     pub(crate) senders: u32,
+    /// The answers of the server, if there are any, of which each publisher awaits this many.
+    pub(crate) verdicts: Option<(Arc<Verdicts>, u32)>,
 }
 
 /// One worker's receivers.
@@ -32,6 +37,8 @@ pub(crate) struct Receivers {
     checker: Checker,
     /// Tracks of the publishers after the first, by slot.
     further: Vec<Track>,
+    /// Receipts of publications that are not answered yet.
+    pending: Option<Pending>,
 }
 
 impl Receivers {
@@ -56,7 +63,9 @@ impl Receivers {
         let tracks = core.slots() as usize * further(expect.publishers);
         let mut checker = Checker::new(expect.late_after_ns).with_arrivals();
         checker.ignore_before(expect.since_ns);
-        Receivers { expect, checker, further: vec![Track::default(); tracks] }
+        let pending = expect.verdicts.clone();
+        let pending = pending.map(|(verdicts, in_flight)| Pending::new(verdicts, in_flight));
+        Receivers { expect, checker, further: vec![Track::default(); tracks], pending }
     }
 
     pub(crate) fn message<S: Sys>(
@@ -66,27 +75,85 @@ impl Receivers {
         data: &[u8],
         metrics: &Metrics,
     ) {
-        let (now_ns, expect, further) = (core.clock_ns(), self.expect, &mut self.further);
+        let now_ns = core.clock_ns();
+        let Receivers { expect, checker, further, pending } = self;
+        let (first, publishers) = (expect.first, expect.publishers);
         let socket = core.user_mut(id);
-        self.checker.check(&metrics.counts.delivery, data, now_ns, |publication| match socket {
-            Some(socket) if socket.has(Socket::SENDING) => Expected::Ignored,
-            Some(socket) if socket.has(Socket::RECEIVING) => {
-                let index = publication.publisher.wrapping_sub(expect.first);
-                let number = publication.sequence;
-                if index == 0 {
-                    // `sent` counts receipts here, as these sockets send nothing.
-                    return Expected::At(&mut socket.window, &mut socket.sent, number);
+        let mut from = 0;
+        let new = checker.check(&metrics.counts.delivery, data, now_ns, |publication| {
+            let index = publication.publisher.wrapping_sub(first);
+            let number = publication.sequence;
+            from = index;
+            match socket {
+                Some(socket) if socket.has(Socket::SENDING) => Expected::Ignored,
+                Some(socket) if socket.has(Socket::RECEIVING) => {
+                    let (window, received) = if index == 0 {
+                        // `sent` counts receipts here, as these sockets send nothing.
+                        (&mut socket.window, &mut socket.sent)
+                    } else {
+                        match track(further, publishers, id.slot(), index) {
+                            Some(track) => (&mut track.window, &mut track.received),
+                            None => return Expected::Foreign,
+                        }
+                    };
+                    let verdict = pending.as_ref().map(|pending| pending.verdict(index, number));
+                    match verdict.unwrap_or(Verdict::Expected) {
+                        Verdict::Expected => Expected::At(window, received, number),
+                        Verdict::Refused => Expected::Refused(window, number),
+                        Verdict::Unknown => Expected::Ignored,
+                    }
                 }
-                let track = track(further, expect.publishers, id.slot(), index);
-                track.map_or(Expected::Foreign, |track| track.expects(number))
+                // It was opened again meanwhile, so it is no receiver.
+                Some(_) if index < publishers => Expected::Ignored,
+                _ => Expected::Foreign,
             }
-            _ => Expected::Foreign,
         });
+        if let (Some(number), Some(pending)) = (new, pending) {
+            pending.received(from, number);
+        }
     }
 
-    /// Passes on times. Returns when to call it next.
-    pub(crate) fn turn(&mut self, now_ns: u64, metrics: &Metrics) -> Option<u64> {
-        self.checker.flush(metrics, now_ns)
+    /// Takes back receipts whose publication is found to be refused, and passes on times. Returns when to
+    /// call it next.
+    pub(crate) fn turn<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Client>,
+        metrics: &Metrics,
+    ) -> Option<u64> {
+        self.take_back(core, metrics);
+        self.checker.flush(metrics, core.now_ns())
+    }
+
+    /// Takes back receipts whose publication is found to be refused. At a receiver that has received 64
+    /// later ones meanwhile it stays in the figures of that receiver; those of the run are exact.
+    fn take_back<S: Sys>(&mut self, core: &mut Core<S, Client>, metrics: &Metrics) {
+        let Receivers { expect, further, pending, .. } = self;
+        let Some(pending) = pending else { return };
+        let counts = &metrics.counts.delivery;
+        while let Some(TakenBack { publisher, number, verdict, receipts }) = pending.take_back() {
+            counts.taken_back.add(receipts.into());
+            let is_refused = verdict == Verdict::Refused;
+            counts.refused.add(if is_refused { receipts.into() } else { 0 });
+            let mut left = receipts;
+            for slot in 0..core.slots() {
+                if left == 0 {
+                    break;
+                }
+                let socket = core.user_at(slot).filter(|socket| socket.has(Socket::RECEIVING));
+                let Some(socket) = socket else { continue };
+                let (window, received) = match publisher {
+                    0 => (&socket.window, &mut socket.sent),
+                    index => match track(further, expect.publishers, slot, index) {
+                        Some(track) => (&track.window, &mut track.received),
+                        None => continue,
+                    },
+                };
+                if window.has(number) {
+                    *received = received.saturating_sub(1);
+                    left -= 1;
+                }
+            }
+        }
     }
 
     /// Passes on the rest of the times.
@@ -103,6 +170,7 @@ impl Receivers {
         first: u64,
         metrics: &Metrics,
     ) {
+        self.take_back(core, metrics);
         let mut short = Vec::new();
         for slot in 0..core.slots() {
             let Some(id) = core.id_at(slot).filter(|&id| core.is_open(id)) else { continue };

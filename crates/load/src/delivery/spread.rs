@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::delivery::publication::Publication;
+use crate::outcome::histograms::Histograms;
 use crate::{Latency, Recorder, Series};
 
 /// The most publications that a worker keeps until they are collected.
@@ -102,15 +103,15 @@ impl Spread {
     }
 
     /// Times the rest, which did not reach all receivers, and returns all times.
-    pub(crate) fn finish(&mut self) -> Times {
+    pub(crate) fn finish(&mut self, histograms: &mut Histograms) -> Times {
         while let Some((_, arrival)) = self.under_way.by_key.pop_first() {
             self.time(arrival);
         }
-        let of = |series| self.recorder.latency(series);
+        let mut of = |name, series| histograms.latency(name, &self.recorder, series);
         Times {
-            to_first: of(Series::First),
-            to_last: of(Series::Last),
-            first_to_last: of(Series::Spread),
+            to_first: of("broadcast.to_first", Series::First),
+            to_last: of("broadcast.to_last", Series::Last),
+            first_to_last: of("broadcast.first_to_last", Series::Spread),
             untimed: self.under_way.dropped,
         }
     }
@@ -142,7 +143,7 @@ mod tests {
         spread.gather(&mut one, 3);
         spread.gather(&mut two, 3);
         assert_eq!(spread.under_way.by_key.len(), 1, "the other has not reached everybody");
-        let times = spread.finish();
+        let times = spread.finish(&mut Histograms::default());
         let max = |latency: Option<Latency>| latency.unwrap().max_ms.round();
         let of_all = [times.to_first, times.to_last, times.first_to_last].map(max);
         assert_eq!(of_all, [2.0, 20.0, 18.0]);

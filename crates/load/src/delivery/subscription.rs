@@ -23,6 +23,9 @@ pub(crate) struct Subscription {
     track: Track,
     asked_ns: u64,
     ended_ns: u64,
+    /// A received number whose publication is not answered yet, and when that was sent; 0 for none.
+    pending_ns: u64,
+    pending: u32,
 }
 
 const _: () = assert!(size_of::<Subscription>() <= 64);
@@ -112,9 +115,28 @@ impl Subscription {
         if may { self.track.expects(number) } else { Expected::Unexpected }
     }
 
-    /// Notes a number that was received for the first time.
-    pub(crate) fn received(&mut self, number: u32) {
+    /// Notes a number that was received for the first time, of a publication that may be refused yet.
+    pub(crate) fn received(&mut self, number: u32, published_ns: u64) {
         self.first = if self.track.received == 1 { number } else { self.first.min(number) };
+        (self.pending, self.pending_ns) = (number, published_ns);
+    }
+
+    /// The publication that may be refused yet, and when it was sent. A stream has one at a time.
+    pub(crate) fn pending(&self) -> Option<(u32, u64)> {
+        (self.pending_ns > 0).then_some((self.pending, self.pending_ns))
+    }
+
+    /// Notes what was answered to the pending publication. If it was refused it was not received: its
+    /// number is used again.
+    pub(crate) fn settle(&mut self, is_refused: bool) {
+        self.pending_ns = 0;
+        if is_refused {
+            self.track.window.forget(self.pending);
+            self.track.received = self.track.received.saturating_sub(1);
+            if self.first == self.pending {
+                self.first = self.track.window.lowest().unwrap_or(0);
+            }
+        }
     }
 
     /// Expected are the numbers from `from` to `until`. A gap between two received ones is a loss too,
@@ -152,7 +174,7 @@ mod tests {
             expected.expects(publication, now_ns, GRACE)
         });
         if let Some(number) = first {
-            subscription.received(number);
+            subscription.received(number, published_ns);
         }
         match counts.counts() {
             DeliveryCounts { unexpected: 1, .. } => "unexpected",
@@ -209,6 +231,28 @@ mod tests {
         assert_eq!(receive(&mut subscription, (2, 5_000), 5_100), "received");
         assert_eq!(receive(&mut subscription, (4, 5_000), 5_100), "unexpected", "not the next");
         assert_eq!(receive(&mut subscription, (3, 5_000), 5_101), "unexpected", "long after");
+    }
+
+    #[test]
+    fn a_refused_publication_stands_for_no_other() {
+        let of = |numbers: &[(u32, bool)]| {
+            let mut subscription = Subscription::adopted(0, 0);
+            for &(number, is_refused) in numbers {
+                assert_eq!(receive(&mut subscription, (number, 5), 5), "received");
+                assert_eq!(subscription.pending(), Some((number, 5)));
+                subscription.settle(is_refused);
+                assert_eq!(subscription.pending(), None);
+            }
+            subscription.begin_ending(3);
+            subscription.verdict()
+        };
+        let lost = |lost| Verdict { expected: 3, lost };
+        assert_eq!(of(&[(0, true), (0, false), (1, false), (2, false)]), lost(0));
+        assert_eq!(of(&[(0, true), (1, false), (2, false)]), lost(1), "the first");
+        assert_eq!(of(&[(0, false), (1, true), (2, false)]), lost(1), "one between");
+        assert_eq!(of(&[(0, false), (1, false), (2, true)]), lost(1), "the last");
+        assert_eq!(of(&[(0, true), (0, true)]), lost(3));
+        assert_eq!(of(&[(0, false), (1, false), (2, false), (3, true)]), lost(0), "one behind");
     }
 
     #[test]

@@ -30,9 +30,41 @@ impl Window {
 
     const BITS: u32 = u64::BITS;
 
+    fn bits(&self) -> u64 {
+        u64::from(self.received[0]) | u64::from(self.received[1]) << 32
+    }
+
+    /// Whether a number was received; of those that are 64 or more behind it is unknown.
+    pub(crate) fn has(&self, sequence: u32) -> bool {
+        let behind = self.next.checked_sub(1).and_then(|last| last.checked_sub(sequence));
+        let bits = behind.and_then(|behind| self.bits().checked_shr(behind));
+        bits.is_some_and(|bits| bits & 1 > 0)
+    }
+
+    /// Forgets a number, as if it had not been received.
+    pub(crate) fn forget(&mut self, sequence: u32) {
+        let behind = self.next.checked_sub(1).and_then(|last| last.checked_sub(sequence));
+        let Some(bit) = behind.and_then(|behind| 1_u64.checked_shl(behind)) else { return };
+        let mut bits = self.bits() & !bit;
+        let newer = bits.trailing_zeros();
+        if newer >= Self::BITS {
+            (self.next, bits) = (0, 0);
+        } else {
+            // The highest number that was received is the newest again.
+            (self.next, bits) = (self.next - newer, bits >> newer);
+        }
+        self.received = [bits as u32, (bits >> 32) as u32];
+    }
+
+    /// The lowest number of the newest 64 that was received.
+    pub(crate) fn lowest(&self) -> Option<u32> {
+        let oldest = Self::BITS.checked_sub(self.bits().leading_zeros() + 1)?;
+        self.next.checked_sub(1 + oldest)
+    }
+
     /// Notes number `sequence`, from 0 to `u32::MAX - 1`.
     pub(crate) fn note(&mut self, sequence: u32) -> Delivery {
-        let bits = u64::from(self.received[0]) | u64::from(self.received[1]) << 32;
+        let bits = self.bits();
         let (bits, seen) = if sequence >= self.next {
             let ahead = sequence - self.next + 1;
             self.next = sequence.saturating_add(1);
@@ -101,5 +133,38 @@ mod tests {
             highest = highest.max(Some(sequence));
             assert_eq!(window.note(sequence), expected, "{sequence} at step {step}");
         }
+    }
+
+    #[test]
+    fn a_forgotten_number_was_never_received() {
+        let mut window = Window::default();
+        [4, 5, 7]
+            .into_iter()
+            .for_each(|number| assert_ne!(window.note(number), Delivery::Duplicate));
+        window.forget(7);
+        assert_eq!((window.next(), window.lowest()), (6, Some(4)));
+        assert_eq!(window.note(7), Delivery::InOrder);
+        window.forget(4);
+        assert_eq!((window.next(), window.lowest()), (8, Some(5)));
+        assert_eq!(window.note(4), Delivery::Reordered);
+        [4, 5, 7, 7].into_iter().for_each(|number| window.forget(number));
+        assert_eq!(window, Window::default());
+        assert_eq!((window.lowest(), window.note(200)), (None, Delivery::InOrder));
+        window.note(300);
+        window.forget(200);
+        assert_eq!(window.lowest(), Some(300), "it was forgotten already");
+    }
+
+    #[test]
+    fn a_window_knows_the_newest_64() {
+        let mut window = Window::default();
+        assert!(!window.has(0));
+        [3, 5, 66]
+            .into_iter()
+            .for_each(|number| assert_ne!(window.note(number), Delivery::Duplicate));
+        let known = [2, 3, 4, 5, 65, 66, 67].map(|number| window.has(number));
+        assert_eq!(known, [false, true, false, true, false, true, false]);
+        window.note(67);
+        assert!(!window.has(3) && window.has(5));
     }
 }

@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
 
+use capacity::Count;
 use serde::{Deserialize, Serialize};
 
+use crate::outcome::histograms::Histograms;
+use crate::outcome::latency_text::write_latencies;
 use crate::outcome::metrics::Metrics;
-use crate::outcome::text::write_latency;
 use crate::{Latency, Recorder, Series, Snapshot};
 
 /// Action Cable clients.
@@ -45,6 +47,7 @@ impl CableSummary {
         counts: &Snapshot,
         recorder: &Recorder,
         all_metrics: impl IntoIterator<Item = &'a Metrics>,
+        histograms: &mut Histograms,
     ) -> CableSummary {
         let mut disconnects = BTreeMap::new();
         for metrics in all_metrics {
@@ -63,9 +66,9 @@ impl CableSummary {
             stale: counts.stale,
             unexpected: counts.unexpected,
             disconnects,
-            to_welcome: recorder.latency(Series::Welcome),
-            to_confirm: recorder.latency(Series::Confirm),
-            to_subscribed: recorder.latency(Series::Subscribed),
+            to_welcome: histograms.latency("cable.to_welcome", recorder, Series::Welcome),
+            to_confirm: histograms.latency("cable.to_confirm", recorder, Series::Confirm),
+            to_subscribed: histograms.latency("cable.to_subscribed", recorder, Series::Subscribed),
         }
     }
 
@@ -80,19 +83,27 @@ impl CableSummary {
 
 impl Display for CableSummary {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let CableSummary { subscribed, rejected, waiting, subscribes, repeated, .. } = self;
+        let [subscribed, rejected, waiting] =
+            [self.subscribed, self.rejected, self.waiting].map(Count);
+        let [subscribes, repeated] = [self.subscribes, self.repeated].map(Count);
         write!(
             f,
             "cable         {subscribed} subscribed, {rejected} rejected, {waiting} waiting; "
         )?;
         writeln!(f, "{subscribes} subscribes, {repeated} repeated")?;
-        write!(f, "              {} pings, {} connections stale, ", self.pings, self.stale)?;
-        writeln!(f, "{} messages unexpected", self.unexpected)?;
+        let [pings, stale, unexpected] = [self.pings, self.stale, self.unexpected].map(Count);
+        write!(f, "              {pings} pings, {stale} connections stale, ")?;
+        writeln!(f, "{unexpected} messages unexpected")?;
         for (reason, count) in &self.disconnects {
-            writeln!(f, "  disconnected  {count}: {reason}")?;
+            writeln!(f, "  disconnected  {}: {reason}", Count(*count))?;
         }
-        write_latency(f, "  to welcome  ", self.to_welcome.as_ref())?;
-        write_latency(f, "  to confirm  ", self.to_confirm.as_ref())?;
-        write_latency(f, "  both        ", self.to_subscribed.as_ref())
+        write_latencies(
+            f,
+            &[
+                ("to welcome", self.to_welcome.as_ref()),
+                ("to confirm", self.to_confirm.as_ref()),
+                ("both", self.to_subscribed.as_ref()),
+            ],
+        )
     }
 }

@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
 
+use capacity::{Count, Decimal};
 use serde::{Deserialize, Serialize};
 
+use crate::outcome::histograms::Histograms;
+use crate::outcome::latency_text::write_latencies;
 use crate::outcome::sections::Quantiles;
-use crate::outcome::text::write_latency;
 use crate::outcome::{ANY, CountedShortfall, DUPLICATED, LATE, LOST, REORDERED};
 use crate::workload::fanout::publisher::PublishStats;
 use crate::{Latency, Recorder, Series, Snapshot};
@@ -40,6 +42,8 @@ pub struct ChurnSummary {
     /// Receipts, each counted once per subscription: expected ones, and those allowed while a
     /// subscription begins or ends.
     pub received: u64,
+    /// Received although the server had refused the publication; not in `received`.
+    pub refused: u64,
     /// Expected publications that a subscription did not receive.
     pub lost: u64,
     /// Repeated receipts.
@@ -78,7 +82,10 @@ impl ChurnSummary {
         stats: PublishStats,
         counts: &Snapshot,
         recorder: &Recorder,
+        histograms: &mut Histograms,
     ) -> ChurnSummary {
+        let latency = histograms.latency("churn.latency", recorder, Series::Broadcast);
+        let latency_of_all = histograms.of_all("churn.latency", 0, counts.churn_lost);
         ChurnSummary {
             streams,
             published,
@@ -88,7 +95,8 @@ impl ChurnSummary {
             begun: counts.churn_begun,
             judged: counts.churn_judged,
             owed: counts.churn_owed,
-            received: counts.delivery.received,
+            received: counts.delivery.expected(),
+            refused: counts.delivery.refused,
             lost: counts.churn_lost,
             duplicated: counts.delivery.duplicated,
             reordered: counts.delivery.reordered,
@@ -97,11 +105,15 @@ impl ChurnSummary {
             corrupted: counts.delivery.corrupted + counts.delivery.foreign,
             unexpected: counts.delivery.unexpected,
             unconfirmed: counts.churn_unconfirmed,
-            latency: recorder.latency(Series::Broadcast),
-            from_send: recorder.latency(Series::FromSend),
-            latency_of_all: recorder.quantiles(Series::Broadcast, 0, counts.churn_lost),
-            publish_lag: stats.recorder.latency(Series::PublishLag),
-            publish: stats.recorder.latency(Series::Publish),
+            latency,
+            from_send: histograms.latency("churn.from_send", recorder, Series::FromSend),
+            latency_of_all,
+            publish_lag: histograms.latency(
+                "churn.publish_lag",
+                &stats.recorder,
+                Series::PublishLag,
+            ),
+            publish: histograms.latency("churn.publish", &stats.recorder, Series::Publish),
             publish_failed: stats.failed,
             publish_unsent: Some(stats.unsent),
         }
@@ -111,10 +123,10 @@ impl ChurnSummary {
     #[must_use]
     pub fn reasons(&self) -> Vec<String> {
         let some = self.shortfalls().into_iter().filter(|(count, ..)| *count > 0);
-        some.map(|(count, what, _)| format!("{count} {what}")).collect()
+        some.map(|(count, what, _)| format!("{} {what}", Count(count))).collect()
     }
 
-    pub(crate) fn shortfalls(&self) -> [CountedShortfall; 10] {
+    pub(crate) fn shortfalls(&self) -> [CountedShortfall; 11] {
         [
             (self.lost, "publications were lost", LOST),
             (self.duplicated, "publications were duplicated", DUPLICATED),
@@ -123,6 +135,7 @@ impl ChurnSummary {
             (self.stale, "publications were 64 or more behind", ANY),
             (self.corrupted, "publications were corrupted", ANY),
             (self.unexpected, "messages were for subscriptions that did not exist", ANY),
+            (self.refused, "messages were delivered although refused", ANY),
             (self.unconfirmed, "subscribes were not confirmed", ANY),
             (self.publish_failed.values().sum(), "publications were rejected or not answered", ANY),
             (self.publish_unsent.unwrap_or(0), "publications were due and not sent", ANY),
@@ -132,22 +145,37 @@ impl ChurnSummary {
 
 impl Display for ChurnSummary {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let ChurnSummary { streams, published, begun, judged, owed, received, .. } = self;
+        let [begun, judged, streams] = [self.begun, self.judged, self.streams].map(Count);
         writeln!(
             f,
             "churn         {begun} subscriptions begun, {judged} judged, {streams} streams"
         )?;
-        write!(f, "  published     {published}, {:.1} per second of ", self.reached_rate)?;
-        writeln!(f, "{:.1} requested", self.rate)?;
-        write!(f, "  expected      {owed}, {received} received; {} lost, ", self.lost)?;
-        write!(f, "{} duplicated, {} reordered, ", self.duplicated, self.reordered)?;
-        writeln!(f, "{} late, {} unexpected", self.late, self.unexpected)?;
-        write_latency(f, "  from due    ", self.latency.as_ref())?;
-        write_latency(f, "  from send   ", self.from_send.as_ref())?;
-        write_latency(f, "  sent late by", self.publish_lag.as_ref())?;
-        write_latency(f, "  answered in ", self.publish.as_ref())?;
+        let [reached, rate] = [self.reached_rate, self.rate].map(|rate| Decimal(rate, 1));
+        let published = Count(self.published);
+        writeln!(f, "  published     {published}, {reached} per second of {rate} requested")?;
+        write!(f, "  expected      {}, {} received", Count(self.owed), Count(self.received))?;
+        if self.published > 0 {
+            let received = self.reached_rate * self.received as f64 / self.published as f64;
+            write!(f, ", {} per second", Decimal(received, 1))?;
+        }
+        let [lost, duplicated, reordered] = [self.lost, self.duplicated, self.reordered].map(Count);
+        writeln!(f, "; {lost} lost,")?;
+        write!(f, "                {duplicated} duplicated, {reordered} reordered, ")?;
+        writeln!(f, "{} late, {} unexpected", Count(self.late), Count(self.unexpected))?;
+        if self.refused > 0 {
+            writeln!(f, "                {} delivered although refused", Count(self.refused))?;
+        }
+        write_latencies(
+            f,
+            &[
+                ("from due", self.latency.as_ref()),
+                ("from send", self.from_send.as_ref()),
+                ("sent late by", self.publish_lag.as_ref()),
+                ("answered in", self.publish.as_ref()),
+            ],
+        )?;
         for (cause, count) in &self.publish_failed {
-            writeln!(f, "  failed        {count}: {cause}")?;
+            writeln!(f, "  failed        {}: {cause}", Count(*count))?;
         }
         Ok(())
     }

@@ -1,11 +1,12 @@
 //! Memory, CPU and descriptors of the watched target (`--watch-pid`) and of the load generator, which
 //! reports if it was the bottleneck.
 
+use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use std::fmt::{self, Display};
 use std::fs;
 
-use capacity::{Bytes, Count, ProcessMemory};
+use capacity::{Bytes, Count, Decimal, ProcessMemory};
 use serde::{Deserialize, Serialize};
 
 use crate::outcome::Outcome;
@@ -65,6 +66,24 @@ impl Watched {
         })
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// The same process as two generators saw it; [`Watched::finish`] has yet to be called.
+    pub(crate) fn merge(self, other: Watched) -> Watched {
+        Watched {
+            rss_bytes_before: self.rss_bytes_before.min(other.rss_bytes_before),
+            rss_bytes: self.rss_bytes.max(other.rss_bytes),
+            descriptors_before: self.descriptors_before.min(other.descriptors_before),
+            descriptors: self.descriptors.max(other.descriptors),
+            cpu_seconds: self.cpu_seconds.max(other.cpu_seconds),
+            // Neither knows the messages of the other in its measured time.
+            cpu_ms_per_1000_messages: None,
+            ..self
+        }
+    }
+
     /// Samples the process with a row of the run. Returns `None` once it has ended.
     pub fn sample_with(&mut self, row: &Row) -> Option<Usage> {
         let (open, phase) = (self.counted_at.0, self.counted_at.1.as_str());
@@ -103,14 +122,18 @@ impl Watched {
     pub fn figures(&self) -> [String; 3] {
         let (before, after) = (Bytes(self.rss_bytes_before), Bytes(self.rss_bytes));
         let memory = self.rss_bytes_per_connection;
-        let memory = memory.map(|each| format!(", {each:.0} B per connection")).unwrap_or_default();
+        let memory = memory
+            .map(|each| format!(", {} B per connection", Decimal(each, 0)))
+            .unwrap_or_default();
         let cpu = self.cpu_ms_per_1000_messages;
-        let cpu = cpu.map(|each| format!(", {each:.2} ms per 1,000 messages")).unwrap_or_default();
+        let cpu = cpu
+            .map(|each| format!(", {} ms per 1,000 messages", Decimal(each, 2)))
+            .unwrap_or_default();
         let (first, last) = (Count(self.descriptors_before), Count(self.descriptors));
-        let seconds = self.cpu_seconds;
+        let seconds = Decimal(self.cpu_seconds, 2);
         [
             format!("{before} → {after} resident{memory}"),
-            format!("{seconds:.2} CPU seconds{cpu}"),
+            format!("{seconds} CPU seconds{cpu}"),
             format!("{first} → {last} descriptors (maximum)"),
         ]
     }
@@ -125,7 +148,8 @@ impl Watched {
 
 impl Display for Watched {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "process {}  {}", self.pid, self.figures().join("; "))
+        let name = format!("process {}", self.pid);
+        writeln!(f, "{name:<12}  {}", self.figures().join("\n              "))
     }
 }
 
@@ -187,14 +211,13 @@ pub struct Generator {
     cpu_seconds: f64,
     /// Maximum CPU of any second, in cores.
     cpu_cores_most: f64,
-    /// Messages per second while messages were sent; null without messages.
+    /// What it sent in the measured time, per second: requests, messages or publications; null without.
     messages_per_second: Option<f64>,
     /// CPU time per message or publication received, both in the measured time, in microseconds; null
     /// without.
     #[serde(default)]
     cpu_us_per_message: Option<f64>,
     /// What each worker did in the measured time; empty if unknown.
-    #[serde(default)]
     workers: Vec<WorkerLoad>,
     /// Share of the CPU time of the machine that its host took in the measured time; null if unknown.
     #[serde(default)]
@@ -202,7 +225,6 @@ pub struct Generator {
     /// Whether the figures describe the generator instead of the target.
     saturated: bool,
     /// Why; empty if they do not.
-    #[serde(default)]
     reasons: Vec<String>,
     /// Whether the rate of an open model was missed, or met far too late.
     rate_missed: bool,
@@ -251,8 +273,8 @@ impl Generator {
         let echoed =
             outcome.echo.as_ref().zip(outcome.seconds).map(|(echo, s)| echo.sent as f64 / s);
         let reached = fanout.map(|fanout| fanout.reached_rate).or(echoed);
-        self.messages_per_second = reached;
         let churn = outcome.churn.as_ref();
+        self.messages_per_second = reached.or(churn.map(|churn| churn.reached_rate));
         let lags = [
             fanout.and_then(|fanout| fanout.publish_lag.as_ref()),
             churn.and_then(|churn| churn.publish_lag.as_ref()),
@@ -278,7 +300,8 @@ impl Generator {
         self.reasons = short
             .filter(|_| has_connections)
             .map(|(requested, reached)| {
-                format!("sent {reached:.0} of {requested:.0} requested messages per second")
+                let [reached, requested] = [reached, requested].map(|rate| Decimal(rate, 0));
+                format!("sent {reached} of {requested} requested messages per second")
             })
             .into_iter()
             .collect();
@@ -291,7 +314,9 @@ impl Generator {
     /// Evaluates a run of requests. If the server is too slow, the rate is missed but the generator is not
     /// at fault; it is at fault for requests sent late although a connection was free.
     fn finish_requests(&mut self, outcome: &Outcome) {
-        self.messages_per_second = outcome.per_second;
+        let seconds = outcome.seconds.filter(|seconds| *seconds > 0.0);
+        let requests = outcome.requests.zip(seconds);
+        self.messages_per_second = requests.map(|(of, seconds)| of.sent as f64 / seconds);
         let p99 = |times: &Option<Latency>| times.as_ref().map_or(0.0, |times| times.p99_ms);
         let is_open = outcome.config.pace.is_open();
         let lag = p99(if is_open { &outcome.scheduling_error } else { &outcome.send_lag });
@@ -314,12 +339,42 @@ impl Generator {
         self.saturated = !self.reasons.is_empty();
     }
 
-    /// Returns the first line of a summary if the generator was saturated; otherwise nothing.
+    /// Two generators together. CPU time per message is unknown, as are the messages that it divides by.
+    pub(crate) fn merge(self, other: Generator) -> Generator {
+        let mut workers: Vec<WorkerLoad> = self.workers.into_iter().chain(other.workers).collect();
+        workers.sort_by(|one, other| {
+            let parts = |of: &WorkerLoad| [of.busy, of.waited, of.wait_ms];
+            let order = parts(one).into_iter().zip(parts(other)).map(|(a, b)| a.total_cmp(&b));
+            order.fold(Ordering::Equal, Ordering::then)
+        });
+        let reasons: BTreeSet<String> = self.reasons.into_iter().chain(other.reasons).collect();
+        let stolen = self.stolen.into_iter().chain(other.stolen).reduce(f64::max);
+        let rates = self.messages_per_second.zip(other.messages_per_second);
+        Generator {
+            cores: self.cores.saturating_add(other.cores),
+            cpu_seconds: self.cpu_seconds + other.cpu_seconds,
+            cpu_cores_most: self.cpu_cores_most + other.cpu_cores_most,
+            messages_per_second: rates.map(|(one, other)| one + other),
+            cpu_us_per_message: None,
+            workers,
+            stolen,
+            saturated: self.saturated || other.saturated,
+            reasons: reasons.into_iter().collect(),
+            rate_missed: self.rate_missed || other.rate_missed,
+            last: None,
+            window: Window::default(),
+            scheduling: Scheduling::default(),
+        }
+    }
+
+    /// Returns the first lines of a summary if the generator was saturated; otherwise nothing.
     pub fn headline(&self) -> String {
-        let line = |why| {
-            format!("SATURATED     the generator was the bottleneck, not the target: {why}\n")
-        };
-        self.saturated().map(line).unwrap_or_default()
+        if !self.saturated {
+            return String::new();
+        }
+        let reasons = self.reasons.iter().map(|why| format!("              {why}\n"));
+        let first = "SATURATED     the generator was the bottleneck, not the target:\n".to_owned();
+        std::iter::once(first).chain(reasons).collect()
     }
 
     /// See the field.
@@ -337,10 +392,11 @@ impl Generator {
     /// Returns the CPU usage as one line.
     pub fn figures(&self) -> String {
         let Generator { cpu_seconds, cpu_cores_most, cores, .. } = self;
+        let seconds = Decimal(*cpu_seconds, 1);
         let mut text =
-            format!("{cpu_seconds:.1} CPU seconds, at most {cpu_cores_most:.1} of {cores} cores");
+            format!("{seconds} CPU seconds, at most {cpu_cores_most:.1} of {cores} cores");
         if let Some(each) = self.cpu_us_per_message {
-            text += &format!(", {each:.2} µs per message");
+            text += &format!(", {} µs per message", Decimal(each, 2));
         }
         let most = |share: fn(&WorkerLoad) -> f64| {
             100.0 * self.workers.iter().map(share).fold(0.0, f64::max)
@@ -365,6 +421,33 @@ impl Generator {
 
 impl Display for Generator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "generator     {}", self.figures())
+        writeln!(f, "generator     {}", self.figures().replace("; ", "\n              "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ChurnSummary, EchoSummary, RequestCounts};
+
+    #[test]
+    fn messages_per_second_are_those_that_were_sent() {
+        let seconds = Some(2.0);
+        let requests = RequestCounts { sent: 30, answered: 10, ..RequestCounts::default() };
+        let echo = EchoSummary { sent: 30, received: 10, ..EchoSummary::default() };
+        let churn = ChurnSummary { reached_rate: 15.0, ..ChurnSummary::default() };
+        let none = Outcome::default;
+        for outcome in [
+            Outcome { requests: Some(requests), seconds, per_second: Some(5.0), ..none() },
+            Outcome { echo: Some(echo), seconds, per_second: Some(5.0), ..none() },
+            Outcome { churn: Some(churn), ..none() },
+        ] {
+            let mut generator = Generator::new(2);
+            generator.finish(&outcome);
+            assert_eq!(generator.messages_per_second(), Some(15.0), "{outcome:?}");
+        }
+        let mut generator = Generator::new(2);
+        generator.finish(&none());
+        assert_eq!(generator.messages_per_second(), None);
     }
 }

@@ -2,11 +2,13 @@
 
 use std::fmt::{self, Display, Formatter};
 
+use capacity::{Count, Decimal};
 use serde::{Deserialize, Serialize};
 
 use crate::delivery::group::GroupStats;
+use crate::outcome::histograms::Histograms;
+use crate::outcome::latency_text::write_latencies;
 use crate::outcome::sections::Quantiles;
-use crate::outcome::text::write_latency;
 use crate::workload::scenario::groups::GroupState;
 use crate::{Latency, Receiver, Series};
 
@@ -42,6 +44,8 @@ pub struct GroupSummary {
     pub received: u64,
     /// Rate of all receivers, from the first message sent to the last receipt.
     pub received_per_second: f64,
+    /// Received although the message was refused; not in `received`.
+    pub refused: u64,
     /// Expected and not received.
     pub lost: u64,
     /// Received again.
@@ -70,7 +74,13 @@ pub struct GroupSummary {
 }
 
 impl GroupSummary {
-    pub(crate) fn new(state: &GroupState, stats: &GroupStats) -> GroupSummary {
+    pub(crate) fn new(
+        state: &GroupState,
+        stats: &GroupStats,
+        histograms: &mut Histograms,
+    ) -> GroupSummary {
+        let latency = histograms.latency("groups.latency", &stats.recorder, Series::Broadcast);
+        let latency_of_all = histograms.of_all("groups.latency", 0, stats.lost);
         let rate = |count: u64, last_ns: u64, intervals: u64| {
             let seconds = last_ns.saturating_sub(stats.first_sent_ns) as f64 / 1e9;
             let count = count.saturating_sub(intervals);
@@ -88,11 +98,12 @@ impl GroupSummary {
             warm_up: stats.warm_up,
             // n messages take n - 1 intervals.
             sent_per_second: rate(sent, stats.last_sent_ns, 1),
-            send_lag: stats.recorder.latency(Series::PublishLag),
+            send_lag: histograms.latency("groups.send_lag", &stats.recorder, Series::PublishLag),
             receivers: stats.receivers,
             expected: stats.expected,
-            received: stats.delivery.received,
-            received_per_second: rate(stats.delivery.received, stats.last_received_ns, 0),
+            received: stats.delivery.expected(),
+            received_per_second: rate(stats.delivery.expected(), stats.last_received_ns, 0),
+            refused: stats.delivery.refused,
             lost: stats.lost,
             duplicated: stats.delivery.duplicated,
             reordered: stats.delivery.reordered,
@@ -101,8 +112,8 @@ impl GroupSummary {
             corrupted: stats.delivery.corrupted,
             foreign: stats.delivery.foreign,
             early: stats.delivery.early,
-            latency: stats.recorder.latency(Series::Broadcast),
-            latency_of_all: stats.recorder.quantiles(Series::Broadcast, 0, stats.lost),
+            latency,
+            latency_of_all,
             receivers_short: stats.short,
             worst: stats.worst.clone(),
         }
@@ -111,21 +122,24 @@ impl GroupSummary {
 
 impl Display for GroupSummary {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let GroupSummary { kind, size, groups, met, senders, sent, receivers, .. } = self;
+        let [groups, met] = [self.groups, self.met].map(Count);
+        let (size, kind) = (Count(self.size.into()), &self.kind);
         writeln!(f, "groups        {groups} of {size} users, {kind}; {met} complete")?;
-        let rate = self.sent_per_second;
-        write!(f, "  sent        {sent} by {senders} senders, {rate:.1} per second")?;
+        let (senders, rate) = (Count(self.senders), Decimal(self.sent_per_second, 1));
+        write!(f, "  sent        {} by {senders} senders, {rate} per second", Count(self.sent))?;
         match self.not_sent {
             0 => writeln!(f)?,
-            failed => writeln!(f, "; {failed} could not be sent")?,
+            failed => writeln!(f, "; {} could not be sent", Count(failed))?,
         }
-        write_latency(f, "  sent late by", self.send_lag.as_ref())?;
-        let GroupSummary { received, expected, lost, duplicated, reordered, late, .. } = self;
-        let rate = self.received_per_second;
+        let [received, expected, receivers] =
+            [self.received, self.expected, self.receivers].map(Count);
+        let rate = Decimal(self.received_per_second, 1);
         writeln!(
             f,
-            "  received    {received} of {expected} by {receivers} receivers, {rate:.1} per second"
+            "  received    {received} of {expected} by {receivers} receivers, {rate} per second"
         )?;
+        let [lost, duplicated, reordered, late] =
+            [self.lost, self.duplicated, self.reordered, self.late].map(Count);
         writeln!(
             f,
             "              {lost} lost, {duplicated} duplicated, {reordered} reordered, {late} late"
@@ -133,16 +147,21 @@ impl Display for GroupSummary {
         for (count, what) in [
             (self.warm_up, "sent in the warm-up, not counted otherwise"),
             (self.stale, "far behind the newest of their sender"),
+            (self.refused, "delivered although refused"),
             (self.corrupted, "corrupted"),
             (self.foreign, "delivered to the wrong user"),
             (self.early, "sent before their receiver arrived, not expected"),
         ] {
             if count > 0 {
-                writeln!(f, "              {count} {what}")?;
+                writeln!(f, "              {} {what}", Count(count))?;
             }
         }
-        write_latency(f, "  receipt after", self.latency.as_ref())?;
+        write_latencies(
+            f,
+            &[("sent late by", self.send_lag.as_ref()), ("receipt after", self.latency.as_ref())],
+        )?;
         for Receiver { connection, received, lost } in &self.worst {
+            let [received, lost] = [received, lost].map(|count| Count(*count));
             writeln!(f, "  short       user {connection}: {received} received, {lost} lost")?;
         }
         Ok(())

@@ -6,8 +6,6 @@
 //! counts good answers. And a shortfall has to be tolerated by a threshold on a count that covers it:
 //! a latency or a rate alone does not pass a run that fell short.
 
-use std::fmt::{self, Display};
-
 use serde::{Deserialize, Serialize};
 
 use crate::outcome::FAILED;
@@ -140,6 +138,9 @@ pub struct ThresholdResult {
     /// Why it is not met whatever its value is; null if its value decides.
     #[serde(default)]
     pub why: Option<String>,
+    /// What was judged, for its text; `None` if it was read from a file.
+    #[serde(skip)]
+    pub(crate) of: Option<Threshold>,
 }
 
 impl Threshold {
@@ -185,7 +186,7 @@ impl Threshold {
         // An infinite latency is above every bound.
         let above = figure == Figure::Infinite && self.sign == Sign::Above;
         let (met, why) = if above && is_answered { (true, None) } else { (met, why) };
-        ThresholdResult { threshold: self.text.clone(), value, met, why }
+        ThresholdResult { threshold: self.text.clone(), value, met, why, of: Some(self.clone()) }
     }
 }
 
@@ -311,31 +312,6 @@ impl Verdict {
     }
 }
 
-impl ThresholdResult {
-    /// The value and the verdict as texts.
-    #[must_use]
-    pub fn texts(&self) -> [String; 2] {
-        let value = self.value.map_or("not measured".to_owned(), |value| format!("{value:.3}"));
-        match (self.met, &self.why) {
-            (true, _) if self.value.is_none() => ["infinite".to_owned(), "met".to_owned()],
-            (true, _) => [value, "met".to_owned()],
-            (false, None) => [value, "MISSED".to_owned()],
-            (false, Some(why)) if self.value.is_none() && why.starts_with("infinite") => {
-                ["infinite".to_owned(), format!("MISSED: {}", why.trim_start_matches("infinite: "))]
-            }
-            (false, Some(why)) if why == "not measured" => [value, "MISSED".to_owned()],
-            (false, Some(why)) => [value, format!("MISSED: {why}")],
-        }
-    }
-}
-
-impl Display for ThresholdResult {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [value, verdict] = self.texts();
-        writeln!(f, "threshold     {}: {value}, {verdict}", self.threshold)
-    }
-}
-
 /// The last line of the text of a judged outcome. `well` is said of a run without thresholds.
 #[must_use]
 pub fn last_line(outcome: &Outcome, well: &str) -> String {
@@ -452,7 +428,7 @@ mod tests {
 
     #[test]
     fn a_saturated_generator_has_no_verdict_on_times_and_rates() {
-        let generator = serde_json::json!({"cores": 2, "cpu_seconds": 1.0, "cpu_cores_most": 1.0,
+        let generator = serde_json::json!({"cores": 2, "cpu_seconds": 1.0, "cpu_cores_most": 1.0, "workers": [],
             "saturated": true, "reasons": ["it had no core"], "rate_missed": false});
         let generator: Option<Generator> = serde_json::from_value(generator).unwrap();
         for (metric, sign, bound, met) in [

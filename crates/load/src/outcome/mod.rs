@@ -5,31 +5,44 @@
 //! A section that a run does not have is `None`, as are figures that were not measured. Counts within
 //! a section are required: a document without one of them is not read as zero.
 
+pub(crate) mod bins;
 pub(crate) mod cable;
 pub(crate) mod cause;
 pub(crate) mod churn;
 pub(crate) mod failure;
+#[cfg(test)]
+pub(crate) mod fixture;
 pub(crate) mod generator;
 pub(crate) mod groups;
+pub(crate) mod histograms;
 pub(crate) mod judge;
+pub(crate) mod latency_text;
+pub(crate) mod merge;
+pub(crate) mod merged_samples;
 pub(crate) mod metrics;
 pub(crate) mod read;
 pub(crate) mod recorder;
 pub(crate) mod request_metrics;
 pub(crate) mod run_config;
+pub(crate) mod runs;
 pub(crate) mod samples;
 pub(crate) mod saturation;
 pub(crate) mod sections;
 pub(crate) mod selection;
+pub(crate) mod stages;
 pub(crate) mod tally;
 pub(crate) mod text;
+pub(crate) mod threshold_text;
+pub(crate) mod timed;
 pub(crate) mod timings;
 
 use std::collections::BTreeMap;
 
+use capacity::Count;
 use serde::{Deserialize, Serialize};
 
 use self::generator::{Generator, Watched};
+use self::histograms::Histograms;
 use self::judge::{Figure, Metric, ThresholdResult};
 use self::run_config::RunConfig;
 use self::samples::SampleSeries;
@@ -38,6 +51,7 @@ use self::sections::{
     RequestCounts,
 };
 use self::selection::Selection;
+use self::stages::StageSummary;
 use crate::scenario::{FlowSummary, GroupSummary, SocketSummary};
 use crate::{CableSummary, ChurnSummary, Latency};
 
@@ -58,11 +72,17 @@ pub struct Outcome {
     /// The shortfalls; empty if there were none.
     pub reasons: Vec<String>,
     /// Every shortfall is tolerated by a threshold that was met.
-    #[serde(default)]
     pub tolerated: bool,
     /// What was run.
     #[serde(flatten)]
     pub config: RunConfig,
+    /// Unix time in microseconds when the run began, from which samples and connects count; null if
+    /// unknown.
+    #[serde(default)]
+    pub began_unix_us: Option<u64>,
+    /// The same when `seconds` began.
+    #[serde(default)]
+    pub measured_unix_us: Option<u64>,
     /// Connections.
     pub connections: Connections,
     /// Requests; null for runs of WebSockets.
@@ -94,23 +114,18 @@ pub struct Outcome {
     #[serde(default)]
     pub scheduling_error: Option<Latency>,
     /// Complete answers by status.
-    #[serde(default)]
     pub status: BTreeMap<u16, u64>,
     /// Failed requests by kind.
-    #[serde(default)]
     pub errors: BTreeMap<String, u64>,
     /// Bytes of bodies received, without framing, before decoding.
     pub body_bytes: Option<u64>,
     /// Decoded bytes of bodies with a content coding that were used.
     pub decoded_bytes: Option<u64>,
     /// Failed connects by cause.
-    #[serde(default)]
     pub connect_errors: BTreeMap<String, u64>,
     /// Retried attempts by cause.
-    #[serde(default)]
     pub retried_by: BTreeMap<String, u64>,
     /// WebSockets that ended before the run, by cause.
-    #[serde(default)]
     pub closed: BTreeMap<String, u64>,
     /// Messages and publications on WebSockets sent in the warm-up, which are in no other figure; null
     /// without one.
@@ -126,6 +141,9 @@ pub struct Outcome {
     pub cable: Option<CableSummary>,
     /// Churn of subscriptions.
     pub churn: Option<ChurnSummary>,
+    /// What was reached in each stage; empty without stages.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stages: Vec<StageSummary>,
     /// The flows of a scenario.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub flows: Vec<FlowSummary>,
@@ -144,11 +162,17 @@ pub struct Outcome {
     pub watched: Option<Watched>,
     /// The thresholds.
     pub thresholds: Vec<ThresholdResult>,
+    /// Why the target was never reached, if that is certain.
+    #[serde(skip)]
+    pub unreached: Option<String>,
     /// What the machine lacked for the run from the start, with `--force`.
     #[serde(skip)]
     pub machine_short: Vec<String>,
     /// Samples over time, at most some thousand.
     pub samples: SampleSeries,
+    /// What was timed, for merging; null if unknown.
+    #[serde(default)]
+    pub histograms: Option<Histograms>,
 }
 
 /// What fell short, and the metrics on counts that include it.
@@ -343,7 +367,7 @@ impl Outcome {
         let counted = self.counted_shortfalls().into_iter().filter(|(count, ..)| *count > 0);
         let mut shortfalls: Vec<Shortfall> = counted
             .map(|(count, what, covered_by)| Shortfall {
-                text: format!("{count} {what}"),
+                text: format!("{} {what}", Count(count)),
                 covered_by,
             })
             .collect();
@@ -358,7 +382,10 @@ impl Outcome {
         add(nothing, "no message was expected by any receiver");
         self.machine_short.iter().for_each(|text| add(true, text));
         add(self.missed_the_rate(), "the requested rate was not reached on time");
-        shortfalls
+        // First, as the rest follows from it.
+        let unreached = self.unreached.iter();
+        let unreached = unreached.map(|why| Shortfall { text: why.clone(), covered_by: &[] });
+        unreached.chain(shortfalls).collect()
     }
 
     /// Counts that should be zero, what they count, and the metrics that include them.
@@ -409,6 +436,7 @@ impl Outcome {
                 (broadcast.corrupted, "publications were corrupted", ANY),
                 (broadcast.late, "publications were late", LATE),
                 (broadcast.stale, "publications were 64 or more behind", ANY),
+                (broadcast.refused, "messages were delivered although refused", ANY),
                 (refused, "publications were rejected or not answered", ANY),
                 (unsent, "publications were due and not sent", ANY),
             ]);
@@ -425,6 +453,10 @@ impl Outcome {
                 (groups.not_sent, "messages could not be sent", ANY),
                 (groups.lost, "messages were lost", LOST),
                 (groups.duplicated, "messages were duplicated", DUPLICATED),
+                (groups.reordered, "messages were reordered", REORDERED),
+                (groups.late, "messages were late", LATE),
+                (groups.stale, "messages were 64 or more behind", ANY),
+                (groups.refused, "messages were delivered although refused", ANY),
                 (groups.corrupted, "messages were corrupted", ANY),
                 (groups.foreign, "messages were delivered to the wrong user", ANY),
             ]);

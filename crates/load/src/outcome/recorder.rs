@@ -9,6 +9,7 @@ use engine::invariant;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
+use crate::outcome::bins::{Bin, bins_of};
 use crate::outcome::sections::Quantiles;
 
 /// What is timed.
@@ -52,8 +53,8 @@ pub enum Series {
 const SERIES: usize = 16;
 const LONGEST_US: u64 = 3_600_000_000;
 /// Longer values are recorded as this one, which is in another bucket than `LONGEST_US`.
-const ABOVE_US: u64 = (1 << 32) - 1;
-const DIGITS: u8 = 3;
+pub(crate) const ABOVE_US: u64 = (1 << 32) - 1;
+pub(crate) const DIGITS: u8 = 3;
 
 /// A histogram per series, allocated with its first value.
 #[derive(Default, Clone, Debug)]
@@ -126,49 +127,12 @@ impl Recorder {
     /// The percentiles of a series; `None` if it is empty.
     #[must_use]
     pub fn latency(&self, series: Series) -> Option<Latency> {
-        let histogram = self.series.get(series as usize)?.as_ref()?;
-        if histogram.is_empty() {
-            return None;
-        }
-        let ms = |us: u64| us.min(LONGEST_US) as f64 / 1_000.0;
-        Some(Latency {
-            count: histogram.len(),
-            above_range: histogram.count_at(ABOVE_US),
-            p50_ms: ms(histogram.value_at_quantile(0.5)),
-            p90_ms: ms(histogram.value_at_quantile(0.9)),
-            p95_ms: ms(histogram.value_at_quantile(0.95)),
-            p99_ms: ms(histogram.value_at_quantile(0.99)),
-            p999_ms: ms(histogram.value_at_quantile(0.999)),
-            max_ms: ms(histogram.max()),
-        })
+        latency_of(self.of(series)?)
     }
 
-    /// The percentiles of a series whose `wrong` values count as never ended, as do `infinite` further
-    /// ones; `None` if nothing was timed. Which values are wrong is unknown, so they are taken for the
-    /// shortest: no percentile is below the true one. Those beyond an hour are not told apart, and never
-    /// ended either.
-    pub(crate) fn quantiles(&self, series: Series, wrong: u64, infinite: u64) -> Option<Quantiles> {
-        let histogram = self.series.get(series as usize)?.as_ref()?;
-        let timed = histogram.len();
-        if timed == 0 {
-            return None;
-        }
-        let count = timed.saturating_add(infinite);
-        let at = |quantile: f64| {
-            let rank = quantile * count as f64 + wrong as f64;
-            let us = || histogram.value_at_quantile(rank / timed as f64);
-            let us = (rank <= timed as f64).then(us).filter(|us| *us <= LONGEST_US)?;
-            Some(us as f64 / 1e3)
-        };
-        Some(Quantiles {
-            count,
-            p50_ms: at(0.5),
-            p90_ms: at(0.9),
-            p95_ms: at(0.95),
-            p99_ms: at(0.99),
-            p999_ms: at(0.999),
-            max_ms: at(1.0),
-        })
+    /// The histogram of a series; `None` if nothing was recorded.
+    pub(crate) fn of(&self, series: Series) -> Option<&Histogram<u64>> {
+        self.series.get(series as usize)?.as_ref()
     }
 
     /// The value in milliseconds that `nth` of the values of a series are below, exact to three digits.
@@ -212,6 +176,13 @@ impl Recorder {
         Some((buckets, sum, all))
     }
 
+    /// The bars of a histogram of a series: at most `most`, which is at least 3, and none of their own for
+    /// the share `tail` of the values at each end. None if the series is empty.
+    #[must_use]
+    pub fn bins(&self, series: Series, most: usize, tail: f64) -> Vec<Bin> {
+        self.of(series).map(|histogram| bins_of(histogram, most, tail)).unwrap_or_default()
+    }
+
     fn histogram(&mut self, series: Series) -> Option<&mut Histogram<u64>> {
         let place = self.series.get_mut(series as usize)?;
         if place.is_none() {
@@ -219,6 +190,54 @@ impl Recorder {
         }
         place.as_mut()
     }
+}
+
+/// The percentiles of a histogram; `None` if it is empty.
+pub(crate) fn latency_of(histogram: &Histogram<u64>) -> Option<Latency> {
+    if histogram.is_empty() {
+        return None;
+    }
+    let ms = |us: u64| us.min(LONGEST_US) as f64 / 1_000.0;
+    Some(Latency {
+        count: histogram.len(),
+        above_range: histogram.count_at(ABOVE_US),
+        p50_ms: ms(histogram.value_at_quantile(0.5)),
+        p90_ms: ms(histogram.value_at_quantile(0.9)),
+        p95_ms: ms(histogram.value_at_quantile(0.95)),
+        p99_ms: ms(histogram.value_at_quantile(0.99)),
+        p999_ms: ms(histogram.value_at_quantile(0.999)),
+        max_ms: ms(histogram.max()),
+    })
+}
+
+/// The percentiles of a histogram whose `wrong` values count as never ended, as do `never` further ones;
+/// `None` if nothing was timed. Which values are wrong is unknown, so they are taken for the shortest: no
+/// percentile is below the true one. Those beyond an hour are not distinguished, and never ended either.
+pub(crate) fn quantiles_of(
+    histogram: &Histogram<u64>,
+    wrong: u64,
+    never: u64,
+) -> Option<Quantiles> {
+    let timed = histogram.len();
+    if timed == 0 {
+        return None;
+    }
+    let count = timed.saturating_add(never);
+    let at = |quantile: f64| {
+        let rank = quantile * count as f64 + wrong as f64;
+        let us = || histogram.value_at_quantile(rank / timed as f64);
+        let us = (rank <= timed as f64).then(us).filter(|us| *us <= LONGEST_US)?;
+        Some(us as f64 / 1e3)
+    };
+    Some(Quantiles {
+        count,
+        p50_ms: at(0.5),
+        p90_ms: at(0.9),
+        p95_ms: at(0.95),
+        p99_ms: at(0.99),
+        p999_ms: at(0.999),
+        max_ms: at(1.0),
+    })
 }
 
 /// Cumulative counts by upper bound, the sum of all values, and their number.
@@ -230,7 +249,6 @@ pub struct Latency {
     /// The number of values.
     pub count: u64,
     /// Values above [`Latency::LONGEST_MS`], which count as that.
-    #[serde(default)]
     pub above_range: u64,
     /// The median.
     pub p50_ms: f64,
@@ -247,8 +265,8 @@ pub struct Latency {
 }
 
 impl Latency {
-    /// The longest value that is told from longer ones: one hour. A percentile of this value may be
-    /// longer.
+    /// The longest time that is recorded as it is: one hour. A percentile of this value means an hour or
+    /// more.
     pub const LONGEST_MS: f64 = LONGEST_US as f64 / 1_000.0;
 }
 
@@ -277,22 +295,25 @@ mod tests {
 
     #[test]
     fn what_never_ended_is_above_every_percentile() {
+        let quantiles = |recorder: &Recorder, wrong, never| {
+            quantiles_of(recorder.of(Series::Latency)?, wrong, never)
+        };
         let mut recorder = Recorder::default();
-        assert_eq!(recorder.quantiles(Series::Latency, 0, 9), None, "nothing was timed");
+        assert_eq!(quantiles(&recorder, 0, 9), None, "nothing was timed");
         for _ in 0..99 {
             recorder.record(Series::Latency, 1_000_000);
         }
-        let all = recorder.quantiles(Series::Latency, 0, 0).unwrap();
+        let all = quantiles(&recorder, 0, 0).unwrap();
         assert_eq!((all.count, all.p99_ms, all.max_ms), (99, Some(1.0), Some(1.0)));
-        let one = recorder.quantiles(Series::Latency, 0, 1).unwrap();
+        let one = quantiles(&recorder, 0, 1).unwrap();
         assert_eq!((one.p99_ms, one.p999_ms, one.max_ms), (Some(1.0), None, None));
         let mut hours = recorder.clone();
         hours.record(Series::Latency, 2 * 3_600_000_000_000);
-        assert_eq!(hours.quantiles(Series::Latency, 0, 0).unwrap().max_ms, None);
-        let half = recorder.quantiles(Series::Latency, 0, 101).unwrap();
+        assert_eq!(quantiles(&hours, 0, 0).unwrap().max_ms, None);
+        let half = quantiles(&recorder, 0, 101).unwrap();
         assert_eq!((half.p50_ms, half.p90_ms), (None, None));
         recorder.record(Series::Latency, 100_000_000);
-        let most = recorder.quantiles(Series::Latency, 50, 0).unwrap();
+        let most = quantiles(&recorder, 50, 0).unwrap();
         assert_eq!(most.p90_ms, None, "half of them were wrong");
         assert!(most.p50_ms > Some(90.0), "the wrong ones may have been the quick ones");
     }

@@ -101,6 +101,8 @@ counts! {
     closed_idle,
     /// Connections closed because the server sent unsolicited data.
     unasked,
+    /// Connections closed because a user had them to too many targets.
+    closed_surplus,
     /// Bytes of bodies as received.
     body_bytes,
     /// Decoded bytes of bodies with a content coding, if the body was wanted.

@@ -5,6 +5,8 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
+use crate::outcome::read;
+
 /// Maximum number of samples; beyond it every second one is dropped and the sampling interval doubles.
 const SAMPLES_MAX: usize = 1_024;
 
@@ -26,7 +28,7 @@ pub struct Sample {
     /// See `sent`.
     pub received: u64,
     /// Latency since the last sample: of answers, or of received publications.
-    #[serde(flatten)]
+    #[serde(flatten, deserialize_with = "read::sample_latency")]
     pub latency: Option<SampleLatency>,
     /// Usage of the server and the generator, if known.
     pub server: Option<Usage>,

@@ -9,7 +9,7 @@
 //! slices far below a millisecond and wait as long for each other. So waiting counts by the length of a
 //! wait and not by its share alone.
 
-use capacity::ThreadTimes;
+use capacity::{Milliseconds, ThreadTimes};
 use serde::{Deserialize, Serialize};
 
 /// Share of the measured time from which a worker that ran was busy: it had work whenever it looked, so
@@ -181,7 +181,8 @@ pub(crate) fn reasons(workers: &[WorkerLoad], stolen: Option<f64>) -> Vec<String
 /// latency.
 pub(crate) fn late(lag_ms: f64, median_ms: f64) -> Option<String> {
     let is_late = lag_ms > LAG_MS.max(LAG_SHARE * median_ms);
-    is_late.then(|| format!("1 % of the messages were sent more than {lag_ms:.1} ms late"))
+    is_late
+        .then(|| format!("1 % of the messages were sent more than {} late", Milliseconds(lag_ms)))
 }
 
 #[cfg(test)]

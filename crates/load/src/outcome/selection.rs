@@ -5,6 +5,8 @@ use std::fmt::{self, Display, Formatter};
 
 use serde::{Deserialize, Serialize};
 
+use crate::outcome::Outcome;
+use crate::outcome::histograms::Timed;
 use crate::outcome::sections::Quantiles;
 use crate::outcome::tally::{CheckSummary, FlowSummary, StepSummary};
 
@@ -119,6 +121,60 @@ impl Selector {
         }
         let any = steps().any(|(flow, step)| self.selects(&flow.name, step));
         (!any).then(|| format!("no step has all of {self}"))
+    }
+}
+
+impl Outcome {
+    /// Sets the figures of what each selector selects, without duplicates.
+    pub fn select(&mut self, selectors: &[&Selector]) {
+        let mut selections: Vec<Selection> = Vec::new();
+        for selector in selectors {
+            let name = selector.to_string();
+            if !selections.iter().any(|known| known.selector == name) {
+                selections.push(self.selection(selector, name));
+            }
+        }
+        self.selections = selections;
+    }
+
+    fn selection(&self, selector: &Selector, name: String) -> Selection {
+        // Unknown as soon as a histogram is.
+        let mut timed = Some(Timed::default());
+        let (mut requests, mut failed, mut answered) = (0, 0, 0);
+        let (mut checks_passed, mut checks_failed) = (0, 0);
+        for (at, flow) in self.flows.iter().enumerate() {
+            for (number, step) in flow.steps.iter().enumerate() {
+                if !selector.selects(&flow.name, step) {
+                    continue;
+                }
+                requests += step.requests;
+                failed += step.failed;
+                let name = format!("flows[{at}].steps[{number}].latency");
+                let of_step = self.histograms.as_ref().and_then(|all| all.get(&name));
+                let answers = |of: &Timed| step.requests.saturating_sub(of.never());
+                answered += of_step.map_or(0, answers);
+                timed = timed.zip(of_step).map(|(mut all, of_step)| {
+                    all.merge(of_step);
+                    all
+                });
+                for check in step.checks.iter().filter(|check| selector.selects_check(check)) {
+                    checks_passed += check.passed;
+                    checks_failed += check.failed;
+                }
+            }
+        }
+        let good = requests.saturating_sub(failed) as f64;
+        let seconds = self.seconds.filter(|seconds| *seconds > 0.0);
+        Selection {
+            selector: name,
+            requests,
+            failed,
+            answered,
+            good_per_second: seconds.map(|seconds| good / seconds),
+            latency_of_all: timed.and_then(|timed| timed.quantiles()),
+            checks_passed,
+            checks_failed,
+        }
     }
 }
 

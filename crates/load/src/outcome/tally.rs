@@ -8,9 +8,9 @@ use engine::invariant;
 use serde::{Deserialize, Serialize};
 
 use crate::delivery::group::GroupStats;
+use crate::outcome::Outcome;
 use crate::outcome::failure::Failure;
 use crate::outcome::groups::GroupSummary;
-use crate::outcome::selection::{Selection, Selector};
 use crate::workload::requests::answer::Times;
 use crate::workload::scenario::groups::GroupState;
 use crate::workload::scenario::{Captured, Scenario};
@@ -41,7 +41,6 @@ pub struct SocketSummary {
     /// WebSockets that the server closed, by code; 1005 for none.
     pub closed_by: BTreeMap<u16, u64>,
     /// WebSockets that were held over passes and opened again after they had ended.
-    #[serde(default)]
     pub reopened: u64,
     /// WebSockets that ended without a close frame.
     pub gone: u64,
@@ -185,6 +184,7 @@ impl Tally {
         self.passes.fill(0);
         self.completed.fill(0);
         self.sockets = SocketSummary::default();
+        self.stats = GroupStats::default();
         for step in &mut self.steps {
             (step.requests, step.redirects, step.wrong) = (0, 0, 0);
             step.errors.clear();
@@ -222,7 +222,7 @@ impl Tally {
 }
 
 impl SocketSummary {
-    fn merge(&mut self, other: &SocketSummary) {
+    pub(crate) fn merge(&mut self, other: &SocketSummary) {
         self.received += other.received;
         self.unread_dropped += other.unread_dropped;
         self.gone += other.gone;
@@ -253,12 +253,6 @@ impl Tallies {
         self.state.clone()
     }
 
-    /// Events on WebSockets.
-    #[must_use]
-    pub fn sockets(&self) -> SocketSummary {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner).sockets.clone()
-    }
-
     /// The captures of a run of [`Scenario::once_through`].
     #[must_use]
     pub fn captured(&self) -> Captured {
@@ -266,11 +260,34 @@ impl Tallies {
         tally.captured.clone().unwrap_or_default()
     }
 
-    /// The summary of groups, if there are any.
-    #[must_use]
-    pub fn groups(&self) -> Option<GroupSummary> {
+    /// Adds the results of all workers to the outcome of the run: flows, groups and, if the scenario has
+    /// them, sockets.
+    pub fn add_to(&self, scenario: &Scenario, outcome: &mut Outcome) {
+        outcome.flows = self.summary(scenario);
         let tally = self.all.lock().unwrap_or_else(PoisonError::into_inner);
-        self.state.as_ref().map(|state| GroupSummary::new(state, &tally.stats))
+        let histograms = outcome.histograms.get_or_insert_default();
+        for (flow, of) in scenario.flows.iter().enumerate() {
+            for (step, at) in of.steps.clone().enumerate() {
+                let Some(tally) = tally.steps.get(at) else { continue };
+                let name = |what| format!("flows[{flow}].steps[{step}].{what}");
+                let latency = name("latency");
+                histograms.latency(&latency, &tally.recorder, Series::Latency);
+                let failed: u64 = tally.errors.values().sum();
+                histograms.of_all(&latency, tally.wrong, failed.saturating_sub(tally.wrong));
+                histograms.latency(&name("service_time"), &tally.recorder, Series::ServiceTime);
+            }
+        }
+        outcome.sockets = scenario.has_sockets().then(|| tally.sockets.clone());
+        drop(tally);
+        self.add_groups_to(outcome);
+    }
+
+    /// Adds the results of groups, if there are any.
+    pub fn add_groups_to(&self, outcome: &mut Outcome) {
+        let Some(state) = &self.state else { return };
+        let tally = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        let histograms = outcome.histograms.get_or_insert_default();
+        outcome.groups = Some(GroupSummary::new(state, &tally.stats, histograms));
     }
 
     pub(crate) fn merge(&self, tally: &Tally) {
@@ -306,62 +323,6 @@ impl Tallies {
     }
 }
 
-impl Tallies {
-    /// The figures of what each selector selects, without duplicates. `seconds` is the measured time.
-    #[must_use]
-    pub fn selections(
-        &self,
-        scenario: &Scenario,
-        selectors: &[&Selector],
-        seconds: Option<f64>,
-    ) -> Vec<Selection> {
-        let flows = self.summary(scenario);
-        let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut selections: Vec<Selection> = Vec::new();
-        for selector in selectors {
-            let name = selector.to_string();
-            if selections.iter().any(|known| known.selector == name) {
-                continue;
-            }
-            let mut recorder = Recorder::default();
-            let (mut requests, mut failed, mut wrong) = (0, 0, 0);
-            let (mut checks_passed, mut checks_failed) = (0, 0);
-            // Steps of flows are in the order of the tallies, as flows are in that of the scenario.
-            let numbered = scenario.flows.iter().flat_map(|flow| flow.steps.clone());
-            let steps =
-                flows.iter().flat_map(|flow| flow.steps.iter().map(move |step| (flow, step)));
-            for (number, (flow, step)) in numbered.zip(steps) {
-                if !selector.selects(&flow.name, step) {
-                    continue;
-                }
-                requests += step.requests;
-                failed += step.failed;
-                if let Some(tally) = all.steps.get(number) {
-                    wrong += tally.wrong;
-                    recorder.merge(&tally.recorder);
-                }
-                for check in step.checks.iter().filter(|check| selector.selects_check(check)) {
-                    checks_passed += check.passed;
-                    checks_failed += check.failed;
-                }
-            }
-            let never = failed.saturating_sub(wrong);
-            let good = requests.saturating_sub(failed) as f64;
-            selections.push(Selection {
-                selector: name,
-                requests,
-                failed,
-                answered: requests.saturating_sub(never),
-                good_per_second: seconds.filter(|seconds| *seconds > 0.0).map(|of| good / of),
-                latency_of_all: recorder.quantiles(Series::Latency, wrong, never),
-                checks_passed,
-                checks_failed,
-            });
-        }
-        selections
-    }
-}
-
 fn summary(step: &crate::workload::scenario::Step, tally: &StepTally) -> StepSummary {
     let captures = step.captures.iter().map(|capture| format!("capture {}", capture.name));
     let names = step.checks.iter().map(|check| check.name.clone()).chain(captures);
@@ -378,5 +339,29 @@ fn summary(step: &crate::workload::scenario::Step, tally: &StepTally) -> StepSum
         checks: checks
             .map(|(name, &(passed, failed))| CheckSummary { name, passed, failed })
             .collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_merged_during_a_run_is_counted_once() {
+        let tallies = Tallies::default();
+        let step = StepTally { requests: 2, ..StepTally::default() };
+        let mut tally = Tally { steps: vec![step], passes: vec![3], ..Tally::default() };
+        tally.completed.push(1);
+        (tally.stats.sent, tally.stats.lost) = (5, 4);
+        tally.stats.recorder.record(Series::Broadcast, 1_000_000);
+        tally.sockets.received = 7;
+        (0..3).for_each(|_| tallies.try_merge(&mut tally));
+        let all = tallies.all.lock().unwrap();
+        assert_eq!(
+            (all.steps[0].requests, &all.passes[..], &all.completed[..]),
+            (2, &[3][..], &[1][..])
+        );
+        assert_eq!((all.stats.sent, all.stats.lost, all.sockets.received), (5, 4, 7));
+        assert_eq!(all.stats.recorder.latency(Series::Broadcast).unwrap().count, 1);
     }
 }

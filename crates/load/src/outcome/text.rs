@@ -3,60 +3,109 @@
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
 
+use capacity::{Count, Decimal, Milliseconds};
+
 use crate::Latency;
-use crate::outcome::Outcome;
 use crate::outcome::judge::last_line;
+use crate::outcome::latency_text::{Bars, write_latencies};
 use crate::outcome::sections::{
-    BroadcastSummary, Connections, EchoSummary, FanoutSummary, HeartbeatSummary, Receiver,
-    RequestCounts,
+    BroadcastSummary, EchoSummary, FanoutSummary, HeartbeatSummary, Receiver, RequestCounts,
 };
+use crate::outcome::{Outcome, stages};
 use crate::scenario::{FlowSummary, SocketSummary, StepSummary};
 
+/// An outcome as text.
+struct Text<'a> {
+    outcome: &'a Outcome,
+    bars: Bars,
+}
+
 impl Display for Outcome {
+    /// As [`Outcome::text`], in files and pipes.
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        if let Some(generator) = &self.generator {
-            f.write_str(&generator.headline())?;
+        self.text(Bars::Ascii).fmt(f)
+    }
+}
+
+impl Display for Text<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Text { outcome, bars } = *self;
+        outcome.write_headline(f)?;
+        match &outcome.requests {
+            Some(requests) => outcome.write_requests(f, requests, bars)?,
+            None => outcome.write_sockets(f, bars)?,
         }
-        match &self.requests {
-            Some(requests) => self.write_requests(f, requests)?,
-            None => self.write_sockets(f)?,
-        }
-        for flow in &self.flows {
+        stages::write(f, &outcome.stages, outcome.requests.is_some())?;
+        for flow in &outcome.flows {
             let FlowSummary { name, begun, completed, steps } = flow;
+            let [begun, completed] = [begun, completed].map(|count| Count(*count));
             writeln!(f, "flow          {name}: {begun} passes begun, {completed} completed")?;
             steps.iter().try_for_each(|step| write_step(f, step))?;
         }
-        self.sockets.iter().try_for_each(|sockets| write_scenario_sockets(f, sockets))?;
-        self.groups.iter().try_for_each(|groups| write!(f, "{groups}"))?;
-        f.write_str(&self.config.text())?;
-        self.generator.iter().try_for_each(|generator| write!(f, "{generator}"))?;
-        self.watched.iter().try_for_each(|watched| write!(f, "{watched}"))?;
-        self.thresholds.iter().try_for_each(|result| write!(f, "{result}"))?;
-        let well = if self.requests.is_some() { "all answered" } else { "all held" };
-        f.write_str(&last_line(self, well))
+        outcome.sockets.iter().try_for_each(|of| write_scenario_sockets(f, of, outcome.seconds))?;
+        outcome.groups.iter().try_for_each(|groups| write!(f, "{groups}"))?;
+        f.write_str(&outcome.config.text())?;
+        outcome.generator.iter().try_for_each(|generator| write!(f, "{generator}"))?;
+        outcome.watched.iter().try_for_each(|watched| write!(f, "{watched}"))?;
+        outcome.thresholds.iter().try_for_each(|result| write!(f, "{result}"))?;
+        let well = if outcome.requests.is_some() { "all answered" } else { "all held" };
+        f.write_str(&last_line(outcome, well))
     }
 }
 
 impl Outcome {
-    fn write_sockets(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let Connections { requested, failed, .. } = self.connections;
+    /// The summary for people, with bars of these characters.
+    #[must_use]
+    pub fn text(&self, bars: Bars) -> impl Display + '_ {
+        Text { outcome: self, bars }
+    }
+
+    /// Writes what makes all further figures void, the cause first: a target that was never reached, or
+    /// never answered, and then a saturated generator. One that only tried to connect is none of it.
+    fn write_headline(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        if let Some(why) = &self.unreached {
+            return writeln!(f, "NOT REACHED   {why}");
+        }
+        let causes = |causes: &BTreeMap<String, u64>| match named(causes).as_str() {
+            "" => String::new(),
+            named => format!(": {named}"),
+        };
+        match self.requests {
+            _ if self.interrupted => {}
+            Some(of) if of.answered == 0 && of.failed > 0 => {
+                writeln!(f, "NO ANSWER     no request was answered{}", causes(&self.errors))?;
+            }
+            None if self.connections.opened == Some(0) && self.connections.failed > 0 => {
+                let causes = causes(&self.connect_errors);
+                writeln!(f, "NO CONNECTION no connection opened{causes}")?;
+            }
+            _ => {}
+        }
+        self.generator.iter().try_for_each(|generator| f.write_str(&generator.headline()))
+    }
+
+    fn write_sockets(&self, f: &mut Formatter<'_>, bars: Bars) -> fmt::Result {
         let c = &self.connections;
-        let open = c.open.unwrap_or(0);
-        let (seconds, per_second) = (c.seconds.unwrap_or(0.0), c.per_second.unwrap_or(0.0));
-        write!(f, "connections   {open} open of {requested}, {failed} failed")?;
-        writeln!(f, "; {seconds:.2} s, {per_second:.0} per second")?;
-        for (count, what) in [
-            (c.retired, "retired       {} closed to reach a lower target"),
-            (c.replaced, "replaced      {} closed after their messages and replaced"),
+        let of = |count: Option<u64>| Count(count.unwrap_or(0));
+        let [requested, failed] = [c.requested, c.failed].map(Count);
+        write!(f, "connections   {} open of {requested}, {failed} failed", of(c.open))?;
+        match c.seconds {
+            Some(seconds) => {
+                let per_second = Decimal(c.per_second.unwrap_or(0.0), 0);
+                writeln!(f, "; {seconds:.2} s, {per_second} per second")?;
+            }
+            None => writeln!(f, "; rate unknown")?,
+        }
+        for (count, title, what) in [
+            (c.retired, "  retired       ", "closed to reach a lower target"),
+            (c.replaced, "  replaced      ", "closed after their messages and replaced"),
         ] {
             if let Some(count) = count.filter(|count| *count > 0) {
-                writeln!(f, "  {}", what.replace("{}", &count.to_string()))?;
+                writeln!(f, "{title}{} {what}", Count(count))?;
             }
         }
-        let of = |count: Option<u64>| count.unwrap_or(0);
-        let (retries, reconnects) = (of(c.retries), of(c.reconnects));
-        if retries + reconnects > 0 {
-            let late = of(c.opened_late);
+        let (retries, reconnects, late) = (of(c.retries), of(c.reconnects), of(c.opened_late));
+        if retries.0 + reconnects.0 > 0 {
             write!(f, "  retried       {retries} times, {late} opened on a later attempt")?;
             writeln!(f, "; {reconnects} reopened after they ended")?;
         }
@@ -64,49 +113,85 @@ impl Outcome {
         write_causes(f, "  failed by   ", &self.connect_errors)?;
         write_causes(f, "  ended by    ", &self.closed)?;
         if let Some(count) = self.warm_up_messages {
-            writeln!(f, "warm-up       {count} messages, not counted otherwise")?;
+            writeln!(f, "warm-up       {} messages, not counted otherwise", Count(count))?;
         }
-        if let Some(heartbeats) = &self.heartbeats {
-            let HeartbeatSummary { sent, received, unanswered_sockets, latency, .. } = heartbeats;
-            if *sent > 0 {
-                write!(f, "heartbeats    {sent} sent, {received} answered")?;
-                writeln!(f, "; {unanswered_sockets} sockets got no pong")?;
-                write_latency(f, "  ping to pong", latency.as_ref())?;
-            }
-        }
-        if let Some(echo) = &self.echo {
-            let EchoSummary { sent, unsent, received, lost, duplicated, .. } = echo;
-            write!(f, "echo          {sent} sent, {received} received; ")?;
-            if *unsent > 0 {
-                write!(f, "{unsent} never sent, ")?;
-            }
-            if echo.unknown > 0 {
-                write!(f, "{} in flight at the end, ", echo.unknown)?;
-            }
-            write!(f, "{lost} lost, {duplicated} duplicated, {} reordered, ", echo.reordered)?;
-            writeln!(f, "{} corrupted, {} late", echo.corrupted, echo.late)?;
-            if let Some((seconds, answered)) = self.seconds.zip(self.per_second) {
-                let sent = *sent as f64 / seconds;
-                write!(f, "messages      {sent:.1} per second sent, {answered:.1} answered")?;
-                writeln!(f, " over {seconds:.2} s")?;
-            }
-            write_latency(f, "  from due    ", self.latency.as_ref())?;
-            write_latency(f, "  from send   ", self.service_time.as_ref())?;
-            write_latency(f, "  send lag    ", self.send_lag.as_ref())?;
-        }
+        self.heartbeats.iter().try_for_each(|heartbeats| self.write_heartbeats(f, heartbeats))?;
+        self.echo.iter().try_for_each(|echo| self.write_echo(f, echo, bars))?;
         self.cable.iter().try_for_each(|cable| write!(f, "{cable}"))?;
-        self.broadcast.iter().try_for_each(|broadcast| write!(f, "{broadcast}"))?;
-        self.churn.iter().try_for_each(|churn| write!(f, "{churn}"))
+        if let Some(broadcast) = &self.broadcast {
+            write!(f, "{broadcast}")?;
+            self.write_distribution(f, "from due", bars)?;
+        }
+        if let Some(churn) = &self.churn {
+            write!(f, "{churn}")?;
+            self.write_distribution(f, "from due", bars)?;
+        }
+        Ok(())
     }
 
-    fn write_requests(&self, f: &mut Formatter<'_>, requests: &RequestCounts) -> fmt::Result {
+    fn write_heartbeats(&self, f: &mut Formatter<'_>, of: &HeartbeatSummary) -> fmt::Result {
+        let not_due = of.not_due_sockets.filter(|count| *count > 0).map(Count);
+        if of.sent == 0 {
+            // Runs that exchange messages rarely last as long as the time between two pings.
+            let is_held = self.echo.is_none() && self.broadcast.is_none() && self.churn.is_none();
+            return match not_due.filter(|_| is_held) {
+                Some(sockets) => writeln!(f, "heartbeats    not yet due on {sockets} sockets"),
+                None => Ok(()),
+            };
+        }
+        let [sent, received, silent] = [of.sent, of.received, of.unanswered_sockets].map(Count);
+        write!(f, "heartbeats    {sent} sent, {received} answered; {silent} sockets got no pong")?;
+        match not_due {
+            Some(sockets) => writeln!(f, ", not yet due on {sockets}")?,
+            None => writeln!(f)?,
+        }
+        write_latencies(f, &[("ping to pong", of.latency.as_ref())])
+    }
+
+    fn write_echo(&self, f: &mut Formatter<'_>, echo: &EchoSummary, bars: Bars) -> fmt::Result {
+        write!(f, "echo          {} sent, {} received; ", Count(echo.sent), Count(echo.received))?;
+        if echo.unsent > 0 {
+            write!(f, "{} never sent, ", Count(echo.unsent))?;
+        }
+        if echo.unknown > 0 {
+            write!(f, "{} in flight at the end, ", Count(echo.unknown))?;
+        }
+        let [lost, duplicated, reordered] = [echo.lost, echo.duplicated, echo.reordered].map(Count);
+        writeln!(f, "{lost} lost,")?;
+        write!(f, "              {duplicated} duplicated, {reordered} reordered, ")?;
+        writeln!(f, "{} corrupted, {} late", Count(echo.corrupted), Count(echo.late))?;
+        if let Some((seconds, answered)) = self.seconds.zip(self.per_second) {
+            let (sent, answered) = (Decimal(echo.sent as f64 / seconds, 1), Decimal(answered, 1));
+            write!(f, "messages      {sent} per second sent, {answered} answered")?;
+            writeln!(f, " over {seconds:.2} s")?;
+        }
+        write_latencies(
+            f,
+            &[
+                ("from due", self.latency.as_ref()),
+                ("from send", self.service_time.as_ref()),
+                ("send lag", self.send_lag.as_ref()),
+            ],
+        )?;
+        self.write_distribution(f, "distribution", bars)
+    }
+
+    fn write_requests(
+        &self,
+        f: &mut Formatter<'_>,
+        requests: &RequestCounts,
+        bars: Bars,
+    ) -> fmt::Result {
         let RequestCounts { ok, failed, sent, unsent, warm_up, redirects, .. } = *requests;
         // A request whose connect failed was begun but not sent.
         match ok + failed {
-            begun if begun > sent => write!(f, "requests      {begun}, of which {sent} were sent")?,
-            _ => write!(f, "requests      {sent} sent")?,
+            begun if begun > sent => {
+                let [begun, sent] = [begun, sent].map(Count);
+                write!(f, "requests      {begun}, of which {sent} were sent")?;
+            }
+            _ => write!(f, "requests      {} sent", Count(sent))?,
         }
-        writeln!(f, ": {ok} ok, {failed} failed")?;
+        writeln!(f, ": {} ok, {} failed", Count(ok), Count(failed))?;
         for (count, what) in [
             (requests.stragglers, "answered after the end, not counted in the rate"),
             (requests.unknown, "in flight at the end: their result is unknown"),
@@ -116,51 +201,76 @@ impl Outcome {
             (redirects, "more to follow redirects"),
         ] {
             if count > 0 {
-                writeln!(f, "              {count} {what}")?;
+                writeln!(f, "              {} {what}", Count(count))?;
             }
         }
-        let (seconds, per_second) = (self.seconds.unwrap_or(0.0), self.per_second.unwrap_or(0.0));
-        write!(f, "answers       {per_second:.1} per second over {seconds:.2} s")?;
+        match self.seconds {
+            Some(seconds) => {
+                let per_second = Decimal(self.per_second.unwrap_or(0.0), 1);
+                write!(f, "answers       {per_second} per second over {seconds:.2} s")?;
+            }
+            None => write!(f, "answers       {}, rate unknown", Count(requests.answered))?,
+        }
         match self.good_per_second.filter(|_| failed + unsent > 0) {
-            Some(good) => writeln!(f, ", {good:.1} of them good")?,
+            Some(good) => writeln!(f, ", {} of them good", Decimal(good, 1))?,
             None => writeln!(f)?,
         }
         let status = self.status.iter().map(|(status, n)| (format!("{status}:"), *n)).collect();
         write_causes(f, "  status      ", &status)?;
         write_causes(f, "  failed by   ", &self.errors)?;
-        write_latency(f, "  latency     ", self.latency.as_ref())?;
-        write_latency(f, "  service time", self.service_time.as_ref())?;
-        write_latency(f, "  first byte  ", self.time_to_first_byte.as_ref())?;
-        write_latency(f, "  send lag    ", self.send_lag.as_ref())?;
-        write_latency(f, "  sent late by", self.scheduling_error.as_ref())?;
+        write_latencies(
+            f,
+            &[
+                ("latency", self.latency.as_ref()),
+                ("service time", self.service_time.as_ref()),
+                ("first byte", self.time_to_first_byte.as_ref()),
+                ("send lag", self.send_lag.as_ref()),
+                ("sent late by", self.scheduling_error.as_ref()),
+            ],
+        )?;
+        self.write_distribution(f, "distribution", bars)?;
         let c = &self.connections;
         let of = |count: Option<u64>| count.unwrap_or(0);
-        write!(f, "connections   {} opened, {} failed", of(c.opened), c.failed)?;
-        let time_wait = of(c.time_wait_most);
-        writeln!(f, "; at most {time_wait} sockets in TIME_WAIT on this machine")?;
+        writeln!(f, "connections   {} opened, {} failed", Count(of(c.opened)), Count(c.failed))?;
         for (count, what) in [
             (of(c.closed_idle), "closed by the server while idle"),
             (of(c.unasked), "closed: the server sent unsolicited data"),
+            (of(c.closed_surplus), "closed: a user had connections to too many hosts"),
         ] {
             if count > 0 {
-                writeln!(f, "              {count} {what}")?;
+                writeln!(f, "              {} {what}", Count(count))?;
             }
         }
-        write!(f, "bodies        {} bytes", of(self.body_bytes))?;
+        if let Some(count) = c.time_wait_most {
+            let count = Count(count);
+            writeln!(f, "              at most {count} sockets in TIME_WAIT on this machine")?;
+        }
+        write!(f, "bodies        {} bytes", Count(of(self.body_bytes)))?;
         match of(self.decoded_bytes) {
             0 => writeln!(f),
-            decoded => writeln!(f, "; {decoded} bytes after decoding"),
+            decoded => writeln!(f, "; {} bytes after decoding", Count(decoded)),
         }
     }
 }
 
-fn write_scenario_sockets(f: &mut Formatter<'_>, sockets: &SocketSummary) -> fmt::Result {
-    writeln!(f, "sockets       {} messages received", sockets.received)?;
+fn write_scenario_sockets(
+    f: &mut Formatter<'_>,
+    sockets: &SocketSummary,
+    seconds: Option<f64>,
+) -> fmt::Result {
+    write!(f, "sockets       {} messages received", Count(sockets.received))?;
+    match seconds.filter(|seconds| *seconds > 0.0) {
+        Some(seconds) => {
+            let rate = Decimal(sockets.received as f64 / seconds, 1);
+            writeln!(f, ", {rate} per second over {seconds:.2} s")?;
+        }
+        None => writeln!(f)?,
+    }
     for (code, count) in &sockets.closed_by {
-        writeln!(f, "              {count} closed by the server with {code}")?;
+        writeln!(f, "              {} closed by the server with {code}", Count(*count))?;
     }
     for (kind, count) in &sockets.broken {
-        writeln!(f, "              {count} broken by the server: {kind}")?;
+        writeln!(f, "              {} broken by the server: {kind}", Count(*count))?;
     }
     for (count, what) in [
         (sockets.gone, "ended without a close frame"),
@@ -168,7 +278,7 @@ fn write_scenario_sockets(f: &mut Formatter<'_>, sockets: &SocketSummary) -> fmt
         (sockets.unread_dropped, "messages dropped because no step waited for them"),
     ] {
         if count > 0 {
-            writeln!(f, "              {count} {what}")?;
+            writeln!(f, "              {} {what}", Count(count))?;
         }
     }
     Ok(())
@@ -176,71 +286,90 @@ fn write_scenario_sockets(f: &mut Formatter<'_>, sockets: &SocketSummary) -> fmt
 
 fn write_step(f: &mut Formatter<'_>, step: &StepSummary) -> fmt::Result {
     let StepSummary { name, requests, failed, errors, redirects, latency, checks, .. } = step;
+    let [requests, failed] = [requests, failed].map(|count| Count(*count));
     write!(f, "  step        {name}: {requests} requests, {failed} failed")?;
     if !errors.is_empty() {
-        let named: Vec<String> = errors.iter().map(|(kind, n)| format!("{kind} {n}")).collect();
-        write!(f, " ({})", named.join(", "))?;
+        write!(f, " ({})", named(errors))?;
     }
     if *redirects > 0 {
-        write!(f, ", {redirects} redirects followed")?;
+        write!(f, ", {} redirects followed", Count(*redirects))?;
     }
-    if let Some(Latency { p50_ms, p99_ms, max_ms, .. }) = latency {
-        write!(f, "; p50 {p50_ms:.3}, p99 {p99_ms:.3}, max {max_ms:.3} ms")?;
+    if let Some(Latency { p50_ms, p95_ms, p99_ms, max_ms, .. }) = latency {
+        let [p50, p95, p99, max] = [p50_ms, p95_ms, p99_ms, max_ms].map(|ms| Milliseconds(*ms));
+        write!(f, "; p50 {p50}, p95 {p95}, p99 {p99}, max {max}")?;
     }
     writeln!(f)?;
     for check in checks {
-        writeln!(
-            f,
-            "    check     {}: {} passed, {} failed",
-            check.name, check.passed, check.failed
-        )?;
+        let [passed, failed] = [check.passed, check.failed].map(Count);
+        writeln!(f, "    check     {}: {passed} passed, {failed} failed", check.name)?;
     }
     Ok(())
 }
 
 impl Display for BroadcastSummary {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let BroadcastSummary { published, receivers, expected, received, lost, .. } = self;
+        let counts = [self.published, self.receivers, self.received, self.expected].map(Count);
+        let [published, receivers, received, expected] = counts;
         writeln!(
             f,
             "publications  {published} to {receivers} receivers, {received} of {expected} received"
         )?;
-        write!(f, "              {lost} lost, ")?;
+        write!(f, "              {} lost, ", Count(self.lost))?;
         if self.unknown > 0 {
-            write!(f, "{} not received yet at the end, ", self.unknown)?;
+            write!(f, "{} not received yet at the end, ", Count(self.unknown))?;
         }
-        write!(f, "{} duplicated, ", self.duplicated)?;
-        write!(f, "{} reordered, {} corrupted, ", self.reordered, self.corrupted)?;
-        writeln!(f, "{} late, {} stale, {} foreign", self.late, self.stale, self.foreign)?;
-        write_latency(f, "  from due    ", self.latency.as_ref())?;
-        write_latency(f, "  from send   ", self.from_send.as_ref())?;
-        write_latency(f, "  to the first", self.times.to_first.as_ref())?;
-        write_latency(f, "  to the last ", self.times.to_last.as_ref())?;
-        write_latency(f, "  first–last  ", self.times.first_to_last.as_ref())?;
+        let [duplicated, reordered, corrupted] =
+            [self.duplicated, self.reordered, self.corrupted].map(Count);
+        writeln!(f, "{duplicated} duplicated, {reordered} reordered, {corrupted} corrupted,")?;
+        let [late, stale, foreign] = [self.late, self.stale, self.foreign].map(Count);
+        writeln!(f, "              {late} late, {stale} stale, {foreign} foreign")?;
+        if self.refused > 0 {
+            writeln!(f, "              {} delivered although refused", Count(self.refused))?;
+        }
+        if let Some(rate) = self.received_per_second() {
+            writeln!(f, "messages      {} per second received", Decimal(rate, 1))?;
+        }
+        write_latencies(
+            f,
+            &[
+                ("from due", self.latency.as_ref()),
+                ("from send", self.from_send.as_ref()),
+                ("to the first", self.times.to_first.as_ref()),
+                ("to the last", self.times.to_last.as_ref()),
+                ("first to last", self.times.first_to_last.as_ref()),
+            ],
+        )?;
         let Some(fanout) = &self.fanout else { return Ok(()) };
-        let FanoutSummary { rate, reached_rate, receivers_short, worst, .. } = fanout;
-        write!(f, "  published     {reached_rate:.1} per second of {rate:.1} requested, by ")?;
+        let FanoutSummary { receivers_short, worst, .. } = fanout;
+        let [reached, rate] = [fanout.reached_rate, fanout.rate].map(|rate| Decimal(rate, 1));
+        write!(f, "  published     {reached} per second of {rate} requested, by ")?;
         match fanout.publishers {
             1 => writeln!(f, "1 publisher")?,
-            publishers => writeln!(f, "{publishers} publishers in turn")?,
+            publishers => writeln!(f, "{} publishers in turn", Count(publishers.into()))?,
         }
-        write_latency(f, "  sent late by", fanout.publish_lag.as_ref())?;
-        write_latency(f, "  answered in ", fanout.publish.as_ref())?;
+        write_latencies(
+            f,
+            &[
+                ("sent late by", fanout.publish_lag.as_ref()),
+                ("answered in", fanout.publish.as_ref()),
+            ],
+        )?;
         for (cause, count) in &fanout.publish_failed {
-            writeln!(f, "  failed        {count}: {cause}")?;
+            writeln!(f, "  failed        {}: {cause}", Count(*count))?;
         }
         for (count, what) in [
             (fanout.publish_unsent, "due and not sent"),
             (fanout.publish_unknown, "not answered before the interruption"),
         ] {
             if let Some(count) = count.filter(|count| *count > 0) {
-                writeln!(f, "                {count} {what}")?;
+                writeln!(f, "                {} {what}", Count(count))?;
             }
         }
         if *receivers_short > 0 {
-            writeln!(f, "  {receivers_short} receivers lost some; the worst:")?;
+            writeln!(f, "  {} receivers lost some; the worst:", Count(*receivers_short))?;
         }
         for Receiver { connection, received, lost } in worst {
+            let [lost, received] = [lost, received].map(|count| Count(*count));
             writeln!(f, "    connection {connection}: {lost} lost, {received} received")?;
         }
         Ok(())
@@ -248,23 +377,14 @@ impl Display for BroadcastSummary {
 }
 
 fn write_causes(f: &mut Formatter<'_>, title: &str, causes: &BTreeMap<String, u64>) -> fmt::Result {
-    if causes.is_empty() {
-        return Ok(());
+    match causes.is_empty() {
+        true => Ok(()),
+        false => writeln!(f, "{title}{}", named(causes)),
     }
-    let causes: Vec<String> =
-        causes.iter().map(|(name, count)| format!("{name} {count}")).collect();
-    writeln!(f, "{title}{}", causes.join(", "))
 }
 
-/// Writes a line of percentiles; none if nothing was timed.
-pub(crate) fn write_latency(
-    f: &mut Formatter<'_>,
-    title: &str,
-    latency: Option<&Latency>,
-) -> fmt::Result {
-    let Some(Latency { p50_ms, p90_ms, p99_ms, p999_ms, max_ms, .. }) = latency else {
-        return Ok(());
-    };
-    write!(f, "{title}  p50 {p50_ms:.3} ms, p90 {p90_ms:.3} ms, p99 {p99_ms:.3} ms, ")?;
-    writeln!(f, "p99.9 {p999_ms:.3} ms, max {max_ms:.3} ms")
+/// Causes with their counts: `timeout 3, reset 2`.
+fn named(causes: &BTreeMap<String, u64>) -> String {
+    let causes = causes.iter().map(|(name, count)| format!("{name} {}", Count(*count)));
+    causes.collect::<Vec<_>>().join(", ")
 }

@@ -24,6 +24,8 @@ pub struct Endpoint {
     pub route: Route,
     /// The options that resolved it. They also resolve the hosts that its answers redirect to.
     pub options: Arc<ConnectOptions>,
+    /// The schemes of its protocol.
+    pub(crate) schemes: Schemes,
 }
 
 /// The plain and the secure scheme of a protocol.
@@ -119,6 +121,7 @@ impl Endpoint {
             client: None,
             route: Route::Unresolved("not resolved".into()),
             options: Arc::clone(options),
+            schemes,
         };
         if schemes == Schemes::TCP && endpoint.explicit_port().is_none() {
             return Err(format!("invalid URL {url:?}: no port; expected tcp://HOST:PORT"));

@@ -10,6 +10,7 @@ pub(crate) mod connector;
 pub(crate) mod deflate;
 pub(crate) mod driver;
 pub(crate) mod endpoint;
+pub(crate) mod first_contact;
 pub(crate) mod http1;
 pub(crate) mod in_flight;
 pub(crate) mod retry;

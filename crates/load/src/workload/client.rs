@@ -173,6 +173,9 @@ impl Handler for Client {
     type User = Socket;
     type Post = Order;
 
+    /// An answer may be repeated, or arrive late, while its connection is closed and replaced.
+    const HEARS_AFTER_CLOSE: bool = true;
+
     /// Never called: a client does not listen.
     fn request<S: Sys>(&mut self, _: &mut Core<S, Self>, _: ConnId, _: &Incoming) -> Answer {
         Answer::Respond(Response::text(404, "This is a client.\n"))
@@ -318,7 +321,7 @@ impl Handler for Client {
         let traffic_ns = match &mut self.traffic {
             Traffic::Echo(echo) => echo.turn(core, metrics),
             Traffic::Churn(churn) => churn.turn(core, metrics),
-            Traffic::Broadcast(receivers) => receivers.turn(core.now_ns(), metrics),
+            Traffic::Broadcast(receivers) => receivers.turn(core, metrics),
             Traffic::Nothing => None,
         };
         let close_ns = self.closing.as_mut().and_then(|closing| closing.turn(core, metrics));

@@ -17,7 +17,7 @@ use engine::invariant;
 use engine::{ConnId, Core, Sys};
 use wire::websocket::OpCode;
 
-use self::publish_counters::PublishCounters;
+use self::publish_counters::{Known, PublishCounters};
 use crate::Fanout;
 use crate::delivery::checker::{Checker, Expected};
 use crate::delivery::subscription::{State, Subscription, Verdict};
@@ -273,6 +273,7 @@ impl Churn {
         let (stopping, now_ns) = (self.stopping, core.clock_ns());
         let again = core.random().is_multiple_of(AGAIN);
         let due_ns = core.now_ns().saturating_add(self.order.grace_ns);
+        let counters = Arc::clone(&self.order.counters);
         // The connection may have ended meanwhile.
         let Some(subscription) = self.subscription(slot, at) else { return };
         let channel = subscription.channel;
@@ -286,6 +287,7 @@ impl Churn {
                 }
             }
             State::Ending | State::Unsubscribed => {
+                settle(subscription, &counters, metrics);
                 judged(subscription.verdict(), metrics);
                 *subscription = Subscription::default();
             }
@@ -307,6 +309,7 @@ impl Churn {
             return metrics.counts.delivery.unexpected.add(1);
         }
         metrics.counts.churn_begun.add(1);
+        settle(subscription, &counters, metrics);
         if let Some(before) = subscription.confirm(counters.begun_now(subscription.channel)) {
             judged(before, metrics);
         }
@@ -326,17 +329,24 @@ impl Churn {
         let Some(subscription) = one.and_then(|all| all.get_mut(at)) else {
             return invariant::broken("a member of the churn has subscriptions");
         };
-        let channel = Fanout::FIRST_PUBLISHER + subscription.channel;
+        let (stream, counters) = (subscription.channel, &self.order.counters);
+        let channel = Fanout::FIRST_PUBLISHER + stream;
         let counts = &metrics.counts.delivery;
-        let expected = &mut *subscription;
-        let first = self.checker.check(counts, data, now_ns, move |publication| {
-            match publication.publisher == channel {
-                true => expected.expects(publication, now_ns, grace_ns),
-                false => Expected::Unexpected,
+        settle(subscription, counters, metrics);
+        let (expected, mut published_ns) = (&mut *subscription, 0);
+        let first = self.checker.check(counts, data, now_ns, |publication| {
+            published_ns = publication.published_ns;
+            if publication.publisher != channel {
+                return Expected::Unexpected;
             }
+            if counters.known(stream, publication.sequence, published_ns) == Known::Refused {
+                counts.refused.add(1);
+                return Expected::Ignored;
+            }
+            expected.expects(publication, now_ns, grace_ns)
         });
         if let Some(number) = first {
-            subscription.received(number);
+            subscription.received(number, published_ns);
         }
     }
 
@@ -372,6 +382,18 @@ impl Churn {
 
     fn subscription(&mut self, slot: u32, at: usize) -> Option<&mut Subscription> {
         self.subscriptions.get_mut(slot as usize)?.as_mut()?.get_mut(at)
+    }
+}
+
+/// Takes back the receipt of a publication that was refused meanwhile.
+fn settle(subscription: &mut Subscription, counters: &PublishCounters, metrics: &Metrics) {
+    let Some((number, published_ns)) = subscription.pending() else { return };
+    let known = counters.known(subscription.channel, number, published_ns);
+    if known != Known::Unanswered {
+        let is_refused = known == Known::Refused;
+        subscription.settle(is_refused);
+        metrics.counts.delivery.refused.add(u64::from(is_refused));
+        metrics.counts.delivery.taken_back.add(u64::from(is_refused));
     }
 }
 

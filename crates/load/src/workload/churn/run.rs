@@ -8,6 +8,7 @@ use std::time::Duration;
 use engine::Remote;
 
 use crate::outcome::churn::ChurnSummary;
+use crate::outcome::histograms::Histograms;
 use crate::outcome::metrics::{Metrics, Snapshot};
 use crate::workload::churn::ChurnOrder;
 use crate::workload::churn::publish_counters::PublishCounters;
@@ -85,11 +86,12 @@ impl ChurnRun {
         match self.phase {
             Phase::Begun if all(&|metrics| metrics.expects(Fanout::FIRST_PUBLISHER)) => {
                 let counters = Some(Arc::clone(&self.counters));
-                let publishers = Publishers::start(&self.fanout, &self.remote, &[], counters)?;
+                let publishers =
+                    Publishers::start(&self.fanout, &self.remote, &[], counters, None)?;
                 (self.publishers, self.phase) = (Some(publishers), Phase::Publishing);
             }
             Phase::Publishing if self.publishers.as_ref().is_none_or(Publishers::is_done) => {
-                self.stop(now_ns);
+                self.stop(now_ns, false);
             }
             Phase::Stopping { until_ns }
                 if now_ns > until_ns || all(&|metrics| metrics.judged().is_some()) =>
@@ -102,11 +104,11 @@ impl ChurnRun {
     }
 
     /// Stops publishing and tells the workers to judge.
-    pub(crate) fn stop(&mut self, now_ns: u64) {
+    pub(crate) fn stop(&mut self, now_ns: u64, is_interrupted: bool) {
         if matches!(self.phase, Phase::Stopping { .. } | Phase::Over) {
             return;
         }
-        self.publishers.iter_mut().for_each(Publishers::stop);
+        self.publishers.iter_mut().for_each(|publishers| publishers.stop(is_interrupted));
         for &worker in &self.busy {
             post_order(&self.remote, worker, Order::StopChurn);
         }
@@ -118,7 +120,11 @@ impl ChurnRun {
         self.publishers.as_ref().map(Publishers::progress).unwrap_or_default()
     }
 
-    pub(crate) fn summary(&self, counts: &Snapshot, recorder: &Recorder) -> ChurnSummary {
+    pub(crate) fn summary(
+        &self,
+        counts: &Snapshot,
+        recorder: &Recorder,
+    ) -> (ChurnSummary, Histograms) {
         let stats = self.publishers.as_ref().map(Publishers::stats).unwrap_or_default();
         let began_ns = self.publishers.as_ref().map_or(0, |publishers| publishers.began_ns);
         let took_ns = stats.last_sent_ns.saturating_sub(began_ns);
@@ -126,14 +132,17 @@ impl ChurnRun {
         let reached = reached_rate(rate, stats.sent, took_ns);
         let accepted = accepted_rate(rate, &stats, took_ns);
         let streams = self.counters.streams() as u64;
-        ChurnSummary::new(
+        let mut histograms = Histograms::default();
+        let summary = ChurnSummary::new(
             streams,
             self.counters.published(),
             (rate, reached, accepted),
             stats,
             counts,
             recorder,
-        )
+            &mut histograms,
+        );
+        (summary, histograms)
     }
 }
 

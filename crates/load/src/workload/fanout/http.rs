@@ -252,7 +252,7 @@ impl Script for PublishScript {
         let stream = counters.as_deref().zip(publisher.streams.pop_front());
         let (which, sequence, name) = match stream {
             Some((counters, stream)) => {
-                (stream as u32, counters.begin(stream), counters.name(stream))
+                (stream as u32, counters.begin(stream, now_ns), counters.name(stream))
             }
             None => {
                 publisher.next += 1;
@@ -294,10 +294,12 @@ impl Script for PublishScript {
             }
             Err(failure) => Published::Unanswered(failure.name().to_owned()),
         };
-        if outcome.is_expected()
-            && let Some((counters, stream)) = self.counters.as_deref().zip(stream)
-        {
-            counters.taken(stream);
+        if let Some((counters, stream)) = self.counters.as_deref().zip(stream) {
+            match &outcome {
+                Published::Accepted | Published::Unanswered(_) => counters.taken(stream),
+                Published::Rejected(_) => counters.refused(stream),
+                Published::Unknown => {}
+            }
         }
         let took_ns = answer.times.done_ns.saturating_sub(answer.times.begun_ns);
         self.metrics.ended(user, outcome, answer.outcome.is_ok().then_some(took_ns));

@@ -14,6 +14,8 @@ use engine::sys::process;
 use self::publisher::{PublishStats, Publishers};
 use crate::delivery::checker::keep_worst;
 use crate::delivery::spread::{Spread, Times};
+use crate::delivery::verdicts::Verdicts;
+use crate::outcome::histograms::Histograms;
 use crate::outcome::metrics::{Metrics, Snapshot};
 use crate::outcome::sections::FanoutSummary;
 use crate::workload::client::Order;
@@ -48,17 +50,18 @@ pub(crate) struct FanoutRun {
 
 impl FanoutRun {
     /// Starts publishing to all sockets, which already count; `open` is their number per worker, and
-    /// `senders` of them are no receivers.
+    /// `senders` of them are no receivers. They read the `verdicts`.
     pub(crate) fn start(
         fanout: &Fanout,
         remote: &Remote<Order>,
         open: &[u64],
         senders: u64,
-        now_ns: u64,
+        verdicts: Option<Arc<Verdicts>>,
     ) -> io::Result<FanoutRun> {
         let receivers = open.iter().sum::<u64>().saturating_sub(senders);
+        let now_ns = process::now_ns();
         Ok(FanoutRun {
-            publishers: Publishers::start(fanout, remote, open, None)?,
+            publishers: Publishers::start(fanout, remote, open, None, verdicts)?,
             spread: Spread::default(),
             fanout: fanout.clone(),
             receivers,
@@ -97,8 +100,9 @@ impl FanoutRun {
             self.gathered_ns = now_ns;
             self.gather(all_metrics);
         }
-        if counts.delivery.received != self.received {
-            (self.received, self.received_ns) = (counts.delivery.received, now_ns);
+        let received = counts.delivery.expected();
+        if received != self.received {
+            (self.received, self.received_ns) = (received, now_ns);
         }
         if self.done_ns.is_none() && self.publishers.is_done() {
             self.done_ns = Some(now_ns);
@@ -106,7 +110,7 @@ impl FanoutRun {
         let Some(done_ns) = self.done_ns else { return false };
         let quiet_ns = QUIET.max(self.fanout.late_after).as_nanos() as u64;
         let all = self.published() * self.receivers;
-        self.over = counts.delivery.received >= all
+        self.over = received >= all
             || now_ns > self.received_ns.max(done_ns) + quiet_ns
             || now_ns > done_ns + WAIT.as_nanos() as u64;
         self.over
@@ -119,10 +123,10 @@ impl FanoutRun {
         }
     }
 
-    /// Stops publishing. After an interruption, receipts of what was published are awaited for a moment;
+    /// Stops publishing, which is done, or of no use as no receiver is left. After an interruption, receipts of what was published are awaited for a moment;
     /// `received` counts them. Those that are missing are lost if none arrived meanwhile.
-    pub(crate) fn stop(&mut self, received: impl Fn() -> u64) {
-        self.publishers.stop();
+    pub(crate) fn stop(&mut self, is_interrupted: bool, received: impl Fn() -> u64) {
+        self.publishers.stop(is_interrupted);
         let (all, before) = (self.published() * self.receivers, received());
         let over_ns = process::now_ns() + INTERRUPTED_WAIT_NS;
         let mut last = before;
@@ -138,9 +142,10 @@ impl FanoutRun {
         &mut self,
         all_metrics: &[Arc<Metrics>],
         counts: &Snapshot,
-    ) -> (FanoutSummary, Times) {
+    ) -> (FanoutSummary, Times, Histograms) {
         self.gather(all_metrics);
-        let times = self.spread.finish();
+        let mut histograms = Histograms::default();
+        let times = self.spread.finish(&mut histograms);
         let stats = self.publishers.stats();
         let mut worst: Vec<_> =
             all_metrics.iter().filter_map(|metrics| metrics.judged()).flatten().collect();
@@ -158,12 +163,16 @@ impl FanoutRun {
             rate,
             reached_rate: reached_rate(rate, stats.sent, took_ns),
             accepted_rate: Some(accepted),
-            publish_lag: stats.recorder.latency(Series::PublishLag),
-            publish: stats.recorder.latency(Series::Publish),
+            publish_lag: histograms.latency(
+                "broadcast.publish_lag",
+                &stats.recorder,
+                Series::PublishLag,
+            ),
+            publish: histograms.latency("broadcast.publish", &stats.recorder, Series::Publish),
             receivers_short: counts.receivers_short,
             worst,
         };
-        (summary, times)
+        (summary, times, histograms)
     }
 }
 

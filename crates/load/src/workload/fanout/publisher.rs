@@ -13,6 +13,7 @@ use engine::sys::process::now_ns;
 
 use crate::delivery::publication;
 use crate::delivery::publication::Publication;
+use crate::delivery::verdicts::{Verdict, Verdicts};
 use crate::workload::churn::publish_counters::PublishCounters;
 use crate::workload::client::Order;
 use crate::workload::fanout::http::HttpPublishers;
@@ -33,6 +34,10 @@ pub(crate) struct Publishers {
     transport: Transport,
     /// When the first publication was due.
     pub(crate) began_ns: u64,
+    /// Publications that are due in the whole run.
+    planned: u64,
+    /// They were stopped before that, as nobody was left to receive.
+    is_cut_short: bool,
 }
 
 enum Transport {
@@ -54,7 +59,15 @@ pub(crate) enum Published {
 impl Published {
     /// Whether receivers are expected to receive it.
     pub(crate) fn is_expected(&self) -> bool {
-        matches!(self, Published::Accepted | Published::Unanswered(_))
+        self.verdict() == Verdict::Expected
+    }
+
+    fn verdict(&self) -> Verdict {
+        match self {
+            Published::Accepted | Published::Unanswered(_) => Verdict::Expected,
+            Published::Rejected(_) => Verdict::Refused,
+            Published::Unknown => Verdict::Unknown,
+        }
     }
 }
 
@@ -63,6 +76,8 @@ pub(crate) struct PublishMetrics {
     stop: AtomicBool,
     /// By publisher: publications accepted, or perhaps accepted.
     expected: Box<[AtomicU32]>,
+    /// What receivers are to get, in the order of each publisher's numbers.
+    verdicts: Option<Arc<Verdicts>>,
     stats: Mutex<PublishStats>,
 }
 
@@ -86,9 +101,9 @@ pub(crate) struct PublishStats {
 }
 
 impl PublishMetrics {
-    fn new(publishers: u32) -> PublishMetrics {
+    fn new(publishers: u32, verdicts: Option<Arc<Verdicts>>) -> PublishMetrics {
         let expected = (0..publishers).map(|_| AtomicU32::new(0)).collect();
-        PublishMetrics { stop: AtomicBool::new(false), expected, stats: Mutex::default() }
+        PublishMetrics { stop: AtomicBool::new(false), expected, verdicts, stats: Mutex::default() }
     }
 
     fn stats(&self) -> MutexGuard<'_, PublishStats> {
@@ -108,6 +123,9 @@ impl PublishMetrics {
         let mut stats = self.stats();
         if let Some(took_ns) = took_ns {
             stats.recorder.record(Series::Publish, took_ns);
+        }
+        if let Some(verdicts) = &self.verdicts {
+            verdicts.settle(publisher, outcome.verdict());
         }
         if let Some(expected) = self.expected.get(publisher as usize) {
             expected.fetch_add(u32::from(outcome.is_expected()), Ordering::Release);
@@ -131,17 +149,22 @@ impl PublishMetrics {
 
 impl Publishers {
     /// Starts them. `open` is the number of open sockets per worker of `remote`, on which they may
-    /// publish; with a churn they publish to the streams of `counters` in turn.
+    /// publish; with a churn they publish to the streams of `counters` in turn, and otherwise over HTTP
+    /// tell `verdicts` what was answered.
     pub(crate) fn start(
         fanout: &Fanout,
         remote: &Remote<Order>,
         open: &[u64],
         counters: Option<Arc<PublishCounters>>,
+        verdicts: Option<Arc<Verdicts>>,
     ) -> io::Result<Publishers> {
-        let metrics = Arc::new(PublishMetrics::new(fanout.publishers));
+        let metrics = Arc::new(PublishMetrics::new(fanout.publishers, verdicts));
+        let planned = planned(fanout);
         if let Publish::Http(http) = &fanout.publish {
             let (http, began_ns) = HttpPublishers::start(fanout, http, &metrics, counters)?;
-            return Ok(Publishers { metrics, transport: Transport::Http(http), began_ns });
+            let transport = Transport::Http(http);
+            let is_cut_short = false;
+            return Ok(Publishers { metrics, transport, began_ns, planned, is_cut_short });
         }
         let began_ns = now_ns();
         let mut threads = Vec::new();
@@ -151,7 +174,8 @@ impl Publishers {
             let run = move || socket.publish(&fanout, began_ns, &metrics);
             threads.push(std::thread::Builder::new().name("publisher".to_owned()).spawn(run)?);
         }
-        Ok(Publishers { metrics, transport: Transport::Sockets(threads), began_ns })
+        let transport = Transport::Sockets(threads);
+        Ok(Publishers { metrics, transport, began_ns, planned, is_cut_short: false })
     }
 
     /// Whether everything is published or has failed.
@@ -182,11 +206,19 @@ impl Publishers {
         if let Transport::Http(http) = &self.transport {
             stats.unsent = http.unsent();
         }
+        if self.is_cut_short {
+            stats.unsent = self.planned.saturating_sub(stats.sent);
+        }
         stats
     }
 
-    /// Stops publishing.
-    pub(crate) fn stop(&mut self) {
+    /// Stops publishing. Unless the run was interrupted, what is not published yet counts as unsent.
+    pub(crate) fn stop(&mut self, is_interrupted: bool) {
+        self.is_cut_short |= !is_interrupted && !self.is_done();
+        self.end();
+    }
+
+    fn end(&mut self) {
         self.metrics.stop.store(true, Ordering::Release);
         match &mut self.transport {
             Transport::Http(http) => http.stop(),
@@ -198,8 +230,21 @@ impl Publishers {
 
 impl Drop for Publishers {
     fn drop(&mut self) {
-        self.stop();
+        self.end();
     }
+}
+
+/// Publications that are due in a fan-out.
+fn planned(fanout: &Fanout) -> u64 {
+    let pacer = Pacer::new(0, fanout.rate, 1, 1);
+    let in_time = fanout.duration.map_or(u64::MAX, |duration| {
+        let until_ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        let about = u128::from(until_ns) * u128::from(fanout.rate) / 1_000_000_000;
+        let about = u64::try_from(about).unwrap_or(u64::MAX).saturating_sub(1);
+        // The first that is not due any more; rounding makes a difference of one.
+        (about..).find(|&number| pacer.due_ns(number) >= until_ns).unwrap_or(about)
+    });
+    in_time.min(fanout.messages.map_or(u64::MAX, u64::from))
 }
 
 /// A publisher on a socket of the run: the nth of a worker.
@@ -255,5 +300,26 @@ fn wait_until(due_ns: u64, stop: &AtomicBool) -> bool {
             return true;
         }
         std::thread::sleep(left.min(NAP));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn publications_are_planned_by_number_and_by_time() {
+        let of = |rate, messages, ms: Option<u64>| {
+            let duration = ms.map(Duration::from_millis);
+            let (publishers, size, late_after) = (1, 0, Duration::ZERO);
+            let publish = Publish::Socket;
+            planned(&Fanout { rate, publishers, messages, duration, size, late_after, publish })
+        };
+        assert_eq!([of(100, Some(75), None), of(100, Some(75), Some(500))], [75, 50]);
+        assert_eq!([of(3, None, Some(1_000)), of(3, None, Some(1_001))], [3, 4]);
+        assert_eq!(
+            [of(3, None, Some(333)), of(3, None, Some(334)), of(7, None, Some(0))],
+            [1, 2, 0]
+        );
     }
 }

@@ -12,9 +12,17 @@ use crate::workload::stages::Stage;
 pub struct Requests {
     /// Targets of requests, referred to by number. At most 256.
     pub endpoints: Vec<Endpoint>,
-    /// Users, each with at most one connection at a time.
+    /// Users. Each keeps a connection to each target that it uses, and sends one request at a time unless
+    /// its script has several to send at once.
     pub connections: u64,
-    /// WebSockets of each user beside its HTTP connection, if the driver has them.
+    /// The most connections for requests that a user needs at a time.
+    pub links: u64,
+    /// The most targets to which a user keeps connections: to connect to another one, it closes the
+    /// connections used longest ago.
+    pub hosts: usize,
+    /// The most requests to a target that a user sends at the same time; further ones wait.
+    pub connections_per_host: usize,
+    /// WebSockets of each user beside its connections for requests, if the driver has them.
     pub sockets: u8,
     /// When they send.
     pub pace: Pace,
@@ -78,9 +86,24 @@ pub enum Pace {
     Rates(Vec<Stage>),
 }
 
+impl Pace {
+    /// Its stages; none if it is the same all the time.
+    #[must_use]
+    pub fn stages(&self) -> &[Stage] {
+        match self {
+            Pace::Users(stages) | Pace::Rates(stages) => stages,
+            Pace::Closed | Pace::Rate(_) => &[],
+        }
+    }
+}
+
 impl Requests {
     /// The most requests in flight per connection.
     pub const PIPELINE_MAX: u32 = 64;
+    /// The default of [`Requests::hosts`].
+    pub const HOSTS: usize = 6;
+    /// The default of [`Requests::connections_per_host`], as in browsers.
+    pub const CONNECTIONS_PER_HOST: usize = 6;
     /// Requests in flight at the end are awaited for this plus the slowest service time so far. After
     /// that they have failed.
     pub const GRACE: Duration = Duration::from_secs(2);
@@ -93,6 +116,9 @@ impl Requests {
         Requests {
             endpoints,
             connections,
+            links: 1,
+            hosts: Self::HOSTS,
+            connections_per_host: Self::CONNECTIONS_PER_HOST,
             sockets: 1,
             pace: Pace::Closed,
             arrivals: Vec::new(),

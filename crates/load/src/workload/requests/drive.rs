@@ -10,12 +10,18 @@ use engine::invariant;
 use engine::sys::process;
 use engine::{Limits, Plan, Remote, Tables, Workers};
 
+use wire::Violation;
+
 use crate::outcome::Outcome;
+use crate::outcome::failure::Failure;
 use crate::outcome::judge::judge;
 use crate::outcome::request_metrics::{RequestMetrics, RequestSnapshot};
-use crate::outcome::sections::RequestRun;
+use crate::outcome::runs::RequestRun;
+use crate::outcome::stages::StageWatch;
+use crate::outcome::timed::unix_us;
 use crate::run::fit;
 use crate::transport::driver::Driver;
+use crate::transport::first_contact::{Contact, FirstContact};
 use crate::transport::sources::Sources;
 use crate::transport::target_table::TargetTable;
 use crate::workload::requests::config::Requests;
@@ -27,6 +33,11 @@ use crate::{Counts, Endpoint, Progress, Published, Recorder, Row, Series, StartE
 /// How often the end is polled, and how often a row is made.
 const LOOK: Duration = Duration::from_millis(20);
 const ROW_NS: u64 = 1_000_000_000;
+const WARM_UP: &str = "warm-up";
+/// How long connects in flight are awaited when the target cannot be reached.
+const LOST_GRACE_NS: u64 = 100_000_000;
+/// The status that servers of TLS answer plain requests with.
+const BAD_REQUEST: u16 = 400;
 /// Bytes of requests queued for a server that does not read.
 const SEND_QUEUE_BYTES: usize = 64 * 1024 * 1024;
 
@@ -40,7 +51,7 @@ pub fn drive_requests<D: Driver, S: Script>(
     config: &Requests,
     driver: impl Fn() -> D + Send + Sync + 'static,
     script: impl Fn(Part) -> S + Send + Sync + 'static,
-    mut row: impl FnMut(&Row),
+    row: impl FnMut(&Row),
     mut wait: impl FnMut(Duration) -> bool,
 ) -> Result<Outcome, StartError> {
     if let Some(unfit) = config.unfit() {
@@ -48,25 +59,55 @@ pub fn drive_requests<D: Driver, S: Script>(
     }
     let mut run = Run::start(config, driver, script)?;
     let (mut interrupted, mut is_marked) = (false, false);
-    while !run.is_done() {
+    let phase = |is_marked: bool| match is_marked || config.warm_up.is_zero() {
+        true => "requests",
+        false => WARM_UP,
+    };
+    let (mut stages, mut observer) = (StageWatch::new(config.pace.stages()), row);
+    stages.begin(config.warm_up);
+    let mut row = |stages: &mut StageWatch, row: &Row| {
+        stages.row(row);
+        observer(row);
+    };
+    let mut first = FirstContact::new(run.begin_ns);
+    let mut lost: Option<(String, u64)> = None;
+    let endpoints = &config.endpoints;
+    while !run.is_done() && lost.as_ref().is_none_or(|(_, end_ns)| process::now_ns() < *end_ns) {
         run.collect();
         let now_ns = process::now_ns();
         if !is_marked && now_ns >= run.measure_ns {
             is_marked = true;
-            row(&run.mark(now_ns));
+            if !config.warm_up.is_zero() {
+                // The rest of it, so that no row has answers of the warm-up and of the measured time.
+                row(&mut stages, &run.row(now_ns, WARM_UP));
+            }
+            row(&mut stages, &run.mark(now_ns));
         }
-        if now_ns >= run.row_ns + ROW_NS {
-            row(&run.row(now_ns));
+        let elapsed = Duration::from_nanos(now_ns.saturating_sub(run.begin_ns));
+        if now_ns >= run.row_ns + ROW_NS || stages.is_due(elapsed) {
+            row(&mut stages, &run.row(now_ns, phase(is_marked)));
+        }
+        if lost.is_none()
+            && !interrupted
+            && let Some(why) = first.lost(endpoints, || run.contact(), now_ns)
+        {
+            lost = Some((why, process::now_ns() + LOST_GRACE_NS));
+            run.post_order(|| Order::Stop);
         }
         if wait(LOOK) && !interrupted {
             interrupted = true;
             run.post_order(|| Order::Stop);
         }
     }
+    let contact = run.contact();
+    let explained = || first.explain_end(endpoints, contact);
+    let unreached = lost.map(|(why, _)| why).or_else(explained);
     run.collect();
     // The last partial second, so that the rows add up to the total.
-    row(&run.row(process::now_ns()));
+    row(&mut stages, &run.row(process::now_ns(), phase(is_marked)));
     let mut outcome = run.outcome(config, interrupted);
+    outcome.stages = stages.finish();
+    outcome.unreached = unreached;
     run.workers.drain(Duration::ZERO)?;
     judge(&mut outcome, &[]);
     Ok(outcome)
@@ -97,8 +138,9 @@ impl Run {
         let machine = capacity::Machine::read();
         let nofile = capacity::raise_nofile().unwrap_or_else(|_| capacity::nofile().soft);
         let Requests { connections, endpoints, sources, force, .. } = config;
-        // With pushes a user may have an HTTP connection and WebSockets.
-        let each = if D::PUSHES { 1 + u64::from(config.sockets) } else { 1 };
+        // With pushes a user may also have WebSockets.
+        let sockets = if D::PUSHES { u64::from(config.sockets) } else { 0 };
+        let each = config.links.max(1) + sockets;
         let most = connections.saturating_mul(each);
         let (plan, _) = fit(most, endpoints, sources, *force, &machine, nofile)?;
         let plan = workers(plan, *connections, most, machine.cores);
@@ -167,6 +209,25 @@ impl Run {
         RequestSnapshot::of(self.all_metrics.iter().map(|metrics| &**metrics))
     }
 
+    fn contact(&self) -> Contact {
+        let counts = self.snapshot();
+        let opened = counts.opened > 0;
+        let refused = counts.statuses().filter(|(status, _)| *status == BAD_REQUEST);
+        let refused: u64 = refused.map(|(_, count)| count).sum();
+        let of = |why: Failure| counts.failed.get(why.index()).copied().unwrap_or_default();
+        let mut unreached =
+            Failure::all().zip(counts.failed.iter().copied()).map(|(why, count)| {
+                let is_other = why == Failure::Protocol(Violation::NotHttp);
+                if why.is_of_connect() || is_other { count } else { 0 }
+            });
+        Contact {
+            opened,
+            failed: counts.connects_failed + refused > 0 || unreached.any(|count| count > 0),
+            ended: of(Failure::Closed) + of(Failure::Reset) > 0,
+            answered: counts.answered > refused || opened && counts.warm_up > 0,
+        }
+    }
+
     /// Takes the flushed histograms: often and little, as a worker may be waiting for this core.
     fn collect(&mut self) {
         self.all_metrics.iter().for_each(|metrics| metrics.timed.take(&mut self.second));
@@ -184,7 +245,7 @@ impl Run {
         }
     }
 
-    fn row(&mut self, now_ns: u64) -> Row {
+    fn row(&mut self, now_ns: u64, phase: &'static str) -> Row {
         let counts = self.snapshot();
         let seconds = (now_ns - self.row_ns).max(1) as f64 / 1e9;
         let came = |counts: &RequestSnapshot| counts.answered + counts.warm_up;
@@ -195,7 +256,7 @@ impl Run {
         let causes = counts.errors();
         let row = Row {
             elapsed: Duration::from_nanos(now_ns - self.begin_ns),
-            phase: if now_ns < self.measure_ns { "warm-up" } else { "requests" },
+            phase,
             open: counts.open,
             failed: counts.connects_failed,
             closed: counts.ended,
@@ -229,6 +290,8 @@ impl Run {
             unsent: if has_arrivals { 0 } else { untaken },
             dropped: has_arrivals.then_some(untaken),
             time_wait_most: self.time_wait_most,
+            began_unix_us: Some(unix_us(self.begin_ns)),
+            measured_unix_us: Some(unix_us(self.measure_ns)),
         };
         run.outcome()
     }

@@ -1,4 +1,5 @@
-//! The connections of a [`Requester`]: connects, requests, answers, redirects, and their failures.
+//! The connections of a [`Requester`]: connects, requests, answers and redirects. How requests fail is in
+//! `failing.rs`.
 
 use std::io::ErrorKind;
 
@@ -8,9 +9,8 @@ use engine::{Closed, ConnId, Core, Sent, Sys};
 use crate::outcome::failure::Failure;
 use crate::transport::driver::{CompleteAnswer, Driver, Received};
 use crate::workload::requests::answer::header;
-use crate::workload::requests::answer::{Answer, Awaited, Times};
-use crate::workload::requests::config::Requests;
-use crate::workload::requests::request::Kind;
+use crate::workload::requests::answer::{Answer, Times};
+use crate::workload::requests::link::StreamId;
 use crate::workload::requests::requester::Requester;
 use crate::workload::requests::script::{Script, SocketEnd};
 use crate::workload::requests::user::{Activity, Flight, Socket};
@@ -35,6 +35,9 @@ impl<D: Driver, S: Script> Requester<D, S> {
         if let Some(most) = self.config.reuse_within {
             self.close_unused(core, user, now_ns, most);
         }
+        if self.script.parallel(user) > 0 {
+            return self.begin_group(core, user, due_ns, now_ns);
+        }
         let Some(one) = self.users.get_mut(user as usize) else {
             return invariant::broken("each user number is in the table of users");
         };
@@ -45,7 +48,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
             self.metrics.counts.begun.add(1);
         }
         if let Some(failure) = one.refused.take() {
-            return self.refuse(user, failure, times);
+            return self.refuse(core, user, failure, times);
         }
         one.flights.push_back(Flight { times, ..Flight::default() });
         self.in_flight += 1;
@@ -56,10 +59,16 @@ impl<D: Driver, S: Script> Requester<D, S> {
     }
 
     /// Fails a request that cannot be sent, when it is due.
-    fn refuse(&mut self, user: u32, failure: Failure, times: Times) {
+    fn refuse<Y: Sys>(
+        &mut self,
+        core: &mut Core<Y, Self>,
+        user: u32,
+        failure: Failure,
+        times: Times,
+    ) {
         let now_ns = times.begun_ns;
         self.judge(user, Err(failure), 0, Times { done_ns: now_ns, ..times });
-        self.sleep(user, now_ns + Requests::CONNECT_REST.as_nanos() as u64);
+        self.rest(core, user, now_ns);
     }
 
     /// Sends another request on a connection with pipelining.
@@ -71,7 +80,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
             return invariant::broken("each user number is in the table of users");
         };
         let room = one.flights.len() < self.config.pipeline as usize;
-        if (one.opened || S::KEEPS) && one.activity == Activity::Busy && room {
+        if (one.link.opened || S::KEEPS) && one.activity == Activity::Busy && room {
             self.advance(core, user, now_ns);
         }
     }
@@ -82,7 +91,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
             return;
         }
         let wants = self.script.wants(user);
-        let Some(one) = self.users.get_mut(user as usize) else {
+        let Some(mut one) = self.users.get_mut(user as usize) else {
             return invariant::broken("each user number is in the table of users");
         };
         let redirect = one.redirect.take();
@@ -100,19 +109,24 @@ impl<D: Driver, S: Script> Requester<D, S> {
         if first {
             one.awaited.begin(wants, self.config.redirects > 0, is_head);
         }
-        // A user has one connection: it is closed before a request to another target.
-        if one.endpoint != endpoint && first {
-            one.opened = false;
-            one.conn.take().into_iter().for_each(|id| core.abort(id));
+        let has_others = one.link.conn.is_none() && !one.others.is_empty();
+        if first && (one.link.endpoint != endpoint || has_others) {
+            Self::lend_link(core, &mut self.users, &self.branches, user, endpoint);
+            let Some(again) = self.users.get_mut(user as usize) else { return };
+            one = again;
+            for id in one.use_link(endpoint, &self.config, now_ns) {
+                self.metrics.counts.closed_surplus.add(1);
+                core.abort(id);
+            }
         }
-        match one.conn.filter(|_| one.opened) {
+        match one.link.conn.filter(|_| one.link.opened) {
             Some(id) => {
-                let bytes = self.driver.encode(&mut one.state, request);
+                let (stream, bytes) = one.link.ask(&mut self.driver, request);
                 let sent = core.write(id, bytes);
                 one.redirect = redirect;
                 // A connection that drops a request has ended, which is reported later.
                 if sent != Sent::Dropped {
-                    self.sent(user, latest, now_ns);
+                    self.sent(user, latest, stream, now_ns);
                     if D::PUSHES {
                         self.schedule_finish(user);
                     }
@@ -121,7 +135,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
             // It is sent with those before it, once the connection is open.
             None if S::KEEPS && !first => {}
             None => {
-                one.endpoint = endpoint;
+                one.link.endpoint = endpoint;
                 one.redirect = redirect;
                 self.connect(core, user, now_ns);
             }
@@ -130,13 +144,14 @@ impl<D: Driver, S: Script> Requester<D, S> {
 
     /// Notes that the nth oldest request of a user was passed to the kernel.
     #[inline]
-    pub(crate) fn sent(&mut self, user: u32, nth: usize, now_ns: u64) {
+    pub(crate) fn sent(&mut self, user: u32, nth: usize, on: StreamId, now_ns: u64) {
         let Some(one) = self.users.get_mut(user as usize) else {
             return invariant::broken("each user number is in the table of users");
         };
-        let Some(Flight { times, .. }) = one.flights.get_mut(nth) else {
+        let Some(Flight { times, stream, .. }) = one.flights.get_mut(nth) else {
             return invariant::broken("a request that was sent is in flight");
         };
+        *stream = on;
         let counts = &self.metrics.counts;
         match one.hops {
             0 if times.due_ns >= self.schedule.measure_ns => counts.sent.add(1),
@@ -147,7 +162,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
     }
 
     pub(crate) fn connect<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32, now_ns: u64) {
-        let Some(number) = self.users.get(user as usize).map(|one| one.endpoint) else {
+        let Some(number) = self.users.get(user as usize).map(|one| one.link.endpoint) else {
             return invariant::broken("each user number is in the table of users");
         };
         let Some(route) = self.route(core, number) else { return self.wait_for_lookup(user) };
@@ -163,7 +178,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
                 let Some(one) = self.users.get_mut(user as usize) else {
                     return invariant::broken("each user number is in the table of users");
                 };
-                one.conn = Some(id);
+                one.link.conn = Some(id);
                 if let Some(socket) = core.user_mut(id) {
                     *socket = Socket { user, opened: false };
                 }
@@ -171,7 +186,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
                     Some(tunnel) => tunnel.is_requested = is_sent,
                     None if is_sent => {
                         self.opened(core, user, id);
-                        self.sent(user, 0, now_ns);
+                        self.sent(user, 0, StreamId::FIRST, now_ns);
                         self.send_queued(core, user, now_ns);
                     }
                     None => {}
@@ -192,21 +207,22 @@ impl<D: Driver, S: Script> Requester<D, S> {
         target: u8,
         instead: Option<&[u8]>,
     ) -> Result<ConnectStart, Failure> {
-        let position = self.part.number(user);
+        let of_user = self.part.number(self.branches.user(user).unwrap_or(user));
+        let position = self.branches.position(user, of_user, &self.config);
         let Some(one) = self.users.get_mut(user as usize) else {
             invariant::broken("each user number is in the table of users");
             return Err(Failure::ConnectFailed);
         };
-        let is_own = usize::from(one.endpoint) < self.config.endpoints.len();
+        let is_own = usize::from(one.link.endpoint) < self.config.endpoints.len();
         let first = match instead {
             Some(instead) => instead,
             None => {
-                one.state = D::State::default();
+                one.link.restart();
                 let request = match &one.redirect {
                     Some(redirect) => redirect,
                     None => self.script.unanswered(user, 0),
                 };
-                self.driver.encode(&mut one.state, request)
+                one.link.ask(&mut self.driver, request).1
             }
         };
         loop {
@@ -234,7 +250,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
 
     fn opened<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32, id: ConnId) {
         if let Some(one) = self.users.get_mut(user as usize) {
-            one.opened = true;
+            one.link.opened = true;
         }
         if let Some(socket) = core.user_mut(id) {
             socket.opened = true;
@@ -245,10 +261,10 @@ impl<D: Driver, S: Script> Requester<D, S> {
 
     /// The user of a connection, if it is still the one in use.
     #[inline]
-    fn user_of<Y: Sys>(&self, core: &Core<Y, Self>, id: ConnId) -> Option<u32> {
+    pub(crate) fn user_of<Y: Sys>(&self, core: &Core<Y, Self>, id: ConnId) -> Option<u32> {
         let user = core.user(id)?.user;
         let one = self.users.get(user as usize)?;
-        (one.conn == Some(id)).then_some(user)
+        (one.link.conn == Some(id)).then_some(user)
     }
 
     /// Handles a connect that did not complete at once.
@@ -265,14 +281,14 @@ impl<D: Driver, S: Script> Requester<D, S> {
         let Some(one) = self.users.get_mut(user as usize) else {
             return invariant::broken("each user number is in the table of users");
         };
-        one.state = D::State::default();
+        one.link.restart();
         let request = match &one.redirect {
             Some(redirect) => redirect,
             None => self.script.unanswered(user, 0),
         };
-        let bytes = self.driver.encode(&mut one.state, request);
+        let (stream, bytes) = one.link.ask(&mut self.driver, request);
         if core.write(id, bytes) != Sent::Dropped {
-            self.sent(user, 0, now_ns);
+            self.sent(user, 0, stream, now_ns);
             self.send_queued(core, user, now_ns);
         }
         self.fill(core, user, now_ns);
@@ -282,11 +298,11 @@ impl<D: Driver, S: Script> Requester<D, S> {
         let now_ns = core.clock_ns();
         let mut rest = data;
         while !rest.is_empty() {
-            let Some(user) = self.user_of(core, id) else { return };
+            let Some(user) = self.user_of(core, id) else { return self.on_kept_data(core, id) };
             let Some(one) = self.users.get_mut(user as usize) else {
                 return invariant::broken("each user number is in the table of users");
             };
-            if one.tunnel.is_some() && !one.opened {
+            if one.tunnel.is_some() && !one.link.opened {
                 return self.tunnel_received(core, user, id, rest);
             }
             let Some(flight) = one.flights.front_mut().filter(|flight| flight.times.sent_ns > 0)
@@ -296,7 +312,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
             if flight.times.first_ns == 0 {
                 flight.times.first_ns = now_ns;
             }
-            match self.driver.receive(&mut one.state, rest, &mut one.awaited) {
+            match self.driver.receive(&mut one.link.state, rest, &mut one.awaited) {
                 Received::More => return,
                 Received::Complete(whole) => {
                     rest = rest.get(whole.used..).unwrap_or_default();
@@ -320,6 +336,10 @@ impl<D: Driver, S: Script> Requester<D, S> {
         more: bool,
         now_ns: u64,
     ) {
+        let Some(one) = self.users.get_mut(user as usize) else {
+            return invariant::broken("each user number is in the table of users");
+        };
+        let stream = one.link.answered(now_ns);
         if self.config.redirects > 0 && self.redirect(core, user, whole, more, now_ns) {
             return;
         }
@@ -329,7 +349,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         let Some(one) = self.users.get_mut(user as usize) else {
             return invariant::broken("each user number is in the table of users");
         };
-        let Some(flight) = one.flights.pop_front() else {
+        let Some(flight) = one.take_flight(stream) else {
             return invariant::broken("an answer belongs to a request in flight");
         };
         self.in_flight -= 1;
@@ -352,7 +372,6 @@ impl<D: Driver, S: Script> Requester<D, S> {
             return invariant::broken("each user number is in the table of users");
         };
         let waits = !one.flights.is_empty();
-        one.answered_ns = now_ns;
         if waits && whole.keep {
             let is_head = one.flights.front().is_some_and(|flight| flight.is_head);
             one.awaited.begin(self.script.wants(user), false, is_head);
@@ -371,7 +390,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         match at {
             Some(Activity::Busy) => self.advance(core, user, now_ns),
             // The user is done, or parked.
-            Some(Activity::Over | Activity::Parked) => self.close_idle(core, user),
+            Some(Activity::Over | Activity::Parked) => self.close_all(core, user),
             _ => {}
         }
     }
@@ -413,8 +432,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         };
         one.hops += 1;
         if more || !whole.keep || self.config.new_connections {
-            one.opened = false;
-            one.conn.take().into_iter().for_each(|id| core.abort(id));
+            one.link.take().into_iter().for_each(|id| core.abort(id));
         }
         self.dispatch(core, user, now_ns);
     }
@@ -442,8 +460,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         };
         let next = request.redirected(whole.status, location, &self.targets);
         if more || !whole.keep || self.config.new_connections {
-            one.opened = false;
-            one.conn.take().into_iter().for_each(|id| core.abort(id));
+            one.link.take().into_iter().for_each(|id| core.abort(id));
         }
         let failure = match next {
             _ if one.hops >= self.config.redirects => Failure::TooManyRedirects,
@@ -465,145 +482,21 @@ impl<D: Driver, S: Script> Requester<D, S> {
         self.close_idle(core, user);
     }
 
-    /// Aborts the connection and fails the requests on it.
-    pub(crate) fn fail_connection<Y: Sys>(
-        &mut self,
-        core: &mut Core<Y, Self>,
-        user: u32,
-        failure: Failure,
-        now_ns: u64,
-    ) {
-        let Some(one) = self.users.get_mut(user as usize) else {
-            return invariant::broken("each user number is in the table of users");
-        };
-        one.opened = false;
-        one.conn.take().into_iter().for_each(|id| core.abort(id));
-        self.fail(core, user, failure, now_ns);
-    }
-
-    /// Handles the timeout of the oldest request of a user.
-    pub(crate) fn time_out<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32, now_ns: u64) {
-        let Some(one) = self.users.get(user as usize) else {
-            return invariant::broken("each user number is in the table of users");
-        };
-        let opened = one.opened;
-        let stays = one.flights.front().is_some_and(|flight| flight.kind.leaves_open());
-        if D::PUSHES && opened && stays {
-            return self.fail(core, user, Failure::Timeout, now_ns);
-        }
-        let failure = if opened { Failure::Timeout } else { Failure::ConnectTimeout };
-        self.metrics.counts.connects_failed.add(u64::from(!opened));
-        self.fail_connection(core, user, failure, now_ns);
-    }
-
-    /// Fails all requests in flight of a user, whose connection is closed or unusable.
-    pub(crate) fn fail<Y: Sys>(
-        &mut self,
-        core: &mut Core<Y, Self>,
-        user: u32,
-        failure: Failure,
-        now_ns: u64,
-    ) {
-        let Some(one) = self.users.get_mut(user as usize) else {
-            return invariant::broken("each user number is in the table of users");
-        };
-        one.redirect = None;
-        let flights = std::mem::take(&mut one.flights);
-        let at = one.activity;
-        self.in_flight -= flights.len();
-        for flight in &flights {
-            let times = Times { done_ns: now_ns, ..flight.times };
-            self.judge(user, Err(failure), 0, times);
-        }
-        match at {
-            Activity::Busy if failure.is_of_connect() => {
-                self.sleep(user, now_ns + Requests::CONNECT_REST.as_nanos() as u64);
-            }
-            Activity::Busy => self.advance(core, user, now_ns),
-            Activity::Over | Activity::Parked => self.close_idle(core, user),
-            _ => {}
-        }
-    }
-
-    /// Passes the result of a request to the script, and counts it.
-    #[inline]
-    fn judge(&mut self, user: u32, outcome: Result<u16, Failure>, body_bytes: u64, times: Times) {
-        let Some(one) = self.users.get_mut(user as usize) else {
-            return invariant::broken("each user number is in the table of users");
-        };
-        let is_warm_up = times.due_ns < self.schedule.measure_ns;
-        let decoded = match outcome {
-            Ok(_) => one.awaited.decode(body_bytes),
-            Err(_) => Ok(false),
-        };
-        let Awaited { head, body, decoded: plain, .. } = &one.awaited;
-        let is_cut = decoded != Ok(true) && !body.is_empty() && (body.len() as u64) < body_bytes;
-        let body = if decoded == Ok(true) { plain } else { body };
-        // An answer that cannot be decoded counts as one, but the script gets the failure.
-        let shown = outcome.and_then(|status| decoded.map(|_| status));
-        let answer = Answer { outcome: shown, head, body, is_cut, body_bytes, is_warm_up, times };
-        let judged = self.script.answered(user, &answer);
-        let counts = &self.metrics.counts;
-        if is_warm_up {
-            return counts.warm_up.add(1);
-        }
-        if decoded == Ok(true) {
-            counts.decoded_bytes.add(plain.len() as u64);
-        }
-        if let Ok(status) = outcome {
-            counts.answered.add(1);
-            counts.body_bytes.add(body_bytes);
-            counts.count_status(status);
-            self.timings.answered(&times);
-        } else if outcome != Err(Failure::Unfinished) {
-            self.timings.failed(times.done_ns);
-        }
-        let is_straggler = outcome.is_ok() && times.done_ns > self.schedule.until_ns;
-        counts.stragglers.add(u64::from(is_straggler));
-        match shown.err().or(judged) {
-            None => {
-                counts.ok.add(1);
-                counts.stragglers_ok.add(u64::from(is_straggler));
-            }
-            Some(failure) => counts.count_failed(failure),
-        }
-    }
-
-    /// Fails the requests in flight of a user at the end of the run.
-    pub(crate) fn give_up<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32, now_ns: u64) {
-        let Some(one) = self.users.get_mut(user as usize) else {
-            return invariant::broken("each user number is in the table of users");
-        };
-        let flights = std::mem::take(&mut one.flights);
-        self.in_flight -= flights.len();
-        // Waiting for a message that may never be sent is no failure.
-        for flight in flights.iter().filter(|flight| flight.kind != Kind::Await) {
-            let times = Times { done_ns: now_ns, ..flight.times };
-            self.judge(user, Err(Failure::Unfinished), 0, times);
-        }
-        self.close_idle(core, user);
-    }
-
     pub(crate) fn on_closed<Y: Sys>(&mut self, core: &mut Core<Y, Self>, id: ConnId, why: Closed) {
         let opened = core.user(id).is_some_and(|socket| socket.opened);
         if opened {
             self.metrics.counts.open.sub(1);
             self.metrics.counts.ended.add(1);
         }
-        let Some(user) = self.user_of(core, id) else {
-            if D::PUSHES {
-                self.on_inactive_closed(core, id);
-            }
-            return;
-        };
+        let Some(user) = self.user_of(core, id) else { return self.on_kept_closed(core, id) };
         let now_ns = core.clock_ns();
         let Some(one) = self.users.get_mut(user as usize) else {
             return invariant::broken("each user number is in the table of users");
         };
         if D::PUSHES && one.on_socket() && opened {
-            self.script.socket_ended(user, one.slot, SocketEnd::Lost);
+            self.script.socket_ended(user, one.link.slot, SocketEnd::Lost);
         }
-        (one.conn, one.opened) = (None, false);
+        one.link.take();
         if !opened {
             self.metrics.counts.connects_failed.add(1);
             return self.fail(core, user, Failure::of_closed(why, false), now_ns);
@@ -614,7 +507,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         if why != Closed::Gone {
             return self.fail(core, user, Failure::of_closed(why, true), now_ns);
         }
-        match self.driver.ended(&mut one.state) {
+        match self.driver.ended(&mut one.link.state) {
             Received::Complete(whole) => {
                 self.complete(core, user, CompleteAnswer { keep: false, ..whole }, false, now_ns);
             }

@@ -1,5 +1,5 @@
-//! Connections with pushed messages: a user has one HTTP connection (slot 0) and WebSockets, one of which
-//! is active at a time. Nothing of this is compiled for drivers without [`Driver::PUSHES`].
+//! Connections with pushed messages: a user has HTTP connections (slot 0) and WebSockets, one of which is
+//! active at a time. Nothing of this is compiled for drivers without [`Driver::PUSHES`].
 
 use engine::invariant;
 use engine::{Closed, ConnId, Core, Sys};
@@ -35,7 +35,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
                 self.close_active(core, user);
                 true
             }
-            _ if one.opened => true,
+            _ if one.link.opened => true,
             _ => {
                 self.fail(core, user, Failure::NotConnected, now_ns);
                 false
@@ -80,15 +80,12 @@ impl<D: Driver, S: Script> Requester<D, S> {
         }
     }
 
-    /// The user of a connection, and its slot.
-    fn owner<Y: Sys>(&self, core: &Core<Y, Self>, id: ConnId) -> Option<(u32, u8)> {
-        let user = core.user(id)?.user;
-        let one = self.users.get(user as usize)?;
-        if one.conn == Some(id) {
-            return Some((user, one.slot));
-        }
-        let inactive = one.inactive.iter().find(|inactive| inactive.conn == Some(id))?;
-        Some((user, inactive.slot))
+    /// The user of a connection, and its place in [`User::others`] unless it is the active one.
+    ///
+    /// [`User::others`]: crate::workload::requests::user::User::others
+    fn owner<Y: Sys>(&self, core: &Core<Y, Self>, id: ConnId) -> Option<(u32, Option<usize>)> {
+        let active = self.user_of(core, id).map(|user| (user, None));
+        active.or_else(|| self.kept(core, id).map(|(user, at)| (user, Some(at))))
     }
 
     pub(crate) fn on_pushing_data<Y: Sys>(
@@ -100,12 +97,13 @@ impl<D: Driver, S: Script> Requester<D, S> {
         let now_ns = core.clock_ns();
         let mut rest = data;
         while !rest.is_empty() {
-            let Some((user, slot)) = self.owner(core, id) else { return };
+            let Some((user, kept)) = self.owner(core, id) else { return };
             let Some(one) = self.users.get_mut(user as usize) else {
                 return invariant::broken("each user number is in the table of users");
             };
-            let is_inactive = one.slot != slot;
-            if one.tunnel.is_some() && !one.opened && !is_inactive {
+            let is_inactive = kept.is_some();
+            let slot = kept.and_then(|at| one.others.get(at)).unwrap_or(&one.link).slot;
+            if one.tunnel.is_some() && !one.link.opened && !is_inactive {
                 return self.tunnel_received(core, user, id, rest);
             }
             let on_socket = slot > 0;
@@ -113,7 +111,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
             let waits = !is_inactive && sent;
             if !on_socket && !waits {
                 self.metrics.counts.unasked.add(1);
-                return self.drop_connection(core, user, slot, false);
+                return self.drop_connection(core, user, kept, false);
             }
             if waits
                 && let Some(flight) = one.flights.front_mut()
@@ -122,9 +120,8 @@ impl<D: Driver, S: Script> Requester<D, S> {
             {
                 flight.times.first_ns = now_ns;
             }
-            let inactive = one.inactive.iter_mut().find(|one| is_inactive && one.slot == slot);
-            let state = inactive.map_or(&mut one.state, |inactive| &mut inactive.state);
-            let received = self.driver.receive(state, rest, &mut one.awaited);
+            let link = kept.and_then(|at| one.others.get_mut(at)).unwrap_or(&mut one.link);
+            let received = self.driver.receive(&mut link.state, rest, &mut one.awaited);
             let reply = self.driver.reply();
             if !reply.is_empty() {
                 core.write(id, reply);
@@ -141,19 +138,19 @@ impl<D: Driver, S: Script> Requester<D, S> {
                         let more = !on_socket && !rest.is_empty();
                         self.complete(core, user, whole, more, now_ns);
                     } else if !whole.keep {
-                        return self.drop_connection(core, user, slot, true);
+                        return self.drop_connection(core, user, kept, true);
                     }
                 }
                 Received::Closing(code) => {
                     self.script.socket_ended(user, slot, SocketEnd::Closed(code));
-                    self.drop_connection(core, user, slot, true);
+                    self.drop_connection(core, user, kept, true);
                     return self.fail_waiting(core, user, is_inactive, Failure::Closed, now_ns);
                 }
                 Received::Failed(failure) => {
                     if on_socket {
                         self.script.socket_ended(user, slot, SocketEnd::Failed(failure));
                     }
-                    self.drop_connection(core, user, slot, on_socket);
+                    self.drop_connection(core, user, kept, on_socket);
                     return self.fail_waiting(core, user, is_inactive, failure, now_ns);
                 }
             }
@@ -198,28 +195,27 @@ impl<D: Driver, S: Script> Requester<D, S> {
         self.complete(core, user, whole, false, now_ns);
     }
 
-    /// Closes a connection of a user; if `gracefully`, after pending data is sent.
+    /// Closes the active connection of a user or a kept one; if `gracefully`, after pending data is sent.
     fn drop_connection<Y: Sys>(
         &mut self,
         core: &mut Core<Y, Self>,
         user: u32,
-        slot: u8,
+        kept: Option<usize>,
         gracefully: bool,
     ) {
         let Some(one) = self.users.get_mut(user as usize) else {
             return invariant::broken("each user number is in the table of users");
         };
-        let (conn, opened) = if one.slot == slot {
-            (&mut one.conn, &mut one.opened)
-        } else if let Some(inactive) = one.inactive(slot) {
-            (&mut inactive.conn, &mut inactive.opened)
-        } else {
-            return;
+        let (opened, id) = match kept {
+            None => (one.link.opened, one.link.take()),
+            Some(at) if at < one.others.len() => {
+                let mut link = one.others.remove(at);
+                (link.opened, link.take())
+            }
+            Some(_) => return,
         };
-        let gracefully = gracefully && std::mem::take(opened);
-        *opened = false;
-        match conn.take() {
-            Some(id) if gracefully => core.end_after(id, Closed::ByUs),
+        match id {
+            Some(id) if gracefully && opened => core.end_after(id, Closed::ByUs),
             Some(id) => core.abort(id),
             None => {}
         }
@@ -230,46 +226,12 @@ impl<D: Driver, S: Script> Requester<D, S> {
         let Some(one) = self.users.get_mut(user as usize) else {
             return invariant::broken("each user number is in the table of users");
         };
-        if let Some(id) = one.conn.filter(|_| one.opened) {
-            let bytes = self.driver.close(&mut one.state);
+        if let Some(id) = one.link.conn.filter(|_| one.link.opened) {
+            let bytes = self.driver.close(&mut one.link.state);
             if !bytes.is_empty() {
                 core.write(id, bytes);
             }
         }
-        let slot = one.slot;
-        self.drop_connection(core, user, slot, true);
-    }
-
-    /// Closes the inactive connections.
-    pub(crate) fn close_inactive<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32) {
-        let Some(one) = self.users.get_mut(user as usize) else {
-            return invariant::broken("each user number is in the table of users");
-        };
-        for mut inactive in std::mem::take(&mut one.inactive) {
-            let Some(id) = inactive.conn else { continue };
-            if !inactive.opened {
-                core.abort(id);
-                continue;
-            }
-            let bytes = self.driver.close(&mut inactive.state);
-            if !bytes.is_empty() {
-                core.write(id, bytes);
-            }
-            core.end_after(id, Closed::ByUs);
-        }
-    }
-
-    /// Handles the end of an inactive connection.
-    pub(crate) fn on_inactive_closed<Y: Sys>(&mut self, core: &mut Core<Y, Self>, id: ConnId) {
-        let Some((user, slot)) = self.owner(core, id) else { return };
-        let Some(one) = self.users.get_mut(user as usize) else {
-            return invariant::broken("each user number is in the table of users");
-        };
-        let Some(inactive) = one.inactive(slot) else { return };
-        (inactive.conn, inactive.opened) = (None, false);
-        self.metrics.counts.closed_idle.add(1);
-        if slot > 0 {
-            self.script.socket_ended(user, slot, SocketEnd::Lost);
-        }
+        self.drop_connection(core, user, None, true);
     }
 }

@@ -21,13 +21,14 @@ impl<D: Driver, S: Script> Requester<D, S> {
             let Some(one) = self.users.get_mut(user as usize) else {
                 return invariant::broken("each user number is in the table of users");
             };
-            let Some(id) = one.conn else { return };
-            let bytes = self.driver.encode(&mut one.state, self.script.unanswered(user, nth));
+            let Some(id) = one.link.conn else { return };
+            let request = self.script.unanswered(user, nth);
+            let (stream, bytes) = one.link.ask(&mut self.driver, request);
             // A connection that drops a request has ended, which is reported later.
             if core.write(id, bytes) == Sent::Dropped {
                 return;
             }
-            self.sent(user, nth, now_ns);
+            self.sent(user, nth, stream, now_ns);
         }
     }
 
@@ -39,7 +40,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         now_ns: u64,
         most: Duration,
     ) {
-        let answered_ns = self.users.get(user as usize).map_or(0, |one| one.answered_ns);
+        let answered_ns = self.users.get(user as usize).map_or(0, |one| one.link.answered_ns);
         if now_ns > answered_ns.saturating_add(most.as_nanos() as u64) {
             self.close_idle(core, user);
         }
@@ -52,8 +53,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         let Some(one) = self.users.get_mut(user as usize) else {
             return invariant::broken("each user number is in the table of users");
         };
-        one.opened = false;
-        one.conn.take().into_iter().for_each(|id| core.abort(id));
+        one.link.take().into_iter().for_each(|id| core.abort(id));
         for flight in one.flights.iter_mut().filter(|flight| flight.times.sent_ns > 0) {
             (flight.times.sent_ns, flight.times.first_ns) = (0, 0);
             self.metrics.counts.sent.sub(1);

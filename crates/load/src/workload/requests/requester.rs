@@ -17,6 +17,7 @@ use crate::transport::sources::Sources;
 use crate::transport::target_table::TargetTable;
 use crate::workload::requests::arrivals::Lane;
 use crate::workload::requests::config::Requests;
+use crate::workload::requests::parallel::Branches;
 use crate::workload::requests::route::ConnectRoute;
 use crate::workload::requests::schedule::{NextSend, Schedule};
 use crate::workload::requests::script::{Part, Script, Step};
@@ -42,7 +43,7 @@ pub(crate) enum Order {
 
 /// Why a user is woken.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Wake {
+pub(crate) enum Wake {
     Rested,
     Timeout,
     /// It stays, and may be done now.
@@ -54,7 +55,7 @@ enum Wake {
 
 /// The stage of a run.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-enum Stage {
+pub(crate) enum Stage {
     Waiting,
     Running,
     /// Nothing more is sent; answers are awaited until then.
@@ -69,7 +70,7 @@ pub(crate) struct Requester<D: Driver, S: Script> {
     /// Routes to targets by number, made on first use.
     pub(crate) routes: Vec<Option<ConnectRoute>>,
     /// Users that wait for a name to be resolved.
-    awaiting_lookup: Vec<u32>,
+    pub(crate) awaiting_lookup: Vec<u32>,
     pub(crate) metrics: Arc<RequestMetrics>,
     pub(crate) driver: D,
     pub(crate) script: S,
@@ -77,7 +78,9 @@ pub(crate) struct Requester<D: Driver, S: Script> {
     pub(crate) sources: Sources,
     /// How many source addresses ran out of ports.
     pub(crate) changes: u32,
+    /// Users, and then branches.
     pub(crate) users: Vec<User<D::State>>,
+    pub(crate) branches: Branches,
     pub(crate) schedule: Schedule,
     /// Users whose passes begin at a rate.
     pub(crate) lanes: Vec<Lane>,
@@ -96,11 +99,11 @@ pub(crate) struct Requester<D: Driver, S: Script> {
     pub(crate) skipped: u64,
     /// Whether the sending user was idle when its request was due.
     was_free: bool,
-    parked: Vec<u32>,
+    pub(crate) parked: Vec<u32>,
     /// Wake-ups of users: ends of pauses, and timeouts.
-    wakes: BinaryHeap<Reverse<(u64, u32, Wake)>>,
+    pub(crate) wakes: BinaryHeap<Reverse<(u64, u32, Wake)>>,
     next_stage_ns: u64,
-    stage: Stage,
+    pub(crate) stage: Stage,
     /// Users whose request may end without an answer; see `pushes.rs`.
     pub(crate) soon: Vec<u32>,
 }
@@ -129,6 +132,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
             sources,
             changes: 0,
             users: Vec::new(),
+            branches: Branches::new(part.users),
             schedule,
             lanes: Vec::new(),
             timings: Timings::new(),
@@ -162,6 +166,9 @@ impl<D: Driver, S: Script> Requester<D, S> {
 
     /// Executes the next step of a user that can send another request.
     pub(crate) fn advance<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32, now_ns: u64) {
+        if let Some(owner) = self.branches.user(user) {
+            return self.end_branch(core, user, owner, now_ns);
+        }
         if self.stage != Stage::Running {
             return self.retire(core, user);
         }
@@ -233,7 +240,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         self.wakes.push(Reverse((until_ns, user, Wake::Rested)));
     }
 
-    /// Parks a surplus user: it closes its connection and waits.
+    /// Parks a surplus user: it closes its connections and waits.
     fn park<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32) {
         self.set(user, Activity::Parked);
         if let Some(one) = self.users.get_mut(user as usize) {
@@ -244,10 +251,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         if D::PUSHES {
             self.script.parked(user);
         }
-        self.close_idle(core, user);
-        if D::PUSHES {
-            self.close_inactive(core, user);
-        }
+        self.close_all(core, user);
     }
 
     /// Ends a user. Its requests in flight are still awaited.
@@ -266,10 +270,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         }
         one.activity = Activity::Over;
         self.alive -= 1;
-        self.close_idle(core, user);
-        if D::PUSHES {
-            self.close_inactive(core, user);
-        }
+        self.close_all(core, user);
     }
 
     /// Closes the connection of a user without requests in flight.
@@ -281,76 +282,13 @@ impl<D: Driver, S: Script> Requester<D, S> {
             if D::PUSHES && one.on_socket() {
                 return self.close_active(core, user);
             }
-            one.opened = false;
-            one.conn.take().into_iter().for_each(|id| core.abort(id));
+            one.link.take().into_iter().for_each(|id| core.abort(id));
         }
     }
 
     pub(crate) fn set(&mut self, user: u32, activity: Activity) {
         if let Some(one) = self.users.get_mut(user as usize) {
             one.activity = activity;
-        }
-    }
-
-    /// Sets the wake-up for the timeout of a request.
-    pub(crate) fn arm(&mut self, user: u32, begun_ns: u64) {
-        let at_ns = begun_ns.saturating_add(self.timeout_of(user));
-        let Some(one) = self.users.get_mut(user as usize) else {
-            return invariant::broken("each user number is in the table of users");
-        };
-        if one.armed_ns == 0 || at_ns < one.armed_ns {
-            one.armed_ns = at_ns;
-            self.wakes.push(Reverse((at_ns, user, Wake::Timeout)));
-        }
-    }
-
-    /// The timeout of the request of a user.
-    #[inline]
-    fn timeout_of(&self, user: u32) -> u64 {
-        let limit = if D::PUSHES { self.script.limit(user) } else { None };
-        let nanoseconds = limit.map(|limit| u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX));
-        nanoseconds.unwrap_or(self.timeout_ns)
-    }
-
-    /// Sets the wake-up for the timeout of a connect.
-    pub(crate) fn arm_connect(&mut self, user: u32, now_ns: u64) {
-        let Some(timeout) = self.config.connect_timeout else { return };
-        let Some(one) = self.users.get_mut(user as usize) else {
-            return invariant::broken("each user number is in the table of users");
-        };
-        one.connect_ns = now_ns;
-        if !one.is_connect_armed {
-            one.is_connect_armed = true;
-            let at_ns = now_ns.saturating_add(timeout.as_nanos() as u64);
-            self.wakes.push(Reverse((at_ns, user, Wake::ConnectTimeout)));
-        }
-    }
-
-    /// Retries a connect after a pause, as the queue of the UNIX socket is full.
-    pub(crate) fn connect_later(&mut self, user: u32, now_ns: u64) {
-        let at_ns = now_ns + Requests::CONNECT_REST.as_nanos() as u64;
-        self.wakes.push(Reverse((at_ns, user, Wake::Connect)));
-    }
-
-    /// Suspends a user until the name of its target is resolved.
-    pub(crate) fn wait_for_lookup(&mut self, user: u32) {
-        if let Some(one) = self.users.get_mut(user as usize).filter(|one| !one.awaits_lookup) {
-            one.awaits_lookup = true;
-            self.awaiting_lookup.push(user);
-        }
-    }
-
-    fn connect_resolved<Y: Sys>(&mut self, core: &mut Core<Y, Self>) {
-        let now_ns = core.clock_ns();
-        for user in std::mem::take(&mut self.awaiting_lookup) {
-            let Some(one) = self.users.get_mut(user as usize) else {
-                invariant::broken("each user number is in the table of users");
-                continue;
-            };
-            one.awaits_lookup = false;
-            if one.conn.is_none() && !one.flights.is_empty() {
-                self.connect(core, user, now_ns);
-            }
         }
     }
 
@@ -401,59 +339,6 @@ impl<D: Driver, S: Script> Requester<D, S> {
         }
     }
 
-    /// Checks whether the request of a user has timed out; it may be a newer one.
-    fn look_at_timeout<Y: Sys>(
-        &mut self,
-        core: &mut Core<Y, Self>,
-        user: u32,
-        at_ns: u64,
-        now_ns: u64,
-    ) {
-        let timeout_ns = self.timeout_of(user);
-        let Some(one) = self.users.get_mut(user as usize) else {
-            return invariant::broken("each user number is in the table of users");
-        };
-        if one.armed_ns != at_ns {
-            // A wake-up that was set later was due sooner, and has replaced this one.
-            return;
-        }
-        one.armed_ns = 0;
-        let Some(flight) = one.flights.front() else { return };
-        let begun_ns = flight.times.begun_ns;
-        if begun_ns.saturating_add(timeout_ns) <= now_ns {
-            self.time_out(core, user, now_ns);
-        } else {
-            self.arm(user, begun_ns);
-        }
-    }
-
-    /// Checks whether the connect of a user has timed out; it may be a newer one, or none.
-    fn look_at_connect<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32, now_ns: u64) {
-        let Some(timeout) = self.config.connect_timeout else { return };
-        let Some(one) = self.users.get_mut(user as usize) else {
-            return invariant::broken("each user number is in the table of users");
-        };
-        one.is_connect_armed = false;
-        if one.opened || one.flights.is_empty() {
-            return;
-        }
-        let (begun_ns, timeout_ns) = (one.connect_ns, timeout.as_nanos() as u64);
-        if begun_ns.saturating_add(timeout_ns) <= now_ns {
-            self.time_out(core, user, now_ns);
-        } else {
-            self.arm_connect(user, begun_ns);
-        }
-    }
-
-    fn connect_again<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32, now_ns: u64) {
-        let Some(one) = self.users.get(user as usize) else {
-            return invariant::broken("each user number is in the table of users");
-        };
-        if one.conn.is_none() && !one.awaits_lookup && !one.flights.is_empty() {
-            self.connect(core, user, now_ns);
-        }
-    }
-
     /// Sends the requests that are due. Returns true if more may be due.
     fn send_due<Y: Sys>(&mut self, core: &mut Core<Y, Self>) -> bool {
         for _ in 0..SENDS_PER_TURN {
@@ -492,58 +377,6 @@ impl<D: Driver, S: Script> Requester<D, S> {
                 self.parked.push(user);
             }
         }
-    }
-
-    /// Stops sending: users without a request end, the others have a grace period.
-    fn begin_ending<Y: Sys>(&mut self, core: &mut Core<Y, Self>, now_ns: u64) {
-        self.stage = Stage::Ending(now_ns.saturating_add(self.grace_ns()));
-        let dropped = self.end_lanes(now_ns);
-        self.metrics.set_untaken(self.skipped + self.schedule.untaken(now_ns) + dropped);
-        (self.idle, self.parked) = (VecDeque::new(), Vec::new());
-        self.started = self.part.users;
-        for user in 0..self.part.users {
-            let waits = self
-                .users
-                .get(user as usize)
-                .is_some_and(|one| one.activity == Activity::Busy && !one.flights.is_empty());
-            // The others end with their answer.
-            if !waits {
-                self.retire(core, user);
-            }
-        }
-    }
-
-    fn stop<Y: Sys>(&mut self, core: &mut Core<Y, Self>, now_ns: u64) {
-        if self.stage == Stage::Running {
-            self.schedule.until_ns = now_ns;
-            self.begin_ending(core, now_ns);
-        }
-        if self.config.stops_at_once && matches!(self.stage, Stage::Ending(_)) {
-            self.stage = Stage::Ending(now_ns);
-        }
-    }
-
-    /// The grace period for answers at the end. It includes the slowest service time, so that a slow
-    /// server is not counted as failing.
-    fn grace_ns(&self) -> u64 {
-        let slowest_ns = (self.timings.slowest_ms() * 1e6) as u64;
-        let grace = Requests::GRACE.max(self.script.grace());
-        slowest_ns.saturating_add(grace.as_nanos() as u64)
-    }
-
-    fn finish<Y: Sys>(&mut self, core: &mut Core<Y, Self>, now_ns: u64) {
-        self.stage = Stage::Over;
-        // Waiting without an answer does not prolong the measured time.
-        let settled_ns = self.timings.settled_ns();
-        // Answers after the end are counted apart.
-        let is_at_end = self.schedule.is_at_end(now_ns) || self.lanes_are_at_end(now_ns);
-        self.metrics.set_over(if is_at_end { self.schedule.until_ns } else { settled_ns });
-        for user in 0..self.part.users {
-            self.give_up(core, user, now_ns);
-            self.retire(core, user);
-        }
-        self.timings.flush_rest(&self.metrics.timed);
-        self.metrics.set_done();
     }
 
     fn next_ns(&self, now_ns: u64) -> Option<u64> {

@@ -114,7 +114,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
     }
 
     fn through(&self, user: u32) -> Option<Arc<TunnelRequest>> {
-        let number = self.users.get(user as usize)?.endpoint;
+        let number = self.users.get(user as usize)?.link.endpoint;
         match self.routes.get(usize::from(number))? {
             Some(ConnectRoute::Tunnel(_, through)) => Some(Arc::clone(through)),
             _ => None,

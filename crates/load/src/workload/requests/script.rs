@@ -62,6 +62,27 @@ pub trait Script: Send + 'static {
     /// The next step of a user without a request in flight.
     fn next(&mut self, user: u32, now_ns: u64) -> Step;
 
+    /// The number of requests that the next step of a user sends at the same time; 0: it is one request.
+    /// Each is sent by a branch, a number after those of users, to which the calls for a request are made
+    /// after [`Script::fork`]. [`Script::join`] ends the step.
+    #[inline]
+    fn parallel(&self, _user: u32) -> u8 {
+        0
+    }
+
+    /// The target of the nth of these requests.
+    fn endpoint(&self, _user: u32, _nth: u8) -> u8 {
+        0
+    }
+
+    /// Prepares the nth of these requests, which a branch sends now. Returns why it cannot be sent.
+    fn fork(&mut self, _user: u32, _branch: u32, _nth: u8, _now_ns: u64) -> Option<Failure> {
+        None
+    }
+
+    /// Called when all of them have ended; `is_whole` unless some were not sent, as the run has ended.
+    fn join(&mut self, _user: u32, _is_whole: bool) {}
+
     /// Called when the next pass of a user is due, after [`Step::Arrive`].
     fn arrived(&mut self, _user: u32, _due_ns: u64) {}
 
@@ -92,6 +113,12 @@ pub trait Script: Send + 'static {
         false
     }
 
+    /// The timeout of the request in flight, if it differs from that of the run.
+    #[inline]
+    fn limit(&self, _user: u32) -> Option<Duration> {
+        None
+    }
+
     /// Takes the result of a request. Returns a failure if a complete answer is not as expected.
     fn answered(&mut self, user: u32, answer: &Answer<'_>) -> Option<Failure>;
 
@@ -110,11 +137,6 @@ pub trait Script: Send + 'static {
     /// Whether a sent message is answered by one that [`Script::pushed`] accepts.
     fn awaits(&self, _user: u32) -> bool {
         false
-    }
-
-    /// The timeout of the request in flight, if it differs from that of the run.
-    fn limit(&self, _user: u32) -> Option<Duration> {
-        None
     }
 
     /// Takes a message pushed on a WebSocket. If the user `waits` for one: returns whether it is this one.

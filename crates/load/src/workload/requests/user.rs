@@ -1,12 +1,12 @@
-//! [`User`]: one user with its connection, and [`Flight`], a request in flight.
+//! [`User`]: one user with its connections, and [`Flight`], a request in flight.
 
 use std::collections::VecDeque;
-
-use engine::ConnId;
 
 use crate::outcome::failure::Failure;
 use crate::transport::tunnel::Tunnel;
 use crate::workload::requests::answer::{Awaited, Times};
+use crate::workload::requests::link::{Link, StreamId};
+use crate::workload::requests::parallel::Group;
 use crate::workload::requests::request::{Kind, Request};
 
 /// The data of an engine connection.
@@ -27,6 +27,8 @@ pub(crate) enum Activity {
     Idle,
     /// It is paused, as the stage has fewer users.
     Parked,
+    /// Its branches have requests in flight.
+    Forked,
     /// It pauses until this time.
     Asleep(u64),
     /// It is done, and stays to receive messages.
@@ -39,6 +41,8 @@ pub(crate) enum Activity {
 #[derive(Copy, Clone, Default, Debug)]
 pub(crate) struct Flight {
     pub(crate) times: Times,
+    /// Its place on the connection, once it is sent.
+    pub(crate) stream: StreamId,
     /// It is HEAD, whose answer has no body.
     pub(crate) is_head: bool,
     pub(crate) kind: Kind,
@@ -49,12 +53,10 @@ pub(crate) struct Flight {
 /// One user.
 pub(crate) struct User<C> {
     pub(crate) activity: Activity,
-    /// Its connection, open or connecting.
-    pub(crate) conn: Option<ConnId>,
-    pub(crate) opened: bool,
-    pub(crate) endpoint: u8,
-    /// When its last answer arrived.
-    pub(crate) answered_ns: u64,
+    /// The connection that it uses.
+    pub(crate) link: Link<C>,
+    /// Its other connections; the one used last is the last.
+    pub(crate) others: Vec<Link<C>>,
     /// Redirects followed for the current request.
     pub(crate) hops: u32,
     /// Its wake-up for a timeout; 0 without one.
@@ -70,35 +72,20 @@ pub(crate) struct User<C> {
     /// Requests in flight, oldest first.
     pub(crate) flights: VecDeque<Flight>,
     pub(crate) awaited: Awaited,
-    /// The driver state of the connection.
-    pub(crate) state: C,
     /// Why its next request cannot be sent.
     pub(crate) refused: Option<Failure>,
     /// The request that follows a redirect.
     pub(crate) redirect: Option<Box<Request>>,
-    /// The active connection: 0 is that of HTTP, others are WebSockets.
-    pub(crate) slot: u8,
-    /// The other connections.
-    pub(crate) inactive: Vec<InactiveConnection<C>>,
-}
-
-/// A connection of a user that is not the active one.
-pub(crate) struct InactiveConnection<C> {
-    pub(crate) slot: u8,
-    pub(crate) conn: Option<ConnId>,
-    pub(crate) opened: bool,
-    pub(crate) endpoint: u8,
-    pub(crate) state: C,
+    /// The requests that its branches send.
+    pub(crate) group: Option<Box<Group>>,
 }
 
 impl<C: Default> User<C> {
     pub(crate) fn new() -> User<C> {
         User {
             activity: Activity::Busy,
-            conn: None,
-            opened: false,
-            endpoint: 0,
-            answered_ns: 0,
+            link: Link::default(),
+            others: Vec::new(),
             hops: 0,
             armed_ns: 0,
             is_connect_armed: false,
@@ -107,45 +94,25 @@ impl<C: Default> User<C> {
             tunnel: None,
             flights: VecDeque::new(),
             awaited: Awaited::default(),
-            state: C::default(),
             refused: None,
             redirect: None,
-            slot: 0,
-            inactive: Vec::new(),
+            group: None,
         }
-    }
-
-    /// Makes a WebSocket or the HTTP connection the active one.
-    pub(crate) fn activate(&mut self, slot: u8) {
-        if self.slot == slot {
-            return;
-        }
-        let before = InactiveConnection {
-            slot: self.slot,
-            conn: self.conn.take(),
-            opened: std::mem::take(&mut self.opened),
-            endpoint: self.endpoint,
-            state: std::mem::take(&mut self.state),
-        };
-        self.slot = slot;
-        let Some(next) = self.inactive.iter_mut().find(|one| one.slot == slot) else {
-            self.endpoint = 0;
-            // A user has few connections.
-            self.inactive.reserve_exact(1);
-            return self.inactive.push(before);
-        };
-        let next = std::mem::replace(next, before);
-        (self.conn, self.opened) = (next.conn, next.opened);
-        (self.endpoint, self.state) = (next.endpoint, next.state);
     }
 
     /// Whether the active connection is a WebSocket.
     pub(crate) fn on_socket(&self) -> bool {
-        self.slot > 0
+        self.link.is_socket()
     }
 
-    /// The connection of a slot, unless it is the active one.
-    pub(crate) fn inactive(&mut self, slot: u8) -> Option<&mut InactiveConnection<C>> {
-        self.inactive.iter_mut().find(|one| one.slot == slot && self.slot != slot)
+    /// Takes the request in flight on a stream of the active connection.
+    #[inline]
+    pub(crate) fn take_flight(&mut self, stream: StreamId) -> Option<Flight> {
+        if self.flights.front().is_some_and(|flight| flight.stream == stream) {
+            return self.flights.pop_front();
+        }
+        let is_it = |flight: &Flight| flight.stream == stream && flight.times.sent_ns > 0;
+        let at = self.flights.iter().position(is_it)?;
+        self.flights.remove(at)
     }
 }

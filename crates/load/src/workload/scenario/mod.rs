@@ -10,6 +10,8 @@ pub(crate) mod extract;
 pub(crate) mod feed;
 pub(crate) mod groups;
 pub(crate) mod list;
+pub(crate) mod parallel;
+pub(crate) mod prepared;
 pub(crate) mod render;
 pub(crate) mod sockets;
 pub(crate) mod speak;
@@ -96,6 +98,28 @@ impl Scenario {
     /// Whether steps may be skipped.
     fn has_conditions(&self) -> bool {
         self.steps.iter().any(|step| step.when.is_some() || step.items.is_some())
+    }
+
+    /// The most connections for requests that a user needs at a time, as it keeps those to `hosts` hosts
+    /// and sends `per_host` requests to one at the same time.
+    #[must_use]
+    pub fn links(&self, hosts: usize, per_host: usize) -> u64 {
+        let (mut most, mut at_once) = (BTreeMap::<u8, usize>::new(), 1);
+        for (at, step) in self.steps.iter().enumerate() {
+            let mut to = BTreeMap::<u8, usize>::new();
+            let together = self.steps.get(at..at + step.width()).unwrap_or_default();
+            for step in together.iter().filter(|step| matches!(step.action, Action::Request)) {
+                *to.entry(step.endpoint).or_default() += 1;
+            }
+            at_once = at_once.max(to.len());
+            for (endpoint, count) in to {
+                let most = most.entry(endpoint).or_default();
+                *most = count.min(per_host).max(*most);
+            }
+        }
+        let mut most: Vec<usize> = most.into_values().collect();
+        most.sort_unstable_by(|one, other| other.cmp(one));
+        most.iter().take(hosts.max(at_once)).sum::<usize>().max(1) as u64
     }
 
     /// The WebSockets of a user.
@@ -220,6 +244,10 @@ pub struct Step {
     pub holds: bool,
     /// Whether the pass goes on after it failed.
     pub continues: bool,
+    /// The number of requests that are sent at the same time, of which this is the first: this step and
+    /// those after it. 0: it is sent alone, or is another one of them. Of the first are `repeat`, `think`,
+    /// `once`, `when`, `items` and `continues` of all together.
+    pub parallel: u8,
 }
 
 impl Step {
@@ -254,7 +282,13 @@ impl Step {
             items: None,
             holds: false,
             continues: false,
+            parallel: 0,
         }
+    }
+
+    /// The steps that it makes: itself, or all those of which it is the first.
+    pub(crate) fn width(&self) -> usize {
+        usize::from(self.parallel).max(1)
     }
 }
 

@@ -58,7 +58,7 @@ impl Users {
     /// The step of a user before, or instead of, sending anything.
     pub(crate) fn before_sending(&mut self, at: u32, now_ns: u64) -> Option<Next> {
         let user = self.users.get(at as usize)?;
-        let step = self.scenario.steps.get(user.step?)?;
+        let step = self.scenario.steps.get(user.at.step?)?;
         match step.action {
             Action::Meet => Some(self.meet(at, now_ns)),
             Action::Stay => Some(self.stay(at, now_ns)),
@@ -74,7 +74,7 @@ impl Users {
             return Next::End;
         };
         let since_ns = *user.waits_since_ns.get_or_insert(now_ns);
-        let limit = user.step.and_then(|step| self.scenario.steps.get(step)?.limit);
+        let limit = user.at.step.and_then(|step| self.scenario.steps.get(step)?.limit);
         let limit_ns = limit.map_or(u64::MAX, |limit| limit.as_nanos() as u64);
         if is_met {
             return self.pass_step(at, None, now_ns);
@@ -104,7 +104,7 @@ impl Users {
             return Next::End;
         };
         user.waits_since_ns = None;
-        let Some(number) = user.step else {
+        let Some(number) = user.at.step else {
             invariant::broken("a step that passes was begun");
             return Next::End;
         };
@@ -113,7 +113,7 @@ impl Users {
         }
         let continues = self.scenario.steps.get(number).is_some_and(|step| step.continues);
         if failure.is_some() && !continues {
-            user.step = None;
+            user.at.step = None;
             return Next::Wait(SOON);
         }
         self.leave(at, number, failure.is_none());
@@ -140,7 +140,7 @@ impl Users {
         let Some(user) = self.users.get_mut(at as usize) else {
             return invariant::broken("a user is created before its first step");
         };
-        let step = user.step.and_then(|step| self.scenario.steps.get(step));
+        let step = user.at.step.and_then(|step| self.scenario.steps.get(step));
         if !step.is_some_and(|step| step.stamped) {
             return;
         }
@@ -160,9 +160,9 @@ impl Users {
             Err(_) => answer.times.sent_ns > 0,
         };
         let Some(user) = self.users.get(at as usize).filter(|_| !sent) else { return };
-        let step = user.step.and_then(|step| self.scenario.steps.get(step));
+        let step = user.at.step.and_then(|step| self.scenario.steps.get(step));
         if let (Some(members), true) = (&mut self.members, step.is_some_and(|step| step.stamped)) {
-            members.failed(at, user.to.unwrap_or_default(), user.stamp.published_ns);
+            members.failed(at, user.to.unwrap_or_default(), user.stamp);
         }
     }
 
@@ -231,7 +231,7 @@ impl Users {
             let awaits = |step: &Step| matches!(step.action, Action::Receive);
             steps.iter().any(|step| awaits(step) && step.socket == socket)
         });
-        let step = user.step.and_then(|step| self.scenario.steps.get(step));
+        let step = user.at.step.and_then(|step| self.scenario.steps.get(step));
         let step = step.filter(|step| step.socket == socket);
         let receive = step.and_then(|step| step.receive.as_ref()).filter(|_| waits);
         // Messages in the inbox come first.
@@ -255,7 +255,7 @@ impl Users {
         let number = self.part.number(at);
         loop {
             let user = self.users.get_mut(at as usize)?;
-            let step = self.scenario.steps.get(user.step?)?;
+            let step = self.scenario.steps.get(user.at.step?)?;
             let message = user.inbox_mut(step.socket)?.pop()?;
             let user = self.users.get(at as usize)?;
             let values = user.values(&self.scenario, number);

@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::workload::scenario::condition::{ITEMS_MAX, Items, Operands, elements};
 use crate::workload::scenario::cookies::{CookieJar, Site};
 use crate::workload::scenario::list;
+use crate::workload::scenario::parallel::{InGroup, Position};
 use crate::workload::scenario::render::{Follow, RenderContext, Renderer};
 use crate::workload::scenario::sockets::Inbox;
 use crate::workload::scenario::template::{Values, mixed};
@@ -31,18 +32,16 @@ pub(crate) struct User {
     /// Whether the current pass is counted.
     pub(crate) is_counted: bool,
     pub(crate) flow: usize,
-    /// The current step; `None` before a pass.
-    pub(crate) step: Option<usize>,
+    /// The current step, `None` before a pass, and the values of its request.
+    pub(crate) at: Position,
+    /// The requests that its branches send.
+    pub(crate) group: Option<InGroup>,
     pub(crate) think: Option<Duration>,
     /// Completed `once` steps, as a bit set.
     pub(crate) done_once: u64,
-    pub(crate) seq: u64,
-    pub(crate) draw: u64,
-    pub(crate) now_ms: u64,
     pub(crate) rows: Box<[u32]>,
     pub(crate) captures: Box<[Option<Arc<[u8]>>]>,
     jar: CookieJar,
-    pub(crate) follow: Option<Box<Follow>>,
     /// Repetitions of the current step, and its item.
     pub(crate) repeated: u32,
     pub(crate) at_item: u32,
@@ -81,16 +80,13 @@ impl User {
             counted: 0,
             is_counted: false,
             flow: 0,
-            step: None,
+            at: Position::default(),
+            group: None,
             think: None,
             done_once: 0,
-            seq: 0,
-            draw: 0,
-            now_ms: 0,
             rows: vec![0; scenario.feeds.len()].into(),
             captures: captures(scenario),
             jar: CookieJar::default(),
-            follow: None,
             repeated: 0,
             at_item: 0,
             items: None,
@@ -144,12 +140,16 @@ impl User {
         let Some(flow) = scenario.flows.get(self.flow) else {
             return invariant::broken("a user is in a flow of the scenario");
         };
-        let from = self.step.map_or(flow.steps.start, |step| step + 1);
+        let after = |at: usize| at + scenario.steps.get(at).map_or(1, Step::width);
+        let first = self.at.step.map_or(flow.steps.start, after);
+        let within = |at: &usize| *at < flow.steps.end;
+        let mut rest =
+            std::iter::successors(Some(first).filter(within), |at| Some(after(*at)).filter(within));
         let is_due = |&at: &usize| {
             let once = scenario.steps.get(at).is_some_and(|step| step.once);
             !once || self.done_once >> at & 1 == 0
         };
-        self.step = (from..flow.steps.end).find(is_due);
+        self.at.step = rest.find(is_due);
     }
 
     pub(crate) fn keep_cookies(&mut self, scenario: &Scenario, step: &Step, answer: &Answer<'_>) {
@@ -167,13 +167,13 @@ impl User {
         let (host, secure) = (endpoint.server_name().to_owned(), endpoint.tls);
         let site = Site { host: &host, path: &path, secure };
         for line in lines {
-            self.jar.set(line.value, &site, self.now_ms);
+            self.jar.set(line.value, &site, self.at.now_ms);
         }
     }
 
     /// The target of its request.
     fn endpoint<'a>(&'a self, scenario: &'a Scenario, step: &Step) -> Option<&'a Endpoint> {
-        match &self.follow {
+        match &self.at.follow {
             Some(follow) => Some(&follow.at),
             None => scenario.endpoints.get(usize::from(step.endpoint)),
         }
@@ -191,7 +191,7 @@ impl User {
             endpoint,
             values: self.values(scenario, 0),
             jar: None,
-            follow: self.follow.as_deref(),
+            follow: self.at.follow.as_deref(),
         };
         String::from_utf8_lossy(Renderer::default().target(&asked)).into_owned()
     }
@@ -208,7 +208,7 @@ impl User {
             return None;
         }
         let location = std::str::from_utf8(answer.header("location")?).ok()?;
-        let before = self.follow.as_deref();
+        let before = self.at.follow.as_deref();
         let hops = before.map_or(0, |follow| follow.hops) + 1;
         if hops > scenario.redirects {
             return Some(Err(Failure::TooManyRedirects));
@@ -232,7 +232,7 @@ impl User {
 
     /// The item of the current step.
     fn item<'a>(&'a self, scenario: &'a Scenario) -> &'a [u8] {
-        let step = self.step.and_then(|step| scenario.steps.get(step));
+        let step = self.looping().and_then(|step| scenario.steps.get(step));
         let Some(items) = step.and_then(|step| step.items.as_ref()) else { return &[] };
         let at = self.at_item as usize;
         let item = match items {
@@ -281,7 +281,7 @@ impl User {
         user: u64,
         operands: &mut Operands,
     ) -> bool {
-        let Some(number) = self.step else { return true };
+        let Some(number) = self.at.step else { return true };
         let Some(step) = scenario.steps.get(number) else { return true };
         if step.items.is_some() && self.items_of(scenario, number) == Some(0) {
             return false;
@@ -306,11 +306,11 @@ impl User {
 
     pub(crate) fn values<'a>(&'a self, scenario: &'a Scenario, number: u64) -> Values<'a> {
         Values {
-            seq: self.seq,
+            seq: self.at.seq,
             user: number,
             pass: self.passes.saturating_sub(1),
-            now_ms: self.now_ms,
-            random: self.draw,
+            now_ms: self.at.now_ms,
+            random: self.at.draw,
             feeds: &scenario.feeds,
             rows: &self.rows,
             captures: &self.captures,
@@ -334,13 +334,13 @@ pub(crate) fn render_context<'a>(
     user: &'a User,
     number: u64,
 ) -> Option<RenderContext<'a>> {
-    let step = scenario.steps.get(user.step?)?;
+    let step = scenario.steps.get(user.at.step?)?;
     Some(RenderContext {
         scenario,
         step,
         endpoint: user.endpoint(scenario, step)?,
         values: user.values(scenario, number),
         jar: scenario.cookies.then_some(&user.jar),
-        follow: user.follow.as_deref(),
+        follow: user.at.follow.as_deref(),
     })
 }

@@ -7,16 +7,17 @@ use std::time::Duration;
 use crate::delivery::group::Members;
 use crate::outcome::tally::Tallies;
 use crate::outcome::tally::Tally;
+use crate::workload::scenario::Scenario;
 use crate::workload::scenario::condition::Operands;
 use crate::workload::scenario::extract::AnswerView;
-use crate::workload::scenario::extract::BODY_KEPT_MAX;
-use crate::workload::scenario::render::{RenderContext, Renderer};
+use crate::workload::scenario::parallel::Branch;
+use crate::workload::scenario::prepared::{fixed, wants};
+use crate::workload::scenario::render::Renderer;
 use crate::workload::scenario::sockets::SOON;
 use crate::workload::scenario::speak;
 use crate::workload::scenario::speak::Action;
 use crate::workload::scenario::template::mixed;
 use crate::workload::scenario::user::{User, render_context};
-use crate::workload::scenario::{Scenario, Step};
 use engine::invariant;
 
 use crate::outcome::failure::Failure;
@@ -34,6 +35,8 @@ pub struct Users {
     pub(crate) scenario: Arc<Scenario>,
     pub(crate) part: Part,
     pub(crate) users: Vec<User>,
+    /// What sends requests of users at the same time, numbered after users.
+    pub(crate) branches: Vec<Branch>,
     /// Users in groups.
     pub(crate) members: Option<Members>,
     /// Whether some steps use WebSockets.
@@ -96,6 +99,7 @@ impl Users {
             fixed: fixed.collect(),
             wants,
             users: Vec::new(),
+            branches: Vec::new(),
             request: Request::default(),
             renderer,
             seed,
@@ -156,7 +160,7 @@ impl Users {
             user.counted += 1;
             self.tally.pass(user.flow);
         }
-        user.step = None;
+        user.at.step = None;
         user.advance(&self.scenario);
         true
     }
@@ -166,7 +170,7 @@ impl Users {
         let number = self.part.number(at);
         loop {
             let user = self.users.get_mut(at as usize)?;
-            let Some(step) = user.step else { break };
+            let Some(step) = user.at.step else { break };
             if user.is_due(&self.scenario, number, &mut self.operands) {
                 return None;
             }
@@ -191,24 +195,25 @@ impl Users {
             user.do_once(number);
         }
         user.advance(&self.scenario);
-        if user.step.is_none() && user.is_counted {
+        if user.at.step.is_none() && user.is_counted {
             self.tally.completed(user.flow);
         }
     }
 
     /// Prepares the next request of a user, unless it leads to no server of the scenario.
-    fn prepare(&mut self, at: u32, now_ns: u64) -> Next {
+    /// `draw` are its random values.
+    pub(crate) fn prepare(&mut self, at: u32, draw: u64, now_ns: u64) -> Next {
         const NOWHERE: Next = Next::Fail(Failure::RedirectElsewhere);
         let Some(user) = self.users.get_mut(at as usize) else {
             invariant::broken("a user is created before its first step");
             return NOWHERE;
         };
-        user.seq = self.numbered * self.part.stride.max(1) + u64::from(self.part.worker);
+        user.at.seq = self.numbered * self.part.stride.max(1) + u64::from(self.part.worker);
         self.numbered += 1;
-        user.draw = user.chance();
+        user.at.draw = draw;
         let since_ms = now_ns.saturating_sub(self.clock.now_ns) / 1_000_000;
-        user.now_ms = self.clock.now_ms + since_ms;
-        let Some(step) = user.step else { return NOWHERE };
+        user.at.now_ms = self.clock.now_ms + since_ms;
+        let Some(step) = user.at.step else { return NOWHERE };
         if self.fixed.get(step).is_some_and(Option::is_some) {
             return Next::Send;
         }
@@ -234,7 +239,7 @@ impl Users {
             invariant::broken("a user is created before its first step");
             return None;
         };
-        let found = user.step.and_then(|at| Some((at, scenario.steps.get(at)?)));
+        let found = user.at.step.and_then(|at| Some((at, scenario.steps.get(at)?)));
         let Some((number, step)) = found else {
             invariant::broken("an answer belongs to a step of the scenario");
             return None;
@@ -272,7 +277,7 @@ impl Users {
         }
         let mut missing = false;
         for (at, capture) in step.captures.iter().enumerate() {
-            let value = capture.find(&seen, user.draw);
+            let value = capture.find(&seen, user.at.draw);
             if counts {
                 self.tally.check(number, step.checks.len() + at, value.is_some());
             }
@@ -289,31 +294,87 @@ impl Users {
         let Some(user) = self.users.get_mut(at as usize) else {
             return invariant::broken("a user is created before its first step");
         };
-        let Some(number) = user.step else { return };
-        user.has_sent = true;
+        let Some(number) = user.at.step else { return };
         let is_whole = answer.outcome.is_ok();
         if !answer.is_warm_up {
             self.tally.step(number, failure, is_whole.then_some(&answer.times));
         }
-        user.follow = None;
+        user.at.follow = None;
+        self.end_step(at, number, failure.is_some(), answer.is_warm_up);
+    }
+
+    /// Moves a user on from a step that has ended.
+    pub(crate) fn end_step(&mut self, at: u32, number: usize, failed: bool, is_warm_up: bool) {
+        let Some(user) = self.users.get_mut(at as usize) else {
+            return invariant::broken("a user is created before its first step");
+        };
+        user.has_sent = true;
         let step = self.scenario.steps.get(number);
         let think = step.and_then(|step| step.think);
         user.think = think.map(|(least, most)| user.between(least, most));
-        if failure.is_some() && !step.is_some_and(|step| step.continues) {
-            user.step = None;
+        if failed && !step.is_some_and(|step| step.continues) {
+            user.at.step = None;
             return;
         }
         if self.repeats(at, number) {
             return;
         }
-        if self.has_sockets && failure.is_none() {
-            self.note_socket(at, number, answer.is_warm_up);
+        if self.has_sockets && !failed {
+            self.note_socket(at, number, is_warm_up);
         }
-        self.leave(at, number, failure.is_none());
+        self.leave(at, number, !failed);
     }
 }
 
 impl Users {
+    /// Renders the request of a user; returns its step if it is a constant one.
+    fn render(&mut self, user: u32) -> Option<usize> {
+        let one = self.users.get(user as usize);
+        let constant = one.filter(|one| one.at.follow.is_none()).and_then(|one| one.at.step);
+        if let Some(step) = constant.filter(|at| self.fixed.get(*at).is_some_and(Option::is_some)) {
+            return Some(step);
+        }
+        let asked = one.and_then(|one| render_context(&self.scenario, one, self.part.number(user)));
+        if let Some(asked) = asked {
+            if asked.follow.is_none() && !matches!(asked.step.action, Action::Request) {
+                speak::render(&asked, &mut self.renderer, &mut self.request);
+                return None;
+            }
+            let (endpoint, is_head) = (asked.number(), asked.method() == "HEAD");
+            let renderer = &mut self.renderer;
+            self.request.set_rendered(endpoint, is_head, |out| renderer.render(&asked, out));
+        } else {
+            invariant::broken("a request belongs to a step of the scenario");
+        }
+        None
+    }
+
+    /// Follows a redirect; false if it does not lead to a server that may be asked.
+    fn follow(&mut self, user: u32, status: u16, answer: &Answer<'_>) -> bool {
+        let Some(one) = self.users.get_mut(user as usize) else {
+            invariant::broken("a user is created before its first step");
+            return false;
+        };
+        let found = one.at.step.and_then(|at| Some((at, self.scenario.steps.get(at)?)));
+        let Some((number, step)) = found else {
+            invariant::broken("an answer belongs to a step of the scenario");
+            return false;
+        };
+        if speak::refused(&step.action, status, answer).is_some() {
+            return false;
+        }
+        let followed = one.redirected(&self.scenario, &self.targets, step, status, answer);
+        let Some(Ok(follow)) = followed else { return false };
+        if self.scenario.cookies {
+            one.keep_cookies(&self.scenario, step, answer);
+        }
+        one.at.follow = Some(Box::new(follow));
+        if !answer.is_warm_up {
+            self.tally.redirect(number);
+        }
+        true
+    }
+
     /// Merges the tally several times a second, for views during the run.
     fn publish_tally(&mut self, now_ns: u64) {
         if now_ns.saturating_sub(self.merged_ns) >= MERGE_NS {
@@ -338,7 +399,7 @@ impl Script for Users {
         if let Some(time) = one.think.take() {
             return Next::Wait(time);
         }
-        if one.step.is_none() {
+        if one.at.step.is_none() {
             let due_ns = match one.arrives {
                 true => one.arrived_ns,
                 false => Some(now_ns),
@@ -358,7 +419,13 @@ impl Script for Users {
         {
             return next;
         }
-        let next = self.prepare(user, now_ns);
+        let next = if self.group_of(user) > 0 {
+            self.begin_group(user);
+            Next::Send
+        } else {
+            let draw = self.users.get_mut(user as usize).map_or(0, User::chance);
+            self.prepare(user, draw, now_ns)
+        };
         let arrived = self.users.get_mut(user as usize).and_then(|one| one.arrived_ns.take());
         match (next, arrived) {
             (Next::Send, Some(due_ns)) => Next::SendDue(due_ns),
@@ -372,67 +439,41 @@ impl Script for Users {
         }
     }
 
-    fn request(&mut self, user: u32) -> &Request {
-        let one = self.users.get(user as usize);
-        let fixed = one.filter(|one| one.follow.is_none()).and_then(|one| one.step);
-        if let Some(request) = fixed.and_then(|step| self.fixed.get(step)?.as_ref()) {
-            return request;
-        }
-        let asked = one.and_then(|one| render_context(&self.scenario, one, self.part.number(user)));
-        if let Some(asked) = asked {
-            if asked.follow.is_none() && !matches!(asked.step.action, Action::Request) {
-                speak::render(&asked, &mut self.renderer, &mut self.request);
-                return &self.request;
-            }
-            let (endpoint, is_head) = (asked.number(), asked.method() == "HEAD");
-            let renderer = &mut self.renderer;
-            self.request.set_rendered(endpoint, is_head, |out| renderer.render(&asked, out));
-        } else {
-            invariant::broken("a request belongs to a step of the scenario");
-        }
-        &self.request
+    fn request(&mut self, number: u32) -> &Request {
+        let user = self.enter(number);
+        let fixed = self.render(user);
+        self.enter(number);
+        fixed.and_then(|step| self.fixed.get(step)?.as_ref()).unwrap_or(&self.request)
     }
 
     fn wants(&self, user: u32) -> Wants {
-        let step = self.users.get(user as usize).and_then(|user| user.step);
+        let step = self.step_of(user);
         step.and_then(|step| self.wants.get(step)).copied().unwrap_or_default()
     }
 
-    fn follows_up(&mut self, user: u32, answer: &Answer<'_>) -> bool {
+    fn follows_up(&mut self, number: u32, answer: &Answer<'_>) -> bool {
         let Ok(status @ 300..400) = answer.outcome else { return false };
-        let Some(one) = self.users.get_mut(user as usize) else {
-            invariant::broken("a user is created before its first step");
-            return false;
-        };
-        let found = one.step.and_then(|at| Some((at, self.scenario.steps.get(at)?)));
-        let Some((number, step)) = found else {
-            invariant::broken("an answer belongs to a step of the scenario");
-            return false;
-        };
-        if speak::refused(&step.action, status, answer).is_some() {
-            return false;
-        }
-        let followed = one.redirected(&self.scenario, &self.targets, step, status, answer);
-        let Some(Ok(follow)) = followed else { return false };
-        if self.scenario.cookies {
-            one.keep_cookies(&self.scenario, step, answer);
-        }
-        one.follow = Some(Box::new(follow));
-        if !answer.is_warm_up {
-            self.tally.redirect(number);
-        }
-        true
+        let user = self.enter(number);
+        let follows = self.follow(user, status, answer);
+        self.enter(number);
+        follows
     }
 
-    fn answered(&mut self, user: u32, answer: &Answer<'_>) -> Option<Failure> {
+    fn answered(&mut self, number: u32, answer: &Answer<'_>) -> Option<Failure> {
+        let user = self.enter(number);
         let failure = match answer.outcome {
             Ok(status) => self.judge(user, status, answer),
             Err(failure) => Some(failure),
         };
-        if self.has_sockets {
-            self.note_unsent(user, answer);
+        if number != user {
+            self.over_in_group(user, failure, answer);
+            self.enter(number);
+        } else {
+            if self.has_sockets {
+                self.note_unsent(user, answer);
+            }
+            self.over(user, failure, answer);
         }
-        self.over(user, failure, answer);
         if self.tallies.is_live() {
             self.publish_tally(answer.times.done_ns);
         }
@@ -440,28 +481,45 @@ impl Script for Users {
     }
 
     fn kind(&self, user: u32) -> Kind {
-        let one = self.users.get(user as usize).filter(|one| one.follow.is_none());
-        let step = one.and_then(|one| self.scenario.steps.get(one.step?));
+        let one = self.users.get(user as usize).filter(|one| one.at.follow.is_none());
+        let step = one.and_then(|one| self.scenario.steps.get(one.at.step?));
         step.map_or(Kind::Plain, |step| step.action.kind())
     }
 
     fn awaits(&self, user: u32) -> bool {
-        let step = self.users.get(user as usize).and_then(|user| user.step);
+        let step = self.users.get(user as usize).and_then(|user| user.at.step);
         let step = step.and_then(|step| self.scenario.steps.get(step));
         step.is_some_and(|step| step.receive.is_some())
     }
 
     fn limit(&self, user: u32) -> Option<Duration> {
-        let step = self.users.get(user as usize).and_then(|user| user.step);
-        step.and_then(|step| self.scenario.steps.get(step)?.limit)
+        self.step_of(user).and_then(|step| self.scenario.steps.get(step)?.limit)
     }
 
     fn begin(&mut self, user: u32, _due_ns: u64, now_ns: u64) {
-        self.stamp(user, now_ns);
+        if user < self.part.users {
+            self.stamp(user, now_ns);
+        }
+    }
+
+    fn parallel(&self, user: u32) -> u8 {
+        self.group_of(user)
+    }
+
+    fn endpoint(&self, user: u32, nth: u8) -> u8 {
+        self.endpoint_of(user, nth)
+    }
+
+    fn fork(&mut self, user: u32, branch: u32, nth: u8, now_ns: u64) -> Option<Failure> {
+        self.give(user, branch, nth, now_ns)
+    }
+
+    fn join(&mut self, user: u32, is_whole: bool) {
+        self.end_group(user, is_whole);
     }
 
     fn socket(&self, user: u32) -> u8 {
-        let step = self.users.get(user as usize).and_then(|user| user.step);
+        let step = self.users.get(user as usize).and_then(|user| user.at.step);
         step.and_then(|step| self.scenario.steps.get(step)).map_or(1, |step| step.socket)
     }
 
@@ -503,42 +561,6 @@ impl Drop for Users {
         }
         self.tallies.merge(&self.tally);
     }
-}
-
-/// The parts of an answer that checks, captures, cookies and redirects need.
-fn wants(scenario: &Scenario, step: &Step) -> Wants {
-    let checks = step.checks.iter().map(crate::workload::scenario::check::Check::wants);
-    let captures = step.captures.iter().map(|capture| capture.source.wants());
-    let own = (scenario.cookies || scenario.redirects > 0).then_some(Wants::Head);
-    let confirmed = matches!(step.action, Action::Subscribe(_));
-    let confirmed = confirmed.then_some(Wants::Body(BODY_KEPT_MAX));
-    let all: Vec<Wants> = checks.chain(captures).chain(own).chain(confirmed).collect();
-    match () {
-        () if all.iter().any(|wants| matches!(wants, Wants::Body(_))) => Wants::Body(BODY_KEPT_MAX),
-        () if all.contains(&Wants::Head) => Wants::Head,
-        () => Wants::Nothing,
-    }
-}
-
-/// The request of a constant step, rendered once.
-fn fixed(scenario: &Scenario, step: &Step, renderer: &mut Renderer) -> Option<Request> {
-    let headers = step.headers.iter().map(|(_, value)| value);
-    let texts = headers.chain([&step.target]).chain(&step.body).chain(&step.basic);
-    let is_request = matches!(step.action, Action::Request);
-    if !is_request
-        || scenario.cookies
-        || !texts.into_iter().all(crate::workload::scenario::template::Template::is_constant)
-    {
-        return None;
-    }
-    let user = User::new(scenario, 0);
-    let (values, jar, follow) = (user.values(scenario, 0), None, None);
-    let endpoint = scenario.endpoints.get(usize::from(step.endpoint))?;
-    let asked = RenderContext { scenario, step, endpoint, values, jar, follow };
-    let mut request = Request::default();
-    let is_head = step.method == "HEAD";
-    request.set_rendered(step.endpoint, is_head, |out| renderer.render(&asked, out));
-    Some(request)
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use crate::workload::scenario::check::{Check, Rule};
 use crate::workload::scenario::extract::{Source, Take};
 use crate::workload::scenario::feed::{Feed, Order};
 use crate::workload::scenario::template::{Names, Template, TemplateContext};
-use crate::workload::scenario::{Capture, Flow};
+use crate::workload::scenario::{Capture, Flow, Step};
 
 const CLOCK: Clock = Clock { now_ns: 0, now_ms: 1_000 };
 
@@ -375,4 +375,33 @@ fn a_captured_link_is_followed_at_its_own_server_only() {
     let answer = Answer { outcome, head: b"", body: b"", is_cut, body_bytes, is_warm_up, times };
     assert_eq!(play.users.answered(0, &answer), None, "the run has counted it");
     assert_eq!(play.flows()[0].steps[1].errors["redirect_elsewhere"], 1);
+}
+
+#[test]
+fn random_values_of_requests_at_the_same_time_do_not_depend_on_their_order() {
+    let asked = |order: [u8; 2]| {
+        let mut steps = ["/a?{{uuid}}", "/b?{{uuid}}"]
+            .map(|target| step(&Wanted { target, ..GET }, &Names::default()));
+        steps[0].parallel = 2;
+        let mut play = play(scenario(steps.to_vec()));
+        assert_eq!((play.users.next(0, 0), play.users.parallel(0)), (Next::Send, 2));
+        let mut requests = Vec::new();
+        for (at, nth) in (100..).zip(order) {
+            assert_eq!(play.users.fork(0, at, nth, 0), None);
+            let one = play.asked_now(at);
+            assert_eq!(play.asked_now(at), one, "rendered again");
+            requests.push(one);
+        }
+        requests.sort();
+        // The branch that is answered last ends the pass.
+        assert_eq!((play.answer(101, "200 OK", ""), play.answer(100, "200 OK", "")), (None, None));
+        play.users.join(0, true);
+        assert_eq!(play.users.next(0, 0), Next::End);
+        let flows = play.flows();
+        assert_eq!((flows[0].completed, flows[0].steps[0].requests), (1, 1));
+        requests
+    };
+    let first = asked([0, 1]);
+    assert_eq!(first, asked([1, 0]));
+    assert_ne!(first[0].replace("/a?", "/b?"), first[1]);
 }

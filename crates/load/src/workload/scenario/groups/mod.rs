@@ -146,8 +146,32 @@ pub(crate) struct SenderCounters {
     pub(crate) sent: AtomicU32,
     /// The first of them, sent in the warm-up: they are not expected.
     pub(crate) warm: AtomicU32,
-    /// Those after the warm-up that were not sent.
+    /// Those after the warm-up that were not sent or were refused.
     pub(crate) failed: AtomicU32,
+    /// The newest of them.
+    failures: [AtomicU32; FAILURES],
+}
+
+/// The newest failures of a sender that its receivers can look at.
+const FAILURES: usize = 8;
+
+impl SenderCounters {
+    /// Notes that a number was not sent or was refused. Only the sender calls this.
+    pub(crate) fn fail(&self, number: u32) {
+        let failed = self.failed.load(Ordering::SeqCst);
+        if let Some(newest) = self.failures.get(failed as usize % FAILURES) {
+            newest.store(number, Ordering::SeqCst);
+        }
+        self.failed.store(failed + 1, Ordering::SeqCst);
+    }
+
+    /// The newest failures from the `seen`th on.
+    pub(crate) fn failures(&self, seen: u32) -> impl Iterator<Item = u32> {
+        let failed = self.failed.load(Ordering::SeqCst);
+        let kept = failed.saturating_sub(FAILURES as u32);
+        let number = |at: u32| self.failures.get(at as usize % FAILURES);
+        (seen.max(kept)..failed).filter_map(number).map(|number| number.load(Ordering::SeqCst))
+    }
 }
 
 /// The progress of a group.

@@ -7,6 +7,7 @@ use crate::delivery::group::Members;
 use crate::delivery::publication;
 use crate::delivery::publication::Publication;
 use crate::outcome::groups::GroupSummary;
+use crate::outcome::histograms::Histograms;
 
 fn group(kind: Kind, size: u32) -> Group {
     let (late, quiet) = (Duration::from_secs(1), Duration::from_secs(2));
@@ -21,7 +22,7 @@ fn members(group: Group, users: u32) -> (Members, Arc<GroupState>) {
 }
 
 fn summary(mut members: Members, state: &GroupState) -> GroupSummary {
-    GroupSummary::new(state, &members.finish(u64::from))
+    GroupSummary::new(state, &members.finish(u64::from), &mut Histograms::default())
 }
 
 fn all_arrive(members: &mut Members, users: u32) {
@@ -64,7 +65,7 @@ fn receivers_expect_what_was_sent_since_they_arrived() {
     for sequence in 1..6 {
         assert_eq!(all.sends(0, 0, 10), Some(sequence));
     }
-    all.failed(0, 0, 10);
+    all.failed(0, 0, Publication::new(0, 5, 10));
     all.receipt(2, &message(0, 0, 5), 20);
     for sequence in [2, 1, 1, 3] {
         all.receipt(1, &message(0, sequence, 10), 20);
@@ -103,6 +104,33 @@ fn receivers_expect_what_was_sent_since_they_arrived() {
 }
 
 #[test]
+fn a_refused_message_stands_for_no_other() {
+    let (mut all, state) = members(group(Kind::OneToMany, 3), 3);
+    all_arrive(&mut all, 3);
+    for number in 0..4 {
+        assert_eq!(all.sends(0, 0, 10), Some(number));
+        if number == 1 {
+            // User 1 receives it before the answer, user 2 after it.
+            all.receipt(1, &message(0, number, 10), 11);
+            all.failed(0, 0, Publication::new(0, number, 10));
+            all.receipt(2, &message(0, number, 10), 12);
+        }
+    }
+    for number in [0, 2] {
+        all.receipt(1, &message(0, number, 10), 13);
+        all.receipt(2, &message(0, number, 10), 13);
+    }
+    let summary = summary(all, &state);
+    let of = |name: &str| serde_json::to_value(&summary).unwrap()[name].as_u64().unwrap();
+    for (name, count) in
+        [("sent", 3), ("expected", 6), ("received", 4), ("lost", 2), ("refused", 2)]
+    {
+        assert_eq!(of(name), count, "{name}: {summary}");
+    }
+    assert_eq!(summary.worst[1], crate::Receiver { connection: 2, received: 2, lost: 1 });
+}
+
+#[test]
 fn warm_up_messages_are_not_expected() {
     let (mut all, state) = members(group(Kind::OneToMany, 3), 3);
     all.measure_from(10);
@@ -111,7 +139,7 @@ fn warm_up_messages_are_not_expected() {
         assert_eq!(all.sends(0, 0, now_ns), Some(number));
         all.lagged(0, now_ns);
     }
-    all.failed(0, 0, 9);
+    all.failed(0, 0, Publication::new(0, 2, 9));
     all.receipt(1, &message(0, 0, 5), 8);
     all.receipt(1, b"sf1 0 2 3 ffffffff", 9);
     // Late, again, and to nobody's group: of the warm-up nothing is judged.
@@ -121,7 +149,7 @@ fn warm_up_messages_are_not_expected() {
         assert_eq!(all.sends(0, 0, now_ns), Some(number));
         all.lagged(0, now_ns);
     }
-    all.failed(0, 0, 12);
+    all.failed(0, 0, Publication::new(0, 5, 12));
     all.receipt(1, &message(0, 3, 10), 13);
     all.receipt(1, &message(0, 4, 11), 14);
     all.receipt(2, &message(0, 4, 11), 14);

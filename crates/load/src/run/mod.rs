@@ -4,28 +4,34 @@
 //! [`Run::reached`]; heartbeats, echo or broadcasts on the open connections; [`Run::finish`] once.
 //! Only the `finish` functions block.
 
+mod measure;
+mod start;
+
 use std::cell::{Cell, RefCell};
 use std::io;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use capacity::{Goal, Role};
 use engine::invariant;
 use engine::sys::process;
-use engine::{Limits, Plan, Tables, Workers};
+use engine::{Plan, Tables, Workers};
+
+use self::measure::Warmed;
+pub(crate) use self::start::fit;
+use self::start::limits;
+pub use self::start::{ENDPOINTS_MAX, StartError};
 
 use crate::delivery::receivers::Expect;
-use crate::delivery::spread::{Spread, Times};
+use crate::delivery::spread::Times;
+use crate::delivery::verdicts::Verdicts;
 use crate::outcome::Outcome;
-use crate::outcome::cable::CableSummary;
-use crate::outcome::judge::judge;
+use crate::outcome::histograms::Histograms;
 use crate::outcome::metrics::{Metrics, Snapshot};
-use crate::outcome::sections::{Expected, SocketRun};
+use crate::outcome::runs::Expected;
 use crate::transport::cable_client::{CableChannel, CableClients};
 use crate::transport::connector::Connector;
 use crate::transport::in_flight::InFlight;
-use crate::transport::sources::{Sources, distinct_destinations, host_sources};
+use crate::transport::sources::Sources;
 use crate::transport::tunnels::connect_routes;
 use crate::workload::churn::run::ChurnRun;
 use crate::workload::client::{Client, Order};
@@ -33,53 +39,14 @@ use crate::workload::echo::EchoOrder;
 use crate::workload::fanout::{FanoutRun, sockets};
 use crate::workload::shares::shares;
 use crate::{
-    Churn, ChurnSummary, Close, Config, Echo, Endpoint, Fanout, FanoutSummary, Publish, Published,
-    Recorder,
+    Churn, ChurnSummary, Close, Config, Echo, Fanout, FanoutSummary, Publish, Published, Recorder,
 };
 
-/// The most destinations of one run, which is what an engine worker supports.
-pub const ENDPOINTS_MAX: usize = 256;
 /// How long `finish` waits for closing handshakes before it resets the rest.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Timeout for workers to judge the receivers of a fan-out.
 const JUDGE_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Timeout for workers to flush recorded times.
-const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// Why a run could not start.
-#[derive(Debug)]
-pub enum StartError {
-    /// The configuration does not fit the machine; the text says what to do.
-    Unfit(String),
-    /// A system call failed.
-    System(io::Error),
-}
-
-impl std::fmt::Display for StartError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            StartError::Unfit(text) => f.write_str(text),
-            StartError::System(error) => write!(f, "cannot start: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for StartError {}
-
-impl From<io::Error> for StartError {
-    fn from(error: io::Error) -> Self {
-        StartError::System(error)
-    }
-}
-
-/// What a warm-up did.
-struct Warmed {
-    counts: Snapshot,
-    timed: Recorder,
-    sent: u64,
-}
 
 /// A running load test.
 pub struct Run {
@@ -101,13 +68,17 @@ pub struct Run {
     stepped: u64,
     standing: u64,
     heartbeat: Option<Duration>,
+    /// Sockets were pinged at any time.
+    pings: bool,
     expected: Option<Expected>,
     fanout: Option<FanoutRun>,
-    judged: Option<(FanoutSummary, Times)>,
+    /// What the publishers of the next fan-out tell the receivers.
+    verdicts: Option<Arc<Verdicts>>,
+    judged: Option<(FanoutSummary, Times, Histograms)>,
     /// Receipts that were still arriving when a fan-out was interrupted.
     unknown: Option<u64>,
     churn: Option<ChurnRun>,
-    churned: Option<ChurnSummary>,
+    churned: Option<(ChurnSummary, Histograms)>,
     /// Messages that echoes are to send, without those limited by time only; `None` without an
     /// echo.
     requested_messages: Option<u64>,
@@ -187,8 +158,10 @@ impl Run {
             stepped: 0,
             standing: 0,
             heartbeat: None,
+            pings: false,
             expected: None,
             fanout: None,
+            verdicts: None,
             judged: None,
             unknown: None,
             churn: None,
@@ -305,9 +278,19 @@ impl Run {
     /// Pings every open socket once per period, spread over it; `None` stops.
     pub fn heartbeat(&mut self, period: Option<Duration>) {
         self.heartbeat = period.filter(|period| !period.is_zero());
+        self.pings |= self.heartbeat.is_some();
         for worker in self.busy() {
             self.post_order(worker, Order::Heartbeat(self.heartbeat));
         }
+    }
+
+    /// Blocks until no further ping is sent.
+    pub(crate) fn stop_heartbeats(&mut self) {
+        for worker in self.busy() {
+            self.post_order(worker, Order::Heartbeat(None));
+        }
+        // Workers execute orders one after another.
+        self.flush();
     }
 
     /// Starts an echo on all sockets that are open now.
@@ -373,12 +356,13 @@ impl Run {
             late_after_ns: u64::MAX,
             since_ns: 0,
             senders: 0,
+            verdicts: None,
         };
-        self.expect(expect, 0, u64::from(messages));
+        self.expect(&expect, 0, u64::from(messages));
     }
 
     /// Makes the first `senders` sockets publishers and the others receivers.
-    fn expect(&mut self, expect: Expect, senders: u32, messages: u64) {
+    fn expect(&mut self, expect: &Expect, senders: u32, messages: u64) {
         let reached = self.reached_each();
         let receivers = reached.iter().sum::<u64>().saturating_sub(senders.into());
         self.expected = Some(Expected { publisher: expect.first, receivers, messages });
@@ -386,7 +370,7 @@ impl Run {
             sockets(&reached).take(senders as usize).map(|(worker, _)| worker).collect();
         for worker in self.busy() {
             let senders = places.iter().filter(|place| **place == worker).count() as u32;
-            self.post_order(worker, Order::Expect(Expect { senders, ..expect }));
+            self.post_order(worker, Order::Expect(Expect { senders, ..expect.clone() }));
         }
     }
 
@@ -402,8 +386,13 @@ impl Run {
         let late_after_ns = u64::try_from(fanout.late_after.as_nanos()).unwrap_or(u64::MAX);
         let (first, publishers) = (Fanout::FIRST_PUBLISHER, fanout.publishers);
         let since_ns = process::now_ns();
-        let expect = Expect { first, publishers, late_after_ns, since_ns, senders: 0 };
-        self.expect(expect, self.senders(fanout), 0);
+        let verdicts = match &fanout.publish {
+            Publish::Http(http) => Some((Arc::new(Verdicts::new(publishers)), http.in_flight)),
+            Publish::Socket => None,
+        };
+        self.verdicts = verdicts.as_ref().map(|(verdicts, _)| Arc::clone(verdicts));
+        let expect = Expect { first, publishers, late_after_ns, since_ns, senders: 0, verdicts };
+        self.expect(&expect, self.senders(fanout), 0);
     }
 
     /// Starts publishing.
@@ -412,8 +401,8 @@ impl Run {
     /// The publisher threads could not be started.
     pub fn fan_out(&mut self, fanout: &Fanout) -> io::Result<()> {
         let (open, senders) = (self.reached_each(), self.senders(fanout).into());
-        let now_ns = process::now_ns();
-        let run = FanoutRun::start(fanout, self.workers.remote(), &open, senders, now_ns)?;
+        let (remote, verdicts) = (self.workers.remote(), self.verdicts.take());
+        let run = FanoutRun::start(fanout, remote, &open, senders, verdicts)?;
         self.fanout = Some(run);
         Ok(())
     }
@@ -440,7 +429,7 @@ impl Run {
     /// Ends a fan-out and blocks until every receiver is judged.
     pub fn finish_fanout(&mut self) {
         let Some(mut fanout) = self.fanout.take() else { return };
-        fanout.stop(|| self.measured().delivery.received);
+        fanout.stop(self.interrupted, || self.measured().delivery.expected());
         if let Some(expected) = &mut self.expected {
             expected.messages = fanout.published();
         }
@@ -485,7 +474,7 @@ impl Run {
     /// Ends a churn and blocks until all subscriptions are judged.
     pub fn finish_churn(&mut self) {
         let Some(mut churn) = self.churn.take() else { return };
-        churn.stop(process::now_ns());
+        churn.stop(process::now_ns(), self.interrupted);
         let ended = |run: &Run| run.workers.any_ended();
         while !ended(self) && !churn.tend(&self.all_metrics, process::now_ns()).unwrap_or(true) {
             std::thread::sleep(Duration::from_millis(2));
@@ -513,138 +502,6 @@ impl Run {
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         Snapshot::of(self.all_metrics.iter().map(|metrics| &**metrics))
-    }
-
-    /// Takes the times that workers have flushed: call it several times a second, as workers flush the
-    /// next ones only then.
-    pub fn collect(&self) {
-        let timed = &mut *self.timed.borrow_mut();
-        self.all_metrics.iter().for_each(|metrics| metrics.timed.take(timed));
-    }
-
-    /// All histograms, merged; of the last moments only after [`Run::outcome`].
-    #[must_use]
-    pub fn recorder(&self) -> Recorder {
-        self.collect();
-        self.timed.borrow().clone()
-    }
-
-    /// Ends the warm-up: the messages so far will be in no figure.
-    pub fn begin_measuring(&mut self) {
-        let mut sent = 0;
-        if let Some(mut fanout) = self.fanout.take() {
-            fanout.stop(|| self.measured().delivery.received);
-            sent = fanout.published();
-        }
-        (self.expected, self.requested_messages) = (None, None);
-        self.echo_began_ns = None;
-        self.echo_over_ns.set(None);
-        self.flush();
-        for metrics in &self.all_metrics {
-            metrics.expect_none();
-            drop(std::mem::take(&mut *metrics.arrivals()));
-        }
-        let (counts, timed) = (self.snapshot(), self.timed.borrow().clone());
-        sent += counts.echo_sent;
-        self.warmed = Some(Box::new(Warmed { counts, timed, sent }));
-    }
-
-    /// All counters, without the messages of the warm-up.
-    fn measured(&self) -> Snapshot {
-        let now = self.snapshot();
-        self.warmed.as_ref().map_or_else(|| now.clone(), |warmed| now.since(&warmed.counts))
-    }
-
-    /// Blocks until all workers have flushed their times, and takes them.
-    fn flush(&self) {
-        let number = self.flushes.get() + 1;
-        self.flushes.set(number);
-        for worker in self.busy() {
-            self.post_order(worker, Order::Flush(number));
-        }
-        let over_ns = process::now_ns() + FLUSH_TIMEOUT.as_nanos() as u64;
-        let flushed = || {
-            let mut busy = self.busy().filter_map(|worker| self.all_metrics.get(worker));
-            busy.all(|metrics| metrics.has_flushed(number))
-        };
-        while !flushed() && !self.workers.any_ended() && process::now_ns() < over_ns {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        self.collect();
-    }
-
-    /// The outcome so far, not judged.
-    #[must_use]
-    pub fn outcome(&self, config: &Config) -> Outcome {
-        self.flush();
-        let now = self.measured();
-        let begun = if self.requested > 0 { self.requested } else { config.connections };
-        let (fanout, times) = match self.judged.clone() {
-            Some((fanout, times)) => (Some(fanout), times),
-            None => (None, self.times(now.open)),
-        };
-        let mut recorder = self.recorder();
-        if let Some(warmed) = &self.warmed {
-            recorder.subtract(&warmed.timed);
-        }
-        let is_validated = config.echo.as_ref().is_some_and(|echo| echo.validator.is_some());
-        let run = SocketRun {
-            requested: begun.saturating_sub(now.retired),
-            connecting: self.connecting(),
-            in_flight_max: self.in_flight.max(),
-            counts: &now,
-            recorder: &recorder,
-            messages: self.requested_messages,
-            wrong: if is_validated { now.corrupted } else { 0 },
-            awaits_pongs: self.awaits_pongs,
-            sending: self.sending(config),
-            interrupted: self.interrupted,
-            warm_up: self.warmed.as_ref().map(|warmed| warmed.sent),
-            expected: self.expected,
-            fanout,
-            unknown: self.unknown,
-            times,
-        };
-        let mut outcome = run.outcome();
-        if self.cable {
-            let all_metrics = self.all_metrics.iter().map(|metrics| &**metrics);
-            outcome.cable = Some(CableSummary::new(&now, &recorder, all_metrics));
-        }
-        outcome.churn.clone_from(&self.churned);
-        if let Some(churn) = &outcome.churn {
-            outcome.latency_of_all = churn.latency_of_all;
-        }
-        outcome.interrupted = self.interrupted;
-        judge(&mut outcome, &[]);
-        if !outcome.reasons.is_empty() {
-            // With --force: the shortfalls found at the start are the likeliest cause.
-            let short = self.fit.shortfalls.iter();
-            outcome.machine_short = short.map(|shortfall| shortfall.text.clone()).collect();
-            judge(&mut outcome, &[]);
-        }
-        outcome
-    }
-
-    /// How long messages of an echo were due: as configured, even if no connection was left to send
-    /// them; without a duration until it was over, and if it was interrupted until now.
-    fn sending(&self, config: &Config) -> Option<Duration> {
-        let began_ns = self.echo_began_ns.filter(|_| self.snapshot().opened > 0)?;
-        if let Some(sending) = config.sending().filter(|_| !self.interrupted) {
-            return Some(sending);
-        }
-        let over_ns = self.echo_over_ns.get().unwrap_or_else(process::now_ns);
-        let passed = Duration::from_nanos(over_ns.saturating_sub(began_ns));
-        Some(config.sending().map_or(passed, |sending| sending.min(passed)))
-    }
-
-    /// Arrival times of publications outside a fan-out, which nothing gathers.
-    fn times(&self, receivers: u64) -> Times {
-        let mut spread = Spread::default();
-        for metrics in &self.all_metrics {
-            let mut arrivals = metrics.arrivals().clone();
-            spread.gather(&mut arrivals, receivers);
-        }
-        spread.finish()
     }
 
     /// Takes the outcome, closes all connections and ends the workers.
@@ -689,58 +546,4 @@ impl Run {
         // A mailbox holds 8 MiB and an order counts 64 bytes: it fills only if the worker is gone.
         let _ = self.workers.remote().post(worker, order, 0);
     }
-}
-
-/// Plans the workers and their descriptor tables, or returns why the run does not fit.
-pub(crate) fn fit(
-    connections: u64,
-    endpoints: &[Endpoint],
-    sources: &[IpAddr],
-    force: bool,
-    machine: &capacity::Machine,
-    nofile: u64,
-) -> Result<(Plan, capacity::Report), StartError> {
-    if endpoints.is_empty() || endpoints.len() > ENDPOINTS_MAX {
-        return Err(StartError::Unfit(format!("expected 1 to {ENDPOINTS_MAX} URLs")));
-    }
-    let private_tables = process::private_tables_work();
-    let goal = Goal {
-        private_tables,
-        sources: host_sources(endpoints, sources),
-        destinations: distinct_destinations(endpoints),
-        ..Goal::new(Role::Load, connections)
-    };
-    let report = capacity::check(machine, &goal);
-    if !report.holds() && !force {
-        return Err(StartError::Unfit(format!("{report}\nTo start anyway, add --force.")));
-    }
-    let tables = if private_tables { Tables::Private } else { Tables::Shared };
-    Ok((Plan::new(connections, machine.cores, nofile, 0, tables), report))
-}
-
-/// The engine limits of a load client: no automatic pings, no idle timeout, and room for the
-/// configured messages.
-fn limits(config: &Config) -> Limits {
-    let mut limits = Limits {
-        idle_timeout: None,
-        pings: false,
-        handshake_timeout: config.connect_timeout,
-        close_timeout: CLOSE_TIMEOUT,
-        ..Limits::default()
-    };
-    let echoed = config
-        .echo
-        .as_ref()
-        .map_or(0, |echo| echo.content.as_ref().map_or(echo.size, |content| content.data.len()));
-    let size = config.fanout.as_ref().map_or(0, |fanout| fanout.size).max(echoed);
-    if let Some(bytes) = config.compress_above {
-        limits.compress_above_bytes = bytes;
-    }
-    // An Action Cable message also carries its identifier, each byte of which may be escaped.
-    let identifiers = config.cable.iter().flat_map(|cable| &cable.identifiers);
-    let size = size + identifiers.map(|one| 2 * one.len() + 256).max().unwrap_or(0);
-    let longest = u32::try_from(size).unwrap_or(u32::MAX);
-    limits.wire.message_bytes = limits.wire.message_bytes.max(longest);
-    limits.send_queue_bytes = limits.send_queue_bytes.max(4 * size);
-    limits
 }

@@ -1,0 +1,139 @@
+//! Timeouts of requests and connects, and connects that wait: for a name, or for room in the queue of a
+//! UNIX socket.
+
+use std::cmp::Reverse;
+
+use engine::invariant;
+use engine::{Core, Sys};
+
+use crate::transport::driver::Driver;
+use crate::workload::requests::config::Requests;
+use crate::workload::requests::requester::{Requester, Wake};
+use crate::workload::requests::script::Script;
+
+impl<D: Driver, S: Script> Requester<D, S> {
+    /// Sets the wake-up for the timeout of a request.
+    pub(crate) fn arm(&mut self, user: u32, begun_ns: u64) {
+        let at_ns = begun_ns.saturating_add(self.timeout_of(user));
+        let Some(one) = self.users.get_mut(user as usize) else {
+            return invariant::broken("each user number is in the table of users");
+        };
+        if one.armed_ns == 0 || at_ns < one.armed_ns {
+            one.armed_ns = at_ns;
+            self.wakes.push(Reverse((at_ns, user, Wake::Timeout)));
+        }
+    }
+
+    /// The timeout of the request of a user.
+    #[inline]
+    fn timeout_of(&self, user: u32) -> u64 {
+        let limit = self.script.limit(user);
+        let nanoseconds = limit.map(|limit| u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX));
+        nanoseconds.unwrap_or(self.timeout_ns)
+    }
+
+    /// Sets the wake-up for the timeout of a connect.
+    pub(crate) fn arm_connect(&mut self, user: u32, now_ns: u64) {
+        let Some(timeout) = self.config.connect_timeout else { return };
+        let Some(one) = self.users.get_mut(user as usize) else {
+            return invariant::broken("each user number is in the table of users");
+        };
+        one.connect_ns = now_ns;
+        if !one.is_connect_armed {
+            one.is_connect_armed = true;
+            let at_ns = now_ns.saturating_add(timeout.as_nanos() as u64);
+            self.wakes.push(Reverse((at_ns, user, Wake::ConnectTimeout)));
+        }
+    }
+
+    /// Retries a connect after a pause, as the queue of the UNIX socket is full.
+    pub(crate) fn connect_later(&mut self, user: u32, now_ns: u64) {
+        let at_ns = now_ns + Requests::CONNECT_REST.as_nanos() as u64;
+        self.wakes.push(Reverse((at_ns, user, Wake::Connect)));
+    }
+
+    /// Suspends a user until the name of its target is resolved.
+    pub(crate) fn wait_for_lookup(&mut self, user: u32) {
+        if let Some(one) = self.users.get_mut(user as usize).filter(|one| !one.awaits_lookup) {
+            one.awaits_lookup = true;
+            self.awaiting_lookup.push(user);
+        }
+    }
+
+    pub(crate) fn connect_resolved<Y: Sys>(&mut self, core: &mut Core<Y, Self>) {
+        let now_ns = core.clock_ns();
+        for user in std::mem::take(&mut self.awaiting_lookup) {
+            let Some(one) = self.users.get_mut(user as usize) else {
+                invariant::broken("each user number is in the table of users");
+                continue;
+            };
+            one.awaits_lookup = false;
+            if one.link.conn.is_none() && !one.flights.is_empty() {
+                self.connect(core, user, now_ns);
+            }
+        }
+    }
+
+    /// Checks whether the request of a user has timed out; it may be a newer one.
+    pub(crate) fn look_at_timeout<Y: Sys>(
+        &mut self,
+        core: &mut Core<Y, Self>,
+        user: u32,
+        at_ns: u64,
+        now_ns: u64,
+    ) {
+        let timeout_ns = self.timeout_of(user);
+        let Some(one) = self.users.get_mut(user as usize) else {
+            return invariant::broken("each user number is in the table of users");
+        };
+        if one.armed_ns != at_ns {
+            // A wake-up that was set later was due sooner, and has replaced this one.
+            return;
+        }
+        one.armed_ns = 0;
+        let Some(flight) = one.flights.front() else { return };
+        let begun_ns = flight.times.begun_ns;
+        if begun_ns.saturating_add(timeout_ns) <= now_ns {
+            self.time_out(core, user, now_ns);
+        } else {
+            self.arm(user, begun_ns);
+        }
+    }
+
+    /// Checks whether the connect of a user has timed out; it may be a newer one, or none.
+    pub(crate) fn look_at_connect<Y: Sys>(
+        &mut self,
+        core: &mut Core<Y, Self>,
+        user: u32,
+        now_ns: u64,
+    ) {
+        let Some(timeout) = self.config.connect_timeout else { return };
+        let Some(one) = self.users.get_mut(user as usize) else {
+            return invariant::broken("each user number is in the table of users");
+        };
+        one.is_connect_armed = false;
+        if one.link.opened || one.flights.is_empty() {
+            return;
+        }
+        let (begun_ns, timeout_ns) = (one.connect_ns, timeout.as_nanos() as u64);
+        if begun_ns.saturating_add(timeout_ns) <= now_ns {
+            self.time_out(core, user, now_ns);
+        } else {
+            self.arm_connect(user, begun_ns);
+        }
+    }
+
+    pub(crate) fn connect_again<Y: Sys>(
+        &mut self,
+        core: &mut Core<Y, Self>,
+        user: u32,
+        now_ns: u64,
+    ) {
+        let Some(one) = self.users.get(user as usize) else {
+            return invariant::broken("each user number is in the table of users");
+        };
+        if one.link.conn.is_none() && !one.awaits_lookup && !one.flights.is_empty() {
+            self.connect(core, user, now_ns);
+        }
+    }
+}

@@ -15,10 +15,11 @@ use crate::settings::Layer;
 pub(crate) const PREFIX: &str = "ANYCABLE_";
 
 /// Variables whose value is used unchanged.
-const DIRECT: [(&str, &str); 11] = [
+const DIRECT: [(&str, &str); 12] = [
     ("BROADCAST_KEY", "broadcast_key"),
     ("CABLE_READY_SECRET", "cable_ready_secret"),
     ("HTTP_BROADCAST_SECRET", "broadcast_key"),
+    ("HTTP_RPC_SECRET", "http_rpc_secret"),
     ("JWT_PARAM", "jwt_param"),
     ("JWT_SECRET", "jwt_secret"),
     ("LOG_LEVEL", "log"),
@@ -29,21 +30,28 @@ const DIRECT: [(&str, &str); 11] = [
     ("TURBO_STREAMS_SECRET", "turbo_secret"),
 ];
 /// Variables that are on or off.
-const SWITCHES: [(&str, &str); 4] = [
+const SWITCHES: [(&str, &str); 5] = [
     ("ENFORCE_JWT", "enforce_jwt"),
     ("PUBLIC", "public"),
     ("PUBLIC_STREAMS", "public_streams"),
+    ("RPC_ENABLE_TLS", "rpc_tls"),
     ("STREAMS_WHISPER", "streams_whisper"),
 ];
 /// Whole numbers, with the unit of our setting.
-const NUMBERS: [(&str, &str, &str); 4] = [
+const NUMBERS: [(&str, &str, &str); 10] = [
+    ("DISCONNECT_BACKLOG_SIZE", "disconnect_backlog", ""),
+    ("DISCONNECT_RATE", "disconnect_rate", ""),
+    ("HISTORY_LIMIT", "history_limit", ""),
+    ("HISTORY_TTL", "history_ttl", "s"),
     ("MAX_MESSAGE_SIZE", "max_message", "B"),
     ("PING_INTERVAL", "ping_interval", "s"),
+    ("RPC_MAX_CALL_RECV_SIZE", "rpc_max_reply", "B"),
+    ("SESSIONS_TTL", "sessions_ttl", "s"),
     ("SHUTDOWN_TIMEOUT", "drain", "s"),
     ("WS_MAX_PENDING_SIZE", "send_queue", "B"),
 ];
 /// Values that `serve` always satisfies: they are accepted without a warning.
-const ALREADY_SO: [(&str, &[&str]); 14] = [
+const ALREADY_SO: [(&str, &[&str]); 13] = [
     ("BROADCAST_ADAPTER", &["http"]),
     ("BROKER", &["none"]),
     ("CABLE_READY", &["true", "1"]),
@@ -55,7 +63,6 @@ const ALREADY_SO: [(&str, &[&str]); 14] = [
     ("NORPC", &["true", "1"]),
     ("PING_TIMESTAMP_PRECISION", &["s"]),
     ("PUBSUB", &["none"]),
-    ("RPC_HOST", &["none"]),
     ("SSE", &["false", "0"]),
     ("STREAMS_PRESENCE", &["false", "0"]),
     ("TURBO_STREAMS", &["true", "1"]),
@@ -95,11 +102,18 @@ impl AnycableEnv {
             }
         }
         this.take_addresses(&variables)?;
+        this.take_application(&variables)?;
         Ok(this)
     }
 
     fn set(&mut self, key: &str, value: impl Into<String>) -> bool {
         self.layer.insert(key.to_owned(), vec![value.into()]);
+        true
+    }
+
+    fn set_list(&mut self, key: &str, values: &str) -> bool {
+        let values = values.split(',').map(str::trim).filter(|value| !value.is_empty());
+        self.layer.insert(key.to_owned(), values.map(str::to_owned).collect());
         true
     }
 
@@ -122,10 +136,32 @@ impl AnycableEnv {
         match name {
             // `take_addresses` handles these once all variables are known.
             "HOST" | "PORT" | "HTTP_BROADCAST_PORT" => Ok(true),
+            // `take_application` handles these.
+            "RPC_HOST"
+            | "RPC_IMPL"
+            | "RPC_COMMAND_TIMEOUT"
+            | "RPC_REQUEST_TIMEOUT"
+            | "HTTP_RPC_TIMEOUT" => Ok(true),
+            "RPC_CONCURRENCY" => match number(name, value)? {
+                0 => Ok(self.set("rpc_concurrency", "auto")),
+                most => Ok(self.set("rpc_concurrency", most.to_string())),
+            },
+            "RPC_TLS_VERIFY" => match truth(name, value)? {
+                true => Ok(true),
+                false => Ok(self.set("rpc_tls_insecure", "true")),
+            },
+            // A path; the text of a certificate is not supported.
+            "RPC_TLS_ROOT_CA" if !value.contains("-----BEGIN") => Ok(self.set("rpc_tls_ca", value)),
+            "HEADERS" => Ok(self.set_list("proxy_headers", value)),
+            "PROXY_COOKIES" => Ok(self.set_list("proxy_cookies", value)),
+            "DISCONNECT_MODE" if ["auto", "always", "never"].contains(&value) => {
+                Ok(self.set("disconnect_mode", value))
+            }
             "ALLOWED_ORIGINS" => {
                 self.layer.insert("allow_origin".to_owned(), origins(value));
                 Ok(true)
             }
+            "BROKER" if value == "memory" => Ok(self.set("history", "memory")),
             "MAX_CONN" => match number(name, value)? {
                 0 => Ok(true),
                 most => Ok(self.set("max_connections", most.to_string())),
@@ -148,6 +184,47 @@ impl AnycableEnv {
             }
             _ => Ok(false),
         }
+    }
+
+    /// Sets the application that is called, and the time for a call. AnyCable calls one by default; here it
+    /// is set.
+    fn take_application(&mut self, variables: &BTreeMap<String, String>) -> Result<()> {
+        let get = |name: &str| variables.get(name).map(String::as_str);
+        let off = get("NORPC").map(|value| truth("NORPC", value)).transpose()?.unwrap_or(false);
+        let implementation = get("RPC_IMPL");
+        match get("RPC_HOST") {
+            None | Some("none") => {}
+            Some(_) if off || implementation == Some("none") => {}
+            Some(host) => {
+                self.set("rpc_host", host);
+                let is_http = host.starts_with("http://") || host.starts_with("https://");
+                let agrees = match implementation {
+                    None => true,
+                    Some("http") => is_http,
+                    Some("grpc") => !is_http,
+                    Some(_) => false,
+                };
+                if !agrees {
+                    self.ignored.push(format!("{PREFIX}RPC_IMPL"));
+                }
+                // Without a token clients are the application's to decide about.
+                let open = get("NOAUTH").map(|value| truth("NOAUTH", value)).transpose()?;
+                if open == Some(true) {
+                    self.ignored.push(format!("{PREFIX}NOAUTH"));
+                }
+            }
+        }
+        let times = ["RPC_COMMAND_TIMEOUT", "RPC_REQUEST_TIMEOUT", "HTTP_RPC_TIMEOUT"];
+        let mut least = None;
+        for name in times {
+            let Some(value) = get(name) else { continue };
+            let time = Some(number(name, value)?).filter(|time| *time > 0);
+            least = least.into_iter().chain(time).min();
+        }
+        if let Some(least) = least {
+            self.set("rpc_timeout", format!("{least}ms"));
+        }
+        Ok(())
     }
 
     /// Sets the listeners for clients and publishers.
@@ -265,6 +342,24 @@ mod tests {
             ("ANYCABLE_HTTP_BROADCAST_PORT", "9090", "admin", "127.0.0.1:9090"),
             ("ANYCABLE_ENABLE_WS_COMPRESSION", "false", "compression", "off"),
             ("ANYCABLE_DEBUG", "true", "log", "debug"),
+            ("ANYCABLE_RPC_HOST", "app:50051", "rpc_host", "app:50051"),
+            ("ANYCABLE_RPC_CONCURRENCY", "0", "rpc_concurrency", "auto"),
+            ("ANYCABLE_RPC_CONCURRENCY", "28", "rpc_concurrency", "28"),
+            ("ANYCABLE_RPC_COMMAND_TIMEOUT", "5000", "rpc_timeout", "5000ms"),
+            ("ANYCABLE_RPC_ENABLE_TLS", "true", "rpc_tls", "true"),
+            ("ANYCABLE_RPC_TLS_VERIFY", "false", "rpc_tls_insecure", "true"),
+            ("ANYCABLE_RPC_TLS_ROOT_CA", "/ca.pem", "rpc_tls_ca", "/ca.pem"),
+            ("ANYCABLE_RPC_MAX_CALL_RECV_SIZE", "4096", "rpc_max_reply", "4096B"),
+            ("ANYCABLE_HTTP_RPC_SECRET", "k", "http_rpc_secret", "k"),
+            ("ANYCABLE_HEADERS", "cookie, x-api", "proxy_headers", "cookie,x-api"),
+            ("ANYCABLE_PROXY_COOKIES", "a,b", "proxy_cookies", "a,b"),
+            ("ANYCABLE_DISCONNECT_MODE", "never", "disconnect_mode", "never"),
+            ("ANYCABLE_DISCONNECT_RATE", "50", "disconnect_rate", "50"),
+            ("ANYCABLE_DISCONNECT_BACKLOG_SIZE", "10", "disconnect_backlog", "10"),
+            ("ANYCABLE_BROKER", "memory", "history", "memory"),
+            ("ANYCABLE_HISTORY_LIMIT", "50", "history_limit", "50"),
+            ("ANYCABLE_HISTORY_TTL", "60", "history_ttl", "60s"),
+            ("ANYCABLE_SESSIONS_TTL", "30", "sessions_ttl", "30s"),
         ];
         for (name, value, key, setting) in cases {
             assert_eq!(one(name, value), (key.to_owned(), setting.to_owned()), "{name}");
@@ -280,6 +375,23 @@ mod tests {
         assert!(!both(("ANYCABLE_HTTP_BROADCAST_PORT", "8090")));
         assert!(!both(("ANYCABLE_BROADCAST_KEY", "none")));
         assert_eq!(one("ANYCABLE_STREAMS_SECRET", "s").0, "streams_secret");
+    }
+
+    #[test]
+    fn an_application_is_called_unless_that_is_off() {
+        let host = ("ANYCABLE_RPC_HOST", "http://app/_anycable");
+        for off in [("ANYCABLE_NORPC", "true"), ("ANYCABLE_RPC_IMPL", "none")] {
+            assert_eq!(layer(&[host, off]), [], "{off:?}");
+        }
+        assert_eq!(layer(&[("ANYCABLE_RPC_HOST", "none")]), []);
+        let both = read(&[host, ("ANYCABLE_RPC_IMPL", "grpc"), ("ANYCABLE_NOAUTH", "1")]).unwrap();
+        assert_eq!(both.ignored, ["ANYCABLE_RPC_IMPL", "ANYCABLE_NOAUTH"]);
+        let times = [
+            ("ANYCABLE_RPC_COMMAND_TIMEOUT", "3000"),
+            ("ANYCABLE_RPC_REQUEST_TIMEOUT", "0"),
+            ("ANYCABLE_HTTP_RPC_TIMEOUT", "1000"),
+        ];
+        assert_eq!(layer(&times), [("rpc_timeout".into(), "1000ms".into())]);
     }
 
     #[test]
@@ -316,10 +428,11 @@ mod tests {
             ("ANYCABLE_REDIS_URL", "redis://user:password@elsewhere"),
             ("ANYCABLE_PATH", "/ws,/cable"),
             ("ANYCABLE_BROADCAST_ADAPTER", "http,redis"),
+            ("ANYCABLE_BROKER", "nats"),
             ("ANYCABLE_HTTP_BROADCAST_PORT", "8080"),
         ];
         let loud = read(&variables).unwrap();
-        let expected = ["BROADCAST_ADAPTER", "PATH", "REDIS_URL", "HTTP_BROADCAST_PORT"];
+        let expected = ["BROADCAST_ADAPTER", "BROKER", "PATH", "REDIS_URL", "HTTP_BROADCAST_PORT"];
         assert_eq!(loud.ignored, expected.map(|name| format!("ANYCABLE_{name}")));
         assert!(loud.layer.is_empty(), "{loud:?}");
     }

@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{completions, doctor, help, load, plan, prove, proxy, serve, stress};
+use crate::commands::{completions, doctor, help, load, plan, prove, proxy, serve, stress, token};
 
 /// Hold a million WebSockets on one machine, and prove it.
 #[derive(Parser, Debug)]
@@ -29,6 +29,8 @@ pub(crate) enum Command {
     Plan(Box<plan::Args>),
     /// Check this machine's limits for N sockets; explain error messages
     Doctor(doctor::Args),
+    /// Make and check tokens (JWT) and signed stream names
+    Token(token::Args),
     /// Show help for a command or a topic
     Help(help::Args),
     /// Print shell completions for bash, zsh, fish and others

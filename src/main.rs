@@ -14,12 +14,14 @@
 
 mod admission;
 mod anycable;
+mod application;
 mod args;
 mod auth;
 mod bodies;
 mod channels;
 mod commands;
 mod curl;
+mod history;
 mod output;
 mod report;
 #[allow(dead_code, reason = "`standfast proxy` uses it")]
@@ -30,6 +32,7 @@ mod systemd;
 mod tls;
 mod tls_listeners;
 mod units;
+mod usage;
 
 use std::ffi::OsString;
 use std::io::{self, ErrorKind};
@@ -42,7 +45,7 @@ use engine::invariant;
 use engine::sys::process;
 
 use crate::args::{Args, Command};
-use crate::commands::{completions, doctor, help, load, plan, prove, proxy, serve, stress};
+use crate::commands::{completions, doctor, help, load, plan, prove, proxy, serve, stress, token};
 
 /// Exit code for errors of usage, configuration or environment.
 const EXIT_ENVIRONMENT: u8 = 2;
@@ -51,8 +54,16 @@ fn main() -> ExitCode {
     // Before any thread starts: threads inherit the mask, and workers must not run signal handlers.
     process::block_signals();
     process::tune_allocator();
-    let matches = help::one_screen(Args::command()).get_matches_from(command_line());
-    let args = Args::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let words = command_line();
+    let typed: Vec<String> = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    let matches = help::one_screen(Args::command()).try_get_matches_from(words);
+    let matches = matches.unwrap_or_else(|error| usage::exit(&error, &typed));
+    let args = Args::from_arg_matches(&matches);
+    let args = args.unwrap_or_else(|error| usage::exit(&error, &typed));
+    if let Some(misread) = usage::misread(&typed) {
+        log::write_line(&misread);
+        return ExitCode::from(EXIT_ENVIRONMENT);
+    }
     // A blocked standard error must neither stop a server nor falsify a measurement. Without its
     // thread lines are written directly.
     let _ = log::start();
@@ -64,7 +75,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            log::write_line(&format!("standfast: {error:#}"));
+            log::write_line(&usage::without_drawing(&format!("standfast: {error:#}")));
             ExitCode::from(EXIT_ENVIRONMENT)
         }
     }
@@ -93,6 +104,7 @@ fn run(args: Args, flags: &ArgMatches) -> Result<ExitCode> {
         Command::Stress(args) => stress::run(&args, flags),
         Command::Plan(args) => plan::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Token(args) => token::run(&args),
         Command::Help(args) => help::run(&args),
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => completions::write_manual(&args),

@@ -1,12 +1,13 @@
 //! Result files: JSON to a file, replaced atomically, or to standard output.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use admin::log;
 use anyhow::{Context, Result};
+use load::Bars;
 use serde::Serialize;
 
 /// The file name that stands for standard output.
@@ -36,6 +37,27 @@ pub(crate) fn report(json: Option<&str>, text: &str, document: &impl Serialize) 
         _ => print(text)?,
     }
     json.map_or(Ok(()), |file| write_json(file, document))
+}
+
+/// The characters of bars in text that [`report`] prints: blocks on a terminal that shows them.
+pub(crate) fn bars(json: Option<&str>) -> Bars {
+    let is_terminal = match json {
+        Some(STDOUT) => io::stderr().is_terminal(),
+        _ => io::stdout().is_terminal(),
+    };
+    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    bars_of(is_terminal, variable)
+}
+
+fn bars_of(is_terminal: bool, variable: impl Fn(&str) -> Option<String>) -> Bars {
+    // The first one that is set counts, as in locale(7).
+    let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(&variable);
+    let locale = locale.unwrap_or_default().to_ascii_lowercase();
+    let is_plain = variable("NO_COLOR").is_some() || variable("TERM").is_some_and(|t| t == "dumb");
+    match is_terminal && !is_plain && (locale.contains("utf-8") || locale.contains("utf8")) {
+        true => Bars::Blocks,
+        false => Bars::Ascii,
+    }
 }
 
 /// Prints to standard output.
@@ -155,6 +177,28 @@ mod tests {
             ("$HOME", "'$HOME'"),
         ] {
             assert_eq!(quoted(word), text);
+        }
+    }
+
+    #[test]
+    fn bars_have_blocks_on_terminals_with_utf_8_only() {
+        let bars = |is_terminal, variables: &[(&str, &str)]| {
+            let value = |name: &str| {
+                let named = variables.iter().find(|(known, _)| *known == name);
+                named.map(|(_, value)| (*value).to_owned())
+            };
+            bars_of(is_terminal, value)
+        };
+        assert_eq!(bars(true, &[("LANG", "C.UTF-8")]), Bars::Blocks);
+        assert_eq!(bars(true, &[("LANG", "C"), ("LC_ALL", "de_DE.utf8")]), Bars::Blocks);
+        for (is_terminal, variables) in [
+            (false, &[("LANG", "C.UTF-8")][..]),
+            (true, &[]),
+            (true, &[("LC_ALL", "C"), ("LANG", "C.UTF-8")]),
+            (true, &[("LANG", "C.UTF-8"), ("NO_COLOR", "1")]),
+            (true, &[("LANG", "C.UTF-8"), ("TERM", "dumb")]),
+        ] {
+            assert_eq!(bars(is_terminal, variables), Bars::Ascii, "{is_terminal} {variables:?}");
         }
     }
 

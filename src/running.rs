@@ -70,7 +70,7 @@ pub(crate) struct Flags {
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = units::duration,
         help_heading = PROCESS)]
     drain_delay: Duration,
-    /// On SIGTERM, spread closing the clients over this time
+    /// On SIGTERM, spread closing the clients over 10 ms each, and at most this time together
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = units::duration,
         help_heading = PROCESS)]
     drain: Duration,

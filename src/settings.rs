@@ -33,13 +33,23 @@ impl<A: Args + FromArgMatches> Settings<A> {
     /// # Errors
     /// A file that cannot be read, an unknown key (with the nearest known one), or an invalid value;
     /// each with its location.
-    pub(crate) fn read(
+    pub(crate) fn read(section: &str, flags: &ArgMatches, borrowed: (&str, Layer)) -> Result<Self> {
+        let command = A::augment_args(Command::new("standfast").no_binary_name(true));
+        let flags = values_of(&command, flags, |source| source == ValueSource::CommandLine);
+        Self::read_with(section, flags, borrowed)
+    }
+
+    /// As [`Settings::read`] with the values of some flags, for other commands that need the settings of
+    /// a program.
+    ///
+    /// # Errors
+    /// As [`Settings::read`].
+    pub(crate) fn read_with(
         section: &str,
-        flags: &ArgMatches,
+        flags: Layer,
         (from, borrowed): (&str, Layer),
     ) -> Result<Self> {
         let command = A::augment_args(Command::new("standfast").no_binary_name(true));
-        let flags = values_of(&command, flags, |source| source == ValueSource::CommandLine);
         let environment = from_environment(section, &command)?;
         check::<A>(&command, &environment).map_err(|error| {
             anyhow!("in the environment (STANDFAST_{}_…): {error}", section.to_uppercase())

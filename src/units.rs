@@ -47,10 +47,13 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
         return Ok(Duration::ZERO);
     }
     let units = [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000)];
-    let milliseconds = scaled(text, &units);
-    milliseconds
-        .map(Duration::from_millis)
-        .ok_or_else(|| "expected a duration such as 500ms, 30s, 5m or 1h".to_owned())
+    let expected = || {
+        let bare = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        let unit =
+            if bare { format!(" with its unit, {text}s or {text}ms,") } else { String::new() };
+        format!("expected a duration{unit} such as 500ms, 30s, 5m or 1h")
+    };
+    scaled(text, &units).map(Duration::from_millis).ok_or_else(expected)
 }
 
 /// Formats a duration as [`duration`] parses it.
@@ -121,7 +124,7 @@ mod tests {
     #[test]
     fn an_error_is_given_its_value_once() {
         let error = duration("5").unwrap_err();
-        let expected = "expected a duration such as 500ms, 30s, 5m or 1h";
+        let expected = "expected a duration with its unit, 5s or 5ms, such as 500ms, 30s, 5m or 1h";
         assert_eq!(with_value("5", &error), format!("invalid value \"5\": {expected}"));
         assert_eq!(with_value("5", "invalid weight \"5\""), "invalid weight \"5\"");
     }

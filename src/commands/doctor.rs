@@ -240,7 +240,7 @@ fn about_machine(machine: &Machine, goal: &Goal) -> String {
     };
     let ports = match machine.ports.range {
         Some((first, last)) => {
-            format!("{first}–{last}, {} of them reserved", machine.ports.reserved)
+            format!("{first}–{last}, {} of them reserved", Count(machine.ports.reserved))
         }
         None => "unknown".to_owned(),
     };

@@ -9,3 +9,4 @@ pub(crate) mod prove;
 pub(crate) mod proxy;
 pub(crate) mod serve;
 pub(crate) mod stress;
+pub(crate) mod token;

@@ -6,14 +6,14 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{ArgMatches, ValueEnum};
-use serve::{AllowedHost, Config, Limits, Live, Origin, Running};
+use serve::{AllowedHost, Auth, Config, Limits, Live, Origin, Running};
 use tracing::warn;
 
 use crate::anycable::AnycableEnv;
 use crate::running::{self, LISTENERS, PROCESS, Reload, ServerArgs};
-use crate::settings::Settings;
+use crate::settings::{Layer, Settings};
 use crate::units::{IdleTimeout, idle_timeout};
-use crate::{admission, anycable, auth, channels, tls, units};
+use crate::{admission, anycable, application, auth, channels, history, tls, units};
 
 /// The heading of these flags, which is a topic of `help`.
 const LIMITS: &str = "Limits";
@@ -107,7 +107,11 @@ pub(crate) struct Args {
     #[command(flatten)]
     channels: channels::Flags,
     #[command(flatten)]
+    history: history::Flags,
+    #[command(flatten)]
     auth: auth::Flags,
+    #[command(flatten)]
+    application: application::Flags,
     #[command(flatten)]
     tls: tls::ServerFlags,
     /// Read settings from the [serve] section of this TOML file
@@ -170,6 +174,16 @@ fn read(flags: &ArgMatches) -> Result<(Settings<Args>, Vec<String>)> {
     Ok((Settings::read("serve", flags, (anycable::PREFIX, layer))?, ignored))
 }
 
+/// Reads the secrets and keys of a server with these flags, as it would at its start.
+///
+/// # Errors
+/// As at the start.
+pub(crate) fn auth(flags: Layer) -> Result<Auth> {
+    let AnycableEnv { layer, .. } = AnycableEnv::from_environment()?;
+    let settings = Settings::<Args>::read_with("serve", flags, (anycable::PREFIX, layer))?;
+    settings.args.auth.auth()
+}
+
 fn reload(running: &Running, old: &Settings<Args>, flags: &ArgMatches) -> Result<Settings<Args>> {
     let (new, _) = read(flags)?;
     running::check_reloadable(old, &new, RELOADABLE)?;
@@ -180,6 +194,7 @@ fn reload(running: &Running, old: &Settings<Args>, flags: &ArgMatches) -> Result
 fn config(args: &Args) -> Result<Config> {
     let live = live(args)?;
     let (listen, listen_tls) = args.server.listeners(live.tls.is_some())?;
+    let app = args.application.config(&live.auth, live.channels.ping_interval)?;
     Ok(Config {
         listen,
         listen_tls,
@@ -191,7 +206,9 @@ fn config(args: &Args) -> Result<Config> {
         listen_broadcast: args.auth.listen_broadcast(),
         workers: args.server.workers.map(usize::from),
         max_connections: args.max_connections,
+        history: args.history.config(),
         backlog: args.server.backlog,
+        app,
         live,
     })
 }

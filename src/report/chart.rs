@@ -6,16 +6,18 @@ use std::fmt::Write;
 
 use serde::Serialize;
 
+use super::scale::{Unit, nice_seconds, ticks};
+
 /// Size of the drawing and its margins, in SVG units.
-const WIDTH: f64 = 640.0;
-const HEIGHT: f64 = 220.0;
-const LEFT: f64 = 78.0;
+const WIDTH: f64 = 480.0;
+const HEIGHT: f64 = 200.0;
+const LEFT: f64 = 66.0;
 const RIGHT: f64 = 12.0;
 const TOP: f64 = 22.0;
 const BOTTOM: f64 = 26.0;
 /// Approximate number of ticks per axis.
 const TICKS_Y: f64 = 4.0;
-const TICKS_X: f64 = 6.0;
+const TICKS_X: f64 = 5.0;
 /// Maximum rows of the table beside a chart.
 const ROWS_MAX: usize = 25;
 
@@ -37,16 +39,6 @@ pub(super) struct Line {
     pub(super) values: Vec<Option<f64>>,
 }
 
-/// Unit of the values.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(super) enum Unit {
-    Count,
-    Bytes,
-    PerSecond,
-    Milliseconds,
-    Cores,
-}
-
 /// A rendered chart.
 #[derive(Serialize)]
 pub(super) struct Drawing {
@@ -61,18 +53,25 @@ pub(super) struct Drawing {
 }
 
 impl Chart<'_> {
-    /// Returns `None` if no line has a value.
-    pub(super) fn draw(&self) -> Option<Drawing> {
+    /// Leaves out lines without values. Returns `None` if no line has one.
+    pub(super) fn draw(mut self) -> Option<Drawing> {
+        self.lines.retain(|line| line.values.iter().any(Option::is_some));
         let known = self.lines.iter().flat_map(|line| line.values.iter().flatten().copied());
         let most = known.reduce(f64::max)?;
-        let top = nice_top(most);
+        let top = self.unit.top(most, TICKS_Y);
         let end = self.seconds.last().copied().filter(|&end| end > 0.0).unwrap_or(1.0);
         let mut svg = String::new();
         self.draw_phases(&mut svg, end);
         self.draw_axes(&mut svg, end, top);
         for (index, line) in self.lines.iter().enumerate() {
             for path in self.paths(line, end, top) {
-                let _ = write!(svg, "<polyline class=\"line s{index}\" points=\"{path}\"/>");
+                // A single point is a line of no length, which is drawn with round ends.
+                let (dot, again) =
+                    if path.matches(',').count() == 1 { (" dot", &*path) } else { ("", "") };
+                let _ = write!(
+                    svg,
+                    "<polyline class=\"line{dot} s{index}\" points=\"{path}{again}\"/>"
+                );
             }
         }
         let legend: Vec<_> = self.lines.iter().map(|line| line.name).collect();
@@ -112,11 +111,10 @@ impl Chart<'_> {
     }
 
     fn draw_axes(&self, svg: &mut String, end: f64, top: f64) {
-        let step = nice_step(top / TICKS_Y);
+        let step = self.unit.step(top, TICKS_Y);
         for tick in ticks(top, step) {
             let (at, right) = (y(tick, top), WIDTH - RIGHT);
-            // Both axes begin at zero; only the lower one is labelled with it.
-            let label = if tick > 0.0 { self.unit.text(tick) } else { String::new() };
+            let label = if tick > 0.0 { self.unit.text(tick) } else { "0".to_owned() };
             let _ = write!(
                 svg,
                 "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{right}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/>\
@@ -180,40 +178,6 @@ impl Chart<'_> {
     }
 }
 
-impl Unit {
-    fn text(self, value: f64) -> String {
-        match self {
-            Unit::Bytes => capacity::Bytes(value.max(0.0) as u64).to_string(),
-            Unit::Count => short(value),
-            Unit::PerSecond => format!("{}/s", short(value)),
-            Unit::Milliseconds if value >= 10_000.0 => format!("{:.0} s", value / 1e3),
-            Unit::Milliseconds if value >= 1_000.0 => format!("{:.1} s", value / 1e3),
-            Unit::Milliseconds if value >= 10.0 || value == 0.0 => format!("{value:.0} ms"),
-            Unit::Milliseconds if value >= 1.0 => format!("{value:.1} ms"),
-            Unit::Milliseconds => format!("{value:.2} ms"),
-            Unit::Cores => format!("{value:.2}"),
-        }
-    }
-}
-
-/// 1,234 · 12.3 k · 1.23 M
-fn short(value: f64) -> String {
-    let trimmed = |scaled: f64, unit: &str| {
-        let digits = if scaled >= 100.0 { 0 } else { 1 };
-        let text = format!("{scaled:.digits$}");
-        format!("{} {unit}", text.strip_suffix(".0").unwrap_or(&text))
-    };
-    if value >= 999_500.0 {
-        trimmed(value / 1e6, "M")
-    } else if value >= 10_000.0 {
-        trimmed(value / 1e3, "k")
-    } else if value < 10.0 && value.fract() > 0.0 {
-        format!("{value:.1}")
-    } else {
-        capacity::Count(value.round() as u64).to_string()
-    }
-}
-
 /// 45 s, 2:30, 1:00:00
 fn clock(seconds: f64) -> String {
     let whole = seconds.round() as u64;
@@ -233,39 +197,10 @@ fn y(value: f64, top: f64) -> f64 {
     HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * (value / top).clamp(0.0, 1.0)
 }
 
-fn ticks(top: f64, step: f64) -> impl Iterator<Item = f64> {
-    (0..=20)
-        .map(move |number| f64::from(number) * step)
-        .take_while(move |&tick| tick <= top * 1.001)
-}
-
-/// Returns the smallest 1, 2 or 5 times a power of ten that is not below the value.
-fn nice_step(least: f64) -> f64 {
-    let power = 10_f64.powf(least.max(1e-9).log10().floor());
-    [1.0, 2.0, 5.0, 10.0].map(|n| n * power).into_iter().find(|&n| n >= least).unwrap_or(least)
-}
-
-/// The same in steps of a clock.
-fn nice_seconds(least: f64) -> f64 {
-    const STEPS: [f64; 16] = [
-        0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 900.0, 1_800.0,
-        3_600.0,
-    ];
-    STEPS.into_iter().find(|&step| step >= least).unwrap_or_else(|| nice_step(least))
-}
-
-/// Returns the top of an axis: a multiple of the step above the highest value.
-fn nice_top(most: f64) -> f64 {
-    if most <= 0.0 {
-        return 1.0;
-    }
-    let step = nice_step(most / TICKS_Y);
-    (most / step).ceil() * step
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::scale::short;
 
     fn chart(values: Vec<Option<f64>>) -> Option<Drawing> {
         let seconds: Vec<f64> = (0..values.len()).map(|second| second as f64).collect();
@@ -279,6 +214,7 @@ mod tests {
     fn a_gap_splits_the_line_and_no_values_draw_nothing() {
         let drawing = chart(vec![Some(1.0), Some(2.0), None, Some(4.0)]).unwrap();
         assert_eq!(drawing.svg.matches("<polyline").count(), 2);
+        assert_eq!(drawing.svg.matches("line dot").count(), 1, "the last value stands alone");
         assert!(drawing.svg.contains(">connect<") && drawing.data.contains("–"));
         assert!(chart(vec![None, None]).is_none());
         assert!(chart(vec![Some(0.0)]).is_some(), "zero is a value");
@@ -295,28 +231,11 @@ mod tests {
     }
 
     #[test]
-    fn values_and_times_are_formatted_for_people() {
-        for (value, text) in
-            [(0.0, "0"), (1.5, "1.5"), (9_999.0, "9,999"), (250_000.0, "250 k"), (1e6, "1 M")]
-        {
-            assert_eq!(short(value), text);
-        }
+    fn times_are_formatted_for_people() {
         for (seconds, text) in
             [(0.5, "0.5 s"), (45.0, "45 s"), (150.0, "2:30"), (3_600.0, "1:00:00")]
         {
             assert_eq!(clock(seconds), text);
         }
-        assert_eq!(
-            (Unit::Milliseconds.text(2_500.0), Unit::Bytes.text(5e6)),
-            ("2.5 s".into(), "5.0 MB".into())
-        );
-    }
-
-    #[test]
-    fn axes_end_at_round_numbers() {
-        for (most, top) in [(1_000_000.0, 1_000_000.0), (7.0, 8.0), (101.0, 150.0), (0.0, 1.0)] {
-            assert!((nice_top(most) - top).abs() < 1e-6, "{most}: {}", nice_top(most));
-        }
-        assert_eq!((nice_seconds(0.7), nice_seconds(400.0)), (1.0, 600.0));
     }
 }

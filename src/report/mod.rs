@@ -7,22 +7,27 @@
 
 mod chart;
 pub(crate) mod csv;
+mod histogram;
 mod outcome;
 pub(crate) mod prometheus;
+mod scale;
 pub(crate) mod screen;
+mod timings;
 
 use std::path::Path;
 use std::time::SystemTime;
 
 use anyhow::{Context, Result};
-use capacity::{Bytes, Count, Machine};
+use capacity::{Bytes, Count, Machine, Milliseconds};
 use minijinja::value::Serde;
 use minijinja::{AutoEscape, Environment, context};
 use serde::Serialize;
 
-use self::chart::{Chart, Drawing, Line, Unit};
+use self::chart::{Chart, Drawing, Line};
+use self::scale::Unit;
+pub(crate) use self::timings::Timings;
 use crate::output;
-use load::{Sample, SampleSeries, Usage};
+use load::{Latency, Sample, SampleSeries, Usage};
 
 /// Rows of a name and a text.
 pub(crate) type Rows = Vec<(String, String)>;
@@ -36,9 +41,16 @@ pub(crate) struct Report<'a> {
     /// The result in one sentence.
     pub(crate) result: String,
     pub(crate) reasons: &'a [String],
-    /// The main figures, each with a text.
+    /// Of which of several runs the figures are.
+    pub(crate) scope: Option<String>,
+    /// What to look at first.
+    pub(crate) tiles: Vec<Tile>,
+    pub(crate) timings: Timings,
+    /// The other figures, each with a text.
     pub(crate) figures: Rows,
     pub(crate) tables: Vec<Table>,
+    /// What is compared.
+    pub(crate) bars: Vec<Bars>,
     /// The configuration, including defaults.
     pub(crate) configuration: Rows,
     pub(crate) series: &'a SampleSeries,
@@ -46,12 +58,76 @@ pub(crate) struct Report<'a> {
     pub(crate) command: String,
 }
 
-/// A table of the report.
+/// A table of the report. Its first column are names.
 #[derive(Serialize)]
 pub(crate) struct Table {
     pub(crate) title: &'static str,
     pub(crate) heads: Vec<&'static str>,
     pub(crate) rows: Vec<Vec<String>>,
+    /// Further columns with text instead of figures.
+    pub(crate) texts: &'static [usize],
+}
+
+/// A large figure with what it is.
+#[derive(Serialize)]
+pub(crate) struct Tile {
+    pub(crate) name: &'static str,
+    pub(crate) value: String,
+    /// What qualifies it; may be empty.
+    pub(crate) note: String,
+    pub(crate) is_bad: bool,
+}
+
+impl Tile {
+    pub(crate) fn new(name: &'static str, value: String, note: impl Into<String>) -> Tile {
+        Tile { name, value, note: note.into(), is_bad: false }
+    }
+
+    pub(crate) fn percentiles(p50: f64, p99: f64, max: f64) -> [Tile; 3] {
+        [("p50", p50), ("p99", p99), ("max", max)]
+            .map(|(name, ms)| Tile::new(name, Milliseconds(ms).to_string(), "latency"))
+    }
+
+    /// A count of what should not happen.
+    pub(crate) fn bad(name: &'static str, count: u64, note: impl Into<String>) -> Tile {
+        Tile { is_bad: count > 0, ..Tile::new(name, Count(count).to_string(), note) }
+    }
+}
+
+/// Values next to each other as bars, on a scale from zero to the highest.
+#[derive(Serialize)]
+pub(crate) struct Bars {
+    title: &'static str,
+    rows: Vec<Bar>,
+}
+
+#[derive(Serialize)]
+struct Bar {
+    name: String,
+    /// Length in percent of the longest.
+    length: String,
+    text: String,
+    is_bad: bool,
+}
+
+impl Bars {
+    /// Of names, values, their texts, and whether they are bad. `None` without values.
+    pub(crate) fn new(
+        title: &'static str,
+        values: impl IntoIterator<Item = (String, f64, String, bool)>,
+    ) -> Option<Bars> {
+        let values: Vec<_> = values.into_iter().collect();
+        let most = values.iter().map(|(_, value, ..)| *value).fold(0.0, f64::max);
+        let length = |value: f64| if most > 0.0 { 100.0 * value / most } else { 0.0 };
+        let bar = |(name, value, text, is_bad): (String, f64, String, bool)| Bar {
+            name,
+            length: format!("{:.2}", length(value)),
+            text,
+            is_bad,
+        };
+        let rows: Vec<Bar> = values.into_iter().map(bar).collect();
+        (!rows.is_empty()).then_some(Bars { title, rows })
+    }
 }
 
 impl Report<'_> {
@@ -80,8 +156,13 @@ impl Report<'_> {
                     good => good,
                     result => self.result.as_str(),
                     reasons => Serde(self.reasons),
+                    scope => self.scope.as_deref(),
+                    tiles => Serde(&self.tiles),
+                    percentiles => Serde(percentiles(&self.timings)),
+                    histogram => Serde(&self.timings.histogram),
                     figures => Serde(&self.figures),
                     tables => Serde(&self.tables),
+                    bars => Serde(&self.bars),
                     configuration => Serde(&self.configuration),
                     ended => output::utc(now),
                     charts => Serde(charts(samples)),
@@ -89,12 +170,22 @@ impl Report<'_> {
                     machine => Serde(machine(self.machine)),
                     command => self.command.as_str(),
                     version => env!("CARGO_PKG_VERSION"),
+                    head => admin::PAGE_HEAD,
                     style => include_str!("report.css"),
                     script => include_str!("report.js"),
                 })
             })
             .context("cannot render the report")
     }
+}
+
+/// Returns each name with p50, p90, p95, p99, p99.9 and the maximum.
+fn percentiles(timings: &Timings) -> Vec<(&'static str, [String; 6])> {
+    let times = |l: &Latency| {
+        [l.p50_ms, l.p90_ms, l.p95_ms, l.p99_ms, l.p999_ms, l.max_ms]
+            .map(|ms| Milliseconds(ms).to_string())
+    };
+    timings.rows.iter().map(|(name, latency)| (*name, times(latency))).collect()
 }
 
 /// Returns whether the samples are of requests, not of WebSockets.
@@ -129,7 +220,7 @@ fn errors(samples: &[Sample]) -> Vec<Line> {
         false => [line("failed to open", &|s| s.failed), line("closed", &|s| s.closed)],
     };
     let some = |line: &Line| line.values.iter().flatten().any(|value| *value > 0.0);
-    if lines.iter().any(some) { lines.into() } else { Vec::new() }
+    lines.into_iter().filter(some).collect()
 }
 
 fn charts(samples: &[Sample]) -> Vec<Drawing> {
@@ -152,42 +243,45 @@ fn charts(samples: &[Sample]) -> Vec<Drawing> {
         true => ("Open connections", "Requests and answers"),
         false => ("Open sockets", "Messages and heartbeats"),
     };
-    [
-        chart(open, Unit::Count, vec![line("open", &|s| Some(s.open as f64))]),
-        chart(
-            "Process memory",
-            Unit::Bytes,
-            vec![line("server", &|s| rss(s.server)), line("client", &|s| rss(s.client))],
-        ),
-        chart(
-            "Kernel memory growth",
-            Unit::Bytes,
-            vec![line("both ends", &|s| s.kernel_bytes.map(|bytes| bytes as f64))],
-        ),
-        chart(
-            "CPU, in cores",
-            Unit::Cores,
-            vec![rate("server", &|s| cpu(s.server)), rate("client", &|s| cpu(s.client))],
-        ),
-        chart(
-            messages,
-            Unit::PerSecond,
-            vec![
-                rate("sent", &|s| Some(s.sent as f64)),
-                rate("received", &|s| Some(s.received as f64)),
-            ],
-        ),
-        chart(
-            "Latency",
-            Unit::Milliseconds,
-            vec![
-                line("p50", &|s| s.latency.map(|latency| latency.p50_ms)),
-                line("p99", &|s| s.latency.map(|latency| latency.p99_ms)),
-                line("longest", &|s| s.latency.map(|latency| latency.max_ms)),
-            ],
-        ),
-        chart("Errors so far", Unit::Count, errors(samples)),
-    ]
+    let open = chart(open, Unit::Count, vec![line("open", &|s| Some(s.open as f64))]);
+    let messages = chart(
+        messages,
+        Unit::PerSecond,
+        vec![
+            rate("sent", &|s| Some(s.sent as f64)),
+            rate("received", &|s| Some(s.received as f64)),
+        ],
+    );
+    let latency = chart(
+        "Latency in each second",
+        Unit::Milliseconds,
+        vec![
+            line("p50", &|s| s.latency.map(|latency| latency.p50_ms)),
+            line("p99", &|s| s.latency.map(|latency| latency.p99_ms)),
+            line("max", &|s| s.latency.map(|latency| latency.max_ms)),
+        ],
+    );
+    let errors = chart("Errors so far", Unit::Count, errors(samples));
+    let cpu = chart(
+        "CPU, in cores",
+        Unit::Cores,
+        vec![rate("server", &|s| cpu(s.server)), rate("client", &|s| cpu(s.client))],
+    );
+    let memory = chart(
+        "Process memory",
+        Unit::Bytes,
+        vec![line("server", &|s| rss(s.server)), line("client", &|s| rss(s.client))],
+    );
+    let kernel = chart(
+        "Kernel memory growth",
+        Unit::Bytes,
+        vec![line("both ends", &|s| s.kernel_bytes.map(|bytes| bytes as f64))],
+    );
+    match is_of_requests(samples) {
+        // Sockets in the kernel are few, and other programs have more.
+        true => [messages, latency, errors, open, cpu, memory, None],
+        false => [open, messages, latency, errors, cpu, memory, kernel],
+    }
     .into_iter()
     .flatten()
     .collect()
@@ -254,8 +348,14 @@ mod tests {
             verdict: ("FELL SHORT", false),
             result: "9 of 10".to_owned(),
             reasons: &reasons,
+            scope: None,
+            tiles: vec![Tile::bad("Failed", 1_234, "of <b>all</b>")],
+            timings: Timings::default(),
             figures: vec![("open".into(), "9".into())],
             tables: Vec::new(),
+            bars: Bars::new("By <i>name</i>", [("x".into(), 0.0, "0".into(), false)])
+                .into_iter()
+                .collect(),
             configuration: vec![("subprotocol".into(), "☃ & <i>co</i>".into())],
             series,
             machine: &Machine::read(),
@@ -271,6 +371,8 @@ mod tests {
         assert!(!page.contains("<b>bold") && !page.contains("<script>alert"), "{page}");
         assert!(page.contains("&lt;script&gt;alert(1)") && page.contains("a &lt;b&gt;bold"));
         assert!(page.contains("☃ &amp; &lt;i&gt;co"), "{page}");
+        assert!(page.contains("of &lt;b&gt;all") && page.contains("By &lt;i&gt;name"), "{page}");
+        assert!(page.contains("1,234") && !page.contains("NaN"), "{page}");
         assert_eq!(page.matches("</script>").count(), 1);
     }
 
@@ -292,7 +394,7 @@ mod tests {
         assert!(!page.contains("Process memory") && !page.contains("Latency"));
         assert!(page.contains(">connect<") || page.contains(">hold<"));
         let (charts, rows) =
-            (page.matches("<svg ").count(), page.matches("<th scope=\"row\">").count());
+            (page.matches("<svg viewBox").count(), page.matches("<th scope=\"row\">").count());
         assert_eq!(rows, 5 * charts, "each moment is also a row of the table");
     }
 

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use capacity::{Count, Machine};
+use capacity::{Count, Machine, Milliseconds};
 use load::scenario::StepSummary;
 use load::{
     BroadcastSummary, CableSummary, Latency, Outcome, RequestCounts, SampleSeries, ThresholdResult,
     Verdict,
 };
 
-use super::{Report, Rows, Table};
+use super::{Bars, Report, Rows, Table, Tile, Timings};
 use crate::output;
 
 impl<'a> Report<'a> {
@@ -20,8 +20,11 @@ impl<'a> Report<'a> {
         series: &'a SampleSeries,
         machine: &'a Machine,
     ) -> Report<'a> {
-        let worst = outcomes.iter().find(|outcome| !Verdict::of(outcome).is_good());
-        let shown = worst.or(outcomes.last());
+        let worst = outcomes.iter().position(|outcome| !Verdict::of(outcome).is_good());
+        let at = worst.unwrap_or(outcomes.len().saturating_sub(1));
+        let shown = outcomes.get(at);
+        let why = if worst.is_some() { "the first that is not as expected" } else { "the last" };
+        let scope = format!("Figures of round {} of {}, {why}", at + 1, outcomes.len());
         let mut tables = Vec::new();
         if outcomes.len() > 1 {
             tables.push(rounds(outcomes));
@@ -29,15 +32,18 @@ impl<'a> Report<'a> {
         if let Some(outcome) = shown {
             let own = [thresholds(&outcome.thresholds), steps(outcome), checks(outcome)];
             tables.extend(own.into_iter().flatten());
-            tables.extend(outcome.requests.and_then(|_| by_name(outcome)));
         }
         Report {
             title: shown.map(title).unwrap_or_default(),
             verdict: shown.map_or(("NOTHING RAN", false), verdict),
             result: result(outcomes),
             reasons: shown.map_or(&[], |outcome| &outcome.reasons),
+            scope: (outcomes.len() > 1).then_some(scope),
+            tiles: shown.map(tiles).unwrap_or_default(),
+            timings: shown.map(Timings::of).unwrap_or_default(),
             figures: shown.map(figures).unwrap_or_default(),
             tables,
+            bars: compared(outcomes).into_iter().chain(shown.and_then(statuses)).collect(),
             configuration: shown.map(|outcome| outcome.config.settings.clone()).unwrap_or_default(),
             series,
             machine,
@@ -104,6 +110,7 @@ fn thresholds(results: &[ThresholdResult]) -> Option<Table> {
         title: "Thresholds",
         heads: vec!["condition", "measured", ""],
         rows: results.iter().map(row).collect(),
+        texts: &[2],
     })
 }
 
@@ -120,7 +127,6 @@ fn of_sockets(outcome: &Outcome) -> Rows {
     }
     if let Some(h) = outcome.heartbeats.as_ref().filter(|h| h.sent > 0) {
         add("heartbeats", format!("{} of {} answered", Count(h.received), Count(h.sent)));
-        add("ping round trip", times(h.latency.as_ref()));
     }
     if let Some(cable) = &outcome.cable {
         subscribed(cable, &mut add);
@@ -133,11 +139,6 @@ fn of_sockets(outcome: &Outcome) -> Rows {
         add("lost, duplicated", format!("{}, {}", Count(echo.lost), Count(echo.duplicated)));
         let rest = [echo.reordered, echo.corrupted, echo.late].map(|n| Count(n).to_string());
         add("reordered, corrupted, late", rest.join(", "));
-        add("latency (due to answer)", times(outcome.latency.as_ref()));
-        add("service time (sent to answer)", times(outcome.service_time.as_ref()));
-        if outcome.send_lag.is_some() {
-            add("send lag (due to sent)", times(outcome.send_lag.as_ref()));
-        }
     }
     if let Some(broadcast) = &outcome.broadcast {
         fan_out(broadcast, &mut add);
@@ -168,9 +169,6 @@ fn subscribed(cable: &CableSummary, mut add: impl FnMut(&str, String)) {
     add("subscribed, not subscribed", format!("{}, {}", Count(*subscribed), Count(waits)));
     add("repeated subscribes", Count(*repeated).to_string());
     add("stale, without pings", Count(*stale).to_string());
-    add("connect to welcome", times(cable.to_welcome.as_ref()));
-    add("subscribe to confirmation", times(cable.to_confirm.as_ref()));
-    add("connect to confirmation", times(cable.to_subscribed.as_ref()));
 }
 
 fn fan_out(broadcast: &BroadcastSummary, mut add: impl FnMut(&str, String)) {
@@ -180,16 +178,11 @@ fn fan_out(broadcast: &BroadcastSummary, mut add: impl FnMut(&str, String)) {
     add("lost, duplicated", format!("{}, {}", Count(b.lost), Count(b.duplicated)));
     let rest = [b.reordered, b.corrupted, b.late].map(|n| Count(n).to_string());
     add("reordered, corrupted, late", rest.join(", "));
-    add("delivery latency", times(b.latency.as_ref()));
-    add("publish to first receipt", times(b.times.to_first.as_ref()));
-    add("publish to last receipt", times(b.times.to_last.as_ref()));
-    add("first to last receipt", times(b.times.first_to_last.as_ref()));
     if let Some(fanout) = &b.fanout {
         add(
             "rate reached, requested",
             format!("{:.1}, {:.1} per second", fanout.reached_rate, fanout.rate),
         );
-        add("lateness of publications", times(fanout.publish_lag.as_ref()));
     }
 }
 
@@ -203,29 +196,13 @@ fn causes(by_cause: &BTreeMap<String, u64>) -> String {
     format!("{} ({})", Count(all), named.join(", "))
 }
 
-/// Formats p50, p99 and maximum.
-fn times(latency: Option<&Latency>) -> String {
-    latency.map_or("not measured".to_owned(), |l| {
-        format!("p50 {:.2} ms, p99 {:.2} ms, max {:.2} ms", l.p50_ms, l.p99_ms, l.max_ms)
-    })
-}
-
 fn of_requests(outcome: &Outcome, of: &RequestCounts) -> Rows {
     let mut rows = Vec::new();
     let mut row = |name: &str, value: String| rows.push((name.to_owned(), value));
     row("requests", format!("{} ok, {} failed", Count(of.ok), Count(of.failed)));
     row("due but not sent", Count(of.unsent).to_string());
     let (per_second, seconds) = (outcome.per_second.unwrap_or(0.0), outcome.seconds.unwrap_or(0.0));
-    row("answer rate", format!("{per_second:.1} per second over {seconds:.2} s"));
-    row("latency (due to answer)", times(outcome.latency.as_ref()));
-    row("service time (sent to answer)", times(outcome.service_time.as_ref()));
-    row("time to first byte", times(outcome.time_to_first_byte.as_ref()));
-    if outcome.send_lag.is_some() {
-        row("send lag (due to sent)", times(outcome.send_lag.as_ref()));
-    }
-    if outcome.scheduling_error.is_some() {
-        row("scheduling delay", times(outcome.scheduling_error.as_ref()));
-    }
+    row("answer rate", format!("{} over {seconds:.2} s", self::per_second(per_second)));
     let c = &outcome.connections;
     row("connections", format!("{} opened, {} failed", count(c.opened), Count(c.failed)));
     row("maximum in TIME_WAIT on this machine", count(c.time_wait_most));
@@ -237,20 +214,92 @@ fn of_requests(outcome: &Outcome, of: &RequestCounts) -> Rows {
     rows
 }
 
-/// Returns the table of statuses and failures.
-fn by_name(outcome: &Outcome) -> Option<Table> {
-    let statuses = outcome.status.iter().map(|(status, n)| (status.to_string(), *n));
-    let errors = outcome.errors.iter().map(|(kind, n)| (kind.clone(), *n));
-    let rows: Vec<Vec<String>> =
-        statuses.chain(errors).map(|(name, n)| vec![name, Count(n).to_string()]).collect();
-    let (title, heads) = ("Response statuses and failures", vec!["", "requests"]);
-    (!rows.is_empty()).then_some(Table { title, heads, rows })
+/// Returns answers by status, and failures without one by kind.
+fn statuses(outcome: &Outcome) -> Option<Bars> {
+    let requests = outcome.requests?;
+    let all = (requests.ok + requests.failed).max(1);
+    let bar = |name: String, count: u64, is_bad| {
+        let share = 100.0 * count as f64 / all as f64;
+        (name, count as f64, format!("{} · {share:.2}%", Count(count)), is_bad)
+    };
+    let statuses =
+        outcome.status.iter().map(|(&status, &n)| bar(status.to_string(), n, status >= 400));
+    // Wrong statuses are among the answers.
+    let errors = outcome.errors.iter().filter(|(kind, _)| *kind != "status");
+    let errors = errors.map(|(kind, &n)| bar(kind.replace('_', " "), n, true));
+    Bars::new("Answers and failures", statuses.chain(errors))
+}
+
+/// Returns the rounds next to each other: their rates, and their latencies.
+fn compared(outcomes: &[Outcome]) -> Vec<Bars> {
+    if outcomes.len() < 2 {
+        return Vec::new();
+    }
+    let named = |outcome: &Outcome| {
+        let kind = if outcome.config.keep_alive == Some(true) { "" } else { ", new connections" };
+        format!("{} users{kind}", count(outcome.config.users))
+    };
+    let rates = outcomes.iter().filter_map(|outcome| {
+        let rate = outcome.per_second?;
+        Some((named(outcome), rate, format!("{}/s", Count(rate.round() as u64)), false))
+    });
+    let of = |pick: fn(&Latency) -> f64| {
+        outcomes.iter().filter_map(move |outcome| {
+            let ms = pick(outcome.latency.as_ref()?);
+            Some((named(outcome), ms, Milliseconds(ms).to_string(), false))
+        })
+    };
+    let p50 = Bars::new("p50 by round", of(|latency| latency.p50_ms));
+    let p99 = Bars::new("p99 by round", of(|latency| latency.p99_ms));
+    [Bars::new("Answers per second by round", rates), p50, p99].into_iter().flatten().collect()
+}
+
+/// Returns the figures to look at first.
+fn tiles(outcome: &Outcome) -> Vec<Tile> {
+    let mut tiles = Vec::new();
+    let c = &outcome.connections;
+    if let Some(of) = &outcome.requests {
+        let rate = outcome.per_second.map_or("unknown".to_owned(), per_second);
+        let over = outcome.seconds.map(|seconds| format!("over {seconds:.1} s"));
+        tiles.push(Tile::new("Answer rate", rate, over.unwrap_or_default()));
+        let all = of.ok + of.failed;
+        tiles.push(Tile::new("Requests", Count(all).to_string(), ""));
+        let share = 100.0 * of.failed as f64 / all.max(1) as f64;
+        tiles.push(Tile::bad("Failed", of.failed, format!("{share:.2}% of all")));
+    } else {
+        let open = Count(c.open.unwrap_or(0)).to_string();
+        tiles.push(Tile::new("Open at the end", open, format!("of {}", Count(c.requested))));
+        if let Some(rate) = c.per_second {
+            let over = c.seconds.map(|seconds| format!("in {seconds:.2} s"));
+            tiles.push(Tile::new("Connect rate", per_second(rate), over.unwrap_or_default()));
+        }
+        let ended: u64 = outcome.closed.values().sum();
+        tiles.push(Tile::bad("Failed or closed", c.failed + ended, "connections"));
+        if let Some(echo) = &outcome.echo {
+            tiles.push(Tile::bad("Lost", echo.lost, format!("of {} messages", Count(echo.sent))));
+        }
+        if let Some(b) = &outcome.broadcast {
+            tiles.push(Tile::bad("Lost", b.lost, format!("of {} deliveries", Count(b.expected))));
+        }
+    }
+    let broadcast = outcome.broadcast.as_ref().and_then(|broadcast| broadcast.latency);
+    if let Some(l) = outcome.latency.or(broadcast) {
+        tiles.extend(Tile::percentiles(l.p50_ms, l.p99_ms, l.max_ms));
+    }
+    tiles
+}
+
+fn per_second(rate: f64) -> String {
+    if rate < 100.0 { format!("{rate:.1}/s") } else { format!("{}/s", Count(rate.round() as u64)) }
 }
 
 fn rounds(outcomes: &[Outcome]) -> Table {
     let row = |outcome: &Outcome| {
         let of = outcome.requests.unwrap_or_default();
-        let beside = outcome.config.beside.map_or("-".to_owned(), |beside| format!("{beside:.0}"));
+        let beside = outcome
+            .config
+            .beside
+            .map_or("-".to_owned(), |beside| Count(beside.round() as u64).to_string());
         let [p50, p99] = percentiles(outcome.latency.as_ref());
         let kind = if outcome.config.keep_alive == Some(true) { "kept" } else { "new each" };
         vec![
@@ -258,7 +307,7 @@ fn rounds(outcomes: &[Outcome]) -> Table {
             kind.to_owned(),
             Count(of.ok + of.failed).to_string(),
             Count(of.failed).to_string(),
-            format!("{:.0}", outcome.per_second.unwrap_or(0.0)),
+            Count(outcome.per_second.unwrap_or(0.0).round() as u64).to_string(),
             beside,
             p50,
             p99,
@@ -273,10 +322,11 @@ fn rounds(outcomes: &[Outcome]) -> Table {
             "failed",
             "per second",
             "beside",
-            "p50 ms",
-            "p99 ms",
+            "p50",
+            "p99",
         ],
         rows: outcomes.iter().map(row).collect(),
+        texts: &[1],
     }
 }
 
@@ -295,9 +345,9 @@ fn steps(outcome: &Outcome) -> Option<Table> {
         ]
     };
     let each = outcome.flows.iter().flat_map(|flow| flow.steps.iter().map(|s| row(&flow.name, s)));
-    let heads = vec!["", "requests", "failed", "by", "redirects", "p50 ms", "p99 ms"];
+    let heads = vec!["", "requests", "failed", "by", "redirects", "p50", "p99"];
     let rows: Vec<Vec<String>> = each.collect();
-    (!rows.is_empty()).then_some(Table { title: "Steps", heads, rows })
+    (!rows.is_empty()).then_some(Table { title: "Steps", heads, rows, texts: &[3] })
 }
 
 fn checks(outcome: &Outcome) -> Option<Table> {
@@ -310,10 +360,11 @@ fn checks(outcome: &Outcome) -> Option<Table> {
     });
     let rows: Vec<Vec<String>> = each.collect();
     let heads = vec!["", "passed", "failed"];
-    (!rows.is_empty()).then_some(Table { title: "Checks and captures", heads, rows })
+    (!rows.is_empty()).then_some(Table { title: "Checks and captures", heads, rows, texts: &[] })
 }
 
 fn percentiles(latency: Option<&Latency>) -> [String; 2] {
     let none = || "-".to_owned();
-    latency.map_or([none(), none()], |l| [l.p50_ms, l.p99_ms].map(|ms| format!("{ms:.3}")))
+    latency
+        .map_or([none(), none()], |l| [l.p50_ms, l.p99_ms].map(|ms| Milliseconds(ms).to_string()))
 }

@@ -93,10 +93,7 @@ impl Metrics {
 
 /// Parses the address of `--metrics`; a port alone is on 127.0.0.1.
 pub(crate) fn address(text: &str) -> Result<Address, String> {
-    let port = text.strip_prefix(':').unwrap_or(text);
-    let at =
-        if port.parse::<u16>().is_ok() { format!("127.0.0.1:{port}") } else { text.to_owned() };
-    at.parse().map_err(|error| format!("{error} (a port alone is on 127.0.0.1)"))
+    text.parse().map_err(|error| format!("{error} (a port alone is on 127.0.0.1)"))
 }
 
 impl Program for Shared {

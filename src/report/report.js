@@ -23,7 +23,7 @@ function show(index) {
 for (const { svg, data } of charts) {
   svg.addEventListener("pointermove", (event) => {
     const box = svg.getBoundingClientRect();
-    const at = ((event.clientX - box.left) / box.width) * 640;
+    const at = ((event.clientX - box.left) / box.width) * svg.viewBox.baseVal.width;
     let nearest = 0;
     data.x.forEach((x, index) => {
       if (Math.abs(x - at) < Math.abs(data.x[nearest] - at)) nearest = index;

@@ -97,12 +97,7 @@ impl Source<'_> {
 }
 
 fn path(text: &str) -> Result<Box<str>, String> {
-    let right = text.starts_with('/') && text.bytes().all(|b| b.is_ascii_graphic() && b != b'?');
-    if right {
-        Ok(text.into())
-    } else {
-        Err(format!("invalid path \"{text}\": expected a path such as /cable"))
-    }
+    RouteConfig::check_path(text).map(|()| text.into())
 }
 
 #[cfg(test)]

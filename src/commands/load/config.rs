@@ -46,6 +46,7 @@ pub(super) fn config(args: &Args) -> Result<Config> {
             None => Duration::from_secs(30),
         }),
         retry: retry(args, clients.is_some()),
+        awaits_target: args.retry.is_some(),
         sources: args.source.clone(),
         headers: args.header.clone(),
         protocols: match clients {

@@ -12,7 +12,7 @@ use load::{Connect, Fanout, HttpPublish, Proxy, Resolve, Threshold};
 
 use super::requests::flags as requests;
 use super::scenario::InitArgs;
-use super::{compare, convert, from_curl, threshold};
+use super::{compare, convert, from_curl, merge, threshold};
 use crate::report::prometheus;
 use crate::{tls, units};
 
@@ -208,7 +208,8 @@ pub(crate) struct Args {
     pub(super) late_after: Duration,
 
     /// Identifier that an Action Cable client subscribes with; several are used in turn, and {1..4}
-    /// expands to each number of the range [default: {"channel":"$pubsub","stream_name":"load"}]
+    /// expands to each number of the range. $pubsub is a channel of streams by name, without a class
+    /// of the application [default: {"channel":"$pubsub","stream_name":"load"}]
     #[arg(long, value_name = "JSON", help_heading = CABLE)]
     pub(super) channel: Vec<String>,
 
@@ -327,6 +328,8 @@ pub(super) enum Command {
     FromHar(convert::from_har::Args),
     /// Convert the plain parts of a k6 script to a scenario
     FromK6(convert::from_k6::Args),
+    /// Merge the results of generators that ran at the same time
+    Merge(merge::Args),
     /// Write a commented example scenario
     Init(InitArgs),
 }

@@ -10,6 +10,7 @@ mod destinations;
 mod flags;
 mod from_curl;
 mod measure;
+mod merge;
 mod modes;
 mod observers;
 mod requests;
@@ -48,6 +49,7 @@ pub(crate) fn run(args: &Args, flags: &ArgMatches) -> Result<ExitCode> {
         Some(Command::FromCurl(args)) => return from_curl::run(args),
         Some(Command::FromHar(args)) => return convert::from_har::run(args),
         Some(Command::FromK6(args)) => return convert::from_k6::run(args),
+        Some(Command::Merge(args)) => return merge::run(args),
         Some(Command::Init(args)) => return scenario::init(args),
         None => {}
     }
@@ -101,7 +103,7 @@ fn one<'a>(
     let mut files = Files::open(args)?;
     let thresholds: Vec<&Threshold> = args.threshold.iter().collect();
     let outcome = measure::measure(args, &mut files, screen, &thresholds, drive)?;
-    let text = outcome.to_string();
+    let text = outcome.text(output::bars(args.json.as_deref())).to_string();
     let outcomes = std::slice::from_ref(&outcome);
     measure::report(args, files, &text, &outcome, (outcomes, &outcome.samples))
 }

@@ -3,20 +3,21 @@
 
 use std::time::Duration;
 
-use capacity::{KernelMemory, ProcessMemory};
+use capacity::{Count, Decimal, KernelMemory, ProcessMemory};
 use load::requests::{Pace, Requests};
 use load::{Config, Endpoint, Row};
 
-use crate::report::screen::{self, About, Rows, Step};
+use crate::report::screen::{self, About, Left, Rows, Step};
 use load::{Sample, SampleLatency, Usage};
 
 /// Number of rows after which the column titles are repeated.
 const TITLES_EVERY: u32 = 20;
 const TITLES: &str =
-    " elapsed  phase        open    failed     msgs/s     p50 ms     p99 ms   errors\n";
+    " elapsed  phase         open    failed     msgs/s     p50 ms     p99 ms    errors\n";
 
-/// Returns the completed share of a phase from a sample and the seconds since the phase began.
-type Done<'a> = Box<dyn Fn(&Sample, f64) -> f64 + 'a>;
+/// Returns the completed share of a phase, and the time left of the run if known, from a sample and the
+/// seconds since the phase began.
+type Done<'a> = Box<dyn Fn(&Sample, f64) -> (f64, Option<Left>) + 'a>;
 
 /// The progress display of one run. Dropping it restores the terminal.
 pub(super) struct Screen<'a> {
@@ -50,7 +51,10 @@ impl<'a> Screen<'a> {
             ("churn", config.churn.is_some()),
         ];
         let (sockets, endpoints) = (most(config), &config.endpoints);
-        let done = Box::new(|sample: &Sample, since| of_sockets_done(config, sample, since));
+        let done = Box::new(|sample: &Sample, since| {
+            let done = of_sockets_done(config, sample, since);
+            (done, of_sockets_left(config, sample, done, since))
+        });
         Screen::new(about(urls, &phases, sockets, endpoints, server), plain, done)
     }
 
@@ -63,7 +67,10 @@ impl<'a> Screen<'a> {
     ) -> Screen<'a> {
         let phases = [("warm-up", !config.warm_up.is_zero()), ("requests", true)];
         let about = about(urls, &phases, config.connections, &config.endpoints, server);
-        let done = Box::new(|sample: &Sample, since| of_requests_done(config, sample, since));
+        let done = Box::new(|sample: &Sample, since| {
+            let done = of_requests_done(config, sample, since);
+            (done, of_requests_left(config, sample, done, since))
+        });
         Screen::new(about, plain, done)
     }
 
@@ -89,10 +96,12 @@ impl<'a> Screen<'a> {
             self.phase = row.phase;
             self.phase_began_seconds = sample.elapsed_seconds;
         }
-        let done = (self.done)(&sample, sample.elapsed_seconds - self.phase_began_seconds);
+        let since = sample.elapsed_seconds - self.phase_began_seconds;
+        let (done, left) = (self.done)(&sample, since);
         let titles = if self.rows.is_multiple_of(TITLES_EVERY) { TITLES } else { "" };
         self.rows += 1;
-        let step = Step { row: format!("{titles}{}", line(row)), done };
+        let text = format!("{titles}{}", line(row));
+        let step = Step { row: text, done, left, detail: Some(row) };
         self.screen.show(&sample, &step);
         sample
     }
@@ -104,7 +113,8 @@ impl<'a> Screen<'a> {
             max_ms: latency.max_ms,
         });
         let kernel = KernelMemory::read().ok().map(|memory| memory.total());
-        let growth = kernel.zip(self.kernel_before).map(|(now, then)| now.saturating_sub(then));
+        // Unknown if other programs freed more than the sockets took.
+        let growth = kernel.zip(self.kernel_before).and_then(|(now, then)| now.checked_sub(then));
         Sample {
             elapsed_seconds: row.elapsed.as_secs_f64(),
             phase: row.phase.into(),
@@ -161,6 +171,44 @@ fn of_sockets_done(config: &Config, sample: &Sample, since: f64) -> f64 {
     }
 }
 
+/// Returns the time left: what is left of the phase, and the later phases.
+fn of_sockets_left(config: &Config, sample: &Sample, done: f64, since: f64) -> Option<Left> {
+    let Config { warm_up, hold, echo, fanout, .. } = config;
+    // A duration, or a number of messages that takes an unknown time.
+    let sending = match (echo, fanout) {
+        (Some(echo), _) => echo.duration.filter(|_| echo.messages.is_none() || echo.turnover),
+        (_, Some(fanout)) => fanout.duration.filter(|_| fanout.messages.is_none()),
+        (None, None) => Some(Duration::ZERO),
+    };
+    let (held, warmed) = match &*sample.phase {
+        "connect" => (*hold, *warm_up),
+        // Without messages the warm-up is before the hold.
+        "stages" => (*hold, Duration::ZERO),
+        "warm-up" if echo.is_none() && fanout.is_none() => (*hold, Duration::ZERO),
+        "hold" if echo.is_some() || fanout.is_some() => (Duration::ZERO, *warm_up),
+        _ => (Duration::ZERO, Duration::ZERO),
+    };
+    let sends = matches!(&*sample.phase, "connect" | "warm-up" | "hold");
+    let then = held + warmed + sending.filter(|_| sends).unwrap_or_default();
+    let left = Left::estimate(done, since, then.as_secs_f64())?;
+    Some(Left { at_least: sends && sending.is_none(), ..left })
+}
+
+/// Returns the time left: by time or by number, whichever is shorter.
+fn of_requests_left(config: &Requests, sample: &Sample, done: f64, since: f64) -> Option<Left> {
+    let time = config.over_after().map(|time| time.as_secs_f64());
+    if sample.phase == "warm-up" {
+        let seconds = (config.warm_up.as_secs_f64() - since).max(0.0);
+        return Some(Left { seconds: seconds + time.unwrap_or(0.0), at_least: time.is_none() });
+    }
+    let by_time = time.map(|time| Left { seconds: (time - since).max(0.0), at_least: false });
+    let by_count = config.requests.and_then(|_| Left::estimate(done, since, 0.0));
+    match (by_time, by_count) {
+        (Some(time), Some(count)) if count.seconds < time.seconds => Some(count),
+        (time, count) => time.or(count),
+    }
+}
+
 /// Returns the completed share of a run of requests, by time or by number, whichever is higher.
 fn of_requests_done(config: &Requests, sample: &Sample, since: f64) -> f64 {
     let of_time = |whole: Duration| since / whole.as_secs_f64();
@@ -190,16 +238,16 @@ pub(super) fn usage() -> Option<Usage> {
 
 /// Returns a row as text, without a line end.
 pub(crate) fn line(row: &Row) -> String {
-    let ms = |ms: Option<f64>| ms.map_or("-".to_owned(), |ms| format!("{ms:.3}"));
+    let ms = |ms: Option<f64>| ms.map_or("-".to_owned(), |ms| Decimal(ms, 3).to_string());
     format!(
-        "{:>7.1}s  {:<7} {:>9} {:>9} {:>10.0} {:>10} {:>10} {:>8}",
+        "{:>7.1}s  {:<8} {:>9} {:>9} {:>10} {:>10} {:>10} {:>9}",
         row.elapsed.as_secs_f64(),
         row.phase,
-        row.open,
-        row.failed,
-        row.messages_per_second,
+        Count(row.open),
+        Count(row.failed),
+        Decimal(row.messages_per_second, 0),
         ms(row.latency.map(|latency| latency.p50_ms)),
         ms(row.latency.map(|latency| latency.p99_ms)),
-        row.errors,
+        Count(row.errors),
     )
 }

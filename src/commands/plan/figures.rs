@@ -1,9 +1,9 @@
 //! The calculation from a target load to a number of machines, as text and as JSON.
 
-use std::fmt::{self, Display, Formatter, Write};
+use std::fmt::{self, Display, Formatter};
 
 use anyhow::{Context, Result};
-use capacity::{Bytes, Count};
+use capacity::{Bytes, Count, Decimal};
 use serde::Serialize;
 
 use super::Args;
@@ -258,8 +258,10 @@ impl Memory {
         let each = match self.parts {
             (process, Some(kernel)) => {
                 format!(
-                    "{} B ({process:.0} B process + {kernel:.0} B kernel)",
-                    number(self.bytes_per_connection)
+                    "{} B ({} B process + {} B kernel)",
+                    number(self.bytes_per_connection),
+                    Decimal(process, 0),
+                    Decimal(kernel, 0),
                 )
             }
             (process, None) => format!("{} B of the process", number(process)),
@@ -306,15 +308,10 @@ fn percent(share: f64) -> String {
     format!("{} %", number(share * 100.0))
 }
 
-/// Formats a number with at most two decimals and thousands separators.
+/// Formats a number with two decimals, or none if it is whole.
 fn number(value: f64) -> String {
-    let hundredths = (value * 100.0).round() as u64;
-    let mut text = Count(hundredths / 100).to_string();
-    if !hundredths.is_multiple_of(100) {
-        // Writing to a String cannot fail.
-        let _ = write!(text, ".{:02}", hundredths % 100);
-    }
-    text
+    let text = Decimal(value, 2).to_string();
+    text.strip_suffix(".00").map_or(text.clone(), str::to_owned)
 }
 
 #[cfg(test)]

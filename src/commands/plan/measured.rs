@@ -4,6 +4,8 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
+use capacity::limits::KERNEL_BYTES_PLAUSIBLE;
+use capacity::{Count, Decimal};
 use load::{Outcome, Sample, Usage};
 use serde_json::Value;
 
@@ -21,6 +23,8 @@ pub(super) struct Measured {
     pub(super) process_bytes: Option<f64>,
     /// Kernel memory per socket, in bytes; the server has one socket per connection.
     pub(super) kernel_bytes: Option<f64>,
+    /// What was measured instead, if it cannot be of the sockets.
+    kernel_implausible: Option<f64>,
     /// CPU time of the server per message, in seconds.
     pub(super) message_seconds: Option<f64>,
     /// Whether the run was one of load with --watch-pid.
@@ -59,34 +63,56 @@ impl Measured {
         requests: bool,
         connections: Option<u64>,
         messages: Option<u64>,
-    ) -> Result<(), &'static str> {
+    ) -> Result<(), String> {
+        if let Some(bytes) = self.kernel_implausible.filter(|_| connections.is_some()) {
+            let (least, most) = (KERNEL_BYTES_PLAUSIBLE.start(), KERNEL_BYTES_PLAUSIBLE.end());
+            return Err(format!(
+                "{} B of kernel memory per socket are implausible (expected {} to {}): other programs \
+                 allocated or freed memory during that proof. Run it again on a machine without them",
+                Decimal(bytes, 0),
+                Decimal(*least, 0),
+                Decimal(*most, 0),
+            ));
+        }
+        self.missing(requests, connections, messages).map_or(Ok(()), |why| Err(why.to_owned()))
+    }
+
+    fn missing(
+        &self,
+        requests: bool,
+        connections: Option<u64>,
+        messages: Option<u64>,
+    ) -> Option<&'static str> {
         if requests && self.capacity.is_none() && connections.or(messages).is_none() {
-            return Err("the run made no requests: give --per-machine RATE, or the JSON of \
-                        `standfast load http://…`");
+            return Some(
+                "the run made no requests: give --per-machine RATE, or the JSON of \
+                        `standfast load http://…`",
+            );
         }
         if self.is_watched && connections.is_some() && self.process_bytes.is_none() {
-            return Err(
+            return Some(
                 "no connection of that run opened, so the memory per connection was not measured",
             );
         }
         if self.is_watched && messages.is_some() && self.message_seconds.is_none() {
-            return Err(
-                "nothing was answered in that run, so the CPU time per message was not measured",
+            return Some(
+                "nothing was answered in that run, or it was too short, so the CPU time per message \
+                        was not measured",
             );
         }
         if connections.is_some() && self.process_bytes.is_none() {
-            return Err(
+            return Some(
                 "memory per connection is missing: use the JSON of `standfast prove` or of \
                         `standfast load … --watch-pid PID`",
             );
         }
         if messages.is_some() && self.message_seconds.is_none() {
-            return Err(
+            return Some(
                 "CPU time per message is missing: use a run with messages, `standfast prove \
                         --message-every TIME` or `standfast load … --watch-pid PID`",
             );
         }
-        Ok(())
+        None
     }
 }
 
@@ -115,9 +141,14 @@ fn from_proof(value: &Value) -> Measured {
     if message_seconds.is_some() {
         notes.push("CPU per message includes connects and heartbeats".to_owned());
     }
+    // Results of earlier versions have what was measured, whatever it is.
+    let kernel = value["kernel_bytes_per_socket"].as_f64();
+    let is_plausible = |bytes: &f64| KERNEL_BYTES_PLAUSIBLE.contains(bytes);
+    let implausible = value["kernel_bytes_implausible"].as_f64();
     Measured {
         process_bytes: value["server"]["rss_bytes_per_connection"].as_f64(),
-        kernel_bytes: value["kernel_bytes_per_socket"].as_f64(),
+        kernel_bytes: kernel.filter(is_plausible),
+        kernel_implausible: implausible.or(kernel.filter(|bytes| !is_plausible(bytes))),
         message_seconds,
         notes,
         ..Measured::default()
@@ -129,10 +160,12 @@ fn from_load(outcome: &Outcome) -> Measured {
     if let Some(of) = &outcome.requests {
         if of.failed > 0 {
             let all = of.ok.saturating_add(of.failed);
-            notes.push(format!("{} of {all} requests failed and are not counted", of.failed));
+            let [failed, all] = [of.failed, all].map(Count);
+            notes.push(format!("{failed} of {all} requests failed and are not counted"));
         }
         if of.unsent > 0 {
-            notes.push(format!("{} requests of the requested rate were not sent", of.unsent));
+            let unsent = Count(of.unsent);
+            notes.push(format!("{unsent} requests of the requested rate were not sent"));
         }
     }
     let watched = outcome.watched.as_ref();

@@ -405,6 +405,31 @@ mod tests {
     }
 
     #[test]
+    fn implausible_kernel_memory_is_refused() {
+        let run = |name: &str, change: &dyn Fn(&mut Value), goal: &str| {
+            let mut proof = proof();
+            change(&mut proof);
+            let file = File::new(name, &proof);
+            plan(&format!("plan {goal} --from {}", file.0.display()))
+        };
+        for (name, bytes, said) in
+            [("none", 0.0, "0 B"), ("freed", -650.0, "-650 B"), ("build", 52_000.0, "52,000 B")]
+        {
+            let now = |proof: &mut Value| {
+                proof["kernel_bytes_per_socket"] = Value::Null;
+                proof["kernel_bytes_implausible"] = bytes.into();
+            };
+            let before = |proof: &mut Value| proof["kernel_bytes_per_socket"] = bytes.into();
+            for change in [&now as &dyn Fn(&mut Value), &before] {
+                let error = run(name, change, "--connections 1M").unwrap_err().to_string();
+                assert!(error.contains(said) && error.contains("implausible"), "{error}");
+                // It says nothing about messages.
+                run(name, change, "--messages 1M").unwrap();
+            }
+        }
+    }
+
+    #[test]
     fn errors_name_the_missing_figure_or_flag() {
         let proof = File::new("says", &proof());
         let other = File::new("other", &json!({"hello": 1}));

@@ -155,7 +155,7 @@ impl RequestRun {
     fn asked(&self) -> String {
         let users = self.users.map_or("its users".to_owned(), |users| match users {
             1 => "1 user".to_owned(),
-            users => format!("{users} users"),
+            users => format!("{} users", Count(users)),
         });
         if let Some((most, all, half)) = self.growth() {
             let [most, all, half] = [most, all, half].map(|value| Count(value.round() as u64));
@@ -168,7 +168,10 @@ impl RequestRun {
                 format!("{users} were always busy: with more the server may answer more")
             }
             (Some(true), Some(rate)) => {
-                format!("the run asked for {rate} per second, and all were answered")
+                format!(
+                    "the run asked for {} per second, and all were answered",
+                    Count(rate as u64)
+                )
             }
             (Some(true), None) => "all requests that were due were answered".to_owned(),
             (Some(false), _) => {

@@ -7,7 +7,7 @@ use capacity::{Bytes, Count};
 use super::plan::Plan;
 use super::result::{Mark, ProcessResult, Proof};
 use crate::commands::load as load_command;
-use crate::report::{Report, Rows, Table};
+use crate::report::{Report, Rows, Table, Tile};
 use crate::units::format_duration;
 
 /// Returns the report of a proof.
@@ -27,11 +27,16 @@ pub(super) fn report<'a>(proof: &'a Proof, plan: &Plan) -> Report<'a> {
             proof.hold_seconds
         ),
         reasons: &proof.reasons,
+        scope: None,
+        tiles: tiles(proof),
+        timings: proof.timings.clone(),
         figures: figures(proof),
+        bars: Vec::new(),
         tables: vec![Table {
             title: "Memory by number of sockets",
             heads: vec!["sockets", "server", "client", "kernel, both ends"],
             rows: proof.marks.iter().map(mark).collect(),
+            texts: &[],
         }],
         configuration: configuration(proof, plan),
         series: &proof.series,
@@ -61,13 +66,30 @@ fn configuration(proof: &Proof, plan: &Plan) -> Rows {
     rows.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
+/// Returns the figures to look at first.
+fn tiles(proof: &Proof) -> Vec<Tile> {
+    let c = &proof.connections;
+    let rate = format!("{}/s", Count(c.per_second.round() as u64));
+    let ended: u64 = proof.closed.values().sum();
+    let each = |process: &ProcessResult| format!("{:.0} B", process.rss_bytes_per_connection);
+    let mut tiles = vec![
+        Tile::new("Open", Count(c.open).to_string(), format!("of {}", Count(c.requested))),
+        Tile::new("Connect rate", rate, format!("in {:.1} s", c.seconds)),
+        Tile::bad("Failed or closed", c.failed + ended, "connections"),
+        Tile::new("Server memory", each(&proof.server), "per socket"),
+    ];
+    if let Some(bytes) = proof.kernel_bytes_per_socket {
+        tiles.push(Tile::new("Kernel memory", Bytes(bytes as u64).to_string(), "per socket"));
+    }
+    if let Some(b) = proof.broadcast.as_ref().filter(|b| b.expected > 0) {
+        let of = format!("of {} deliveries", Count(b.expected));
+        tiles.push(Tile::bad("Lost", b.lost, of));
+    }
+    tiles
+}
+
 fn figures(proof: &Proof) -> Rows {
     let c = &proof.connections;
-    let ms = |value: Option<f64>| match value {
-        Some(value) if value >= 1e3 => format!("{:.1} s", value / 1e3),
-        Some(value) => format!("{value:.1} ms"),
-        None => "–".to_owned(),
-    };
     let mut rows = vec![
         ("opened in", format!("{:.1} s, {} per second", c.seconds, Count(c.per_second as u64))),
         ("failed to open", causes(c.failed, &proof.connect_errors)),
@@ -78,7 +100,7 @@ fn figures(proof: &Proof) -> Rows {
         ("client, CPU", format!("{:.1} s", proof.client.cpu_seconds)),
         (
             "kernel",
-            proof.kernel_bytes_per_socket.map_or("unknown".to_owned(), |bytes| {
+            proof.kernel_bytes_per_socket.map_or("unknown or implausible".to_owned(), |bytes| {
                 format!("{} per socket, two sockets per connection", Bytes(bytes as u64))
             }),
         ),
@@ -97,8 +119,6 @@ fn figures(proof: &Proof) -> Rows {
             "messages lost, duplicated, corrupted",
             format!("{}, {}, {}", Count(m.lost), Count(m.duplicated), Count(m.corrupted)),
         ));
-        let times = [m.p50_ms, m.p99_ms, m.max_ms].map(ms).join(", ");
-        rows.push(("round trip: p50, p99, max", times));
     }
     if let Some(b) = proof.broadcast.as_ref().filter(|b| b.expected > 0) {
         rows.push((
@@ -109,8 +129,6 @@ fn figures(proof: &Proof) -> Rows {
             "deliveries lost, duplicated",
             format!("{}, {}", Count(b.lost), Count(b.duplicated)),
         ));
-        let times = [b.p50_ms, b.p99_ms, b.last_ms].map(ms).join(", ");
-        rows.push(("delivery: p50, p99, last", times));
     }
     if let Some(link) = &proof.link {
         rows.push(("link, each way", format!("{} Mbit/s, {:.0} ms", link.megabits, link.delay_ms)));

@@ -31,8 +31,9 @@ pub(super) struct Run<'a> {
     serve: Serve,
     load: Load,
     measured: Measured,
-    /// Kernel and system memory before the processes were started.
+    /// Kernel and system memory before the processes were started, and before the first socket.
     kernel_before: Option<KernelMemory>,
+    kernel_ramp: Option<KernelMemory>,
     began_ns: u64,
     hold_began_ns: Option<u64>,
     is_held_taken: bool,
@@ -84,6 +85,7 @@ impl<'a> Run<'a> {
             load,
             measured,
             kernel_before,
+            kernel_ramp: KernelMemory::read().ok(),
             began_ns,
             hold_began_ns: None,
             is_held_taken: false,
@@ -94,8 +96,12 @@ impl<'a> Run<'a> {
     /// Runs all phases in order; an early stop keeps the measurements so far.
     pub(super) fn measure(mut self) -> Measured {
         let phases = self.connect().and_then(|()| self.hold()).and_then(|()| self.broadcast());
-        if phases.is_err() {
+        if phases.is_err() && !self.is_held_taken {
             self.take_held();
+            if self.hold_began_ns.is_some() {
+                let row = self.load.last_progress().row.clone();
+                self.screen.held(&self.measured, &row);
+            }
         }
         match phases {
             Ok(()) => {}
@@ -114,13 +120,21 @@ impl<'a> Run<'a> {
             let began_ns = process::now_ns();
             self.load.target(mark)?;
             loop {
-                let (progress, sample) = self.look("connect")?;
+                let (progress, sample) = match self.look("connect") {
+                    Ok(seen) => seen,
+                    Err(stop) => {
+                        // The last sample: what was open, after how long, and in what memory.
+                        self.measured.connect_seconds += seconds_since(began_ns);
+                        self.mark(self.load.last_progress().row.open);
+                        return Err(stop);
+                    }
+                };
                 self.screen.connecting(&sample, requested);
                 if progress.reached(mark) {
                     break;
                 }
             }
-            self.measured.connect_seconds += seconds_since(began_ns);
+            self.measured.connect_seconds += self.load.last_progress().connecting_seconds;
             self.mark(mark);
         }
         let row = &self.load.last_progress().row;
@@ -135,8 +149,10 @@ impl<'a> Run<'a> {
             connections,
             server_rss_bytes: server.map_or(0, |memory| memory.rss_bytes),
             client_rss_bytes: client.map_or(0, |memory| memory.rss_bytes),
-            kernel_bytes: self.kernel_growth(),
+            kernel_bytes: self.kernel_growth().and_then(|bytes| u64::try_from(bytes).ok()),
         };
+        // The last one counts: later growth is not that of opening sockets.
+        self.measured.kernel_ramp = self.kernel_growth().map(|bytes| (bytes, connections));
         self.screen.mark(&mark);
         self.measured.marks.push(mark);
     }
@@ -173,12 +189,13 @@ impl<'a> Run<'a> {
         self.measured.hold_seconds = self.hold_began_ns.map_or(0.0, seconds_since);
         let row = self.load.last_progress().row.clone();
         (self.measured.open, self.measured.failed) = (row.open, row.failed);
-        self.measured.unanswered =
-            (!self.plan.heartbeat.is_zero()).then_some(row.unanswered_sockets);
+        let pings = !self.plan.heartbeat.is_zero();
+        self.measured.unanswered = pings.then_some(row.unanswered_sockets);
+        let pinged = row.answered + row.unanswered_sockets;
+        self.measured.not_due = pings.then(|| row.open.saturating_sub(pinged));
         let (server, client) = self.measure_processes();
         self.measured.server.held = server;
         self.measured.client.held = client;
-        self.measured.kernel_growth = self.kernel_growth();
         self.measured.system_growth = self.system_growth();
     }
 
@@ -203,7 +220,7 @@ impl<'a> Run<'a> {
         loop {
             let (progress, sample) = self.look("hold")?;
             let held = seconds_since(began_ns);
-            self.screen.holding(&sample, held, hold);
+            self.screen.holding(&sample, held, hold.max(period));
             let answered =
                 progress.row.heartbeats_received > 0 && progress.row.answered >= progress.row.open;
             let waits = !answered && period > 0.0;
@@ -315,7 +332,7 @@ impl<'a> Run<'a> {
             latency: progress.latency(),
             server: server.map(usage),
             client: client.map(usage),
-            kernel_bytes: self.kernel_growth(),
+            kernel_bytes: self.kernel_growth().and_then(|bytes| u64::try_from(bytes).ok()),
             errors: row.errors.iter().map(|(cause, count)| (cause.clone(), *count)).collect(),
         };
         self.measured.series.push(&sample);
@@ -326,16 +343,19 @@ impl<'a> Run<'a> {
         (ProcessMemory::of(self.serve.pid()).ok(), ProcessMemory::of(self.load.pid()).ok())
     }
 
-    /// Returns the growth of the kernel's own memory since before the proof.
-    fn kernel_growth(&self) -> Option<u64> {
+    /// Returns the growth of the kernel's own memory since before the first socket; negative if other
+    /// programs freed more.
+    fn kernel_growth(&self) -> Option<i64> {
         let now = KernelMemory::read().ok()?;
-        Some(now.total().saturating_sub(self.kernel_before?.total()))
+        let before = i64::try_from(self.kernel_ramp?.total()).ok()?;
+        i64::try_from(now.total()).ok()?.checked_sub(before)
     }
 
-    /// Returns the decrease of available memory since before the proof.
+    /// Returns the decrease of available memory since before the proof; `None` if it grew, as other
+    /// programs freed more.
     fn system_growth(&self) -> Option<u64> {
         let now = KernelMemory::read().ok()?;
-        Some(self.kernel_before?.available_bytes.saturating_sub(now.available_bytes))
+        self.kernel_before?.available_bytes.checked_sub(now.available_bytes)
     }
 
     fn check_signals(&mut self) -> Result<(), Stop> {

@@ -221,6 +221,8 @@ impl Drop for Serve {
 pub(super) struct Progress {
     pub(super) row: ProgressRow,
     reached: u64,
+    /// Seconds from the last target to the last connection that opened.
+    pub(super) connecting_seconds: f64,
     echoed: bool,
     churned: bool,
 }
@@ -368,8 +370,8 @@ impl Load {
     fn update(&mut self, event: Event) {
         let progress = &mut self.progress;
         match event {
-            Event::Reached { connections, open, failed, .. } => {
-                progress.reached = connections;
+            Event::Reached { connections, open, failed, seconds } => {
+                (progress.reached, progress.connecting_seconds) = (connections, seconds);
                 (progress.row.open, progress.row.failed) = (open, failed);
             }
             Event::Echoed { sent, received } => {

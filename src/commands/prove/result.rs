@@ -2,13 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use capacity::{Machine, ProcessMemory};
+use capacity::limits::KERNEL_BYTES_PLAUSIBLE;
+use capacity::{Count, Decimal, Machine, ProcessMemory};
 use serde::Serialize;
 
 use super::churn::{ChurnMemory, ChurnResult};
 use super::link::LinkResult;
 use super::plan::Plan;
 use crate::output;
+use crate::report::Timings;
 use load::{BroadcastSummary, Latency, Outcome, SampleSeries};
 
 /// Server and client at one moment; `None` where a process could not be read.
@@ -31,12 +33,16 @@ pub(super) struct Measured {
     pub(super) failed: u64,
     /// Sockets that answered no heartbeat; `None` without heartbeats.
     pub(super) unanswered: Option<u64>,
+    /// Sockets that no heartbeat was due for yet; `None` without heartbeats.
+    pub(super) not_due: Option<u64>,
+    /// From each target to the last connection that opened, of all targets.
     pub(super) connect_seconds: f64,
     pub(super) hold_seconds: f64,
     pub(super) seconds: f64,
     pub(super) server: Samples,
     pub(super) client: Samples,
-    pub(super) kernel_growth: Option<u64>,
+    /// Growth of the kernel's own memory while the sockets opened, in bytes, and how many had opened.
+    pub(super) kernel_ramp: Option<(i64, u64)>,
     pub(super) system_growth: Option<u64>,
     pub(super) marks: Vec<Mark>,
     pub(super) publish_seconds: Vec<f64>,
@@ -51,18 +57,26 @@ pub(super) struct Measured {
 }
 
 impl Measured {
+    /// Connections that opened, without replacements; those open at the end if no more is known.
+    fn opened(&self) -> u64 {
+        let connections = self.load.as_ref().map(|load| &load.connections);
+        let opened = connections.and_then(|of| Some(of.opened?.saturating_sub(of.replaced?)));
+        opened.unwrap_or(self.open)
+    }
+
     pub(super) fn new(requested: u64) -> Self {
         Measured {
             requested,
             open: 0,
             failed: 0,
             unanswered: None,
+            not_due: None,
             connect_seconds: 0.0,
             hold_seconds: 0.0,
             seconds: 0.0,
             server: Samples::default(),
             client: Samples::default(),
-            kernel_growth: None,
+            kernel_ramp: None,
             system_growth: None,
             marks: Vec::new(),
             publish_seconds: Vec::new(),
@@ -82,7 +96,8 @@ pub(super) struct Mark {
     pub(super) connections: u64,
     pub(super) server_rss_bytes: u64,
     pub(super) client_rss_bytes: u64,
-    /// Growth of the kernel's own memory since before the proof, for both ends of each socket.
+    /// Growth of the kernel's own memory since before the first socket, for both ends of each; `None` if
+    /// it is unknown, or negative because other programs freed more.
     pub(super) kernel_bytes: Option<u64>,
 }
 
@@ -114,6 +129,8 @@ pub(super) struct Heartbeats {
     pub(super) received: u64,
     /// Sockets that never answered one; `None` without heartbeats.
     pub(super) unanswered_sockets: Option<u64>,
+    /// Sockets that none was due for yet; `None` without heartbeats.
+    pub(super) not_due_sockets: Option<u64>,
 }
 
 /// Echo messages over all sockets.
@@ -129,6 +146,7 @@ pub(super) struct MessageCounts {
     pub(super) corrupted: u64,
     /// From the time the message was due.
     pub(super) p50_ms: Option<f64>,
+    pub(super) p95_ms: Option<f64>,
     pub(super) p99_ms: Option<f64>,
     pub(super) max_ms: Option<f64>,
 }
@@ -140,6 +158,7 @@ pub(super) struct Broadcast {
     pub(super) lost: u64,
     pub(super) duplicated: u64,
     pub(super) p50_ms: Option<f64>,
+    pub(super) p95_ms: Option<f64>,
     pub(super) p99_ms: Option<f64>,
     /// The last receipt of the slowest broadcast, from its publish.
     pub(super) last_ms: Option<f64>,
@@ -170,10 +189,14 @@ pub(super) struct Proof {
     pub(super) seconds: f64,
     pub(super) server: ProcessResult,
     pub(super) client: ProcessResult,
-    /// Growth of the kernel's memory per socket; each connection has two sockets on this machine.
+    /// Growth of the kernel's memory per socket while they opened; each connection has two sockets on
+    /// this machine. `None` if it is unknown or implausible.
     pub(super) kernel_bytes_per_socket: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) kernel_bytes_unknown: Option<&'static str>,
+    /// What was measured, if it cannot be of the sockets.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) kernel_bytes_implausible: Option<f64>,
     /// Growth of the memory in use on the whole machine.
     pub(super) system_bytes: Option<u64>,
     pub(super) marks: Vec<Mark>,
@@ -194,6 +217,9 @@ pub(super) struct Proof {
     /// Samples over time, at most some thousand.
     #[serde(rename = "samples")]
     pub(super) series: SampleSeries,
+    /// For the report.
+    #[serde(skip)]
+    pub(super) timings: Timings,
     #[serde(skip)]
     pub(super) interrupted: bool,
 }
@@ -224,9 +250,17 @@ impl Proof {
             (false, true) => HELD,
             (false, false) => FELL_SHORT,
         };
-        let kernel_bytes_per_socket =
-            m.kernel_growth.filter(|_| m.open > 0).map(|bytes| bytes as f64 / (2 * m.open) as f64);
-        let unknown = "the kernel's memory could not be read from /proc/meminfo";
+        let opened = m.kernel_ramp.filter(|(_, connections)| *connections > 0);
+        let kernel = opened.map(|(bytes, connections)| bytes as f64 / (2 * connections) as f64);
+        let is_plausible = |bytes: &f64| KERNEL_BYTES_PLAUSIBLE.contains(bytes);
+        let kernel_bytes_per_socket = kernel.filter(is_plausible);
+        let kernel_bytes_implausible = kernel.filter(|bytes| !is_plausible(bytes));
+        let kernel_bytes_unknown = match (kernel, m.kernel_ramp) {
+            (Some(bytes), _) if is_plausible(&bytes) => None,
+            (Some(_), _) => Some("other programs allocated or freed kernel memory meanwhile"),
+            (None, Some(_)) => Some("no socket was opened"),
+            (None, None) => Some("the kernel's memory could not be read from /proc/meminfo"),
+        };
         Proof {
             version: 1,
             standfast: env!("CARGO_PKG_VERSION"),
@@ -238,20 +272,22 @@ impl Proof {
                 open: m.open,
                 failed: m.failed,
                 seconds: m.connect_seconds,
-                per_second: ratio(m.requested.saturating_sub(m.failed) as f64, m.connect_seconds),
+                per_second: ratio(m.opened() as f64, m.connect_seconds),
             },
             hold_seconds: m.hold_seconds,
             seconds: m.seconds,
             server: process(&m.server, m.open),
             client: process(&m.client, m.open),
-            kernel_bytes_unknown: kernel_bytes_per_socket.is_none().then_some(unknown),
             kernel_bytes_per_socket,
+            kernel_bytes_unknown,
+            kernel_bytes_implausible,
             system_bytes: m.system_growth,
             marks: m.marks.clone(),
             heartbeats: load.and_then(|load| load.heartbeats.as_ref()).map(|of| Heartbeats {
                 sent: of.sent,
                 received: of.received,
                 unanswered_sockets: m.unanswered,
+                not_due_sockets: m.not_due,
             }),
             messages,
             broadcast,
@@ -264,6 +300,7 @@ impl Proof {
             verdict,
             reasons,
             series,
+            timings: load.map(Timings::of).unwrap_or_default(),
             interrupted: m.interrupted,
         }
     }
@@ -292,15 +329,16 @@ fn reasons(
     if m.load.is_none() {
         add(1, "the load process reported no outcome".into());
     }
-    add(m.failed, format!("{} connections failed to open", m.failed));
+    add(m.failed, format!("{} connections failed to open", Count(m.failed)));
     let missing = m.requested.saturating_sub(m.open + m.failed);
     // Of an interrupted proof nobody knows what would have opened and answered.
     let missing = if m.interrupted { 0 } else { missing };
-    add(missing, format!("{missing} requested sockets are not open"));
+    add(missing, format!("{} requested sockets are not open", Count(missing)));
     let lost: u64 = closed.values().sum();
-    add(lost, format!("{lost} sockets were closed before the end: {}", list(closed)));
+    let named = list(closed);
+    add(lost, format!("{} sockets were closed before the end: {named}", Count(lost)));
     let unanswered = m.unanswered.filter(|_| !m.interrupted).unwrap_or(0);
-    add(unanswered, format!("{unanswered} sockets answered no heartbeat"));
+    add(unanswered, format!("{} sockets answered no heartbeat", Count(unanswered)));
     if m.interrupted {
         return reasons;
     }
@@ -311,11 +349,14 @@ fn reasons(
         (None, Some(_)) => add(1, "the load process reported no messages".into()),
         (Some(messages), Some(asked)) => {
             let MessageCounts { unsent, lost, duplicated, reordered, corrupted, .. } = *messages;
-            add(unsent, format!("{unsent} messages were never sent"));
-            add(lost, format!("{lost} messages were not answered"));
-            add(duplicated, format!("{duplicated} answers were duplicated"));
-            add(reordered, format!("{reordered} answers arrived out of order"));
-            add(corrupted, format!("{corrupted} answers did not match a message that was sent"));
+            add(unsent, format!("{} messages were never sent", Count(unsent)));
+            add(lost, format!("{} messages were not answered", Count(lost)));
+            add(duplicated, format!("{} answers were duplicated", Count(duplicated)));
+            add(reordered, format!("{} answers arrived out of order", Count(reordered)));
+            add(
+                corrupted,
+                format!("{} answers did not match a message that was sent", Count(corrupted)),
+            );
             let hold = plan.hold.as_secs_f64();
             match m.load.as_ref().and_then(send_lag) {
                 _ if m.interrupted => {}
@@ -326,8 +367,10 @@ fn reasons(
                     add(
                         1,
                         format!(
-                            "sent {reached:.0} of {requested:.0} requested messages per second, 1 % \
-                             of them more than {lag:.1} s late"
+                            "sent {} of {} requested messages per second, 1 % of them more than \
+                             {lag:.1} s late",
+                            Decimal(reached, 0),
+                            Decimal(requested, 0),
                         ),
                     );
                 }
@@ -343,16 +386,16 @@ fn reasons(
             (cable.unexpected, "messages were not valid Action Cable or unexpected"),
         ]
     }) {
-        add(count, format!("{count} {what}"));
+        add(count, format!("{} {what}", Count(count)));
     }
     if plan.broadcasts > 0 && broadcast.is_none() {
         add(1, "the load process reported no broadcast".into());
     }
     if let Some(broadcast) = broadcast {
-        add(broadcast.lost, format!("{} broadcast deliveries were lost", broadcast.lost));
+        add(broadcast.lost, format!("{} broadcast deliveries were lost", Count(broadcast.lost)));
         add(
             broadcast.duplicated,
-            format!("{} broadcast deliveries were duplicated", broadcast.duplicated),
+            format!("{} broadcast deliveries were duplicated", Count(broadcast.duplicated)),
         );
     }
     if plan.churn.is_some() && m.load.as_ref().is_none_or(|load| load.churn.is_none()) {
@@ -374,6 +417,7 @@ impl MessageCounts {
             reordered: echo.reordered,
             corrupted: echo.corrupted,
             p50_ms: load.latency.map(|latency| latency.p50_ms),
+            p95_ms: load.latency.map(|latency| latency.p95_ms),
             p99_ms: load.latency.map(|latency| latency.p99_ms),
             max_ms: load.latency.map(|latency| latency.max_ms),
         })
@@ -391,6 +435,7 @@ impl Broadcast {
             lost: broadcast.lost,
             duplicated: broadcast.duplicated,
             p50_ms: broadcast.p50_ms,
+            p95_ms: broadcast.latency.map(|latency| latency.p95_ms),
             p99_ms: broadcast.p99_ms,
             last_ms: broadcast.last_ms,
             to_last: spread(broadcast.times.to_last),
@@ -406,7 +451,7 @@ fn send_lag(load: &Outcome) -> Option<f64> {
 }
 
 fn list(causes: &BTreeMap<String, u64>) -> String {
-    causes.iter().map(|(cause, n)| format!("{cause} {n}")).collect::<Vec<_>>().join(", ")
+    causes.iter().map(|(cause, n)| format!("{cause} {}", Count(*n))).collect::<Vec<_>>().join(", ")
 }
 
 fn without_zeros(causes: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
@@ -436,125 +481,4 @@ fn ratio(a: f64, b: f64) -> f64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use load::{EchoSummary, HeartbeatSummary};
-
-    use super::*;
-    use crate::commands::prove::plan::Messages;
-
-    fn measured() -> Measured {
-        let mut m = Measured::new(10);
-        m.open = 10;
-        m.unanswered = Some(0);
-        let broadcast =
-            BroadcastSummary { expected: 10, received: 10, ..BroadcastSummary::default() };
-        let heartbeats = HeartbeatSummary { sent: 10, received: 10, ..HeartbeatSummary::default() };
-        m.load = Some(Outcome {
-            heartbeats: Some(heartbeats),
-            broadcast: Some(broadcast),
-            closed: [("gone".to_owned(), 0)].into(),
-            ..Outcome::default()
-        });
-        m
-    }
-
-    fn load(m: &mut Measured) -> &mut Outcome {
-        m.load.as_mut().unwrap()
-    }
-
-    fn broadcast(m: &mut Measured) -> &mut BroadcastSummary {
-        load(m).broadcast.as_mut().unwrap()
-    }
-
-    fn plan(messages: Option<Messages>) -> Plan {
-        let second = Duration::from_secs(1);
-        Plan {
-            scenario: None,
-            about: None,
-            connections: Some(10),
-            connect: load::Connect::Windowed,
-            hold: second,
-            heartbeat: second,
-            broadcasts: 1,
-            messages,
-            link: None,
-            cable: false,
-            stale_after: None,
-            churn: None,
-            rounds: Vec::new(),
-            cells: Vec::new(),
-            proxies: Vec::new(),
-            serve: Vec::new(),
-        }
-    }
-
-    fn verdict(m: Measured) -> (&'static str, String) {
-        let proof = Proof::judge(m, &Machine::read(), &plan(None));
-        (proof.verdict, proof.reasons.join("; "))
-    }
-
-    #[test]
-    fn any_failure_prevents_held() {
-        assert_eq!(verdict(measured()), (HELD, String::new()));
-        type Spoil = fn(&mut Measured);
-        let spoilt: [(Spoil, &str); 10] = [
-            (|m| load(m).cable.get_or_insert_default().waiting = 6, "6 sockets are open"),
-            (|m| m.failed = 1, "1 connections failed"),
-            (|m| m.open = 9, "1 requested sockets"),
-            (|m| m.unanswered = Some(2), "2 sockets answered no heartbeat"),
-            (|m| m.unanswered = None, "no heartbeats and no messages"),
-            (|m| broadcast(m).lost = 3, "3 broadcast deliveries"),
-            (|m| broadcast(m).duplicated = 4, "were duplicated"),
-            (|m| load(m).closed = [("gone".to_owned(), 5)].into(), "gone 5"),
-            (|m| load(m).broadcast = None, "reported no broadcast"),
-            (|m| m.load = None, "reported no outcome"),
-        ];
-        for (spoil, why) in spoilt {
-            let mut m = measured();
-            spoil(&mut m);
-            let (verdict, reasons) = verdict(m);
-            assert_eq!(verdict, FELL_SHORT, "{why}");
-            assert!(reasons.contains(why), "{reasons}");
-        }
-        let mut m = measured();
-        m.interrupted = true;
-        assert_eq!(verdict(m).0, INTERRUPTED);
-    }
-
-    #[test]
-    fn every_message_must_be_echoed() {
-        let every = Duration::from_millis(100);
-        let plan = plan(Some(Messages { every, size: 20 }));
-        let times = |p99_ms| Latency { p99_ms, count: 100, ..Latency::default() };
-        let run = |lost, lag_ms| {
-            let mut m = measured();
-            m.unanswered = None;
-            let echo = EchoSummary { sent: 100, received: 100, lost, ..EchoSummary::default() };
-            load(&mut m).echo = Some(echo);
-            load(&mut m).latency = Some(times(20.0 + lag_ms));
-            load(&mut m).service_time = Some(times(20.0));
-            m
-        };
-        let unknown = |mut m: Measured| {
-            load(&mut m).latency = None;
-            m
-        };
-        let unreported = |mut m: Measured| {
-            load(&mut m).echo = None;
-            m
-        };
-        for (measured, verdict, why) in [
-            (run(0, 0.0), HELD, ""),
-            (run(1, 0.0), FELL_SHORT, "1 messages were not answered"),
-            (run(0, 3_000.0), FELL_SHORT, "sent 25 of 100 requested messages per second"),
-            (unknown(run(0, 0.0)), FELL_SHORT, "unknown whether messages were sent on time"),
-            (unreported(run(0, 0.0)), FELL_SHORT, "reported no messages"),
-        ] {
-            let proof = Proof::judge(measured, &Machine::read(), &plan);
-            assert_eq!(proof.verdict, verdict, "{:?}", proof.reasons);
-            assert!(proof.reasons.join("; ").contains(why), "{why}: {:?}", proof.reasons);
-        }
-    }
-}
+mod tests;

@@ -68,6 +68,12 @@ impl Scenario {
             Some((_, text)) if !path.exists() => ((*text).to_owned(), name.to_owned()),
             None if !path.exists() => {
                 let known = BUILT_IN.map(|(known, _)| known).join(", ");
+                if units::count(name).is_ok() {
+                    bail!(
+                        "no such file or built-in scenario: {name}\n  for this number of sockets: \
+                         standfast prove --connections {name}"
+                    );
+                }
                 bail!("no such file or built-in scenario: {name} (built in: {known})");
             }
             _ => {

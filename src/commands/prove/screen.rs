@@ -1,13 +1,14 @@
 //! The texts of a proof: notes, progress rows, and the verdict with its table. [`crate::report::screen`] puts
 //! them on the terminal.
 
-use capacity::{Bytes, Count, Machine};
+use capacity::limits::KERNEL_BYTES_PLAUSIBLE;
+use capacity::{Bytes, Count, Decimal, Machine, Milliseconds};
 
 use super::churn::ChurnResult;
 use super::plan::Plan;
 use super::result::{Mark, Measured, Proof, Spread};
 use crate::output;
-use crate::report::screen::{self, About, Rows, Step};
+use crate::report::screen::{self, About, Left, Rows, Step};
 use load::control::ProgressRow;
 use load::{Sample, Usage};
 
@@ -15,16 +16,21 @@ use load::{Sample, Usage};
 pub(super) struct Screen {
     screen: screen::Screen,
     json_to_stdout: bool,
+    /// What follows the connects: the hold, and broadcasts, which take an unknown time.
+    hold_seconds: f64,
+    has_broadcasts: bool,
 }
 
 impl Screen {
     /// `plain` prints rows of text on every terminal.
     pub(super) fn new(plain: bool, json_to_stdout: bool) -> Screen {
-        Screen { screen: screen::Screen::new(Rows::Replaced, plain), json_to_stdout }
+        let screen = screen::Screen::new(Rows::Replaced, plain);
+        Screen { screen, json_to_stdout, hold_seconds: 0.0, has_broadcasts: false }
     }
 
     /// Starts the screen; `before` is the sample before the first socket.
     pub(super) fn begin(&mut self, plan: &Plan, sockets: u64, before: Sample) {
+        (self.hold_seconds, self.has_broadcasts) = (plan.hold.as_secs_f64(), plan.broadcasts > 0);
         let scenario = plan.scenario.as_ref().map_or(String::new(), |name| format!(" {name}"));
         let mut phases = vec!["connect", "hold"];
         if plan.broadcasts > 0 {
@@ -57,17 +63,20 @@ impl Screen {
         self.screen.end();
     }
 
-    fn row(&mut self, sample: &Sample, done: f64, text: &str) {
+    fn row(&mut self, sample: &Sample, (done, left): (f64, Option<Left>), text: &str) {
         let row = format!("{:6.1} s  {text}", sample.elapsed_seconds);
-        self.screen.show(sample, &Step { row, done });
+        self.screen.show(sample, &Step { row, done, left, detail: None });
     }
 
     pub(super) fn connecting(&mut self, sample: &Sample, requested: u64) {
         let elapsed = sample.elapsed_seconds;
+        let done = share(sample.open + sample.failed, requested);
+        let left = Left::estimate(done, elapsed, self.hold_seconds);
+        let left = left.map(|left| Left { at_least: self.has_broadcasts, ..left });
         let rate = if elapsed > 0.0 { sample.open as f64 / elapsed } else { 0.0 };
         self.row(
             sample,
-            share(sample.open + sample.failed, requested),
+            (done, left),
             &format!(
                 "connecting  {:>9} of {} open  {:>6}/s  {}{}",
                 Count(sample.open).to_string(),
@@ -80,7 +89,7 @@ impl Screen {
     }
 
     pub(super) fn mark(&mut self, mark: &Mark) {
-        let kernel = mark.kernel_bytes.map_or("unknown".into(), |b| Bytes(b).to_string());
+        let kernel = kernel_at(mark);
         self.note(&format!(
             "   {:>9} sockets: server {}, client {}, kernel {kernel}",
             Count(mark.connections).to_string(),
@@ -111,10 +120,13 @@ impl Screen {
     }
 
     fn keeping(&mut self, sample: &Sample, held: f64, hold: f64, what: &str) {
-        let p99 = sample.latency.map_or(String::new(), |l| format!("  p99 {:.0} ms", l.p99_ms));
+        let seconds = (hold - held).max(0.0);
+        let left = Left { seconds, at_least: self.has_broadcasts };
+        let p99 =
+            sample.latency.map_or(String::new(), |l| format!("  p99 {}", Milliseconds(l.p99_ms)));
         self.row(
             sample,
-            held / hold,
+            (held / hold, Some(left)),
             &format!(
                 "holding {held:.0} of {hold:.0} s  {} open  {what} {} of {}{p99}  {}{}",
                 Count(sample.open),
@@ -147,7 +159,7 @@ impl Screen {
         let received = row.publications.saturating_sub(open * u64::from(sequence));
         self.row(
             sample,
-            share(received, open),
+            (share(received, open), None),
             &format!("broadcast {}: {} of {} received", sequence + 1, Count(received), Count(open)),
         );
     }
@@ -208,65 +220,47 @@ fn render(proof: &Proof) -> String {
         line(
             name,
             format!(
-                "{} resident, {:.0} bytes a socket, {:.1} CPU seconds",
+                "{} resident, {} bytes a socket, {} CPU seconds",
                 Bytes(process.rss_bytes),
-                process.rss_bytes_per_connection,
-                process.cpu_seconds
+                Decimal(process.rss_bytes_per_connection, 0),
+                Decimal(process.cpu_seconds, 1)
             ),
         );
     }
-    line(
-        "kernel",
-        match (proof.kernel_bytes_per_socket, proof.system_bytes) {
-            (Some(each), Some(all)) => {
-                format!(
-                    "{:.1} KB a socket, both ends here; whole machine +{}",
-                    each / 1e3,
-                    Bytes(all)
-                )
-            }
-            _ => "unknown".into(),
-        },
-    );
-    if let Some(h) = &proof.heartbeats {
-        line("heartbeats", format!("{} sent, {} answered", Count(h.sent), Count(h.received)));
+    line("kernel", kernel(proof));
+    if let Some(h) = proof.heartbeats.as_ref().filter(|h| h.not_due_sockets.is_some()) {
+        let [sent, received] = [h.sent, h.received].map(Count);
+        let counts = (h.sent > 0).then(|| format!("{sent} sent, {received} answered"));
+        let not_due = h.not_due_sockets.filter(|sockets| *sockets > 0);
+        let not_due = not_due.map(|sockets| format!("not yet due on {} sockets", Count(sockets)));
+        let texts: Vec<String> = counts.into_iter().chain(not_due).collect();
+        line("heartbeats", if texts.is_empty() { "none".to_owned() } else { texts.join("; ") });
     }
-    let ms = |v: Option<f64>| v.map_or("-".into(), |v| format!("{v:.0} ms"));
+    let ms = |v: Option<f64>| v.map_or("-".into(), |v| Milliseconds(v).to_string());
     if let Some(m) = &proof.messages {
-        line(
-            "messages",
-            format!(
-                "{} sent, {} echoed, {} lost; p50 {}, p99 {}, max {}",
-                Count(m.sent),
-                Count(m.received),
-                Count(m.lost),
-                ms(m.p50_ms),
-                ms(m.p99_ms),
-                ms(m.max_ms)
-            ),
-        );
+        let [sent, received, lost] = [m.sent, m.received, m.lost].map(Count);
+        let [p50, p95, p99, max] = [m.p50_ms, m.p95_ms, m.p99_ms, m.max_ms].map(ms);
+        line("messages", format!("{sent} sent, {received} echoed, {lost} lost"));
+        line("", format!("p50 {p50}, p95 {p95}, p99 {p99}, max {max}"));
     }
     if let Some(b) = proof.broadcast.as_ref().filter(|b| b.expected > 0) {
+        let counts = [b.received, b.expected, b.lost, b.duplicated].map(Count);
+        let [received, expected, lost, duplicated] = counts;
+        let [p50, p95, p99, last] = [b.p50_ms, b.p95_ms, b.p99_ms, b.last_ms].map(ms);
         line(
             "broadcast",
-            format!(
-                "{} of {} delivered, {} lost, {} duplicated; p50 {}, p99 {}, last {}",
-                Count(b.received),
-                Count(b.expected),
-                Count(b.lost),
-                Count(b.duplicated),
-                ms(b.p50_ms),
-                ms(b.p99_ms),
-                ms(b.last_ms)
-            ),
+            format!("{received} of {expected} delivered, {lost} lost, {duplicated} duplicated"),
         );
+        line("", format!("p50 {p50}, p95 {p95}, p99 {p99}, last {last}"));
     }
     for (name, value) in proof.churn.iter().flat_map(ChurnResult::lines) {
         line(name, value);
     }
     let broadcast = proof.broadcast.as_ref();
     if let Some((last, spread)) = broadcast.and_then(|b| b.to_last.zip(b.first_to_last)) {
-        let both = |s: Spread| format!("median {:.1} ms, max {:.1} ms", s.p50_ms, s.max_ms);
+        let both = |s: Spread| {
+            format!("median {}, max {}", Milliseconds(s.p50_ms), Milliseconds(s.max_ms))
+        };
         line("to the last", both(last));
         line("first → last", both(spread));
     }
@@ -290,8 +284,43 @@ fn render(proof: &Proof) -> String {
             Count(mark.connections).to_string(),
             Bytes(mark.server_rss_bytes).to_string(),
             Bytes(mark.client_rss_bytes).to_string(),
-            mark.kernel_bytes.map_or("unknown".into(), |bytes| Bytes(bytes).to_string())
+            kernel_at(mark)
         );
     }
     text
+}
+
+/// The kernel's memory per socket, or why it is not known.
+fn kernel(proof: &Proof) -> String {
+    let each = proof.kernel_bytes_per_socket.unwrap_or(0.0);
+    let own = proof.server.rss_bytes + proof.client.rss_bytes;
+    let own = own.saturating_add((2.0 * each * proof.connections.open as f64) as u64);
+    let system = proof.system_bytes.map(|bytes| {
+        // More than both processes and their sockets have.
+        let others = if bytes > own.saturating_mul(2) { " with other programs" } else { "" };
+        format!("; whole machine +{}{others}", Bytes(bytes))
+    });
+    let system = system.unwrap_or_default();
+    if let Some(each) = proof.kernel_bytes_per_socket {
+        return format!("{} a socket, both ends here{system}", Bytes(each as u64));
+    }
+    let why = proof.kernel_bytes_unknown.unwrap_or_default();
+    match proof.kernel_bytes_implausible {
+        Some(bytes) => {
+            let sign = if bytes < 0.0 { "−" } else { "" };
+            let bytes = Bytes(bytes.abs() as u64);
+            format!("implausible, {sign}{bytes} a socket: {why}")
+        }
+        None => format!("unknown: {why}"),
+    }
+}
+
+/// The growth of the kernel's memory at a mark, if it can be that of the sockets.
+fn kernel_at(mark: &Mark) -> String {
+    let sockets = (2 * mark.connections) as f64;
+    let is_plausible = |bytes: &u64| KERNEL_BYTES_PLAUSIBLE.contains(&(*bytes as f64 / sockets));
+    match mark.kernel_bytes {
+        Some(bytes) if is_plausible(&bytes) => Bytes(bytes).to_string(),
+        _ => "unknown".to_owned(),
+    }
 }

@@ -66,9 +66,9 @@ pub(super) fn run(args: &Args, url: &str) -> Result<ExitCode> {
     };
     let mut wait = Wait::new(args);
     let mut outcome = drive_requests(&requests, Web::new, script, row, |time| wait.wait(time))?;
-    outcome.groups = tallies.groups();
+    tallies.add_groups_to(&mut outcome);
     judge(&mut outcome, &[]);
-    table.print(&outcome.to_string());
+    table.print(&outcome.text(output::bars(args.json.as_deref())).to_string());
     write(args, &outcome)?;
     Ok(code(outcome.reasons.is_empty(), outcome.interrupted && wait.by_user))
 }

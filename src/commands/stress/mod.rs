@@ -86,7 +86,7 @@ fn sockets(args: &Args, url: &str) -> Result<ExitCode> {
     let ended = sockets::drive(&plan, &stats, rows, |time| wait.wait(time))?;
     let summary = &ended;
     let held = if to_all {
-        table.print(&summary.to_string());
+        table.print(&summary.text(output::bars(args.json.as_deref())).to_string());
         write(args, &summary)?;
         summary.held
     } else {

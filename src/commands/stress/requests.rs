@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use capacity::Count;
 use engine::sys::process;
 use load::requests::{
     Answer, Failure, Http1, Pace, Part, Request, Requests, Script, Step, Times, Wants,
@@ -71,9 +72,12 @@ pub(super) fn run(args: &Args, url: &str, commands: Option<Commands>) -> Result<
     let requests = ended.requests.unwrap_or_default();
     let elapsed = Duration::from_secs_f64(seconds).max(Duration::from_micros(1));
     let elapsed = if seconds > 0.0 { elapsed } else { since(began_ns) };
-    let mut why: Vec<String> = causes("failed by", &failures(&ended)).into_iter().collect();
+    // The cause first.
+    let unreached = ended.unreached.iter().map(|why| format!("fell short: {why}"));
+    let mut why: Vec<String> = unreached.collect();
+    why.extend(causes("failed by", &failures(&ended)));
     if requests.unfinished > 0 {
-        let count = requests.unfinished;
+        let count = Count(requests.unfinished);
         why.push(format!("not counted: {count} requests without an answer when the run ended"));
     }
     let stress = table.end(elapsed, ended.latency.as_ref(), &why);

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use capacity::{Count, Decimal, Milliseconds};
 use load::{Latency, Recorder, Series};
 use serde::Serialize;
 
@@ -117,7 +118,7 @@ impl Table {
 /// Returns a line of causes with their counts; `None` without any.
 pub(super) fn causes(title: &str, causes: &BTreeMap<String, u64>) -> Option<String> {
     let named: Vec<String> =
-        causes.iter().map(|(cause, count)| format!("{cause} {count}")).collect();
+        causes.iter().map(|(cause, count)| format!("{cause} {}", Count(*count))).collect();
     (!named.is_empty()).then(|| format!("{title}: {}", named.join(", ")))
 }
 
@@ -147,8 +148,11 @@ impl Stress {
 
     fn text(&self, latency: Option<&Latency>) -> String {
         let Stress { users, ok, failed, seconds, qps, .. } = self;
+        // The block of results is read by scripts: its numbers are as in go-stress-testing.
         let ms = |ms: Option<f64>| ms.map_or("-".to_owned(), |ms| format!("{ms:.3}"));
-        let of = |pick: fn(&Latency) -> f64| ms(latency.map(pick));
+        let time = |ms: Option<f64>| ms.map_or("-".to_owned(), |ms| Milliseconds(ms).to_string());
+        let of = |pick: fn(&Latency) -> f64| time(latency.map(pick));
+        let qps = Decimal(*qps, 2);
         format!(
             "\n*************************  result stat  ****************************\n\
              users: {users}\n\
@@ -158,19 +162,19 @@ impl Stress {
              tp99: {} ms\n\
              *************************  result end   ****************************\n\
              above, as in go-stress-testing, with the time of failed requests:\n\
-             \x20 qps      {qps:.2}: successes × users ÷ the sum of all times\n\
-             \x20 average  {} ms: the sum of all times ÷ successes\n\
-             measured: {:.2} answers/s, {:.2} of them successful (÷ the time that passed)\n\
-             \x20 requests mean {} ms, failed ones included\n\
-             \x20 answers  p50 {} ms, p90 {} ms, p95 {} ms, p99 {} ms, max {} ms, complete\n",
+             \x20 qps      {qps}: successes × users ÷ the sum of all times\n\
+             \x20 average  {}: the sum of all times ÷ successes\n\
+             measured: {} answers/s, {} of them successful (÷ the time that passed)\n\
+             \x20 requests mean {}, failed ones included\n\
+             \x20 answers  p50 {}, p90 {}, p95 {}, p99 {}, max {}, complete\n",
             ok + failed,
             ms(self.tp90_ms),
             ms(self.tp95_ms),
             ms(self.tp99_ms),
-            ms(self.average_ms),
-            self.measured_per_second,
-            self.ok_per_second,
-            ms(self.mean_ms),
+            time(self.average_ms),
+            Decimal(self.measured_per_second, 2),
+            Decimal(self.ok_per_second, 2),
+            time(self.mean_ms),
             of(|latency| latency.p50_ms),
             of(|latency| latency.p90_ms),
             of(|latency| latency.p95_ms),
@@ -181,22 +185,22 @@ impl Stress {
 }
 
 fn row(sum: &Tally, users: u64, seconds: f64, measured: f64) -> String {
-    let ms = |ms: Option<f64>| ms.map_or("-".to_owned(), |ms| format!("{ms:.2}"));
+    let ms = |ms: Option<f64>| ms.map_or("-".to_owned(), |ms| Decimal(ms, 2).to_string());
     let codes: Vec<String> =
-        sum.codes.iter().map(|(code, count)| format!("{code}:{count}")).collect();
+        sum.codes.iter().map(|(code, count)| format!("{code}:{}", Count(*count))).collect();
     format!(
-        "{:>7.0}s │{:>7} │{:>9} │{:>9} │{:>9.2} │{:>8} │{:>8} │{:>8} │{:>11} │{:>11.0} │{:>10.1} │ {}",
+        "{:>7.0}s │{:>7} │{:>9} │{:>9} │{:>9} │{:>8} │{:>8} │{:>8} │{:>11} │{:>11} │{:>10} │ {}",
         seconds,
-        sum.users,
-        sum.ok,
-        sum.failed,
-        sum.qps(users),
+        Count(sum.users),
+        Count(sum.ok),
+        Count(sum.failed),
+        Decimal(sum.qps(users), 2),
         ms(sum.longest_ms()),
         ms(sum.shortest_ms()),
         ms(sum.average_ms()),
-        sum.bytes,
-        sum.bytes as f64 / seconds.max(1e-3),
-        measured,
+        Count(sum.bytes),
+        Decimal(sum.bytes as f64 / seconds.max(1e-3), 0),
+        Decimal(measured, 1),
         codes.join(";"),
     )
 }

@@ -53,7 +53,7 @@ impl Face for Live {
         self.model.note(text);
     }
 
-    fn show(&mut self, sample: &Sample, step: &Step) {
+    fn show(&mut self, sample: &Sample, step: &Step<'_>) {
         let news = self.model.take(sample, step);
         let area = terminal::size();
         let due = sample.elapsed_seconds - self.drawn_seconds >= DRAW_SECONDS;

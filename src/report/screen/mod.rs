@@ -4,14 +4,22 @@
 //! It measures nothing and does not print the verdict, which follows after the screen has ended.
 
 #[cfg(feature = "screen")]
+mod figures;
+#[cfg(feature = "screen")]
 mod live;
 #[cfg(feature = "screen")]
 mod model;
 mod plain;
 #[cfg(feature = "screen")]
+mod plot;
+#[cfg(feature = "screen")]
+mod table;
+#[cfg(feature = "screen")]
 mod terminal;
 #[cfg(feature = "screen")]
 mod view;
+#[cfg(all(test, feature = "screen"))]
+mod view_tests;
 
 use std::env;
 use std::io::{self, IsTerminal};
@@ -20,7 +28,7 @@ use std::sync::{Mutex, PoisonError};
 use admin::log;
 
 use self::plain::Plain;
-use load::Sample;
+use load::{Row, Sample};
 
 /// Description of a run.
 #[cfg_attr(not(feature = "screen"), allow(dead_code, reason = "rows of text need no title"))]
@@ -38,12 +46,37 @@ pub(crate) struct About {
 }
 
 /// Progress of a run beside its sample.
-pub(crate) struct Step {
+#[derive(Default)]
+#[cfg_attr(not(feature = "screen"), allow(dead_code, reason = "the row contains it as text"))]
+pub(crate) struct Step<'a> {
     /// The row of text.
     pub(crate) row: String,
     /// Completed share of the phase, from 0 to 1.
-    #[cfg_attr(not(feature = "screen"), allow(dead_code, reason = "the row contains it as text"))]
     pub(crate) done: f64,
+    /// Time until the end of the run, if known.
+    pub(crate) left: Option<Left>,
+    /// What a run of `load` knows beside its sample.
+    pub(crate) detail: Option<&'a Row>,
+}
+
+/// Time until the end of a run.
+#[derive(Copy, Clone, PartialEq, Debug)]
+#[cfg_attr(not(feature = "screen"), allow(dead_code, reason = "rows of text do not show it"))]
+pub(crate) struct Left {
+    pub(crate) seconds: f64,
+    /// A later phase takes an unknown time.
+    pub(crate) at_least: bool,
+}
+
+impl Left {
+    /// From the completed share of a phase and the seconds since it began, with the known time of what
+    /// follows. `None` while too little is done for an estimate.
+    pub(crate) fn estimate(done: f64, since: f64, then: f64) -> Option<Left> {
+        /// The share after which the rest of a phase is estimated.
+        const ENOUGH: f64 = 0.02;
+        let rest = (done >= ENOUGH).then(|| since * (1.0 - done.min(1.0)) / done)?;
+        Some(Left { seconds: rest + then, at_least: false })
+    }
 }
 
 /// How rows of text are printed without a live screen.
@@ -66,7 +99,7 @@ pub(crate) struct Screen {
 trait Face {
     /// Prints a line that stays.
     fn note(&mut self, text: &str);
-    fn show(&mut self, sample: &Sample, step: &Step);
+    fn show(&mut self, sample: &Sample, step: &Step<'_>);
     /// Ends the display; all notes stay on the terminal.
     fn end(&mut self);
 }
@@ -84,10 +117,13 @@ impl Screen {
 
     /// Starts the run; a live screen takes over the terminal here.
     pub(crate) fn begin(&mut self, about: About) {
-        if !self.plain
-            && let Some(live) = live(about)
-        {
-            self.face.end();
+        if self.plain {
+            return;
+        }
+        // What was said so far is written by another thread, and must not land on the live screen.
+        self.face.end();
+        log::flush();
+        if let Some(live) = live(about) {
             self.face = live;
         }
     }
@@ -98,7 +134,7 @@ impl Screen {
     }
 
     /// Shows a sample. May be called at any rate; drawing is rate-limited.
-    pub(crate) fn show(&mut self, sample: &Sample, step: &Step) {
+    pub(crate) fn show(&mut self, sample: &Sample, step: &Step<'_>) {
         for line in take_asides() {
             self.face.note(&line);
         }

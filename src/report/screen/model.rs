@@ -1,17 +1,19 @@
-//! The data of the live screen: the latest sample, rates over the last seconds, a bounded history for
+//! The data of the live screen: the latest sample, rates over the last second, a bounded history for
 //! the curves, and notes. It draws nothing.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 
-use super::{About, Step};
-use std::borrow::Cow;
+use super::{About, Left, Step};
+use load::{Bin, Counts, Latency, Row, Sample, SampleSeries, Series, Usage};
 
-use load::{Sample, SampleSeries, Usage};
-
-/// Time window of the rates, long enough to read them.
-const RATE_SECONDS: f64 = 2.0;
+/// Time window of the rates. A row each second may arrive a little early.
+const RATE_SECONDS: f64 = 0.95;
 /// Minimum time between samples for a rate.
 const RATE_SECONDS_MIN: f64 = 0.1;
+/// Most bars of the histogram of latency, and the share of values at each end without bars of their own.
+const BINS: usize = 10;
+const BINS_TAIL: f64 = 0.001;
 
 pub(super) struct Model {
     pub(super) title: String,
@@ -20,12 +22,41 @@ pub(super) struct Model {
     pub(super) phases: Vec<Cow<'static, str>>,
     pub(super) at: usize,
     pub(super) done: f64,
+    pub(super) left: Option<Left>,
     pub(super) now: Sample,
+    pub(super) latency: Latencies,
+    /// Only of a run of requests.
+    pub(super) requests: Option<RequestTotals>,
     before: Sample,
     ends_here: u64,
     recent: VecDeque<Sample>,
     series: SampleSeries,
     notes: Vec<String>,
+}
+
+/// Percentiles by how long ago.
+#[derive(Default)]
+pub(super) struct Latencies {
+    /// All percentiles are known, also those so far. Samples have only p50, p99 and the maximum of the last
+    /// second.
+    pub(super) is_complete: bool,
+    /// What was timed.
+    pub(super) name: &'static str,
+    pub(super) last_second: Option<Latency>,
+    pub(super) so_far: Option<Latency>,
+    /// The distribution of `so_far`.
+    pub(super) bins: Vec<Bin>,
+}
+
+/// Requests so far: those of the warm-up until it is over, then only measured ones.
+#[derive(Default)]
+pub(super) struct RequestTotals {
+    pub(super) is_warm_up: bool,
+    pub(super) sent: u64,
+    pub(super) answered: u64,
+    pub(super) failed: u64,
+    /// Answers by status.
+    pub(super) statuses: Vec<(u16, u64)>,
 }
 
 /// Per second.
@@ -34,6 +65,9 @@ pub(super) struct Rates {
     pub(super) opened: f64,
     pub(super) sent: f64,
     pub(super) received: f64,
+    /// Failed connects and ended connections; of requests failed requests.
+    pub(super) failed: f64,
+    pub(super) closed: f64,
     /// CPU in cores (CPU seconds per second).
     pub(super) server_cpu: Option<f64>,
     pub(super) client_cpu: Option<f64>,
@@ -44,6 +78,8 @@ pub(super) struct Rates {
 pub(super) enum Curve {
     Open,
     Received,
+    FailedRequests,
+    P50,
     P99,
 }
 
@@ -55,7 +91,10 @@ impl Model {
             phases: about.phases.into_iter().map(Cow::Borrowed).collect(),
             at: 0,
             done: 0.0,
+            left: None,
             now: Sample::default(),
+            latency: Latencies { name: "latency", ..Latencies::default() },
+            requests: None,
             before: about.before,
             ends_here: about.ends_here,
             recent: VecDeque::new(),
@@ -65,7 +104,7 @@ impl Model {
     }
 
     /// Adds a sample. Returns whether it began a new phase.
-    pub(super) fn take(&mut self, sample: &Sample, step: &Step) -> bool {
+    pub(super) fn take(&mut self, sample: &Sample, step: &Step<'_>) -> bool {
         self.series.push(sample);
         self.recent.push_back(sample.clone());
         let old = |at: &Sample| sample.elapsed_seconds - at.elapsed_seconds >= RATE_SECONDS;
@@ -76,8 +115,48 @@ impl Model {
         self.at = self.place_of(&sample.phase);
         // A phase that took no time is complete.
         self.done = if step.done.is_finite() { step.done.clamp(0.0, 1.0) } else { 1.0 };
+        self.left = step.left;
         self.now = sample.clone();
+        if let Some(row) = step.detail {
+            self.take_row(row);
+        } else if let Some(latency) = sample.latency {
+            let load::SampleLatency { p50_ms, p99_ms, max_ms } = latency;
+            let latency = Latency { p50_ms, p99_ms, max_ms, ..Latency::default() };
+            self.latency.last_second = Some(latency);
+        } else {
+            self.latency.last_second = None;
+        }
         begins
+    }
+
+    /// Takes what a run of `load` knows beside its sample.
+    fn take_row(&mut self, row: &Row) {
+        let (series, so_far) = timed(row);
+        self.latency = Latencies {
+            is_complete: true,
+            name: match series {
+                Series::Broadcast => "delivery",
+                Series::Heartbeat => "ping to pong",
+                _ => "latency",
+            },
+            last_second: row.latency,
+            so_far,
+            bins: row.progress.timed.bins(series, BINS, BINS_TAIL),
+        };
+        if let Counts::Requests(counts) = &row.progress.counts {
+            let is_warm_up = row.phase == "warm-up";
+            let (sent, answered) = match is_warm_up {
+                true => (counts.warm_up_sent, counts.warm_up),
+                false => (counts.sent, counts.answered),
+            };
+            self.requests = Some(RequestTotals {
+                is_warm_up,
+                sent,
+                answered,
+                failed: counts.failed_total(),
+                statuses: counts.statuses().collect(),
+            });
+        }
     }
 
     /// An unannounced phase is inserted after the current one.
@@ -110,15 +189,19 @@ impl Model {
         if seconds < RATE_SECONDS_MIN {
             return Rates::default();
         }
-        let per_second = |now: u64, then: u64| now.saturating_sub(then) as f64 / seconds;
-        let opened = |sample: &Sample| sample.open + sample.closed;
+        let per_second = |count: fn(&Sample) -> u64| {
+            count(&self.now).saturating_sub(count(before)) as f64 / seconds
+        };
         let cpu = |now: Option<Usage>, then: Option<Usage>| {
             Some((now?.cpu_seconds - then?.cpu_seconds).max(0.0) / seconds)
         };
+        let failed = if self.requests.is_some() { failed_requests } else { |s: &Sample| s.failed };
         Rates {
-            opened: per_second(opened(&self.now), opened(before)),
-            sent: per_second(self.now.sent, before.sent),
-            received: per_second(self.now.received, before.received),
+            opened: per_second(|sample| sample.open + sample.closed),
+            sent: per_second(|sample| sample.sent),
+            received: per_second(|sample| sample.received),
+            failed: per_second(failed),
+            closed: per_second(|sample| sample.closed),
             server_cpu: cpu(self.now.server, before.server),
             client_cpu: cpu(self.now.client, before.client),
         }
@@ -134,38 +217,47 @@ impl Model {
         self.bytes_per_socket(|sample| sample.kernel_bytes)?.checked_div(self.ends_here)
     }
 
-    /// Returns at most `width` values over the whole run, the newest last; each is the maximum of its time.
-    pub(super) fn curve(&self, curve: Curve, width: usize) -> Vec<u64> {
-        let samples = self.series.samples();
-        let values: Vec<u64> = samples
-            .windows(2)
-            .filter_map(|pair| value(curve, pair.first()?, pair.last()?))
-            .collect();
-        if values.len() <= width {
-            return values;
-        }
-        let mut columns = vec![0; width];
-        for (at, one) in values.iter().enumerate() {
-            if let Some(column) = columns.get_mut(at * width / values.len()) {
-                *column = (*one).max(*column);
-            }
-        }
-        columns
+    /// Seconds and values over the whole run; moments without a value are left out.
+    pub(super) fn curve(&self, curve: Curve) -> Vec<(f64, f64)> {
+        let pairs = self.series.samples().windows(2);
+        let points = pairs.filter_map(|pair| {
+            let (before, after) = (pair.first()?, pair.last()?);
+            Some((after.elapsed_seconds, value(curve, before, after)?))
+        });
+        points.filter(|(_, value)| value.is_finite()).collect()
     }
 }
 
-fn value(curve: Curve, before: &Sample, after: &Sample) -> Option<u64> {
-    Some(match curve {
-        Curve::Open => after.open,
-        Curve::Received => {
-            let seconds = after.elapsed_seconds - before.elapsed_seconds;
-            if seconds < RATE_SECONDS_MIN {
-                return None;
-            }
-            (after.received.saturating_sub(before.received) as f64 / seconds) as u64
-        }
-        Curve::P99 => after.latency.map_or(0, |latency| (latency.p99_ms * 1e3) as u64),
-    })
+/// Failed requests so far.
+fn failed_requests(sample: &Sample) -> u64 {
+    sample.errors.iter().map(|(_, count)| count).sum()
+}
+
+/// What is timed in the phase of a row, or in other phases if nothing yet, and its percentiles so far.
+fn timed(row: &Row) -> (Series, Option<Latency>) {
+    let first = match row.phase {
+        "fanout" | "churn" => Series::Broadcast,
+        "connect" | "stages" | "hold" => Series::Heartbeat,
+        _ => Series::Latency,
+    };
+    let all = [first, Series::Latency, Series::Broadcast, Series::Heartbeat];
+    let known = |series| Some((series, Some(row.progress.timed.latency(series)?)));
+    all.into_iter().find_map(known).unwrap_or((first, None))
+}
+
+fn value(curve: Curve, before: &Sample, after: &Sample) -> Option<f64> {
+    let seconds = after.elapsed_seconds - before.elapsed_seconds;
+    let per_second = |count: fn(&Sample) -> u64| {
+        let grown = count(after).saturating_sub(count(before)) as f64;
+        (seconds >= RATE_SECONDS_MIN).then(|| grown / seconds)
+    };
+    match curve {
+        Curve::Open => Some(after.open as f64),
+        Curve::Received => per_second(|sample| sample.received),
+        Curve::FailedRequests => per_second(failed_requests),
+        Curve::P50 => after.latency.map(|latency| latency.p50_ms),
+        Curve::P99 => after.latency.map(|latency| latency.p99_ms),
+    }
 }
 
 #[cfg(test)]
@@ -191,17 +283,17 @@ mod tests {
     }
 
     fn take(model: &mut Model, sample: &Sample) -> bool {
-        model.take(sample, &Step { row: String::new(), done: 0.5 })
+        model.take(sample, &Step { done: 0.5, ..Step::default() })
     }
 
     #[test]
-    fn rates_cover_the_last_seconds_and_memory_is_per_open_socket() {
+    fn rates_cover_the_last_second_and_memory_is_per_open_socket() {
         let mut model = model();
         assert_eq!(model.rates(), Rates::default());
-        for quarter in 0..40 {
+        for quarter in 0..=40 {
             let seconds = f64::from(quarter) / 4.0;
             // Slow at first, then 100 per second.
-            take(&mut model, &at(seconds, (100.0 * (seconds - 5.0).max(0.0)) as u64));
+            take(&mut model, &at(seconds, (100.0 * (seconds - 9.0).max(0.0)) as u64));
         }
         let rates = model.rates();
         assert!((rates.opened - 100.0).abs() < 1.0, "{rates:?}");
@@ -213,14 +305,14 @@ mod tests {
     }
 
     #[test]
-    fn a_curve_fits_its_width_and_keeps_the_peak() {
+    fn a_curve_spans_the_run_in_bounded_memory() {
         let mut model = model();
-        for second in 0..100 {
-            take(&mut model, &at(f64::from(second), if second == 50 { 1_000 } else { 10 }));
+        for second in 0..5_000 {
+            take(&mut model, &at(f64::from(second), 10));
         }
-        let curve = model.curve(Curve::Open, 20);
-        assert_eq!((curve.len(), curve.iter().max()), (20, Some(&1_000)));
-        assert_eq!(model.curve(Curve::Open, 500).len(), 99);
+        let curve = model.curve(Curve::Open);
+        assert!(curve.len() < 1_024 && curve.last().unwrap().0 > 4_990.0);
+        assert_eq!(model.curve(Curve::P99), [], "nothing was timed");
     }
 
     #[test]

@@ -36,7 +36,7 @@ impl Face for Plain {
         say(text);
     }
 
-    fn show(&mut self, sample: &Sample, step: &Step) {
+    fn show(&mut self, sample: &Sample, step: &Step<'_>) {
         if self.replaced {
             log::write(format!("{CLEAR_LINE}{}", step.row).as_bytes());
             self.standing = true;

@@ -7,6 +7,8 @@
 //! estimates of variance components, Biometrics Bulletin 2 (1946) 110–114; E. C. Fieller, Some problems in
 //! interval estimation, Journal of the Royal Statistical Society B 16 (1954) 175–185.
 
+use std::f64::consts::FRAC_PI_2;
+
 /// Mean and spread of one value per run.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Means {
@@ -15,25 +17,8 @@ pub(super) struct Means {
     count: f64,
 }
 
-/// Two-sided 95 % points of Student's t by degrees of freedom.
-const T: [(f64, f64); 16] = [
-    (1.0, 12.706),
-    (2.0, 4.303),
-    (3.0, 3.182),
-    (4.0, 2.776),
-    (5.0, 2.571),
-    (6.0, 2.447),
-    (7.0, 2.365),
-    (8.0, 2.306),
-    (9.0, 2.262),
-    (10.0, 2.228),
-    (12.0, 2.179),
-    (15.0, 2.131),
-    (20.0, 2.086),
-    (30.0, 2.042),
-    (60.0, 2.000),
-    (f64::INFINITY, 1.960),
-];
+/// One-sided probability beyond either end of a 95 % interval.
+pub(super) const BEYOND: f64 = 0.025;
 
 impl Means {
     /// `None` with fewer than two values: one has no spread.
@@ -101,18 +86,57 @@ fn freedom((a, of_a): (f64, f64), (b, of_b): (f64, f64)) -> f64 {
     if parts > 0.0 { (a + b).powi(2) / parts } else { 1.0 }
 }
 
-/// Linear in the reciprocal of the degrees of freedom between two rows. The function is convex there, so
-/// this errs to the wider interval.
-fn t(freedom: f64) -> f64 {
-    let freedom = freedom.max(1.0);
-    let rows = T.windows(2).find_map(|pair| match pair {
-        [low, high] if freedom <= high.0 => Some((low, high)),
-        _ => None,
-    });
-    let Some(((from, at_from), (to, at_to))) = rows else { return T[0].1 };
-    let along = (1.0 / from - 1.0 / freedom) / (1.0 / from - 1.0 / to);
-    at_from + (at_to - at_from) * along
+/// The one-sided probability of `after` as far from `ratio × before` as it is or farther, if the true ratio is
+/// `ratio`: above it with `above`, else below. Welch's test; Fieller's interval has the ratios that it does
+/// not reject.
+pub(super) fn probability(before: Means, after: Means, ratio: f64, above: bool) -> f64 {
+    let (a, b) = (ratio * ratio * before.error(), after.error());
+    let beyond = after.mean - ratio * before.mean;
+    let beyond = if above { beyond } else { -beyond };
+    match (a + b).sqrt() {
+        error if error > 0.0 => {
+            beyond_t(beyond / error, freedom((a, before.count), (b, after.count)))
+        }
+        _ if beyond > 0.0 => 0.0,
+        _ => 1.0,
+    }
 }
+
+/// The point of Student's t that is exceeded with probability [`BEYOND`], by bisection.
+fn t(freedom: f64) -> f64 {
+    let (mut low, mut high) = (0.0, 16.0);
+    for _ in 0..50 {
+        let middle = f64::midpoint(low, high);
+        if beyond_t(middle, freedom) > BEYOND { low = middle } else { high = middle }
+    }
+    f64::midpoint(low, high)
+}
+
+/// The probability of Student's t beyond `t`, by its definition: with `t = √freedom × tan θ` its density is that of
+/// `cos θ` to the power `freedom − 1`, up to a factor.
+fn beyond_t(t: f64, freedom: f64) -> f64 {
+    // Also where it is no number.
+    let freedom = freedom.max(1.0).clamp(1.0, FREEDOM_MAX);
+    let angle = (t / freedom.sqrt()).atan();
+    let power = (freedom - 1.0) / 2.0;
+    // The square of the cosine, from 0 to a quarter turn.
+    let density = |angle: f64| angle.cos().powi(2).powf(power);
+    let beyond =
+        integral(density, angle.abs(), FRAC_PI_2) / (2.0 * integral(density, 0.0, FRAC_PI_2));
+    if t < 0.0 { 1.0 - beyond } else { beyond }
+}
+
+/// Simpson's rule.
+fn integral(of: impl Fn(f64) -> f64, from: f64, to: f64) -> f64 {
+    let step = (to - from) / STEPS as f64;
+    let at = |half: u32| of(from + f64::from(half) * step / 2.0);
+    let sum: f64 = (0..STEPS).map(|n| at(2 * n) + 4.0 * at(2 * n + 1) + at(2 * n + 2)).sum();
+    sum * step / 6.0
+}
+
+/// Degrees of freedom beyond which t is a normal distribution, to the fourth digit.
+const FREEDOM_MAX: f64 = 10_000.0;
+const STEPS: u32 = 500;
 
 #[cfg(test)]
 mod tests {
@@ -127,7 +151,7 @@ mod tests {
         // Worked by hand: means 5 and 8, variances 2.5 each, 5 values each, 8 degrees of freedom.
         let before = Means::of(&[3.0, 4.0, 5.0, 6.0, 7.0]).unwrap();
         let after = Means::of(&[6.0, 7.0, 8.0, 9.0, 10.0]).unwrap();
-        near(difference(before, after), (3.0 - 2.306, 3.0 + 2.306), 1e-9);
+        near(difference(before, after), (3.0 - 2.306, 3.0 + 2.306), 1e-4);
         assert!(Means::of(&[1.0]).is_none());
         // Unequal spreads: variances 1 and 100, so 2.04 degrees of freedom and not 4.
         let (before, after) = (Means::of(&[9.0, 10.0, 11.0]), Means::of(&[10.0, 20.0, 30.0]));
@@ -136,22 +160,46 @@ mod tests {
     }
 
     #[test]
-    fn t_lies_just_above_its_exact_values() {
+    fn t_and_its_tail_are_those_of_tables() {
         for (freedom, exact) in [
-            (0.5, 12.706),
-            (1.0, 12.706),
+            (0.5, 12.7062),
+            (1.0, 12.7062),
             (1.5, 6.0167),
+            (2.0, 4.3027),
             (2.5, 3.5747),
-            (4.5, 2.6589),
+            (4.0, 2.7764),
             (25.0, 2.0595),
-            (40.0, 2.0211),
             (120.0, 1.9799),
             (1e9, 1.9600),
+            (f64::NAN, 12.7062),
         ] {
             let t = t(freedom);
-            assert!(t > exact - 5e-4 && t < exact * 1.19, "{freedom}: {t}");
+            assert!((t - exact).abs() < 1e-3 * exact, "{freedom}: {t}");
         }
-        assert!(t(f64::NAN) > 12.0);
+        // Exact: 1/2 − atan(t) ÷ π with one degree of freedom, (1 − t ÷ √(2 + t²)) ÷ 2 with two.
+        for t in [0.0_f64, 0.3, 1.0, 5.0, 40.0] {
+            let one = 0.5 - t.atan() / std::f64::consts::PI;
+            let two = (1.0 - t / (2.0 + t * t).sqrt()) / 2.0;
+            for (freedom, exact) in [(1.0, one), (2.0, two)] {
+                assert!((beyond_t(t, freedom) - exact).abs() < 1e-6, "{t} {freedom}");
+                assert!((beyond_t(-t, freedom) - (1.0 - exact)).abs() < 1e-6, "{t} {freedom}");
+            }
+        }
+    }
+
+    #[test]
+    fn probabilities_are_those_of_the_ends_of_intervals() {
+        let before = Means::of(&[98.0, 100.0, 102.0]).unwrap();
+        let after = Means::of(&[118.0, 120.0, 122.0]).unwrap();
+        // Equal spreads of the ratio's parts: the degrees of freedom hardly depend on the ratio.
+        let (low, high) = change(before, after).unwrap();
+        for (end, above) in [(low, true), (high, false)] {
+            let chance = probability(before, after, 1.0 + end, above);
+            assert!((chance - BEYOND).abs() < 1e-3, "{end}: {chance}");
+        }
+        let point = Means::of(&[2.0, 2.0]).unwrap();
+        assert_eq!(probability(point, point, 1.0, true), 1.0);
+        assert_eq!(probability(point, Means::of(&[3.0, 3.0]).unwrap(), 1.0, true), 0.0);
     }
 
     #[test]

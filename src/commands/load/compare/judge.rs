@@ -1,8 +1,8 @@
 //! The comparison: each figure before and after, its confidence interval if there is one, and the verdict.
 //!
-//! A regression is *established* if the whole 95 % interval lies beyond the allowed one, and excluded if
-//! the whole interval lies within it. Between the two it is undecided, and more runs would narrow the
-//! interval.
+//! A regression is *established* if the whole 95 % interval lies beyond the allowed one, for all figures
+//! together, and excluded if the whole interval lies within it. Between the two it is undecided, and more runs
+//! would narrow the interval.
 
 use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;
@@ -10,15 +10,13 @@ use std::str::FromStr;
 use anyhow::{Result, bail};
 use serde::Serialize;
 
-use super::interval::{self, Means};
+use super::interval::{self, BEYOND, Means};
 use super::run::{Figure, Side};
-use super::{exact, text};
+use super::{exact, several, text};
 use crate::units;
 
 /// Allowed regression if `--max-regression` does not say.
 const ALLOWED: f64 = 0.05;
-/// One-sided probability below which a rise of errors is not chance: that of a 95 % interval.
-const CHANCE: f64 = 0.025;
 
 /// What `--max-regression` may name.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -103,6 +101,9 @@ pub(super) struct Row {
     pub(super) basis: Basis,
     /// Allowed regression; null if the figure is not judged.
     allowed: Option<f64>,
+    /// Probability of a change as bad as this by chance, if the true one is the allowed one; null without
+    /// an interval.
+    probability: Option<f64>,
     pub(super) verdict: Verdict,
     worse: bool,
 }
@@ -157,9 +158,24 @@ impl Comparison {
             notes: before.notes(),
         };
         comparison.notes.extend(after.notes());
+        comparison.hold_together();
         let regressed = comparison.verdicts().any(|(_, verdict)| verdict == Verdict::Worse);
         comparison.regressed = regressed;
         Ok(comparison)
+    }
+
+    /// Leaves undecided which figures are not established beside all others that have an interval. Errors stand
+    /// for themselves: two tests have to agree on them.
+    fn hold_together(&mut self) {
+        let judged = |row: &&mut Row| row.allowed.is_some() && row.probability.is_some();
+        let rows: Vec<&mut Row> = self.figures.iter_mut().filter(judged).collect();
+        let probabilities: Vec<f64> = rows.iter().filter_map(|row| row.probability).collect();
+        let established = several::established(&probabilities, BEYOND);
+        for (row, established) in rows.into_iter().zip(established) {
+            if row.verdict == Verdict::Worse && !established {
+                (row.verdict, row.worse) = (Verdict::Undecided, false);
+            }
+        }
     }
 
     pub(super) fn regressed(&self) -> bool {
@@ -219,6 +235,13 @@ impl Row {
         let verdict = judged
             .filter(|_| figure.is_judged())
             .map_or(Verdict::NotJudged, |range| Verdict::of(towards_worse(range), allowed.share));
+        let worst = match figure.more_is_better() {
+            true => 1.0 - allowed.share,
+            false => 1.0 + allowed.share,
+        };
+        let probability = means
+            .filter(|_| interval.is_some())
+            .map(|(a, b)| interval::probability(a, b, worst, !figure.more_is_better()));
         Some(Row {
             figure: figure.name(),
             unit: figure.unit(),
@@ -228,6 +251,7 @@ impl Row {
             interval,
             basis: if interval.is_some() { Basis::Runs } else { Basis::None },
             allowed: (verdict != Verdict::NotJudged).then_some(allowed.share),
+            probability,
             verdict,
             worse: verdict == Verdict::Worse,
         })
@@ -254,7 +278,7 @@ impl Errors {
             // Errors are rare and their shares no normal distribution: what the interval says of a rise has
             // to hold for the counts, too.
             (Some(range), _) => match Verdict::of(range, named.unwrap_or(0.0)) {
-                Verdict::Worse if probability > CHANCE => Verdict::Undecided,
+                Verdict::Worse if probability > BEYOND => Verdict::Undecided,
                 verdict => verdict,
             },
             (None, Some(allowed)) => Verdict::of((rise, rise), allowed),
@@ -262,7 +286,7 @@ impl Errors {
                 let allowed = given(Subject::All, allowed).unwrap_or(ALLOWED);
                 // One stall makes many errors, so counts of one run do not establish a rise. One as large
                 // as a regression of the rate that is not allowed is none that may pass.
-                let lost = rise > allowed && probability <= CHANCE;
+                let lost = rise > allowed && probability <= BEYOND;
                 if lost { Verdict::Worse } else { Verdict::NotJudged }
             }
         };

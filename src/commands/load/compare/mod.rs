@@ -4,7 +4,8 @@
 //! **Statistics.** The unit is the run, because runs are what differs from day to day: several of each
 //! side give Welch's t interval ([`interval`]). One run each has no interval. Its seconds are no
 //! substitute: they are correlated, and they share what makes this run unlike the next one (placement,
-//! caches, neighbours). Counts of errors are tested exactly besides ([`exact`]).
+//! caches, neighbours). Counts of errors are tested exactly besides ([`exact`]), and a regression has to hold
+//! beside all other figures ([`several`]).
 //!
 //! Runs with other settings ([`settings`]), interrupted ones and those whose generator was saturated
 //! are refused.
@@ -14,6 +15,7 @@ mod interval;
 mod judge;
 mod run;
 mod settings;
+mod several;
 mod text;
 
 use std::path::PathBuf;

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::slice::from_ref;
 
+use load::Outcome;
 use serde_json::{Value, json};
 
 use super::judge::{Comparison, Tolerance};
@@ -120,7 +121,7 @@ fn figure_without_an_interval_is_judged_only_if_named() {
     let (named, value) = compare("named", &one(5.0), &one(6.0), &["p99=5%"]);
     assert!(named.regressed(), "{named}");
     assert_eq!(row(&value, "rate")["allowed"], Value::Null);
-    let (comparison, _) = compare("within", &one(5.0), &one(5.0), &["p99=0%"]);
+    let (comparison, _) = compare("unchanged", &one(5.0), &one(5.0), &["p99=0%"]);
     assert!(!comparison.regressed() && !comparison.is_not_judged(), "{comparison}");
     let (comparison, _) = compare("max", &one(5.0), &one(5.0), &["max=0%"]);
     assert!(comparison.is_not_judged(), "a maximum is not judged: {comparison}");
@@ -152,6 +153,23 @@ fn a_regression_is_established_only_if_the_whole_interval_lies_beyond_the_allowe
     let near = |at: usize, end: f64| (interval[at].as_f64().unwrap() - end).abs() < 0.0005;
     // The roots of (6 − 5r)² = t² (1 + r²) ÷ 300, with the exact t of 3.874 degrees of freedom.
     assert!(near(0, 0.1505) && near(1, 0.2520), "{interval}");
+}
+
+#[test]
+fn a_figure_is_worse_only_if_it_stands_out_among_all() {
+    let before = rates(&[100.0, 101.0, 99.0]);
+    // Both intervals lie beyond 5 %; the first one does for one figure in six by chance, too.
+    for (name, after, verdict) in [
+        ("one-of-many", [92.5, 93.5, 91.5], "undecided"),
+        ("stands-out", [90.5, 91.5, 89.5], "worse"),
+    ] {
+        let (comparison, value) = compare(name, &before, &rates(&after), &[]);
+        let rate = row(&value, "rate");
+        assert!(rate["interval"][1].as_f64().unwrap() < -0.05, "{comparison}");
+        assert!(rate["probability"].as_f64().unwrap() < 0.025, "{comparison}");
+        assert_eq!(rate["verdict"], verdict, "{comparison}");
+        assert_eq!(comparison.regressed(), verdict == "worse", "{comparison}");
+    }
 }
 
 /// Runs with so many of a million messages lost.
@@ -209,9 +227,10 @@ fn files_that_cannot_be_compared_are_refused() {
     assert!("p98=1%".parse::<Tolerance>().unwrap_err().contains("p999"));
 }
 
-/// A run of requests as files of the second version are: those of the first, with all settings.
+/// A run of requests as files of the second version are: those of the first, with all counts and settings.
 fn requests() -> Value {
-    let mut run: Value = serde_json::from_str(REQUESTS).unwrap();
+    let first = Outcome::read(serde_json::from_str(REQUESTS).unwrap()).unwrap();
+    let mut run = serde_json::to_value(first).unwrap();
     run.as_object_mut().unwrap().extend(
         json!({"version": 2, "standfast": "0.1.0", "interrupted": false, "method": "GET",
             "keep_alive": true, "pipeline": 1, "message_bytes": 0, "duration_seconds": 30.0,
@@ -286,8 +305,9 @@ fn interrupted_and_saturated_runs_are_not_compared() {
 #[test]
 fn nothing_answered_is_no_basis_and_a_regression() {
     let mut dead = requests();
-    dead["requests"] = json!({"ok": 0, "failed": 600, "sent": 0, "answered": 0, "unfinished": 0,
-        "unsent": 0, "warm_up": 0, "redirects": 0});
+    for (count, value) in [("ok", 0), ("failed", 600), ("sent", 0), ("answered", 0)] {
+        dead["requests"][count] = value.into();
+    }
     dead["latency"] = Value::Null;
     let [dead_side, one] = ["dead", "alive"]
         .map(|name| side(name, &[if name == "dead" { dead.clone() } else { requests() }]).unwrap());

@@ -2,6 +2,8 @@
 
 use std::fmt::{self, Formatter};
 
+use capacity::{Count, Decimal};
+
 use super::judge::{Basis, Comparison, Errors, Row, Verdict};
 
 pub(super) fn write(f: &mut Formatter<'_>, comparison: &Comparison) -> fmt::Result {
@@ -10,7 +12,7 @@ pub(super) fn write(f: &mut Formatter<'_>, comparison: &Comparison) -> fmt::Resu
     write_columns(f, titles, Verdict::NotJudged)?;
     for row in &comparison.figures {
         let [before, after] =
-            [row.before, row.after].map(|value| format!("{value:.3} {}", row.unit));
+            [row.before, row.after].map(|value| format!("{} {}", Decimal(value, 3), row.unit));
         let change = row.change.map_or("-".to_owned(), signed);
         write_columns(
             f,
@@ -19,7 +21,7 @@ pub(super) fn write(f: &mut Formatter<'_>, comparison: &Comparison) -> fmt::Resu
         )?;
     }
     if let Some(Errors { before, after, interval, verdict, .. }) = &comparison.errors {
-        let [a, b] = [before, after].map(|(bad, all)| format!("{bad}/{all}"));
+        let [a, b] = [before, after].map(|(bad, all)| format!("{}/{}", Count(*bad), Count(*all)));
         let share = |(bad, all): (u64, u64)| bad as f64 / all as f64;
         let change = points(share(*after) - share(*before));
         write_columns(f, ["errors", &a, &b, &change, &range(*interval, points)], *verdict)?;
@@ -36,8 +38,7 @@ fn write_columns(f: &mut Formatter<'_>, columns: [&str; 5], verdict: Verdict) ->
         Verdict::Undecided => "  undecided",
         Verdict::NotWorse | Verdict::NotJudged => "",
     };
-    let line =
-        format!("{figure:<9}  {before:>14}  {after:>14}  {change:>10}  {interval:<22}{mark}");
+    let line = format!("{figure:<9}  {before:>15}  {after:>15}  {change:>9}  {interval:<22}{mark}");
     writeln!(f, "{}", line.trim_end())
 }
 
@@ -47,7 +48,9 @@ fn explained(comparison: &Comparison) -> String {
     let (a, b) = comparison.runs;
     let mut text = Vec::new();
     if has(Basis::Runs) {
-        text.push(format!("Intervals: Welch's t over {a} and {b} runs."));
+        text.push(format!(
+            "Intervals: Welch's t over {a} and {b} runs. WORSE holds for all figures together."
+        ));
     }
     if a < 2 || b < 2 {
         text.push(

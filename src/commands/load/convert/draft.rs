@@ -21,6 +21,8 @@ pub(super) struct Draft {
 /// A request.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Step {
+    /// The group of requests that are sent at the same time, which follow each other.
+    pub(super) batch: Option<usize>,
     pub(super) name: String,
     pub(super) method: String,
     pub(super) url: String,
@@ -90,7 +92,16 @@ impl Draft {
         if let Some(name) = &self.flow {
             let _ = writeln!(body, "name = {}", quoted(name));
         }
-        self.steps.iter().for_each(|step| step.write(&mut body, &common));
+        for together in self.steps.chunk_by(|a, b| a.batch.is_some() && a.batch == b.batch) {
+            let is_batch = together.iter().any(|step| step.batch.is_some());
+            let table = if is_batch { "flows.steps.parallel" } else { "flows.steps" };
+            let think_ms: u64 = together.iter().map(|step| step.think_ms).sum();
+            if is_batch {
+                body.push_str("\n[[flows.steps]]\n");
+                write_think(&mut body, think_ms);
+            }
+            together.iter().for_each(|step| step.write(&mut body, table, &common));
+        }
         if body.contains(&format!("{{{{{BRACES}}}}}")) {
             let _ = writeln!(out, "\n[variables]\n{BRACES} = \"{{{{\"");
         }
@@ -110,8 +121,8 @@ impl Draft {
 }
 
 impl Step {
-    fn write(&self, out: &mut String, common: &[(String, String)]) {
-        out.push_str("\n[[flows.steps]]\n");
+    fn write(&self, out: &mut String, in_table: &str, common: &[(String, String)]) {
+        let _ = writeln!(out, "\n[[{in_table}]]");
         let _ = writeln!(out, "name = {}", quoted(&self.name));
         let default = if self.body.is_some() { "POST" } else { "GET" };
         if self.method != default {
@@ -133,8 +144,8 @@ impl Step {
         if !self.tags.is_empty() {
             let _ = writeln!(out, "tags = {}", table(self.tags.clone()));
         }
-        if self.think_ms > 0 {
-            let _ = writeln!(out, "think = \"{}ms\"", self.think_ms);
+        if self.batch.is_none() {
+            write_think(out, self.think_ms);
         }
         if !self.captures.is_empty() {
             let captures = self
@@ -144,12 +155,18 @@ impl Step {
             let _ = writeln!(out, "capture = {{ {} }}", captures.collect::<Vec<_>>().join(", "));
         }
         for check in &self.checks {
-            out.push_str("[[flows.steps.checks]]\n");
+            let _ = writeln!(out, "[[{in_table}.checks]]");
             if let Some(name) = &check.name {
                 let _ = writeln!(out, "name = {}", quoted(name));
             }
             let _ = writeln!(out, "{} = {}", check.key, quoted(&check.value));
         }
+    }
+}
+
+fn write_think(out: &mut String, think_ms: u64) {
+    if think_ms > 0 {
+        let _ = writeln!(out, "think = \"{think_ms}ms\"");
     }
 }
 

@@ -1,5 +1,7 @@
 //! [`Flow`]: the statements of a k6 script's default function as steps.
 
+mod batch;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use load::scenario::STEPS_MAX;
@@ -18,6 +20,8 @@ pub(super) struct Flow {
     pub(super) notes: Vec<String>,
     bindings: BTreeMap<String, Binding>,
     groups: Vec<String>,
+    /// How many calls of `http.batch` there were.
+    batches: usize,
     calls: usize,
     /// Functions that were called.
     called: BTreeSet<String>,
@@ -28,6 +32,8 @@ enum Binding {
     Value(Expr),
     /// The response of a step, by its index.
     Response(usize),
+    /// Those of `http.batch`, by index or name.
+    Responses(Vec<(String, usize)>),
     /// A template.
     Placeholder(String),
 }
@@ -105,6 +111,10 @@ impl Flow {
     }
 
     fn local(&mut self, name: &str, value: &Expr) {
+        if let Some(steps) = self.batch(value) {
+            self.bindings.insert(name.to_owned(), Binding::Responses(steps));
+            return;
+        }
         if let Some(step) = self.request(value) {
             if let Some(step) = step {
                 self.bindings.insert(name.to_owned(), Binding::Response(step));
@@ -134,7 +144,7 @@ impl Flow {
     }
 
     fn statement(&mut self, expr: &Expr) {
-        if self.request(expr).is_some() {
+        if self.batch(expr).is_some() || self.request(expr).is_some() {
             return;
         }
         let line = expr.line;
@@ -338,13 +348,7 @@ impl Flow {
     }
 
     fn checks(&mut self, response: &Expr, checks: &Expr) {
-        let step = match &response.of {
-            Value::Name(name) => match self.bindings.get(name) {
-                Some(Binding::Response(step)) => Some(*step),
-                _ => None,
-            },
-            _ => self.request(response).flatten(),
-        };
+        let step = self.response(response).or_else(|| self.request(response).flatten());
         let (Some(step), Value::Object(checks)) = (step, &self.resolved(checks).of) else {
             return self.left_out(response.line, "check of something else than a response");
         };
@@ -511,8 +515,7 @@ impl Flow {
         };
         let Value::Call(callee, arguments) = &call.of else { return None };
         let Value::Member(response, function) = &callee.of else { return None };
-        let (Value::Name(name), "json") = (&response.of, function.as_str()) else { return None };
-        let Some(Binding::Response(step)) = self.bindings.get(name) else { return None };
+        let step = self.response(response).filter(|_| function == "json")?;
         let mut path = "$".to_owned();
         let argument = match arguments.as_slice() {
             [] => Vec::new(),
@@ -529,7 +532,7 @@ impl Flow {
                 Err(_) => format!("['{name}']"),
             };
         }
-        Some((*step, path))
+        Some((step, path))
     }
 }
 

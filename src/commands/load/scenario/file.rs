@@ -29,6 +29,8 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 const FIXTURE_LIMIT: Duration = Duration::from_secs(60);
 /// Default of `load --compress-above`, in bytes.
 const COMPRESS_ABOVE: u64 = 1 << 10;
+/// The largest limit of hosts per user, and of connections to one.
+const PER_USER_MAX: usize = 64;
 /// Size limit of a scenario file, in bytes.
 pub(super) const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Keys that exist only in scenarios of `prove`.
@@ -115,7 +117,12 @@ impl Experiment {
             requests.sources = connect.all("sources", units::ip)?;
             requests.connect_timeout =
                 connect.parsed("connect_timeout", units::positive_duration)?;
+            requests.hosts = connect.parsed("hosts_per_user", few)?.unwrap_or(requests.hosts);
+            requests.connections_per_host = connect
+                .parsed("connections_per_host", few)?
+                .unwrap_or(requests.connections_per_host);
         }
+        requests.links = scenario.links(requests.hosts, requests.connections_per_host);
         requests.endpoints.clone_from(&scenario.endpoints);
         let shape = Shape {
             users: top.parsed("users", units::positive_count)?.unwrap_or(1),
@@ -384,6 +391,13 @@ fn scenario(
     };
     let requests = Requests::new(scenario.endpoints.clone(), 1);
     Ok((scenario, requests))
+}
+
+/// Parses a limit per user.
+fn few(text: &str) -> Result<usize, String> {
+    let count = units::positive_count(text)?;
+    let count = usize::try_from(count).ok().filter(|count| *count <= PER_USER_MAX);
+    count.ok_or_else(|| format!("expected at most {PER_USER_MAX}"))
 }
 
 fn feeds(top: &Table<'_>, folder: &Path) -> Result<Vec<Arc<Feed>>> {

@@ -285,3 +285,65 @@ fn through_a_proxy_sockets_use_a_tunnel_and_plain_requests_do_not() {
     let straight = parse(&text.replace("proxy = '127.0.0.1:1'\n", "")).unwrap();
     assert_eq!(straight.rounds[0].scenario.endpoints.len(), 1);
 }
+
+#[test]
+fn errors_of_parallel_requests_name_the_line_and_the_key() {
+    let top = "version = 1\ntarget = 'http://127.0.0.1:1'\n[[flows]]\n[[flows.steps]]\n";
+    let many: String = "{ url = '/' },\n".repeat(65);
+    for (step, parts) in [
+        ("url = '/'\nparallel = [{ url = '/' }]", &["line 4", "cannot be combined with url"][..]),
+        (
+            "within = '1s'\nparallel = [{ url = '/' }]",
+            &["line 4", "combined with within", "requests"],
+        ),
+        ("parallel = []", &["line 4", "at least one request"]),
+        ("parallel = 5", &["line 5", "[[flows.steps.parallel]]"]),
+        ("parallel = [{ url = '/', think = '1s' }]", &["line 5", "has no key think"]),
+        ("parallel = [{ method = 'GET' }]", &["line 5", "parallel]] needs url"]),
+        ("parallel = [{ url = '/', connect = '/' }]", &["line 5", "has no key connect"]),
+        ("once = true\nparallel = [{ url = '/' }, { url = '/' }]", &["line 3", "not once"]),
+        (&format!("parallel = [\n{many}]"), &["line 4", "more than 64 steps"]),
+        (
+            "parallel = [{ url = '/', capture = { a = { json = '$.a' } } }, { url = '/{{a}}' }]",
+            &["line 5", "unknown template {{a}}", "later steps"],
+        ),
+        (
+            "parallel = [{ url = '/', capture = { a = { json = '$.a' } } },\n\
+             { url = '/', capture = { a = { json = '$.b' } } }]",
+            &["line 6", "two requests", "capture a"],
+        ),
+    ] {
+        let error = wrong(&format!("{top}{step}"));
+        assert!(parts.iter().all(|part| error.contains(part)), "{parts:?}: {error}");
+    }
+    for limit in ["hosts_per_user = 0", "connections_per_host = 65"] {
+        let error = wrong(&format!("{top}url = '/'\n[connect]\n{limit}"));
+        assert!(error.contains("line 7") && error.contains("expected"), "{error}");
+    }
+}
+
+#[test]
+fn connections_of_users_to_all_hosts_and_at_the_same_time_are_planned() {
+    let parts: String = "{ url = '/part' },\n".repeat(8);
+    let steps = format!(
+        "[[flows]]\n[[flows.steps]]\nurl = '/'\n[[flows.steps]]\nurl = 'http://127.0.0.1:2/'\n\
+         [[flows.steps]]\nparallel = [\n{parts}{{ url = 'http://127.0.0.1:3/', capture = {{ id = {{ \
+         json = '$.id' }} }} }}]\n[[flows.steps]]\nurl = '/{{{{id}}}}'\n"
+    );
+    for (limits, links) in [
+        ("", 8),
+        ("hosts_per_user = 2", 7),
+        ("connections_per_host = 2", 4),
+        ("hosts_per_user = 1", 7),
+    ] {
+        let text = format!(
+            "version = 1\ntarget = 'http://127.0.0.1:1'\nusers = 9\n[connect]\n{limits}\n{steps}"
+        );
+        let experiment = parse(&text).unwrap();
+        let requests = &experiment.rounds[0].requests;
+        assert_eq!((requests.connections, requests.links), (9, links), "{limits}");
+        let parallel: Vec<u8> =
+            experiment.rounds[0].scenario.steps.iter().map(|step| step.parallel).collect();
+        assert_eq!(parallel, [0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    }
+}

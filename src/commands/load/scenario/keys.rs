@@ -44,7 +44,7 @@ pub(super) const TOP: Section = Section {
             "users",
             "count",
             "1",
-            "concurrent users, one connection each; overridden by `--connections`",
+            "concurrent users, with a connection to each host that they use; overridden by `--connections`",
         ),
         key(
             "passes",
@@ -160,6 +160,18 @@ pub(super) const CONNECT: Section = Section {
             "time",
             "timeout",
             "time limit for a connect, including the proxy's answer and the TLS handshake",
+        ),
+        key(
+            "connections_per_host",
+            "count",
+            "6",
+            "requests of a `parallel` step that a user sends to one host at the same time, at most 64; further ones wait",
+        ),
+        key(
+            "hosts_per_user",
+            "count",
+            "6",
+            "hosts to which a user keeps connections, at most 64; beyond that it closes the one used longest ago",
         ),
         key("ca", "file", "the system's", "PEM file with the certificate authorities to trust"),
         key("insecure", "bool", "false", "accept any certificate; for tests only"),
@@ -290,6 +302,12 @@ pub(super) const STEP: Section = Section {
             "",
             "HTTP request: a path at the target, or a full URL with a fixed host",
         ),
+        key(
+            "parallel",
+            "tables",
+            "",
+            "[[flows.steps.parallel]], requests sent at the same time; the step then has only `tags`, `think`, `once`, `when`, `for_each`, `repeat` and `on_failure`",
+        ),
         key("headers", "table", "", "headers: name = template; override those of the top level"),
         key("body", "template", "", "request body"),
         key(
@@ -394,6 +412,33 @@ pub(super) const STEP: Section = Section {
     ],
 };
 
+pub(super) const PARALLEL: Section = Section {
+    name: "[[flows.steps.parallel]]",
+    keys: &[
+        key("name", "text", "the request", "name in the summary"),
+        key("tags", "table", "", "labels for thresholds, in addition to those of the step"),
+        key("method", "text", "GET, with a body POST", "request method"),
+        key(
+            "url",
+            "template",
+            "",
+            "a path at the target, or a full URL with a fixed host; required",
+        ),
+        key("headers", "table", "", "as in [[flows.steps]]"),
+        key("body", "template", "", "as in [[flows.steps]]"),
+        key("body_file", "file", "", "as in [[flows.steps]]"),
+        key("body_base64", "text", "", "as in [[flows.steps]]"),
+        key("json", "table", "", "as in [[flows.steps]]"),
+        key("form", "table", "", "as in [[flows.steps]]"),
+        key("multipart", "tables", "", "as in [[flows.steps]]"),
+        key("basic", "template", "", "as in [[flows.steps]]"),
+        key("bearer", "template", "", "as in [[flows.steps]]"),
+        key("within", "time", "timeout", "time limit of this request, from when it is sent"),
+        key("capture", "table", "", "as in [[flows.steps]]; known from the next step on"),
+        key("checks", "tables", "", "as in [[flows.steps]]"),
+    ],
+};
+
 pub(super) const PART: Section = Section {
     name: "[[flows.steps.multipart]]",
     keys: &[
@@ -476,9 +521,9 @@ pub(super) const ROUND: Section = Section {
 };
 
 /// All sections, in the order of the reference.
-pub(super) const SECTIONS: [&Section; 12] = [
-    &TOP, &CONNECT, &GROUP, &FEED, &FIXTURE, &FLOW, &STEP, &PART, &RECEIVE, &CAPTURE, &CHECK,
-    &ROUND,
+pub(super) const SECTIONS: [&Section; 13] = [
+    &TOP, &CONNECT, &GROUP, &FEED, &FIXTURE, &FLOW, &STEP, &PARALLEL, &PART, &RECEIVE, &CAPTURE,
+    &CHECK, &ROUND,
 ];
 
 /// Returns the reference as Markdown tables.

@@ -7,6 +7,7 @@ mod fixtures;
 mod groups;
 mod hosts;
 mod keys;
+mod parallel;
 mod report;
 mod run;
 mod sockets;
@@ -14,7 +15,8 @@ mod steps;
 mod tables;
 mod talk;
 
-use std::io::Write;
+use std::ffi::OsStr;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -73,12 +75,28 @@ pub(super) fn init(args: &InitArgs) -> Result<ExitCode> {
     }
     let shown = args.file.display();
     let file = std::fs::File::create_new(&args.file);
+    if matches!(&file, Err(error) if error.kind() == ErrorKind::AlreadyExists) {
+        let free = (2..100).map(|number| numbered(&args.file, number)).find(|name| !name.exists());
+        let free = free.unwrap_or_else(|| PathBuf::from("NAME.toml"));
+        bail!(
+            "{shown} exists and stays as it is: standfast load init {} writes another",
+            free.display()
+        );
+    }
     let mut file = file.with_context(|| format!("cannot write {shown}"))?;
     file.write_all(text.as_bytes()).with_context(|| format!("cannot write {shown}"))?;
     output::print(&format!(
         "wrote {shown}: start standfast serve, then run standfast load {shown}\n"
     ))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns a file name with a number: `scenario-2.toml`.
+fn numbered(file: &Path, number: u32) -> PathBuf {
+    let text = |part: Option<&OsStr>| part.unwrap_or_default().to_string_lossy().into_owned();
+    let (stem, extension) = (text(file.file_stem()), text(file.extension()));
+    let dot = if extension.is_empty() { "" } else { "." };
+    file.with_file_name(format!("{stem}-{number}{dot}{extension}"))
 }
 
 /// Returns the text of the file or of the built-in scenario, and its folder.

@@ -1,8 +1,7 @@
 //! [`Document`]: the outcomes of a scenario's rounds as text and as JSON.
 
-use std::fmt::{self, Display, Formatter};
-
-use load::{Latency, Outcome, Verdict};
+use capacity::{Count, Decimal, Milliseconds};
+use load::{Bars, Latency, Outcome, Verdict};
 use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
 
@@ -45,49 +44,49 @@ impl<'a> Document<'a> {
     }
 }
 
-impl Display for Document<'_> {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+impl Document<'_> {
+    /// The document for people, with bars of these characters.
+    pub(super) fn text(&self, bars: Bars) -> String {
         let about = self.about.map(|about| format!(": {about}")).unwrap_or_default();
-        writeln!(f, "scenario      {}{about}", self.scenario)?;
+        let mut text = format!("scenario      {}{about}\n", self.scenario);
         if self.has_rounds {
-            table(f, self.rounds)?;
+            text += &table(self.rounds);
         }
         for (number, outcome) in self.rounds.iter().enumerate() {
             if self.has_rounds && Verdict::of(outcome).is_good() {
                 continue;
             }
             if self.has_rounds {
-                writeln!(f, "round         {}", number + 1)?;
+                text += &format!("round         {}\n", number + 1);
             }
-            write!(f, "{outcome}")?;
+            text += &outcome.text(bars).to_string();
         }
-        Ok(())
+        text
     }
 }
 
-/// Writes a line per round, with its reference figure.
-fn table(f: &mut Formatter<'_>, rounds: &[Outcome]) -> fmt::Result {
-    writeln!(
-        f,
-        "   users  connections  requests   failed  per second      beside    p50 ms    p99 ms"
-    )?;
+/// A line per round, with its reference figure.
+fn table(rounds: &[Outcome]) -> String {
+    let mut text =
+        "   users  connections  requests   failed  per second      beside       p50       p99\n"
+            .to_owned();
     for result in rounds {
         let kind = if result.config.keep_alive == Some(true) { "kept" } else { "new each" };
         let ms = |pick: fn(&Latency) -> f64| {
-            result.latency.as_ref().map_or("-".to_owned(), |l| format!("{:.3}", pick(l)))
+            result.latency.as_ref().map_or("-".to_owned(), |l| Milliseconds(pick(l)).to_string())
         };
-        let beside = result.config.beside.map_or("-".to_owned(), |beside| format!("{beside:.0}"));
+        let beside = result.config.beside;
+        let beside = beside.map_or("-".to_owned(), |beside| Decimal(beside, 0).to_string());
         let counts = result.requests.unwrap_or_default();
-        writeln!(
-            f,
-            "{:>8}  {kind:<11} {:>9} {:>8} {:>11.0} {beside:>11} {:>9} {:>9}",
-            result.config.users.unwrap_or(0),
-            counts.ok + counts.failed,
-            counts.failed,
-            result.per_second.unwrap_or(0.0),
+        text += &format!(
+            "{:>8}  {kind:<11} {:>9} {:>8} {:>11} {beside:>11} {:>9} {:>9}\n",
+            Count(result.config.users.unwrap_or(0)),
+            Count(counts.ok + counts.failed),
+            Count(counts.failed),
+            Decimal(result.per_second.unwrap_or(0.0), 0),
             ms(|latency| latency.p50_ms),
             ms(|latency| latency.p99_ms),
-        )?;
+        );
     }
-    Ok(())
+    text
 }

@@ -84,7 +84,8 @@ pub(in crate::commands::load) fn run(
     }
     let left = teardown(&experiment, fixed, &mut interrupted)?;
     let document = Document::new(name, &experiment, seed, &outcomes);
-    let code = measure::report(args, files, &document.to_string(), &document, (&outcomes, &whole))?;
+    let text = document.text(output::bars(args.json.as_deref()));
+    let code = measure::report(args, files, &text, &document, (&outcomes, &whole))?;
     match left {
         Some(what) => {
             output::note(&format!("standfast: {name}: [teardown] failed: {what}"));
@@ -209,12 +210,10 @@ impl RoundRun<'_> {
                 true => drive_requests(&config, web, script, row, interrupted)?,
                 false => drive_requests(&config, Http1::new, script, row, interrupted)?,
             };
-            outcome.flows = tallies.summary(&round.scenario);
+            tallies.add_to(&round.scenario, &mut outcome);
             let selectors = self.thresholds.iter().filter_map(|one| one.selector.as_ref());
             let selectors: Vec<_> = selectors.collect();
-            outcome.selections = tallies.selections(&round.scenario, &selectors, outcome.seconds);
-            outcome.sockets = has_sockets.then(|| tallies.sockets());
-            outcome.groups = tallies.groups();
+            outcome.select(&selectors);
             let hosts = config.endpoints.iter().map(|endpoint| endpoint.origin());
             let hosts: Vec<String> = hosts.collect();
             outcome.config = RunConfig {

@@ -38,7 +38,13 @@ pub(super) fn read(
         let line = error.lines().next().unwrap_or_default();
         doc.wrong(at, line.strip_prefix("error: ").unwrap_or(line))
     })?;
-    Ok(Some((Args::from_arg_matches(&matches)?, matches)))
+    let args = Args::from_arg_matches(&matches)?;
+    // It would be read again, and again if it is this one.
+    if super::is_scenario(&args.urls) {
+        let urls = args.urls.concat();
+        return Err(doc.wrong(at, format!("urls must be URLs: {urls} is a scenario")));
+    }
+    Ok(Some((args, matches)))
 }
 
 /// Returns the file as arguments, each flag once.
@@ -139,6 +145,20 @@ mod tests {
         let (args, _) = read_with(TEXT, &line).unwrap().unwrap();
         assert_eq!((args.connections, args.plain, &*args.urls[0]), (9, true, "ws://127.0.0.1:2/"));
         assert!(read_with("version = 1\n", &[]).unwrap().is_none());
+    }
+
+    #[test]
+    fn scenario_that_names_a_scenario_is_refused() {
+        for (urls, line) in [
+            ("x.toml", &[][..]),
+            ("other.toml", &[]),
+            ("ws://127.0.0.1:1/", &["--target", "x.toml"]),
+        ] {
+            let text = TEXT.replace("ws://127.0.0.1:1/", urls);
+            let error = read_with(&text, line).err().map(|error| format!("{error:#}"));
+            let error = error.unwrap_or_default();
+            assert!(error.contains("x.toml") && error.contains("is a scenario"), "{urls}: {error}");
+        }
     }
 
     #[test]

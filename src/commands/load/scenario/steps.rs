@@ -109,16 +109,20 @@ impl Reader<'_> {
         let first = self.steps.len();
         self.sockets.clear();
         for step in &table.tables("steps", &STEP)? {
-            if self.steps.len() >= STEPS_MAX {
+            if step.has("parallel") {
+                self.parallel(step)?;
+            } else {
+                let read = self.step(step)?;
+                self.steps.push(read);
+            }
+            if self.steps.len() > STEPS_MAX {
                 return Err(table.doc.wrong(step.at, format!("more than {STEPS_MAX} steps")));
             }
-            let step = self.step(step)?;
-            self.steps.push(step);
         }
         Ok(first..self.steps.len())
     }
 
-    fn step(&mut self, table: &Table<'_>) -> Result<Step> {
+    pub(super) fn step(&mut self, table: &Table<'_>) -> Result<Step> {
         let step = match talk::action_key(table)? {
             "url" => self.request(table)?,
             action_key => self.socket_step(table, action_key)?,
@@ -137,10 +141,6 @@ impl Reader<'_> {
         let tags = tags(table)?;
         let think = table.parsed("think", units::duration_range)?.or(self.think);
         let checks = table.tables("checks", &CHECK)?;
-        let repeat = table.parsed("repeat", |text| {
-            u32::try_from(units::positive_count(text)?)
-                .map_err(|_| "expected at most 4294967295".to_owned())
-        })?;
         Ok(Step {
             name: name.unwrap_or(step.name),
             tags,
@@ -151,7 +151,7 @@ impl Reader<'_> {
                 Action::Meet => Some(self.timeout),
                 _ => None,
             }),
-            repeat: repeat.unwrap_or(1),
+            repeat: repeat(table)?,
             holds: held,
             once: held || table.boolean("once")?.unwrap_or(false),
             when: self.condition(table)?,
@@ -165,14 +165,14 @@ impl Reader<'_> {
     }
 
     /// Reads `when`.
-    fn condition(&self, table: &Table<'_>) -> Result<Option<Condition>> {
+    pub(super) fn condition(&self, table: &Table<'_>) -> Result<Option<Condition>> {
         let Some(located) = table.text("when")? else { return Ok(None) };
         let condition = Condition::parse(&located.text, &self.names);
         condition.map(Some).map_err(|error| bad_template(table, &located, error))
     }
 
     /// Reads `for_each`: values, a column or a capture.
-    fn items(&self, table: &Table<'_>) -> Result<Option<Items>> {
+    pub(super) fn items(&self, table: &Table<'_>) -> Result<Option<Items>> {
         let Some((value, at)) = table.json("for_each")? else { return Ok(None) };
         let wrong = |what: String| table.doc.wrong(at, what);
         if let Some(key) = ["repeat", "each", "meet", "stay"].into_iter().find(|key| table.has(key))
@@ -388,8 +388,17 @@ pub(super) fn on_failure(table: &Table<'_>) -> Result<Option<bool>> {
     })
 }
 
+/// Reads how often a step is made in a row.
+pub(super) fn repeat(table: &Table<'_>) -> Result<u32> {
+    let repeat = table.parsed("repeat", |text| {
+        u32::try_from(units::positive_count(text)?)
+            .map_err(|_| "expected at most 4294967295".to_owned())
+    })?;
+    Ok(repeat.unwrap_or(1))
+}
+
 /// Reads the labels of a step.
-fn tags(table: &Table<'_>) -> Result<BTreeMap<String, String>> {
+pub(super) fn tags(table: &Table<'_>) -> Result<BTreeMap<String, String>> {
     let mut tags = BTreeMap::new();
     for (key, value) in table.pairs("tags")? {
         if ["step", "flow", "check"].contains(&key.text.as_str()) {

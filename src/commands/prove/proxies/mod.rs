@@ -274,7 +274,7 @@ impl Pass {
         ];
         let some = counts.into_iter().filter(|(count, _)| *count > 0);
         let mut reasons: Vec<String> =
-            some.map(|(count, what)| format!("{count} {what}")).collect();
+            some.map(|(count, what)| format!("{} {what}", capacity::Count(count))).collect();
         if figures.received == 0 {
             reasons.push("no message was echoed".to_owned());
         }

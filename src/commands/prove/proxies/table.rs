@@ -8,7 +8,7 @@ use super::cell_run::Figures;
 use super::competitor::Competitor;
 use super::{CellResult, Experiment, Pass, RSS_BASE, RSS_PER_TUNNEL};
 use crate::commands::prove::plan::Plan;
-use crate::report::{self, Report, Rows};
+use crate::report::{self, Report, Rows, Timings};
 use crate::units::format_duration;
 use load::SampleSeries;
 
@@ -101,7 +101,7 @@ fn sentence(experiment: &Experiment) -> String {
 fn named(cell: &Cell) -> [String; 3] {
     let pace = match cell.traffic {
         Traffic::Every(time) => format_duration(time),
-        Traffic::BackToBack(messages) => format!("{messages} each"),
+        Traffic::BackToBack(messages) => format!("{} each", Count(messages.into())),
     };
     [Count(cell.tunnels).to_string(), format!("{} B", Count(cell.size as u64)), pace]
 }
@@ -152,8 +152,12 @@ pub(super) fn page<'a>(experiment: &'a Experiment, plan: &Plan) -> Report<'a> {
         verdict: (experiment.verdict, experiment.verdict == super::HELD),
         result: sentence(experiment),
         reasons: &experiment.reasons,
+        scope: None,
+        tiles: Vec::new(),
+        timings: Timings::default(),
         figures: figures(experiment),
         tables: tables(experiment),
+        bars: Vec::new(),
         configuration: configuration(experiment, plan),
         series: &NO_SERIES,
         machine: &experiment.machine,
@@ -175,7 +179,8 @@ fn side_by_side(
         let of = |pass: &Pass| pass.figures.as_ref().map_or("skipped".to_owned(), value);
         named(&cell.cell).into_iter().chain(cell.passes.iter().map(of)).collect()
     };
-    report::Table { title, heads, rows: experiment.cells.iter().map(row).collect() }
+    let rows = experiment.cells.iter().map(row).collect();
+    report::Table { title, heads, rows, texts: &[1, 2] }
 }
 
 /// Returns the maximum memory of `standfast proxy` and the reference figures.
@@ -223,6 +228,7 @@ fn tables(experiment: &Experiment) -> Vec<report::Table> {
         title: "Growth of resident memory from the smallest messages to the largest",
         heads: vec!["tunnels", "messages", "pace", "proxy", "growth"],
         rows: growths.collect(),
+        texts: &[1, 2, 3],
     });
     let skipped = experiment.cells.iter().flat_map(|cell| {
         cell.passes.iter().filter_map(|pass| {
@@ -233,6 +239,7 @@ fn tables(experiment: &Experiment) -> Vec<report::Table> {
         title: "Left out",
         heads: vec!["cell", "proxy", "why"],
         rows: skipped.collect(),
+        texts: &[1, 2],
     });
     tables.retain(|table| !table.rows.is_empty());
     tables

@@ -1,154 +1,200 @@
-//! `cargo xtask dist`: the packages for users. For each target one archive with the static
-//! executable, completions, manual pages and the systemd unit, and its SHA-256.
+//! `cargo xtask dist`: the packages for users, in `target/dist`. For each target a static executable, and
+//! with it an archive, a Debian package, a wheel, a package of npm; and a container image for all targets.
 //!
-//! Not a release: it signs nothing and uploads nothing. The archives are in `target/dist`.
+//! Not a release: it signs nothing and uploads nothing (RELEASING.md). Versions come from the workspace's
+//! Cargo.toml alone.
 
-use std::env::{self, consts::ARCH};
+mod archive;
+mod build;
+mod check;
+mod deb;
+mod extras;
+mod image;
+mod npm;
+mod roots;
+mod third_party;
+mod tools;
+mod wheel;
+
+use std::env::consts::ARCH;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
-use crate::elf;
 use crate::step;
 
-/// Sockets that the executable must hold before it is packed.
-const PROVED: &str = "2k";
-/// Files that are packed unchanged.
-const FILES: [&str; 6] = [
-    "README.md",
-    "CHANGELOG.md",
-    "LICENSE-MIT",
-    "LICENSE-APACHE",
-    "deploy/systemd/standfast.service",
-    "deploy/systemd/standfast-proxy.service",
-];
-/// Shells and the file name under which each looks for its completions.
-const SHELLS: [(&str, &str); 3] =
-    [("bash", "standfast.bash"), ("zsh", "_standfast"), ("fish", "standfast.fish")];
+/// The version of everything that is packed.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// The profile of packages for users.
+const USERS_PROFILE: &str = "dist";
+/// Licences, packed unchanged.
+const LICENCES: [&str; 2] = ["LICENSE-MIT", "LICENSE-APACHE"];
+/// Licences of the libraries in the executable.
+const THIRD_PARTY: &str = "THIRD-PARTY.txt";
 
 #[derive(Args)]
 pub(crate) struct DistArgs {
-    /// Additional target, such as aarch64-unknown-linux-musl; needs a linker for it (repeatable)
+    /// Additional target: aarch64-unknown-linux-musl or x86_64-unknown-linux-musl (repeatable)
     #[arg(long = "target", value_name = "TRIPLE")]
     more: Vec<String>,
+    /// Profile of cargo
+    #[arg(long, default_value = USERS_PROFILE)]
+    profile: String,
+    /// Also install each package into an empty Debian 12 root without network, and prove sockets there; needs root
+    #[arg(long)]
+    check: bool,
+    /// Sockets that each installed package must hold (with --check)
+    #[arg(long, value_name = "N", default_value_t = 20_000, requires = "check")]
+    connections: u64,
+    /// As in the suite: hold the sockets for a second only, without a limit on the time, and count as a skipped
+    /// test on a machine without empty roots
+    #[arg(long, hide = true, requires = "check")]
+    suite: bool,
 }
 
-/// Builds, checks and packs; prints the archives.
+/// An operating system and processor under the names of each packager.
+struct Target {
+    triple: &'static str,
+    debian: &'static str,
+    npm: &'static str,
+    oci: &'static str,
+    /// As in tags of wheels, and in the names of qemu's user mode emulators.
+    machine: &'static str,
+}
+
+const TARGETS: [Target; 2] = [
+    Target {
+        triple: "x86_64-unknown-linux-musl",
+        debian: "amd64",
+        npm: "x64",
+        oci: "amd64",
+        machine: "x86_64",
+    },
+    Target {
+        triple: "aarch64-unknown-linux-musl",
+        debian: "arm64",
+        npm: "arm64",
+        oci: "arm64",
+        machine: "aarch64",
+    },
+];
+
+/// A target with its static executable.
+struct Built {
+    target: &'static Target,
+    executable: PathBuf,
+}
+
+impl Built {
+    /// Whether this machine can run it without an emulator.
+    fn is_native(&self) -> bool {
+        self.target.machine == ARCH
+    }
+}
+
+/// Builds and packs, with `--check` also installs; prints the packages. Whether every check passed.
 pub(crate) fn run(args: &DistArgs) -> Result<bool> {
-    let own = format!("{ARCH}-unknown-linux-musl");
-    let dist = step::target_folder().join("dist");
-    let executable = build(&own)?;
-    check(&executable)?;
-    let extras = dist.join("extras");
-    write_extras(&executable, &extras)?;
-    let mut archives = vec![pack(&own, &executable, &extras, &dist)?];
-    for target in args.more.iter().filter(|target| **target != own) {
-        let executable = build(target)?;
-        ensure!(elf::is_static(&executable)?, "{} is not static", executable.display());
-        archives.push(pack(target, &executable, &extras, &dist)?);
-    }
-    println!("\n=== {}", dist.display());
-    for archive in archives {
-        println!("{archive}");
-    }
-    Ok(true)
-}
-
-fn build(target: &str) -> Result<PathBuf> {
-    if !output(Command::new("rustup").args(["target", "list", "--installed"]))
-        .is_ok_and(|installed| installed.lines().any(|line| line == target))
+    if args.suite
+        && let Some(reason) = check::lacks().or_else(|| lacks_standard_library(&args.more))
     {
-        let add = Command::new("rustup").args(["target", "add", target]).status();
-        ensure!(
-            add.is_ok_and(|status| status.success()),
-            "Rust's standard library for {target} is missing: rustup target add {target}"
-        );
+        println!("{reason}");
+        // Read by the suite.
+        println!("test result: ok. 0 passed; 0 failed; 1 ignored");
+        return Ok(true);
     }
-    // The cryptography of TLS is partly C.
-    if let Some(arch) = target.strip_suffix("-unknown-linux-musl") {
-        let compiler = format!("{arch}-linux-musl-gcc");
-        let named = std::env::var_os(format!("CC_{}", target.replace('-', "_"))).is_some();
-        ensure!(
-            named || output(Command::new(&compiler).arg("--version")).is_ok(),
-            "a C compiler for {target} is missing ({compiler}): apt-get install musl-tools"
-        );
+    let dist = step::target_folder().join("dist");
+    let tools = tools::Tools::install()?;
+    let mut builds = Vec::new();
+    for target in chosen(&args.more)? {
+        let executable = build::build(target, &args.profile, &tools)?;
+        builds.push(Built { target, executable });
     }
-    println!("=== {target}");
-    let mut cargo = step::cargo(&["build", "--profile", "dist", "--locked"]);
-    cargo.args(["--package", "standfast-cli", "--target", target]);
-    cargo.env("RUSTFLAGS", remapped_paths());
-    ensure!(cargo.status()?.success(), "the build for {target} failed");
-    Ok(step::target_folder().join(target).join("dist/standfast"))
+    fs::create_dir_all(&dist)?;
+    let native =
+        builds.iter().find(|built| built.is_native()).context("the own target is built")?;
+    let extras = extras::write(&native.executable, &dist.join("extras"))?;
+    let mut packages = Vec::new();
+    for built in &builds {
+        println!("=== packages for {}", built.target.triple);
+        packages.push(archive::pack(built, &extras, &dist)?);
+        packages.push(deb::pack(built, &args.profile, &extras, &dist)?);
+        packages.push(wheel::pack(built, &extras, &tools, &dist)?);
+        packages.push(npm::pack_executable(built, &extras, &dist)?);
+    }
+    packages.push(npm::pack_launcher(&dist)?);
+    packages.push(image::pack(&builds, &extras, &dist)?);
+    write_checksums(&packages, &dist)?;
+    if !args.check {
+        return Ok(true);
+    }
+    let goal = check::Goal { connections: args.connections, brief: args.suite };
+    check::run(&builds, goal, &tools, &dist)
 }
 
-/// Compiler flags that remove this machine's paths: they are private, and builds become reproducible.
-fn remapped_paths() -> String {
-    let home = env::var_os("HOME").unwrap_or_default();
-    let cargo = env::var_os("CARGO_HOME").map_or(Path::new(&home).join(".cargo"), PathBuf::from);
-    let remap = |from: &Path, to| format!("--remap-path-prefix={}={to}", from.display());
-    [remap(&step::root(), "."), remap(&cargo, "cargo")].join(" ")
+/// Why packages cannot be built here: Rust's standard library for a target is neither here nor to be had.
+fn lacks_standard_library(more: &[String]) -> Option<String> {
+    let add = |target: &Target| build::add_standard_library(target).err();
+    chosen(more).ok()?.into_iter().find_map(add).map(|error| format!("{error:#}"))
 }
 
-/// Checks that it needs no loader and no environment, and that it works.
-fn check(executable: &Path) -> Result<()> {
-    ensure!(
-        elf::is_static(executable)?,
-        "{} is not static: it names a loader",
-        executable.display()
-    );
-    let mut prove = Command::new(executable);
-    prove.args(["prove", "--connections", PROVED, "--hold", "1s", "--heartbeat", "1s"]);
-    prove.env_clear().stdin(Stdio::null());
-    ensure!(prove.status()?.success(), "{PROVED} sockets were not held: see above");
+/// The own target and those of `--target`, each once.
+fn chosen(more: &[String]) -> Result<Vec<&'static Target>> {
+    let known = || TARGETS.map(|target| target.triple).join(" or ");
+    let mut chosen: Vec<&Target> = TARGETS.iter().filter(|target| target.machine == ARCH).collect();
+    ensure!(!chosen.is_empty(), "no packages are made on {ARCH}: use {}", known());
+    for triple in more {
+        let target = TARGETS.iter().find(|target| target.triple == *triple);
+        let target = target.with_context(|| format!("unknown target {triple}: use {}", known()))?;
+        if !chosen.iter().any(|one| one.triple == target.triple) {
+            chosen.push(target);
+        }
+    }
+    Ok(chosen)
+}
+
+/// Writes `SHA256SUMS`, for `sha256sum --check`, and prints it with sizes.
+fn write_checksums(packages: &[PathBuf], dist: &Path) -> Result<()> {
+    let names = packages.iter().filter_map(|path| path.file_name());
+    let sums = output(Command::new("sha256sum").args(names).current_dir(dist))?;
+    fs::write(dist.join("SHA256SUMS"), &sums)?;
+    println!("\n=== {}", dist.display());
+    for (package, line) in packages.iter().zip(sums.lines()) {
+        println!("{:>6.1} MB  {line}", fs::metadata(package)?.len() as f64 / 1e6);
+    }
     Ok(())
 }
 
-/// Writes completions and manual pages, generated by the executable.
-fn write_extras(executable: &Path, folder: &Path) -> Result<()> {
-    if folder.exists() {
-        fs::remove_dir_all(folder)?;
+/// Copies files of the repository into a folder, which is made.
+fn copy_licences(extras: &extras::Extras, folder: &Path) -> Result<()> {
+    fs::create_dir_all(folder)?;
+    for licence in LICENCES {
+        fs::copy(step::root().join(licence), folder.join(licence))?;
     }
-    let completions = folder.join("completions");
-    fs::create_dir_all(&completions)?;
-    for (shell, file) in SHELLS {
-        let script = output(Command::new(executable).args(["completions", shell]))?;
-        fs::write(completions.join(file), script)?;
-    }
-    output(Command::new(executable).arg("man").arg(folder.join("man")))?;
+    fs::copy(&extras.third_party, folder.join(THIRD_PARTY))?;
     Ok(())
 }
 
-/// Writes one archive and its checksum; returns the checksum line with the size.
-fn pack(target: &str, executable: &Path, extras: &Path, dist: &Path) -> Result<String> {
-    let name = format!("standfast-{}-{target}", env!("CARGO_PKG_VERSION"));
-    let folder = dist.join(&name);
+/// An empty folder for the files of a package.
+fn staging(dist: &Path, name: &str) -> Result<PathBuf> {
+    let folder = dist.join("staging").join(name);
     if folder.exists() {
         fs::remove_dir_all(&folder)?;
     }
     fs::create_dir_all(&folder)?;
-    fs::copy(executable, folder.join("standfast"))?;
-    for file in FILES {
-        let from = step::root().join(file);
-        let file_name = from.file_name().context("a file has a name")?;
-        fs::copy(&from, folder.join(file_name)).with_context(|| file.to_owned())?;
-    }
-    for part in ["completions", "man"] {
-        output(Command::new("cp").arg("-r").arg(extras.join(part)).arg(&folder))?;
-    }
-    let archive = format!("{name}.tar.gz");
+    Ok(folder)
+}
+
+/// Adds entries of `folder` to a tar file in the same order, with the same owners, modes and times on every
+/// machine.
+fn tar(folder: &Path, entries: &[&str], file: &Path) -> Result<()> {
     let mut tar = Command::new("tar");
-    // Reproducible: no owner, no time.
     tar.args(["--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--mtime=@0"]);
-    tar.args(["--mode=u+rw,go+r,go-w,a+X", "--use-compress-program=gzip -n9"]);
-    output(tar.arg("-cf").arg(&archive).arg(&name).current_dir(dist))?;
-    let sum = output(Command::new("sha256sum").arg(&archive).current_dir(dist))?;
-    fs::write(dist.join(format!("{archive}.sha256")), &sum)?;
-    fs::remove_dir_all(&folder)?;
-    let bytes = fs::metadata(dist.join(&archive))?.len();
-    Ok(format!("{}  {:.1} MB", sum.trim_end(), bytes as f64 / 1e6))
+    tar.args(["--format=ustar", "--mode=u+rw,go+r,go-w,a+X", "-cf"]);
+    output(tar.arg(file).args(entries).current_dir(folder))?;
+    Ok(())
 }
 
 /// Returns the standard output of a command that must succeed.
@@ -156,7 +202,9 @@ fn output(command: &mut Command) -> Result<String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.output().with_context(|| format!("cannot start {name}"))?;
     if !output.status.success() {
-        bail!("{name}: {}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim());
+        let (stdout, stderr) =
+            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        bail!("{name}: {}: {} {}", output.status, stderr.trim(), stdout.trim());
     }
     Ok(String::from_utf8(output.stdout)?)
 }

@@ -37,9 +37,22 @@ const NEEDS: &[Need] = &[
         packages: &["python3", "python3-websockets"],
     },
     Need {
-        what: "Rails' Action Cable on Puma",
-        check: &["/usr/bin/ruby", "-e", "gem 'actioncable'; gem 'puma'"],
-        packages: &["ruby-actioncable", "puma"],
+        what: "Python's venv",
+        check: &["python3", "-c", "import venv, ensurepip"],
+        packages: &["python3", "python3-venv"],
+    },
+    Need { what: "xz", check: &["xz", "--version"], packages: &["xz-utils"] },
+    Need { what: "mmdebstrap", check: &["mmdebstrap", "--version"], packages: &["mmdebstrap"] },
+    Need { what: "umoci", check: &["umoci", "--version"], packages: &["umoci"] },
+    Need {
+        what: "qemu's emulation of arm64",
+        check: &["qemu-aarch64-static", "--version"],
+        packages: &["qemu-user-static"],
+    },
+    Need {
+        what: "Rails and its Action Cable on Puma",
+        check: &["/usr/bin/ruby", "-e", "gem 'actioncable'; gem 'railties'; gem 'puma'"],
+        packages: &["ruby-actioncable", "ruby-railties", "puma"],
     },
 ];
 

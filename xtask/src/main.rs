@@ -47,7 +47,7 @@ enum Task {
     Cert(cert::CertArgs),
     /// Build the documentation site into target/book and check its links
     Docs(docs::DocsArgs),
-    /// Build the static executable and pack it with completions and manual into target/dist
+    /// Build the static executable and the packages with it into target/dist, and try them
     Dist(dist::DistArgs),
 }
 

@@ -366,7 +366,7 @@ mod tests {
         let root = step::root();
         let lists = lists(&root).unwrap();
         let count: usize = lists.iter().map(|list| list.mutations.len()).sum();
-        assert!(count >= 22, "only {count} mutations");
+        assert!(count >= 23, "only {count} mutations");
         let files = mutated_files(&root, &lists).unwrap();
         let switches: usize =
             files.values().map(|text| text.matches("mutation::active(\"").count()).sum();

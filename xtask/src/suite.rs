@@ -179,6 +179,8 @@ fn test_stage(executables: Vec<TestExecutable>, has: &Installed) -> Result<(Vec<
         Step::new("fuzz targets, built", fuzz::build_command()?).only_with(has.cpp_compiler),
         Step::new("documentation site", docs(has.may_install)),
         Step::new("examples in the docs of code", step::cargo(&["test", "--workspace", "--doc"])),
+        Step::new("packages, installed", dist()),
+        Step::new("crates, packaged", crates()),
         Step::new("without features", step::cargo(&["check", "--quiet", "--no-default-features"])),
         Step::new("mutations", simulation(&["--seeds", "4000", "--mutations", "--changed"])),
     ]);
@@ -234,6 +236,21 @@ fn autobahn(which: &[&str]) -> Command {
 fn docs(install: bool) -> Command {
     let install = if install { "--install" } else { "--skip-without-mdbook" };
     step::cargo(&["xtask", "docs", install])
+}
+
+/// Of static builds without optimization, in less time than those for users; `cargo xtask dist --check` is
+/// the whole.
+fn dist() -> Command {
+    let mut dist = step::cargo(&["xtask", "dist", "--profile", "packages", "--check", "--suite"]);
+    dist.args(["--target", "aarch64-unknown-linux-musl", "--connections", "2000"]);
+    dist
+}
+
+/// Each published crate has what it needs to be published; `cargo publish --dry-run` also builds it.
+fn crates() -> Command {
+    let mut package = step::cargo(&["package", "--workspace", "--exclude", "xtask", "--exclude"]);
+    package.args(["standfast-sim", "--no-verify", "--allow-dirty", "--offline", "--quiet"]);
+    package
 }
 
 /// Built as tests are.

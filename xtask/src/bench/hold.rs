@@ -112,7 +112,7 @@ fn load(bench: &Context, server: &Server, n: usize, hold: f64, heartbeat: &str) 
 }
 
 /// Waits until the kernel counts both ends of every connection.
-fn wait_open(load: &mut Peer, sockets: usize) -> Result<()> {
+pub(super) fn wait_open(load: &mut Peer, sockets: usize) -> Result<()> {
     let started = Instant::now();
     while proc::tcp_sockets()? < 2 * sockets as u64 {
         ensure!(load.is_running(), "the load generator ended before all were open");

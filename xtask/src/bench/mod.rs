@@ -8,12 +8,14 @@
 //! Not a profiler and not a test: run it on an otherwise idle machine, or the figures mean nothing.
 
 mod answers;
+mod compare;
 mod connects;
 mod echo;
 mod fanout;
 mod hold;
 mod http;
 mod million;
+mod page;
 mod peer;
 mod proc;
 mod proxy;
@@ -44,9 +46,9 @@ pub(crate) struct BenchArgs {
     /// Benchmarks to run
     #[arg(value_enum, required = true)]
     what: Vec<Bench>,
-    /// Rounds; each runs every server once
-    #[arg(long, default_value_t = 7)]
-    pairs: usize,
+    /// Rounds; each runs every server once [default: 7; of compare 20]
+    #[arg(long)]
+    pairs: Option<usize>,
     /// Folder for the raw results
     #[arg(long, default_value = "bench/results")]
     out: PathBuf,
@@ -97,6 +99,10 @@ enum Bench {
     ProxyIdle,
     /// CPU of `load` with and without the live screen
     Screen,
+    /// Verdicts of `load compare` on runs of one unchanged server, beside a program that comes and goes
+    Compare,
+    /// The admin page over 100,000 connections to 10,000 topics: first paint, CPU while it is open
+    Page,
     /// Memory that remains after 100,000 refused handshakes, 100,000 resets, 10,000 endless request
     /// heads; what clients hold by padded identifiers, begun messages, silent admin connections, and
     /// with a closed log
@@ -112,7 +118,7 @@ enum Bench {
     All,
 }
 
-const ALL: [Bench; 17] = [
+const ALL: [Bench; 19] = [
     Bench::Echo,
     Bench::Deflate,
     Bench::Tls,
@@ -126,12 +132,16 @@ const ALL: [Bench; 17] = [
     Bench::Proxy,
     Bench::ProxyIdle,
     Bench::Screen,
+    Bench::Compare,
+    Bench::Page,
     Bench::Siege,
     Bench::ProxySiege,
     Bench::Idle,
     Bench::Million,
 ];
 
+/// Rounds of a benchmark.
+const PAIRS: usize = 7;
 /// How long ports stay unusable after many sockets were closed (TIME_WAIT is 60 s).
 const TIME_WAIT: Duration = Duration::from_secs(61);
 
@@ -148,7 +158,8 @@ pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
             args.control.clone(),
             needs_ours(args, &wanted),
         )?,
-        pairs: args.pairs.max(1),
+        pairs: args.pairs.unwrap_or(PAIRS).max(1),
+        pairs_wanted: args.pairs,
         connections: args.connections,
         seconds: args.seconds,
         servers: args.servers.clone(),
@@ -174,6 +185,8 @@ pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
             Bench::Proxy => proxy::run(&bench)?,
             Bench::ProxyIdle => proxy::beside_idle(&bench)?,
             Bench::Screen => screen::run(&bench)?,
+            Bench::Compare => compare::run(&bench)?,
+            Bench::Page => page::run(&bench)?,
             Bench::Siege => siege::run(&bench)?,
             Bench::ProxySiege => siege_proxy::run(&bench)?,
             Bench::Idle => hold::idle(&bench)?,
@@ -198,6 +211,8 @@ fn needs_ours(args: &BenchArgs, wanted: &[Bench]) -> bool {
 struct Context {
     tools: Tools,
     pairs: usize,
+    /// Pairs of the command line, for a benchmark with a default of its own.
+    pairs_wanted: Option<usize>,
     connections: Option<usize>,
     seconds: Option<f64>,
     servers: Vec<Kind>,

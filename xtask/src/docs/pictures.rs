@@ -67,7 +67,7 @@ fn live_screen(executable: &Path, report: &Path) -> Result<String> {
         }
         let screen = String::from_utf8(shown.stdout)?;
         // Once the hold has gone on for a while its curves have something to show.
-        if screen.contains("hold 7") || screen.contains("hold 8") {
+        if screen.contains("▶ hold") && (70..90).contains(&share(&screen)) {
             kept = screen;
         }
         thread::sleep(Duration::from_millis(200));
@@ -75,6 +75,13 @@ fn live_screen(executable: &Path, report: &Path) -> Result<String> {
     let _ = tmux(&["kill-server"]).status();
     ensure!(!kept.is_empty() && report.is_file(), "the proof was not seen to its end: {command}");
     Ok(kept)
+}
+
+/// The percentage of the current phase, the first on the screen.
+fn share(screen: &str) -> u32 {
+    let before = screen.split('%').next().unwrap_or_default();
+    let digits = before.rsplit(|char: char| !char.is_ascii_digit()).next();
+    digits.and_then(|digits| digits.parse().ok()).unwrap_or(0)
 }
 
 /// A screen as a page of HTML.
@@ -88,7 +95,8 @@ fn page(screen: &str) -> String {
         "<!DOCTYPE html><meta charset=\"utf-8\"><style>body{{margin:0;background:#16181d}}pre{{margin:14px 18px;\
          color:#d8dbe2;font:14px/1.35 'DejaVu Sans Mono','Liberation Mono',monospace}}\
          .b{{font-weight:bold;color:#fff}}.d{{color:#8b919e}}.c1{{color:#f47067}}.c2{{color:#6bc46d}}\
-         .c3{{color:#daaa3f}}.c4{{color:#6cb6ff}}.c5{{color:#dcbdfb}}.c6{{color:#56d4dd}}</style><pre>{text}</pre>"
+         .c3{{color:#daaa3f}}.c4{{color:#539bf5}}.c5{{color:#dcbdfb}}.c6{{color:#56d4dd}}.c12{{color:#6cb6ff}}\
+         i{{font-style:normal;display:inline-block;width:1ch}}</style><pre>{text}</pre>"
     )
 }
 
@@ -105,13 +113,22 @@ fn html(line: &str) -> String {
         if text.is_empty() {
             continue;
         }
-        let text = text.replace('&', "&amp;").replace('<', "&lt;");
+        let text = cells(&text.replace('&', "&amp;").replace('<', "&lt;"));
         let _ = write!(out, "<span class=\"{}\">{text}</span>", classes.join(" "));
     }
     out
 }
 
-/// Applies the codes of one sequence: `0`, `1` bold, `2` dim, `38;5;N` a colour, `39` none.
+/// Each character of dots in a cell of its own: they come from another font, of another width.
+fn cells(text: &str) -> String {
+    let cell = |char: char| match char {
+        '\u{2800}'..='\u{28ff}' => format!("<i>{char}</i>"),
+        _ => char.to_string(),
+    };
+    text.chars().map(cell).collect()
+}
+
+/// Applies the codes of one sequence: `0`, `1` bold, `2` dim, `3N`, `9N` and `38;5;N` a colour, `39` none.
 fn restyle(classes: &mut Vec<String>, codes: &str) {
     let mut codes = codes.split(';');
     while let Some(code) = codes.next() {

@@ -1,0 +1,50 @@
+//! The static executable of a target, cross-compiled with zig as C compiler and linker.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Result, ensure};
+
+use super::tools::Tools;
+use super::{Target, output};
+use crate::{elf, step};
+
+/// Builds `standfast` and checks that it needs no loader.
+pub(super) fn build(target: &Target, profile: &str, tools: &Tools) -> Result<PathBuf> {
+    add_standard_library(target)?;
+    println!("=== {}, profile {profile}", target.triple);
+    let mut cargo = step::cargo(&["zigbuild", "--locked", "--package", "standfast-cli"]);
+    cargo.args(["--profile", profile, "--target", target.triple]);
+    cargo.env("RUSTFLAGS", remapped_paths());
+    ensure!(tools.first_in_path(&mut cargo)?.status()?.success(), "the build failed");
+    // cargo's folder of the profile `dev` has another name.
+    let folder = if profile == "dev" { "debug" } else { profile };
+    let executable = step::target_folder().join(target.triple).join(folder).join("standfast");
+    let shown = executable.display();
+    ensure!(elf::is_static(&executable)?, "{shown} is not static: it names a loader");
+    Ok(executable)
+}
+
+/// Adds Rust's standard library for a target, unless it is here.
+pub(super) fn add_standard_library(target: &Target) -> Result<()> {
+    let installed = output(Command::new("rustup").args(["target", "list", "--installed"]));
+    if installed.is_ok_and(|list| list.lines().any(|line| line == target.triple)) {
+        return Ok(());
+    }
+    let add = Command::new("rustup").args(["target", "add", target.triple]).status();
+    ensure!(
+        add.is_ok_and(|status| status.success()),
+        "Rust's standard library for {triple} is missing: rustup target add {triple}",
+        triple = target.triple
+    );
+    Ok(())
+}
+
+/// Compiler flags that remove this machine's paths: they are private, and builds become reproducible.
+fn remapped_paths() -> String {
+    let home = env::var_os("HOME").unwrap_or_default();
+    let cargo = env::var_os("CARGO_HOME").map_or(Path::new(&home).join(".cargo"), PathBuf::from);
+    let remap = |from: &Path, to| format!("--remap-path-prefix={}={to}", from.display());
+    [remap(&step::root(), "."), remap(&cargo, "cargo")].join(" ")
+}

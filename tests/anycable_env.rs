@@ -57,14 +57,15 @@ fn ignored_variables_are_logged_once_without_values() {
         &[],
         &[
             ("ANYCABLE_REDIS_URL", "redis://user:hush-hush@elsewhere"),
-            ("ANYCABLE_RPC_CONCURRENCY", "28"),
+            ("ANYCABLE_RPC_MAX_CALL_SEND_SIZE", "28"),
             ("ANYCABLE_TURBO_STREAMS", "true"),
         ],
     );
     server.signal(Signal::HUP);
     eventually("the configuration is reloaded", || server.log().contains("configuration reloaded"));
     let log = server.log();
-    let expected = "environment variables ignored: ANYCABLE_REDIS_URL, ANYCABLE_RPC_CONCURRENCY\n";
+    let expected =
+        "environment variables ignored: ANYCABLE_REDIS_URL, ANYCABLE_RPC_MAX_CALL_SEND_SIZE\n";
     assert_eq!(log.matches(expected).count(), 1, "{log}");
     assert!(!log.contains("hush-hush"), "{log}");
 }

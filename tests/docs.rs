@@ -1,5 +1,6 @@
 //! The Markdown pages are correct: every link and anchor resolves, every command line parses, the
-//! summary of the site lists every page, and the commands of `docs/load/five-minutes.md` run.
+//! summary of the site lists every page, quick starts and shell blocks run as they are written, and the
+//! README in Chinese is in step with the README.
 //!
 //! These checks need no mdBook; `cargo xtask docs` builds the site and follows its links.
 
@@ -12,7 +13,14 @@ use std::process::{Command, Stdio};
 use crate::harness::executable;
 use crate::harness::server::Server;
 
+use self::blocks::{Block, blocks};
+
+mod blocks;
+mod quick_starts;
 mod security;
+mod session;
+mod shell_blocks;
+mod translation;
 
 /// Folders with pages, beside the root.
 const FOLDERS: [&str; 11] = [
@@ -93,8 +101,12 @@ fn anchors_are_made_as_github_and_mdbook_make_them() {
 
 /// Targets of the links in a page, without those to other sites.
 fn targets(page: &str) -> impl Iterator<Item = &str> {
-    let targets = page.split("](").skip(1).filter_map(|rest| rest.split(')').next());
-    targets.filter(|target| !target.contains("://") && !target.contains(' '))
+    links(page).filter(|target| !target.contains("://") && !target.contains(' '))
+}
+
+/// Targets of all links and pictures in a page.
+fn links(page: &str) -> impl Iterator<Item = &str> {
+    page.split("](").skip(1).filter_map(|rest| rest.split(')').next())
 }
 
 /// The identifiers of a page's headings, by which links name them.
@@ -144,29 +156,19 @@ fn every_command_in_the_docs_parses() {
 #[test]
 fn commands_are_found_behind_prompts_and_paths() {
     let page = "```console\n$ standfast a 'x|y' | z # no\ntarget/release/standfast b\n\
-                cargo run --release -- c\nstandfast d FILE\n```\n```js\nstandfast e\n```\n";
+                cargo run --release -- c\nnpx standfast d\nstandfast e FILE\n```\n```js\nstandfast f\n```\n";
     let found: Vec<String> = commands(page).collect();
-    assert_eq!(found, ["standfast a 'x|y'", "standfast b", "standfast c"]);
+    assert_eq!(found, ["standfast a 'x|y'", "standfast b", "standfast c", "standfast d"]);
 }
 
 #[test]
-fn the_five_minutes_work_as_they_stand() {
+fn the_step_for_continuous_integration_passes_and_fails_by_its_threshold() {
     let page = fs::read_to_string(root().join("docs/load/five-minutes.md")).unwrap();
-    let part = page.as_str();
     let server = Server::start(&[]);
-    let address = server.listen.to_string();
     let folder = Folder::new("docs-five-minutes");
-    let mut ran = Vec::new();
-    for line in commands(part).filter(|line| *line != "standfast serve") {
-        let output = folder.shell(&line.replace("127.0.0.1:8080", &address));
-        let printed = String::from_utf8_lossy(&output.stdout);
-        let error = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{line}\n{printed}\n{error}");
-        ran.push(line);
-    }
-    assert!(ran.len() >= 4, "{ran:?}");
-    let step = part.lines().find_map(|line| line.trim().strip_prefix("- run: ")).expect("the step");
-    let run = |step: &str| folder.shell(&format!("URL=http://{address}; {step}"));
+    assert!(folder.shell("standfast load init").status.success());
+    let step = page.lines().find_map(|line| line.trim().strip_prefix("- run: ")).expect("the step");
+    let run = |step: &str| folder.shell(&format!("URL=http://{}; {step}", server.listen));
     assert!(run(step).status.success(), "{step}");
     let missed = run(&format!("{} --duration 200ms", step.replace("p99<1s", "rate>100M")));
     assert_eq!(missed.status.code(), Some(1), "the threshold decides: {missed:?}");
@@ -177,12 +179,8 @@ fn the_five_minutes_work_as_they_stand() {
 /// The command lines of the executable in the shell blocks of a page, as `standfast ARGUMENTS`:
 /// without prompt, path, pipes and comments.
 fn commands(page: &str) -> impl Iterator<Item = String> {
-    let blocks = page.split("```").skip(1).step_by(2);
-    let is_shell = |block: &&str| {
-        let language = block.split('\n').next().unwrap_or_default().trim();
-        ["", "sh", "bash", "shell", "console"].contains(&language)
-    };
-    let blocks: Vec<String> = blocks.filter(is_shell).map(|b| b.replace("\\\n", " ")).collect();
+    let blocks = blocks(page).into_iter().filter(Block::is_shell);
+    let blocks: Vec<String> = blocks.map(|block| block.text.replace("\\\n", " ")).collect();
     let lines: Vec<String> = blocks.iter().flat_map(|block| block.lines()).map(plain).collect();
     let lines = lines.into_iter().filter(|line| line.starts_with("standfast "));
     lines.map(|line| alone(&line).to_owned()).filter(|line| !has_a_gap(line))
@@ -191,8 +189,8 @@ fn commands(page: &str) -> impl Iterator<Item = String> {
 /// A line without prompt, and with the executable by its name.
 fn plain(line: &str) -> String {
     let line = line.trim().trim_start_matches("$ ");
-    for path in ["./target/release/", "target/release/"] {
-        if let Some(command) = line.strip_prefix(path) {
+    for before in ["./target/release/", "target/release/", "npx ", "uvx "] {
+        if let Some(command) = line.strip_prefix(before) {
             return command.to_owned();
         }
     }

@@ -89,6 +89,8 @@ fn the_memory_limit_is_enforced_while_draining() {
     let config = Scratch::new("drain-memory.toml", "[serve]\nmemory_limit = '4GiB'\n");
     let args = ["--config", config.path(), "--workers", "1", "--drain", "10m"];
     let server = Server::start(&[&args[..], &["--max-message", "32MiB"]].concat());
+    // Closed first, and a hundred a second: the others are there for 20 s.
+    let _idle: Vec<Socket> = (0..2_000).map(|_| Socket::open(server.listen, "/echo")).collect();
     let mut clients: Vec<Socket> = (0..40).map(|_| Socket::open(server.listen, "/echo")).collect();
     let limit = server.rss_bytes() + (24 << 20);
     config.write(&format!("[serve]\nmemory_limit = '{}KiB'\n", limit >> 10));

@@ -1,10 +1,13 @@
 //! `standfast load from-k6`: the plain subset of scripts is sent as written, and the rest is listed.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use serde_json::{Value, json};
 
-use crate::harness::Scratch;
 use crate::harness::executable::{self, Finished, standfast};
 use crate::harness::web::Web;
+use crate::harness::{Scratch, eventually};
 
 fn convert(name: &str, script: &str) -> Finished {
     let file = Scratch::new(name, script);
@@ -212,4 +215,71 @@ fn scripts_without_requests_are_refused() {
         let complete = parts.iter().all(|part| refused.stderr.contains(part));
         assert!(complete, "{parts:?}: {}", refused.stderr);
     }
+}
+
+#[test]
+fn batches_become_steps_with_requests_at_the_same_time() {
+    // The first batch is answered when all of it was requested.
+    let asked = Arc::new(AtomicUsize::new(0));
+    let own = Arc::clone(&asked);
+    let web = Web::start(move |got| {
+        if got.target.starts_with("/part") {
+            own.fetch_add(1, Ordering::SeqCst);
+            eventually("the batch is sent at once", || own.load(Ordering::SeqCst) >= 3);
+        }
+        (200, vec![], r#"{"id":"a7"}"#.to_owned())
+    });
+    let script = r#"
+import http from 'k6/http';
+import { check, sleep } from 'k6';
+export default function () {
+  const responses = http.batch([
+    `http://HOST/part1`,
+    ['GET', 'http://HOST/part2', null, { tags: { name: 'second' } }],
+    { method: 'POST', url: 'http://HOST/part3', body: { a: 'b' }, params: { headers: { 'X-A': '1' } } },
+    ['GET', somewhere()],
+  ]);
+  check(responses[1], { 'is ok': (r) => r.status === 200 });
+  const third = responses[2];
+  check(third, { 'is also ok': (r) => r.status === 200 });
+  check(responses[3], { 'is never': (r) => r.status === 200 });
+  sleep(0.01);
+  const id = responses[0].json('id');
+  const named = http.batch({ one: 'http://HOST/one/' + id, two: 'http://HOST/two' });
+  check(named.two, { 'two is ok': (r) => r.status === 200 });
+  http.batch(responses.map((r) => r.url));
+  http.get('http://HOST/last');
+}
+"#;
+    let converted = convert("batch.js", &script.replace("HOST", &web.address.to_string()));
+    assert_eq!(converted.code, Some(0), "{converted:?}");
+    let notes: Vec<&str> = converted.stderr.lines().collect();
+    assert_eq!(
+        notes,
+        [
+            "line 9: left out: http.batch: the URL is not known",
+            "line 14: left out: check of something else than a response",
+            "line 19: left out: http.batch of requests that are not known",
+        ]
+    );
+    let scenario = Scratch::new("from-k6-batch.toml", &converted.stdout);
+    let (finished, document) =
+        executable::run_command(standfast(&["load", scenario.path(), "--json", "-"])).with_json();
+    assert_eq!(finished.code, Some(0), "{finished:?}\n{}", converted.stdout);
+    let mut lines: Vec<String> =
+        web.got().iter().map(|got| format!("{} {}", got.method, got.target)).collect();
+    assert_eq!(lines.pop().as_deref(), Some("GET /last"));
+    lines.sort();
+    let expected = ["GET /one/a7", "GET /part1", "GET /part2", "GET /two", "POST /part3"];
+    assert_eq!(lines, expected, "{}", converted.stdout);
+    let steps = document["flows"][0]["steps"].as_array().unwrap();
+    let names: Vec<&str> = steps.iter().map(|step| step["name"].as_str().unwrap()).collect();
+    let expected =
+        ["GET /part1", "second", "POST /part3", "GET /one/{{id}}", "GET /two", "GET /last"];
+    assert_eq!(names, expected);
+    let checks = |at: usize| steps[at]["checks"][0]["name"].as_str();
+    assert_eq!(
+        [checks(1), checks(2), checks(4)],
+        [Some("is ok"), Some("is also ok"), Some("two is ok")]
+    );
 }

@@ -12,7 +12,7 @@ use crate::harness::chat::Chat;
 use crate::harness::executable::{self, Running, standfast};
 use crate::harness::server::Server;
 use crate::harness::web::Web;
-use crate::harness::{PATIENCE, eventually};
+use crate::harness::{PATIENCE, Scratch, eventually};
 
 pub(crate) fn start(words: &[&str]) -> Running {
     let mut command = standfast(&[words, &["--plain", "--json", "-"]].concat());
@@ -97,4 +97,32 @@ fn a_proof_reports_what_was_open() {
     assert_eq!(document["connections"]["open"], 50, "{document}");
     assert!(document["server"]["rss_bytes"].as_u64() > Some(1_000_000), "{document}");
     assert_eq!(document["reasons"], json!(["interrupted before the end"]), "{document}");
+}
+
+/// The figures of a ramp are of what was opened, in the time until then.
+#[test]
+fn a_proof_interrupted_while_it_connects_tells_its_last_sample() {
+    // So slow that it cannot end by itself.
+    let scenario = Scratch::new(
+        "slow-ramp.toml",
+        "version = 1\nconnections = \"1000\"\nhold = \"1s\"\nconnect = \"paced:20\"\n",
+    );
+    let mut command = standfast(&["prove", scenario.path(), "--plain", "--json", "-"]);
+    let mut proof = Running(command.spawn().unwrap());
+    let mut lines = BufReader::new(proof.0.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let some = |line: &String| line.contains("connecting") && !line.contains(" 0 of 1,000");
+    assert!(lines.any(|line| some(&line)), "some are open");
+    signal(&proof);
+    lines.for_each(drop);
+    let mut document = String::new();
+    proof.0.stdout.take().unwrap().read_to_string(&mut document).unwrap();
+    assert_eq!(proof.wait().code(), Some(130), "{document}");
+    let document: Value = serde_json::from_str(&document).unwrap();
+    let open = &document["connections"]["open"];
+    assert!(open.as_u64() > Some(0), "{document}");
+    let last = document["marks"].as_array().unwrap().last().unwrap();
+    assert_eq!(&last["connections"], open, "{document}");
+    assert!(last["server_rss_bytes"].as_u64() > Some(1_000_000), "{document}");
+    // At 20 a second; a busy machine opens fewer.
+    assert!(document["connections"]["per_second"].as_f64() < Some(40.0), "{document}");
 }

@@ -29,18 +29,35 @@ fn sigterm_closes_every_client_with_1001_and_exits_with_0() {
 fn health_reports_draining_until_a_second_signal_exits() {
     let mut server = Server::start(&["--drain", "10m", "--workers", "1"]);
     let mut sockets: Vec<Socket> =
-        (0..8).map(|_| Socket::open(server.listen, "/topics/x")).collect();
+        (0..3_000).map(|_| Socket::open(server.listen, "/topics/x")).collect();
     assert_eq!(http::get(server.admin, "/health").status, 200);
     server.signal(Signal::TERM);
     eventually("health reports draining", || http::get(server.admin, "/health").status == 503);
     assert_eq!(http::get(server.admin, "/health").body.trim(), "draining");
     assert_eq!(http::get(server.admin, "/api/stats").json()["status"], "draining");
-    // Ten minutes for eight connections: most are still served.
+    // Half a minute for 3,000 connections: the last ones are still served.
     let last = sockets.last_mut().unwrap();
     assert_eq!(server.publish(&json!({"topic": "x", "data": "meanwhile"})).status, 200);
     assert_eq!(last.frame().map(|frame| frame.payload), Some(b"meanwhile".to_vec()));
+    assert!(server.log().contains("over 30s; signal again to exit now"), "{}", server.log());
     server.signal(Signal::TERM);
     assert_eq!(server.wait().code(), Some(0), "{}", server.log());
+    assert!(server.log().contains("second signal: exiting now"), "{}", server.log());
+}
+
+/// Ten minutes are for many connections: a hundred a second are closed at least.
+#[test]
+fn one_client_does_not_take_the_whole_drain() {
+    let upstream = Server::start(&["--drain", "10m"]);
+    let address = upstream.listen.to_string();
+    let proxy = Server::start_proxy(&["--upstream", &address, "--drain", "10m"]);
+    for mut server in [proxy, upstream] {
+        let mut socket = Socket::open(server.listen, "/echo");
+        server.signal(Signal::INT);
+        while socket.frame().is_some() {}
+        drop(socket);
+        assert_eq!(server.wait().code(), Some(0), "{}", server.log());
+    }
 }
 
 #[test]

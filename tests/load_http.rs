@@ -32,6 +32,14 @@ fn fails_by(finished: &Finished, kind: &str) {
     assert!(finished.stderr.contains("200 requests failed"), "stderr shows it too: {finished:?}");
 }
 
+/// The same of a target that is never reached, which ends a run that takes longer than a second.
+fn never_reached(finished: &Finished, kind: &str) {
+    assert_eq!(finished.code, Some(1), "{finished:?}");
+    let errors = &finished.json()["errors"];
+    let count = errors[kind].as_u64().unwrap_or_default();
+    assert!((1..=200).contains(&count) && errors.as_object().unwrap().len() == 1, "{finished:?}");
+}
+
 #[test]
 fn requests_are_counted_timed_and_checked_against_thresholds() {
     let server = Server::start(&[]);
@@ -48,7 +56,7 @@ fn requests_are_counted_timed_and_checked_against_thresholds() {
         "latency",
         "service time",
         "result        thresholds met\n",
-        "errors<0.1%: 0.000, met",
+        "errors 0.000 % < 0.1 %: met",
     ] {
         assert!(finished.stderr.contains(text), "no {text:?}: {finished:?}");
     }
@@ -112,7 +120,7 @@ fn silent_server_meets_no_error_threshold() {
     ));
     assert_eq!((finished.code, &said["thresholds"][0]["value"]), (Some(1), &json!(2.0)), "{said}");
     assert_eq!(met(&said), [false; 6], "{said}");
-    assert!(finished.stderr.contains("errors<9: 2.000, MISSED: nothing was answered"));
+    assert!(finished.stderr.contains("errors 2 < 9: MISSED: nothing was answered"));
 }
 
 #[test]
@@ -146,14 +154,20 @@ fn missed_rate_falls_short_regardless_of_thresholds() {
 fn run_without_answers_compares_as_worse() {
     let server = Server::start(&[]);
     let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
-    let [good, bad] = [server.listen, deaf.local_addr().unwrap()].map(|address| {
-        let file = Scratch::new(&format!("{}.json", address.port()), "");
-        let url = format!("http://{address}/health");
-        let flags = ["--connections", "4", "--rate", "100", "--duration", "300ms"];
-        executable::run(&[&["load", &url, "--json", file.path()], &flags[..]].concat());
-        file
-    });
-    let compared = executable::run(&["load", "compare", good.path(), bad.path(), "--json", "-"]);
+    let addresses = [server.listen, deaf.local_addr().unwrap()];
+    let compare = || {
+        let [good, bad] = addresses.map(|address| {
+            let file = Scratch::new(&format!("{}.json", address.port()), "");
+            let url = format!("http://{address}/health");
+            let flags = ["--connections", "4", "--rate", "100", "--duration", "300ms"];
+            executable::run(&[&["load", &url, "--json", file.path()], &flags[..]].concat());
+            file
+        });
+        executable::run(&["load", "compare", good.path(), bad.path(), "--json", "-"])
+    };
+    // Runs that a busy machine saturated are not compared.
+    let compared = (0..20).map(|_| compare()).find(|one| !one.stderr.contains("saturated"));
+    let compared = compared.expect("a machine that is not always busy");
     let said = compared.json();
     assert_eq!((compared.code, &said["errors"]["worse"]), (Some(1), &json!(true)), "{compared:?}");
     assert_eq!(said["errors"]["after"], json!([30, 30]), "{compared:?}");
@@ -173,9 +187,9 @@ fn https_urls_use_tls() {
     assert_eq!(finished.code, Some(0), "{finished:?}");
     assert_eq!(finished.json()["connections"]["opened"], 200);
     let other = Authority::new();
-    fails_by(&load(&url, &["--ca", &other.path("ca.pem")]), "tls");
+    never_reached(&load(&url, &["--ca", &other.path("ca.pem")]), "tls");
     let plain = Server::start(&[]);
-    fails_by(&load(&format!("https://{}/health", plain.listen), &["--insecure"]), "tls");
+    never_reached(&load(&format!("https://{}/health", plain.listen), &["--insecure"]), "tls");
 }
 
 #[test]
@@ -250,7 +264,7 @@ fn dead_and_silent_targets_are_counted_by_kind() {
     let finished = executable::run(&[&deaf[..], &["--json", "-"]].concat());
     assert_eq!(finished.json()["errors"], json!({"timeout": 8}), "{finished:?}");
     drop(listener);
-    fails_by(&load(&url, &[]), "connect_refused");
+    never_reached(&load(&url, &[]), "connect_refused");
 }
 
 #[test]
@@ -285,7 +299,7 @@ fn run_writes_csv_and_html_report() {
     assert!(rows.starts_with("elapsed_seconds,phase,open,"), "{rows}");
     assert!(rows.lines().count() >= 2 && rows.contains(",requests,"), "{rows}");
     let page = fs::read_to_string(&html).unwrap();
-    for text in ["ALL ANSWERED", "200 of 200 requests answered", "latency (due to answer)"] {
+    for text in ["ALL ANSWERED", "200 of 200 requests answered", "Latency, from due to answer"] {
         assert!(page.contains(text), "no {text:?} in {page}");
     }
     fs::remove_file(csv).unwrap();
@@ -330,7 +344,7 @@ fn live_screen_shows_requests() {
     let terminal = Terminal::open(80, 24);
     let rate = ["load", &url, "--rate", "100", "--connections", "5", "--duration", "1h"];
     let mut running = terminal.run(&rate, &[]);
-    terminal.shows(0, &["\x1b[?1049h", "▶ requests", "errors", "none", "p99"]);
+    terminal.shows(0, &["\x1b[?1049h", "▶ requests", "so far", "answers", "p99.9"]);
     terminal.press(b"\x03");
     assert_eq!(running.wait().code(), Some(130), "{}", terminal.seen());
     terminal.shows(0, &["service time"]);

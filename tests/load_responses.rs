@@ -249,9 +249,11 @@ fn scenario_warms_up_and_writes_a_report() {
     }
     assert_eq!(web.got().len() as u64, sent);
     let page = std::fs::read_to_string(html).unwrap();
-    for part in ["ALL ANSWERED", "a page of it", "browse: look", "look: greets", "Rounds", "1234"] {
+    for part in ["ALL ANSWERED", "a page of it", "browse: look", "look: greets", "Rounds", "1,234"]
+    {
         assert!(page.contains(part), "no {part:?} in the page");
     }
+    assert!(page.contains("Figures of round 2 of 2, the last") && page.contains("p99 by round"));
     assert!(page.contains("20 of 20 requests answered") && page.contains("<dt>warm-up</dt>"));
     std::fs::remove_file(html).unwrap();
 }

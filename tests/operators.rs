@@ -160,7 +160,10 @@ fn one_connection_is_closed_by_its_id_and_only_with_the_key() {
     let id = id_of(&other);
     let wrong = server.admin_delete(&format!("/api/connections/{id}?reconnect=maybe"));
     assert_eq!(wrong.status, 400, "{wrong:?}");
-    assert_eq!(server.admin_get(&format!("/api/connections/{id}")).status, 405);
+    let shown = server.admin_get(&format!("/api/connections/{id}"));
+    assert_eq!((shown.status, &shown.json()["peer"]), (200, &json!(other.local_address())));
+    assert_eq!(server.admin_get("/api/connections/12345").status, 404);
+    assert_eq!(server.admin_post(&format!("/api/connections/{id}"), "").status, 405);
     other.send_frame(TEXT, b"still open");
     assert_eq!(other.frame().unwrap().payload, b"still open");
     assert_eq!(server.metrics()["standfast_disconnected_total"], 3.0);
@@ -230,11 +233,21 @@ fn top_topics_are_listed_by_subscribers_messages_and_bytes() {
     assert_eq!(listed["by_subscribers"][0], entry("large", 13, 13, 52), "{listed}");
     assert_eq!(listed["by_bytes"][0], entry("heavy", 1, 2, 10_000), "{listed}");
 
+    let found = top("?prefix=quiet-&limit=2");
+    let names: Vec<&Value> = found["by_subscribers"].as_array().unwrap().iter().collect();
+    assert_eq!(names.len(), 2, "{found}");
+    assert!(
+        names.iter().all(|entry| entry["topic"].as_str().unwrap().starts_with("quiet-")),
+        "{found}"
+    );
+    assert_eq!((&found["by_messages"], &found["topics"]), (&json!([]), &json!(6)), "{found}");
+    assert_eq!(top("?prefix=bu")["by_bytes"][0], entry("busy", 2, 40, 80));
+
     drop(large);
     eventually("subscribers that have left are not counted", || {
         top("?limit=1")["by_subscribers"][0] == entry("busy", 2, 40, 80)
     });
-    for query in ["?limit=0", "?limit=101", "?limit=x"] {
+    for query in ["?limit=0", "?limit=101", "?limit=x", "?topic=a&prefix=b"] {
         assert_eq!(server.admin_get(&format!("/api/topics{query}")).status, 400, "{query}");
     }
     assert_eq!(server.admin_delete("/api/topics").status, 405);

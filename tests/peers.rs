@@ -51,6 +51,13 @@ fn anycable_core() {
     talks(&peer::NODE, "anycable.js", &Server::start(&[]), &expected);
 }
 
+/// Sockets killed at random moments while others publish, with sessions resumed and subscribed again.
+#[test]
+fn anycable_core_gets_each_message_once() {
+    let flags = ["--workers", "2", "--history", "memory", "--history-limit", "1k"];
+    talks(&peer::NODE, "anycable_history.js", &Server::start(&flags), &["each message once"]);
+}
+
 /// The same library in a browser.
 #[test]
 fn anycable_web() {

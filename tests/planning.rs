@@ -61,7 +61,13 @@ fn slow_server() -> SocketAddr {
 fn plan_uses_the_memory_and_cpu_of_a_measured_run() {
     let server = Server::start(&[]);
     let run = Scratch::new("plan-run.json", "");
-    echo(&server, &run, &["--watch-pid", &server.pid().to_string()]);
+    // Long enough for its CPU time to be measured.
+    let (url, pid) = (format!("ws://{}/echo", server.listen), server.pid().to_string());
+    let numbers = ["--connections", "20", "--messages", "1000", "--json", run.path()];
+    let finished =
+        executable::run(&[&["load", &url], &numbers[..], &["--watch-pid", &pid]].concat());
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    forget_generator(&run);
     let goal = ["--connections", "1M", "--messages", "50k", "--memory", "16GiB", "--cores", "4"];
     let plan =
         executable::run(&[&["plan"], &goal[..], &["--from", run.path(), "--json", "-"]].concat());

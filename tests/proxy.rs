@@ -307,6 +307,34 @@ fn requests_are_retried_only_before_a_response_begins() {
     assert!(upstream.is_alone());
 }
 
+/// However its upstream ends.
+#[test]
+fn a_request_whose_answer_has_begun_is_sent_to_no_other_upstream() {
+    let [upstream, other] = [Upstream::new(), Upstream::new()];
+    let config = format!(
+        "[pool.a]\nupstreams = ['{}', {{ address = '{}', backup = true }}]\neject_after = 0\n",
+        upstream.address(),
+        other.address()
+    );
+    let config = Scratch::new("begun.toml", &config);
+    let proxy = Server::start_proxy(&["--config", config.path(), "--workers", "1"]);
+    for resets in [false, true] {
+        let mut socket = Socket::connect(proxy.listen);
+        socket.send(b"GET /any HTTP/1.1\r\nHost: h\r\n\r\n");
+        let mut leg = upstream.accept();
+        leg.head();
+        leg.say("HTTP/1.1 20");
+        if resets {
+            leg.reset();
+        } else {
+            drop(leg);
+        }
+        assert_eq!(socket.response().status, 502, "resets: {resets}");
+    }
+    assert!(other.is_alone());
+    assert_eq!(proxy.metrics()["standfast_retries_total"], 0.0);
+}
+
 #[test]
 fn a_retry_goes_to_another_upstream() {
     let (nobody, upstream) = (Deserted::port(), Upstream::new());

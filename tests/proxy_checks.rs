@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::thread;
 
 use base64::Engine;
-use serde_json::Value;
+use serde_json::{Value, json};
 use sha1::{Digest, Sha1};
 
 use crate::harness::server::Server;
@@ -166,4 +166,41 @@ fn an_upstream_without_checks_is_unchecked() {
     let proxy = proxy("unchecked", &format!("upstreams = ['{}']", node.listen));
     assert_eq!(upstream(&proxy)["state"], "unchecked");
     assert_eq!(http::get(proxy.listen, "/health").status, 200);
+}
+
+#[test]
+fn many_silent_upstreams_do_not_stop_the_checks_of_others() {
+    // It accepts in the kernel and never answers. More than two times as many checks as run at a time.
+    let silent = TcpListener::bind("0.0.0.0:0").unwrap();
+    let port = silent.local_addr().unwrap().port();
+    let mut upstreams: Vec<String> =
+        (1..=160).map(|host| format!("'127.0.1.{host}:{port}'")).collect();
+    let absent = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    upstreams.push(format!("'{absent}'"));
+    let proxy = proxy(
+        "silent",
+        &format!(
+            "upstreams = [{}]\ncheck = 'http:/'\ncheck_timeout = '500ms'",
+            upstreams.join(", ")
+        ),
+    );
+    eventually("the last one is down", || {
+        let listed = http::get(proxy.admin, "/api/upstreams").json();
+        let all = listed["pools"][0]["upstreams"].as_array().unwrap().clone();
+        all.last().unwrap()["state"] == "down"
+    });
+}
+
+#[test]
+fn an_upstream_is_unchecked_until_its_first_check_has_finished() {
+    // It accepts and never answers.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = silent.local_addr().unwrap();
+    let config = format!("upstreams = ['{address}']\ncheck = 'http:/up'\ncheck_timeout = '30s'\n");
+    let proxy = proxy("first-check", &config);
+    let (probe, _) = silent.accept().unwrap();
+    let listed = upstream(&proxy);
+    assert_eq!((&listed["state"], &listed["checks"]), (&json!("unchecked"), &json!(0)), "{listed}");
+    drop(probe);
+    eventually("the check has failed", || upstream(&proxy)["state"] == "down");
 }

@@ -175,6 +175,49 @@ fn a_bound_connection_keeps_to_its_client_under_a_proxy_header_and_ends_with_a_r
 }
 
 #[test]
+fn a_drain_lets_a_login_end_and_then_moves_the_client() {
+    let both = [Windows::start(), Windows::start()];
+    let names = both.each_ref().map(|windows| windows.address.to_string());
+    let proxy = Server::start_proxy(&[
+        "--upstream",
+        &names.join(","),
+        "--workers",
+        "1",
+        "--admin-key",
+        "secret",
+    ]);
+    let change = |action: &str, name: &str, more: &str| {
+        let body = format!(r#"{{"action":"{action}","upstream":"{name}"{more}}}"#);
+        assert_eq!(proxy.admin_post("/api/upstreams", &body).status, 200, "{body}");
+    };
+    let open = |at: usize| both[at].open();
+    let mut alice = Socket::connect(proxy.listen);
+    assert_eq!(ask(&mut alice, "GET", "").status, 401);
+    let first = usize::from(open(0) == 0);
+    let second = 1 - first;
+    let challenge = ask(&mut alice, "GET", "Authorization: NTLM first\r\n");
+    assert_eq!(challenge.header("www-authenticate"), Some("NTLM challenge"));
+    change("drain", &names[first], "");
+    // Another upstream has not sent this challenge and would refuse the answer to it.
+    let answer = ask(&mut alice, "GET", "Authorization: NTLM alice\r\n");
+    assert_eq!((answer.status, answer.body.as_str()), (200, "0 alice"), "{answer:?}");
+    assert_eq!(open(second), 0);
+    assert_eq!(ask(&mut alice, "GET", "").status, 401, "she has to authenticate elsewhere");
+    eventually("the drained one loses her", || open(first) == 0 && open(second) == 1);
+    assert_eq!(ask(&mut alice, "GET", "Authorization: NTLM alice\r\n").body, "0 alice");
+    assert_eq!(ask(&mut alice, "GET", "").body, "0 alice");
+    // A drain that closes tunnels waits for no login.
+    change("resume", &names[first], "");
+    change("drain", &names[second], "");
+    assert_eq!(ask(&mut alice, "GET", "").status, 401);
+    eventually("she is back", || open(first) == 1 && open(second) == 0);
+    change("resume", &names[second], "");
+    change("drain", &names[first], r#","over_seconds":0"#);
+    ask(&mut alice, "GET", "Authorization: NTLM alice\r\n");
+    eventually("she has moved", || open(first) == 0);
+}
+
+#[test]
 fn a_bound_connection_that_the_upstream_closes_is_replaced() {
     let upstream = Upstream::new();
     let proxy =

@@ -312,6 +312,63 @@ fn a_client_that_does_not_read_its_last_response_is_reset() {
 }
 
 #[test]
+fn a_drain_closes_tunnels_that_open_after_it_only_if_it_closes_tunnels() {
+    let upstream = Upstream::new();
+    let proxy = before(&upstream, &["--admin-key", "key"]);
+    let order = |action: &str, more: &str| {
+        let address = upstream.address();
+        let body = format!("{{\"action\":\"{action}\",\"upstream\":\"{address}\"{more}}}");
+        assert_eq!(proxy.admin_post("/api/upstreams", &body).status, 200);
+    };
+    // The handshake is under way when the order comes.
+    let opens_after = |more: &str| {
+        let (mut socket, mut leg) = asked(&proxy, &upstream, upgrade("/ws", &[]));
+        leg.head();
+        order("drain", more);
+        leg.say(switching());
+        assert_eq!(socket.response().status, 101);
+        order("resume", "");
+        (socket, leg)
+    };
+    let (mut socket, mut leg) = opens_after(",\"over_seconds\":60");
+    assert!(socket.ends() && leg.ends());
+    eventually("it is counted", || {
+        metric(&proxy, "tunnels_ended_total{reason=\"ordered\"}") == 1.0
+    });
+    let (mut socket, mut leg) = opens_after("");
+    socket.send(b"there?");
+    assert_eq!(leg.bytes(6), b"there?");
+}
+
+#[test]
+fn a_request_that_is_retried_after_a_reload_goes_to_the_new_upstreams() {
+    let (old, new) = (Upstream::new(), Upstream::new());
+    let config = |to: &Upstream| {
+        format!("[proxy]\nworkers = 1\n[pool.a]\nupstreams = ['{}']\n", to.address())
+    };
+    let file = Scratch::new("retried.toml", &config(&old));
+    let proxy = Server::start_proxy(&["--config", file.path()]);
+    let (get, answer) = ("GET / HTTP/1.1\r\nHost: h\r\n\r\n", "HTTP/1.1 204 X\r\n\r\n");
+    let (mut socket, mut leg) = asked(&proxy, &old, get);
+    leg.head();
+    leg.say(answer);
+    assert_eq!(socket.response().status, 204);
+    // On the same connection, which the upstream closes before it reads the request.
+    socket.send(get.as_bytes());
+    eventually("it is sent", || metric(&proxy, "reused_total") == 1.0);
+    file.write(&config(&new));
+    proxy.signal(rustix::process::Signal::HUP);
+    eventually("the reload is done", || proxy.log().contains("configuration reloaded"));
+    leg.finish();
+    let mut retried = new.accept();
+    retried.head();
+    retried.say(answer);
+    assert_eq!(socket.response().status, 204);
+    assert!(old.is_alone());
+    assert!(leg.head().starts_with("GET / "), "both upstreams read it");
+}
+
+#[test]
 fn a_reload_closes_idle_connections_of_old_settings() {
     let upstream = Upstream::new();
     let config =

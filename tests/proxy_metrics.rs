@@ -243,6 +243,7 @@ fn what_fails(setup: &mut Setup) {
     }
     let other = labels("errors", &setup.other.address());
     setup.until(&format!("upstream_ejections_5xx_total{{{other}}}"), 1.0);
+    setup.until(&format!("upstream_unchecked{{{other}}}"), 0.0);
     setup.until("pool_ejections_withheld_total{pool=\"lonely\"}", 1.0);
     setup.until("pool_backup_picked_total{pool=\"spare\"}", 1.0);
     let retries = setup.proxy.metrics()["standfast_retries_total"];

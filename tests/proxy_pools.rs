@@ -362,7 +362,7 @@ fn a_silent_upstream_is_skipped_until_it_recovers() {
     let config = Scratch::new("health.toml", &config);
     let proxy = Server::start_proxy(&["--config", config.path(), "--admin-key", "key"]);
     let state = || upstream(&proxy, address)["state"].as_str().unwrap().to_owned();
-    assert_eq!(state(), "up");
+    eventually("it was checked", || state() == "up");
     dying.signal(Signal::KILL);
     dying.wait();
     let mut socket = Socket::open(proxy.listen, "/echo");

@@ -1,5 +1,6 @@
 //! Timeouts of `standfast proxy`, of all routes and of one: `--connect-timeout` alone limits connects and TLS
-//! handshakes to upstreams, and idle tunnels are closed after the time of their route.
+//! handshakes to upstreams, and idle tunnels are closed after the time of their route, as clients that read
+//! no response are.
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
@@ -126,4 +127,50 @@ fn an_idle_timeout_of_a_route_applies_to_its_tunnels_only() {
     assert!(all.0.ends() && all.1.ends());
     eventually("it is counted", || ended() == 2.0);
     assert!(passes(off) && passes(&mut slow));
+}
+
+/// A client that reads nothing, of which the last response is complete in the proxy and waits there; and how
+/// many responses it is owed.
+fn unread(proxy: &Server, upstream: &Upstream, path: &str) -> (Socket, usize) {
+    let waiting = || proxy.metrics()["standfast_queued_bytes"];
+    let before = waiting();
+    let mut socket = Socket::connect(proxy.listen);
+    let length = 16_000;
+    let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n");
+    let response = [head.as_bytes(), &vec![b'a'; length]].concat();
+    for owed in 1..=2_000 {
+        socket.send(format!("GET {path} HTTP/1.1\r\nHost: h\r\n\r\n").as_bytes());
+        let mut leg = upstream.accept();
+        leg.head();
+        leg.say(&response);
+        eventually("it is complete", || proxy.metrics()["standfast_exchanges"] == 0.0);
+        if waiting() > before {
+            return (socket, owed);
+        }
+    }
+    panic!("the kernel takes everything");
+}
+
+#[test]
+fn an_answer_timeout_of_a_route_applies_to_its_unread_responses_only() {
+    let upstream = Upstream::new();
+    for (all, of_route) in [("3s", "1h"), ("1h", "3s")] {
+        let text = format!(
+            "[proxy]\nworkers = 1\nspare_connections = 0\nanswer_timeout = '{all}'\n\
+             [pool.a]\nupstreams = ['{}']\n\
+             [[route]]\npool = 'a'\n[[route]]\npath = '/own'\npool = 'a'\nanswer_timeout = '{of_route}'\n",
+            upstream.address()
+        );
+        let config = Scratch::new("answer-timeout.toml", &text);
+        let proxy = Server::start_proxy(&["--config", config.path()]);
+        let paths = if all == "1h" { ["/", "/own"] } else { ["/own", "/"] };
+        let waiting = || proxy.metrics()["standfast_queued_bytes"];
+        let (mut patient, owed) = unread(&proxy, &upstream, paths[0]);
+        let of_patient = waiting();
+        let _quick = unread(&proxy, &upstream, paths[1]);
+        eventually("the quick one is reset", || waiting() <= of_patient);
+        for _ in 0..owed {
+            assert_eq!(patient.response().status, 200, "{paths:?}");
+        }
+    }
 }

@@ -133,8 +133,10 @@ fn private_chats_are_checked_per_pair() {
     let text = text.replace("{{to}}", "0").replace("TARGET", &private);
     let (_, document) = run(&text, 1);
     let [lost, foreign, received] = counts(&document["groups"], ["lost", "foreign", "received"]);
-    // User 0 also receives the messages for the other member of its group, with the same numbers.
-    assert_eq!((received, lost, foreign), (20, 100, 60), "{document}");
+    assert_eq!((received, lost), (20, 100), "{document}");
+    // User 0 also receives the messages for the other member of its group, with the same numbers, while
+    // it is there.
+    assert!((1..=60).contains(&foreign), "{document}");
     assert!(document["thresholds"][0]["met"] == false, "{document}");
 }
 
@@ -437,7 +439,7 @@ fn no_group_threshold_is_met_without_receipts() {
     let met: Vec<bool> = outcomes.map(|outcome| outcome["met"] == true).collect();
     // Steps were answered, so what errors they had is known.
     assert_eq!(met, [false, false, false, false, true], "{document}");
-    assert!(finished.stderr.contains("lost<99: 3.000, MISSED: nothing was answered"));
+    assert!(finished.stderr.contains("lost 3 < 99: MISSED: nothing was answered"));
 }
 
 #[test]

@@ -411,3 +411,25 @@ fn an_interrupted_run_drops_only_passes_that_were_due_by_then() {
     let due = document["seconds"].as_f64().unwrap() * 100.0;
     assert!(((begun + dropped) as f64 - due).abs() < 3.0, "{begun} + {dropped} of {due}");
 }
+
+#[test]
+fn a_request_has_the_time_limit_of_its_step() {
+    let web = Web::start(|got| {
+        if got.target == "/slow" {
+            std::thread::sleep(crate::harness::PATIENCE);
+        }
+        ok("")
+    });
+    let (_, document) = run(
+        &format!(
+            "version = 1\ntarget = 'http://{}'\npasses = 1\ntimeout = '1h'\n\
+             on_failure = 'continue'\n[[flows]]\n[[flows.steps]]\nurl = '/slow'\n\
+             within = '300ms'\n[[flows.steps]]\nurl = '/'\n",
+            web.address
+        ),
+        1,
+    );
+    let flow = &document["flows"][0];
+    assert_eq!(flow["steps"][0]["errors"], json!({ "timeout": 1 }), "{document}");
+    assert_eq!(requests(flow), [1, 1], "{document}");
+}

@@ -342,7 +342,7 @@ fn reference_figures_are_printed_beside_the_results() {
     }
     assert_eq!(rounds[8]["connections"]["opened"], 200, "a new one for each");
     assert_eq!(web.got().len(), 295 * 5 + 200);
-    for beside in ["6395", "19947", "18336"] {
+    for beside in ["6,395", "19,947", "18,336"] {
         assert!(finished.stderr.contains(beside), "{beside}: {}", finished.stderr);
     }
 }

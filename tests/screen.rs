@@ -38,7 +38,7 @@ fn prove_draws_its_phases_and_restores_the_terminal() {
     // After a resize the screen is redrawn completely.
     let drawn = terminal.seen().len();
     terminal.resize(100, 40);
-    terminal.shows(drawn, &["✓ connect", "▶ hold", "300 of 300", "errors", "none", "p99"]);
+    terminal.shows(drawn, &["✓ connect", "▶ hold", "open, of 300", "errors", "none", "p99"]);
     let after = interrupted(&terminal, running);
     for word in ["connected: 300 open", "of 300 WebSockets open", "heartbeats"] {
         assert!(after.contains(word), "no {word:?} in {after}");
@@ -66,12 +66,12 @@ fn load_draws_failures_by_cause() {
     let before = terminal.modes();
     let command = ["load", urls[0].as_str(), urls[1].as_str()];
     let running = terminal.run(&[&command, &LONG[..]].concat(), &[]);
-    terminal.shows(0, &["▶ hold", "300 of 300", "none"]);
+    terminal.shows(0, &["▶ hold", "open, of 300"]);
     drop(goes);
     let drawn = terminal.seen().len();
     terminal.resize(100, 30);
     // The sockets ended by RST or by FIN.
-    terminal.shows(drawn, &["150 of 300", "errors"]);
+    terminal.shows(drawn, &["open, of 300", "150", "errors"]);
     let seen = terminal.seen();
     assert!(["gone ", "reset "].iter().any(|cause| seen.contains(cause)), "{seen}");
     let after = interrupted(&terminal, running);

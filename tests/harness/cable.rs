@@ -89,3 +89,68 @@ impl Cable {
         answer["type"].as_str().expect("a type").to_owned()
     }
 }
+
+/// The subprotocol of AnyCable's extended protocol.
+pub(crate) const EXTENDED: &str = "actioncable-v1-ext-json";
+
+/// A client of the extended protocol after its welcome.
+pub(crate) struct Extended {
+    pub(crate) socket: Socket,
+    pub(crate) protocol: String,
+    pub(crate) welcome: Value,
+    pub(crate) sid: String,
+}
+
+impl Extended {
+    /// Connects with a query, unless it is empty.
+    pub(crate) fn connect(server: SocketAddr, query: &str) -> Self {
+        Self::connect_with(server, query, ("", ""))
+    }
+
+    /// The same with a header.
+    pub(crate) fn connect_with(server: SocketAddr, query: &str, header: (&str, &str)) -> Self {
+        let mut socket = Socket::connect(server);
+        let changes = [("Sec-WebSocket-Protocol", EXTENDED), header];
+        socket.send(upgrade(&format!("/cable{query}"), &changes).as_bytes());
+        let response = socket.response();
+        assert_eq!(response.status, 101, "{response:?}");
+        let protocol = response.header("sec-websocket-protocol").unwrap_or_default().to_owned();
+        let mut client = Extended { socket, protocol, welcome: Value::Null, sid: String::new() };
+        client.welcome = client.hear();
+        assert_eq!(client.welcome["type"], "welcome", "{}", client.welcome);
+        client.sid = client.welcome["sid"].as_str().unwrap_or_default().to_owned();
+        client
+    }
+
+    pub(crate) fn send(&mut self, command: &Value) {
+        self.socket.send_frame(TEXT, command.to_string().as_bytes());
+    }
+
+    /// Subscribes and waits for the confirmation.
+    pub(crate) fn subscribe(&mut self, identifier: &str) {
+        self.send(&json!({"command": "subscribe", "identifier": identifier}));
+        assert_eq!(self.hear(), json!({"type": "confirm_subscription", "identifier": identifier}));
+    }
+
+    /// Subscribes with a request for missed messages.
+    pub(crate) fn subscribe_with(&mut self, identifier: &str, history: &Value) {
+        self.send(&json!({"command": "subscribe", "identifier": identifier, "history": history}));
+    }
+
+    /// Requests missed messages.
+    pub(crate) fn history(&mut self, identifier: &str, history: &Value) {
+        self.send(&json!({"command": "history", "identifier": identifier, "history": history}));
+    }
+
+    /// Returns the next message other than a ping.
+    pub(crate) fn hear(&mut self) -> Value {
+        loop {
+            let frame = self.socket.frame().expect("a message before the end");
+            assert_eq!(frame.first, TEXT, "{frame:?}");
+            let message: Value = serde_json::from_slice(&frame.payload).expect("it is JSON");
+            if message["type"] != "ping" {
+                return message;
+            }
+        }
+    }
+}

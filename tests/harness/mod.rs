@@ -2,10 +2,12 @@
 //!
 //! No test lives here, and nothing here knows what any test expects.
 
+pub(crate) mod app;
 pub(crate) mod cable;
 pub(crate) mod chat;
 pub(crate) mod deflate;
 pub(crate) mod executable;
+pub(crate) mod faults;
 pub(crate) mod forward;
 pub(crate) mod http;
 pub(crate) mod lowered;

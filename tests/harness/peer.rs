@@ -3,11 +3,13 @@
 //! A client prints `ok NAME` for each thing that worked, anything else for a person to read,
 //! and exits with 0 only when everything did.
 
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
 
 use super::server::Server;
-use super::skip;
+use super::{eventually, skip};
 
 /// The program that runs a client, and a check whether it is installed.
 pub(crate) struct Runtime {
@@ -21,6 +23,11 @@ pub(crate) const NODE: Runtime =
 /// Node.js with the packages that applications of AnyCable use.
 pub(crate) const APPLICATION: Runtime =
     Runtime { program: "node", check: &["-e", "require('jose'); require('@anycable/core')"] };
+/// Node.js with gRPC.
+pub(crate) const GRPC: Runtime = Runtime {
+    program: "node",
+    check: &["-e", "require('@grpc/grpc-js'); require('@grpc/proto-loader')"],
+};
 /// Debian's Python with its `websockets`.
 pub(crate) const PYTHON: Runtime =
     Runtime { program: "/usr/bin/python3", check: &["-c", "import websockets"] };
@@ -58,6 +65,52 @@ pub(crate) fn works(runtime: &Runtime, script: &str, args: &[&str], expected: &[
     assert!(output.status.success(), "{script}: {}\n{stdout}{stderr}", output.status);
     let worked: Vec<&str> = stdout.lines().filter_map(|line| line.strip_prefix("ok ")).collect();
     assert_eq!(worked, expected, "{stdout}{stderr}");
+}
+
+/// A foreign program that runs until it is dropped, and prints lines.
+pub(crate) struct Program {
+    child: Child,
+    lines: Arc<Mutex<Vec<String>>>,
+}
+
+impl Program {
+    /// Starts `script`; `None` if this machine cannot.
+    pub(crate) fn start(runtime: &Runtime, script: &str, args: &[&str]) -> Option<Self> {
+        if !is_here(runtime, script) {
+            return None;
+        }
+        let script = root().join("tests/peers").join(script);
+        let script = script.to_str().expect("the repository's path is text");
+        let mut command = command(runtime, &[&[script], args].concat());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+        let mut child = command.spawn().expect("the program starts");
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let (stdout, sink) = (child.stdout.take().expect("it is piped"), Arc::clone(&lines));
+        std::thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                sink.lock().expect("no writer panics").push(line);
+            }
+        });
+        Some(Program { child, lines })
+    }
+
+    /// The lines that it has printed so far.
+    pub(crate) fn lines(&self) -> Vec<String> {
+        self.lines.lock().expect("no writer panics").clone()
+    }
+
+    /// Its first line, once it is there.
+    pub(crate) fn first_line(&self) -> String {
+        eventually("the program has printed a line", || !self.lines().is_empty());
+        self.lines().swap_remove(0)
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }
 
 /// Returns whether this machine can run `what`. If not, the test is recorded as skipped; under `CI` it

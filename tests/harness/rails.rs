@@ -13,8 +13,10 @@ use super::http;
 use super::peer::{self, Runtime};
 
 /// Debian 12's version; other versions of Rails answer differently.
-pub(crate) const RAILS: Runtime =
-    Runtime { program: "/usr/bin/ruby", check: &["-e", "gem 'actioncable', '~> 6.1'; gem 'puma'"] };
+pub(crate) const RAILS: Runtime = Runtime {
+    program: "/usr/bin/ruby",
+    check: &["-e", "gem 'actioncable', '~> 6.1'; gem 'railties', '~> 6.1'; gem 'puma'"],
+};
 
 /// A running Action Cable.
 pub(crate) struct Rails {

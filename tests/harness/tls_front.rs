@@ -1,12 +1,14 @@
 //! [`Front`]: a TLS proxy in front of a plain server, with a self-signed certificate. Two threads per
 //! connection; no code of this project.
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::Duration;
 
 use rcgen::generate_simple_self_signed;
+use rustix::net::sockopt::{set_socket_linger, socket_linger};
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use rustls::{ServerConfig, ServerConnection};
 
@@ -48,10 +50,11 @@ fn carry(client: &TcpStream, inner: SocketAddr, config: Arc<ServerConfig>) {
     thread::spawn(move || answer(back.0, back.1, &back.2));
     let mut buffer = [0; 4096];
     // Errors and the end of the stream both mean that the client has disconnected.
-    while let Some(bytes) = some(&mut &*client, &mut buffer) {
+    while let Ok(Some(bytes)) = some(&mut &*client, &mut buffer) {
         let Some(plain) = opened(client, &session, bytes) else { break };
         if (&inner).write_all(&plain).is_err() {
-            break;
+            reset(client);
+            return;
         }
     }
     let _ = inner.shutdown(Shutdown::Both);
@@ -80,7 +83,17 @@ fn opened(
 /// Copies from the plain server to the client.
 fn answer(client: TcpStream, mut inner: TcpStream, session: &Mutex<ServerConnection>) {
     let mut buffer = [0; 4096];
-    while let Some(bytes) = some(&mut inner, &mut buffer) {
+    loop {
+        let bytes = match some(&mut inner, &mut buffer) {
+            Ok(Some(bytes)) => bytes,
+            // The other thread may have seen the reset.
+            Ok(None) if matches!(socket_linger(&client), Ok(Some(Duration::ZERO))) => return,
+            Ok(None) => break,
+            Err(_) => {
+                reset(&client);
+                return;
+            }
+        };
         let mut session = session.lock().unwrap();
         session.writer().write_all(bytes).unwrap();
         if flush(&client, &mut session).is_none() {
@@ -93,6 +106,12 @@ fn answer(client: TcpStream, mut inner: TcpStream, session: &Mutex<ServerConnect
     let _ = client.shutdown(Shutdown::Write);
 }
 
+/// Passes a reset on: it is a close without lingering, once both threads have ended.
+fn reset(client: &TcpStream) {
+    let _ = set_socket_linger(client, Some(Duration::ZERO));
+    let _ = client.shutdown(Shutdown::Read);
+}
+
 fn flush(mut client: &TcpStream, session: &mut ServerConnection) -> Option<()> {
     while session.wants_write() {
         session.write_tls(&mut client).ok()?;
@@ -100,7 +119,8 @@ fn flush(mut client: &TcpStream, session: &mut ServerConnection) -> Option<()> {
     Some(())
 }
 
-fn some<'a>(from: &mut impl Read, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
-    let count = from.read(buffer).ok().filter(|&count| count > 0)?;
-    buffer.get(..count)
+/// Reads some bytes; `None` at the end of the stream.
+fn some<'a>(from: &mut impl Read, buffer: &'a mut [u8]) -> io::Result<Option<&'a [u8]>> {
+    let count = from.read(buffer)?;
+    Ok(buffer.get(..count).filter(|bytes| !bytes.is_empty()))
 }

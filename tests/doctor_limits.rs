@@ -236,13 +236,13 @@ fn predicted_address_space_is_enough() {
     let server = Server::start(&[]);
     let url = format!("ws://{}/echo", server.listen);
     let lowered = |bytes: u64, args: &[&str]| address_space(bytes, &limited(160, args));
-    let report = prediction(lowered(40_000_000, &doctor(&["--role", "load"])));
+    let report = prediction(lowered(60_000_000, &doctor(&["--role", "load"])));
     let (limit, predicted) = breaks(&report);
     assert_eq!(limit, "address_space", "{report}");
     let connections = predicted.to_string();
     let load = load_of(&connections, &url);
-    assert_eq!(reached(lowered(40_000_000, &load)), predicted);
-    let half = run(lowered(20_000_000, &load));
+    assert_eq!(reached(lowered(60_000_000, &load)), predicted);
+    let half = run(lowered(30_000_000, &load));
     assert_ne!(half.code, Some(0), "no threads or no memory: {half:?}");
 }
 

@@ -82,7 +82,8 @@ fn finish(probe: JoinHandle<Result<Vec<f64>>>) -> Result<Vec<f64>> {
     probe.join().map_err(|_| anyhow!("a probe panicked"))?
 }
 
-fn probe(port: u16, path: &str, stop: &AtomicBool) -> Result<Vec<f64>> {
+/// Latencies of `path` in milliseconds, until `stop`.
+pub(super) fn probe(port: u16, path: &str, stop: &AtomicBool) -> Result<Vec<f64>> {
     let mut stream = connect(port)?;
     let mut latencies = Vec::new();
     while !stop.load(Ordering::Relaxed) {

@@ -8,6 +8,7 @@
 //! Not a profiler and not a test: run it on an otherwise idle machine, or the figures mean nothing.
 
 mod answers;
+mod applications;
 mod compare;
 mod connects;
 mod echo;
@@ -67,6 +68,9 @@ pub(crate) struct BenchArgs {
     /// Executable of standfast from before a change, to run as "standfast again"
     #[arg(long)]
     control: Option<PathBuf>,
+    /// Executable of AnyCable, to run beside standfast where applications are called
+    #[arg(long)]
+    anycable: Option<PathBuf>,
 }
 
 /// One benchmark.
@@ -86,6 +90,8 @@ enum Bench {
     Rate,
     /// Latency of `/health` and the admin listener during a connection storm and a broadcast
     Answers,
+    /// 10,000 clients at once before an application that takes 20 ms for a call; what a call costs
+    Applications,
     /// Whole-process memory with 100,000 sockets, and after they have disconnected
     Memory,
     /// Client CPU per HTTP request, `load` beside wrk, k6 and go-stress-testing: kept and new
@@ -118,7 +124,7 @@ enum Bench {
     All,
 }
 
-const ALL: [Bench; 19] = [
+const ALL: [Bench; 20] = [
     Bench::Echo,
     Bench::Deflate,
     Bench::Tls,
@@ -126,6 +132,7 @@ const ALL: [Bench; 19] = [
     Bench::Fanout,
     Bench::Rate,
     Bench::Answers,
+    Bench::Applications,
     Bench::Memory,
     Bench::Http,
     Bench::NewConnections,
@@ -163,6 +170,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
         connections: args.connections,
         seconds: args.seconds,
         servers: args.servers.clone(),
+        anycable: args.anycable.clone(),
         out: step::root().join(&args.out),
     };
     let mut met = true;
@@ -179,6 +187,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
             Bench::Fanout => fanout::one_at_a_time(&bench)?,
             Bench::Rate => fanout::at_a_rate(&bench)?,
             Bench::Answers => answers::run(&bench)?,
+            Bench::Applications => applications::run(&bench)?,
             Bench::Memory => hold::memory(&bench)?,
             Bench::Http => http::run(&bench)?,
             Bench::NewConnections => http::new_connections(&bench)?,
@@ -216,6 +225,7 @@ struct Context {
     connections: Option<usize>,
     seconds: Option<f64>,
     servers: Vec<Kind>,
+    anycable: Option<PathBuf>,
     out: PathBuf,
 }
 

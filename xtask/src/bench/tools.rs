@@ -17,8 +17,15 @@ pub(super) struct Tools {
     control: PathBuf,
 }
 
-const FLOOR: [&str; 6] =
-    ["echo_server", "echo_client", "connect_client", "publish_client", "relay", "timer"];
+const FLOOR: [&str; 7] = [
+    "app_server",
+    "echo_server",
+    "echo_client",
+    "connect_client",
+    "publish_client",
+    "relay",
+    "timer",
+];
 
 impl Tools {
     /// Builds and installs; standfast only if `ours`. `binary` replaces the release build, `control` the

@@ -24,7 +24,7 @@ const IDLE_MAX: Duration = Duration::from_secs(4);
 const SID: HeaderName = HeaderName::from_static("x-anycable-meta-sid");
 /// The header with the version of the contract.
 const VERSION: HeaderName = HeaderName::from_static("x-anycable-meta-protov");
-/// Bytes of an error page that are logged.
+/// Bytes of an error page, or of a message about an error, that are logged.
 const SHOWN_BYTES: usize = 200;
 
 type Sender = SendRequest<Full<Bytes>>;
@@ -132,11 +132,7 @@ impl HttpApp {
             StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
                 Err(CallError::Busy(format!("status {status}")))
             }
-            _ => {
-                let shown = body.get(..SHOWN_BYTES.min(body.len())).unwrap_or_default();
-                let shown = admin::log::shown(shown);
-                Err(CallError::Invalid(format!("status {status}: {shown}")))
-            }
+            _ => Err(CallError::Invalid(format!("status {status}: {}", shown(&body)))),
         })
     }
 
@@ -175,6 +171,11 @@ impl HttpApp {
             idle.push((sender, now_ns()));
         }
     }
+}
+
+/// The beginning of an application's text, as it is logged.
+pub(super) fn shown(text: &[u8]) -> String {
+    admin::log::shown(text.get(..SHOWN_BYTES.min(text.len())).unwrap_or_default())
 }
 
 /// An error with its sources.

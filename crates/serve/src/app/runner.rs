@@ -9,9 +9,9 @@ use engine::sys::process::now_ns;
 use tokio::runtime::{Builder, Handle};
 use tracing::{info, warn};
 
-use super::call::{Call, Reply};
+use super::call::{Call, Reply, Status};
 use super::grpc::GrpcApp;
-use super::http::HttpApp;
+use super::http::{HttpApp, shown};
 use super::queue::{Ended, Entry, Next};
 use super::target::Target;
 use super::{Answered, Calls, Failure};
@@ -120,7 +120,11 @@ impl Runner {
             let timeout = self.calls.config.timeout;
             let result = tokio::time::timeout(timeout, self.app.call(&entry.call)).await;
             let (ended, outcome, why) = match result {
-                Ok(Ok(reply)) => (Ended::Answered, Some(Ok(reply)), None),
+                Ok(Ok(reply)) => {
+                    let why = (reply.status == Status::Error)
+                        .then(|| format!("status error: {}", shown(reply.error_msg.as_bytes())));
+                    (Ended::Answered, Some(Ok(reply)), why)
+                }
                 Ok(Err(CallError::Unreached(why))) => (Ended::Unreached, None, Some(why)),
                 Ok(Err(CallError::Busy(why))) => {
                     // It keeps its place meanwhile, so that others are not refused, too.
@@ -212,12 +216,10 @@ impl Runner {
     /// Logs that the application is away or back, and failed calls at most every ten seconds.
     fn log(&self, call: &Call, ended: Ended, why: Option<String>) {
         let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(why) = why else {
-            if std::mem::take(&mut log.away) {
-                info!("application reached again: {}", self.calls.config.target);
-            }
-            return;
-        };
+        if ended == Ended::Answered && std::mem::take(&mut log.away) {
+            info!("application reached again: {}", self.calls.config.target);
+        }
+        let Some(why) = why else { return };
         log.times += 1;
         let now_ns = now_ns();
         if now_ns < log.next_ns {

@@ -1,5 +1,5 @@
 //! Applications and clients of others: AnyCable's library for applications over HTTP RPC, with Rails' and
-//! AnyCable's clients; gRPC with its own library for Node.js.
+//! AnyCable's clients; gRPC with its own library for Node.js; Rails' channels over HTTP RPC with its client.
 
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use serde_json::{Value, json};
@@ -7,10 +7,11 @@ use serde_json::{Value, json};
 use crate::harness::app::room;
 use crate::harness::cable::Cable;
 use crate::harness::peer::{self, Program};
+use crate::harness::rails::Rails;
 use crate::harness::server::Server;
 use crate::harness::signing::SECRET;
 use crate::harness::socket::TEXT;
-use crate::harness::{Deserted, Scratch, eventually};
+use crate::harness::{Deserted, Scratch, eventually, http};
 
 fn join(server: &Server) -> Cable {
     Cable::connect(server.listen, "", "", ("Cookie", "user=ann"))
@@ -46,6 +47,44 @@ fn an_application_of_anycable_over_http() {
     let keyless = Server::start(&["--rpc-host", &url]);
     assert_eq!(join(&keyless).socket.close_code(), 1011);
     eventually("why is logged", || keyless.log().contains("status 401"));
+}
+
+/// Rails' own connection, session and channels, unchanged, with Rails' client.
+#[test]
+fn channels_of_rails_over_http() {
+    let Some(rails) = Rails::start_application(SECRET) else { return };
+    let url = format!("http://{}/_anycable", rails.address);
+    let server = Server::start(&["--rpc-host", &url, "--secret", SECRET]);
+    let broadcasts = format!("/use?url=http://{}/_broadcast", server.admin);
+    assert_eq!(http::post(rails.address, &broadcasts, "").status, 204);
+    let expected = [
+        "identified_by, session, subscribed, transmit",
+        "perform, broadcasts, state",
+        "stream_for",
+        "stop_stream_from, stop_all_streams",
+        "reject",
+        "unsubscribe",
+        "disconnect, once each",
+        "reject_unauthorized_connection",
+    ];
+    let (listen, app) = (format!("ws://{}", server.listen), format!("http://{}", rails.address));
+    peer::works(&peer::NODE, "rails_app.js", &[&listen, &app], &expected);
+    assert_eq!(calls(&server, "disconnect", "success"), 2.0);
+    // What the application fails at is no verdict.
+    let mut cable = Cable::connect(server.listen, "", "", ("Cookie", &login(&rails)));
+    cable.welcome();
+    let nowhere = json!({"channel": "RoomChannel", "room": "nowhere"}).to_string();
+    let command = json!({"command": "subscribe", "identifier": nowhere}).to_string();
+    cable.socket.send_frame(TEXT, command.as_bytes());
+    eventually("it has failed", || calls(&server, "subscribe", "error") == 1.0);
+    eventually("why is logged", || server.log().contains("RuntimeError: no such room"));
+}
+
+/// The cookie of a user.
+fn login(rails: &Rails) -> String {
+    let answer = http::post(rails.address, "/login?user=ann", "");
+    let cookie = answer.header("set-cookie").expect("a session");
+    cookie.split(';').next().unwrap_or_default().to_owned()
 }
 
 /// The key of HTTP RPC.

@@ -1,4 +1,5 @@
-//! Rails' Action Cable on Puma (`tests/peers/rails`, Debian's packages) as a child process.
+//! Rails on Puma (`tests/peers/rails`, Debian's packages) as a child process: its Action Cable, or an
+//! application that answers HTTP RPC.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -18,23 +19,33 @@ pub(crate) const RAILS: Runtime = Runtime {
     check: &["-e", "gem 'actioncable', '~> 6.1'; gem 'railties', '~> 6.1'; gem 'puma'"],
 };
 
-/// A running Action Cable.
+/// A running Puma.
 pub(crate) struct Rails {
     _running: Running,
     pub(crate) address: SocketAddr,
 }
 
 impl Rails {
-    /// Starts and waits until it is ready; `None` if it is not installed, which fails under `CI`.
+    /// Starts Action Cable and waits until it is ready; `None` if it is not installed, which fails
+    /// under `CI`.
     pub(crate) fn start() -> Option<Self> {
+        Self::start_file("config.ru", &[])
+    }
+
+    /// The same with the application that answers HTTP RPC.
+    pub(crate) fn start_application(secret: &str) -> Option<Self> {
+        Self::start_file("app.ru", &[("CABLE_SECRET", secret)])
+    }
+
+    fn start_file(rackup: &str, env: &[(&str, &str)]) -> Option<Self> {
         if !peer::is_here(&RAILS, "Action Cable") {
             return None;
         }
-        let rackup = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peers/rails/config.ru");
+        let rackup = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peers/rails").join(rackup);
         let mut puma = Command::new("/usr/bin/puma");
         // No other configuration; the kernel chooses the port.
         puma.args(["-C", "-", "--bind", "tcp://127.0.0.1:0", "--threads", "2:2"]).arg(rackup);
-        puma.env("RACK_ENV", "production").stdin(Stdio::null());
+        puma.env("RACK_ENV", "production").envs(env.iter().copied()).stdin(Stdio::null());
         let spawned = puma.stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn();
         let mut running = Running(spawned.expect("Puma starts"));
         let stdout = BufReader::new(running.0.stdout.take().expect("stdout is piped"));

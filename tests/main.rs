@@ -23,6 +23,7 @@ mod broadcast;
 mod cable;
 mod cable_actions;
 mod cable_load;
+mod cable_scenarios;
 mod compression;
 mod docs;
 mod doctor;

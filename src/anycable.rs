@@ -38,20 +38,21 @@ const SWITCHES: [(&str, &str); 5] = [
     ("STREAMS_WHISPER", "streams_whisper"),
 ];
 /// Whole numbers, with the unit of our setting.
-const NUMBERS: [(&str, &str, &str); 10] = [
+const NUMBERS: [(&str, &str, &str); 11] = [
     ("DISCONNECT_BACKLOG_SIZE", "disconnect_backlog", ""),
     ("DISCONNECT_RATE", "disconnect_rate", ""),
     ("HISTORY_LIMIT", "history_limit", ""),
     ("HISTORY_TTL", "history_ttl", "s"),
     ("MAX_MESSAGE_SIZE", "max_message", "B"),
     ("PING_INTERVAL", "ping_interval", "s"),
+    ("PRESENCE_TTL", "presence_ttl", "s"),
     ("RPC_MAX_CALL_RECV_SIZE", "rpc_max_reply", "B"),
     ("SESSIONS_TTL", "sessions_ttl", "s"),
     ("SHUTDOWN_TIMEOUT", "drain", "s"),
     ("WS_MAX_PENDING_SIZE", "send_queue", "B"),
 ];
 /// Values that `serve` always satisfies: they are accepted without a warning.
-const ALREADY_SO: [(&str, &[&str]); 13] = [
+const ALREADY_SO: [(&str, &[&str]); 12] = [
     ("BROADCAST_ADAPTER", &["http"]),
     ("BROKER", &["none"]),
     ("CABLE_READY", &["true", "1"]),
@@ -64,7 +65,6 @@ const ALREADY_SO: [(&str, &[&str]); 13] = [
     ("PING_TIMESTAMP_PRECISION", &["s"]),
     ("PUBSUB", &["none"]),
     ("SSE", &["false", "0"]),
-    ("STREAMS_PRESENCE", &["false", "0"]),
     ("TURBO_STREAMS", &["true", "1"]),
 ];
 
@@ -103,6 +103,7 @@ impl AnycableEnv {
         }
         this.take_addresses(&variables)?;
         this.take_application(&variables)?;
+        this.take_presence(&variables)?;
         Ok(this)
     }
 
@@ -161,7 +162,9 @@ impl AnycableEnv {
                 self.layer.insert("allow_origin".to_owned(), origins(value));
                 Ok(true)
             }
+            // `take_presence` adds presence.
             "BROKER" if value == "memory" => Ok(self.set("history", "memory")),
+            "STREAMS_PRESENCE" => truth(name, value).map(|_| true),
             "MAX_CONN" => match number(name, value)? {
                 0 => Ok(true),
                 most => Ok(self.set("max_connections", most.to_string())),
@@ -184,6 +187,16 @@ impl AnycableEnv {
             }
             _ => Ok(false),
         }
+    }
+
+    /// Sets presence: AnyCable's broker in memory has it, unless streams are to be without.
+    fn take_presence(&mut self, variables: &BTreeMap<String, String>) -> Result<()> {
+        let get = |name: &str| variables.get(name).map(String::as_str);
+        let wanted = get("STREAMS_PRESENCE").map(|value| truth("STREAMS_PRESENCE", value));
+        if get("BROKER") == Some("memory") && wanted.transpose()?.unwrap_or(true) {
+            self.set("presence", "memory");
+        }
+        Ok(())
     }
 
     /// Sets the application that is called, and the time for a call. AnyCable calls one by default; here it
@@ -356,10 +369,10 @@ mod tests {
             ("ANYCABLE_DISCONNECT_MODE", "never", "disconnect_mode", "never"),
             ("ANYCABLE_DISCONNECT_RATE", "50", "disconnect_rate", "50"),
             ("ANYCABLE_DISCONNECT_BACKLOG_SIZE", "10", "disconnect_backlog", "10"),
-            ("ANYCABLE_BROKER", "memory", "history", "memory"),
             ("ANYCABLE_HISTORY_LIMIT", "50", "history_limit", "50"),
             ("ANYCABLE_HISTORY_TTL", "60", "history_ttl", "60s"),
             ("ANYCABLE_SESSIONS_TTL", "30", "sessions_ttl", "30s"),
+            ("ANYCABLE_PRESENCE_TTL", "5", "presence_ttl", "5s"),
         ];
         for (name, value, key, setting) in cases {
             assert_eq!(one(name, value), (key.to_owned(), setting.to_owned()), "{name}");
@@ -392,6 +405,17 @@ mod tests {
             ("ANYCABLE_HTTP_RPC_TIMEOUT", "1000"),
         ];
         assert_eq!(layer(&times), [("rpc_timeout".into(), "1000ms".into())]);
+    }
+
+    #[test]
+    fn the_broker_in_memory_has_a_history_and_presence() {
+        let broker = ("ANYCABLE_BROKER", "memory");
+        let memory = |key: &str| (key.to_owned(), "memory".to_owned());
+        assert_eq!(layer(&[broker]), [memory("history"), memory("presence")]);
+        let without = ("ANYCABLE_STREAMS_PRESENCE", "false");
+        assert_eq!(layer(&[broker, without]), [memory("history")]);
+        assert_eq!(layer(&[without]), []);
+        assert!(read(&[("ANYCABLE_STREAMS_PRESENCE", "perhaps")]).is_err());
     }
 
     #[test]

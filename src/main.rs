@@ -23,6 +23,7 @@ mod commands;
 mod curl;
 mod history;
 mod output;
+mod presence;
 mod report;
 #[allow(dead_code, reason = "`standfast proxy` uses it")]
 mod routes;

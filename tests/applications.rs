@@ -406,7 +406,7 @@ fn an_application_allows_whispers() {
     assert_eq!(ann.hear(), data(&loud, 1), "not its own");
 }
 
-/// History and presence of these channels do not exist yet: clients are told so.
+/// Without a history and presence clients are told so.
 #[test]
 fn history_and_presence_are_refused_after_the_confirmation() {
     let app = App::start(chat);

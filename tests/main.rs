@@ -65,6 +65,7 @@ mod operators;
 mod oracle;
 mod peers;
 mod planning;
+mod presence;
 mod prove;
 mod prove_proxies;
 mod proxy;

@@ -58,6 +58,14 @@ fn anycable_core_gets_each_message_once() {
     talks(&peer::NODE, "anycable_history.js", &Server::start(&flags), &["each message once"]);
 }
 
+/// Its own list of who is present, after few and after very many joins.
+#[test]
+fn anycable_core_knows_who_is_present() {
+    let flags = ["--workers", "2", "--presence", "memory", "--presence-window", "100ms"];
+    let expected = ["joins", "leaves", "a lost connection", "very many"];
+    talks(&peer::NODE, "anycable_presence.js", &Server::start(&flags), &expected);
+}
+
 /// The same library in a browser.
 #[test]
 fn anycable_web() {

@@ -13,7 +13,7 @@ use crate::anycable::AnycableEnv;
 use crate::running::{self, LISTENERS, PROCESS, Reload, ServerArgs};
 use crate::settings::{Layer, Settings};
 use crate::units::{IdleTimeout, idle_timeout};
-use crate::{admission, anycable, application, auth, channels, history, tls, units};
+use crate::{admission, anycable, application, auth, channels, history, presence, tls, units};
 
 /// The heading of these flags, which is a topic of `help`.
 const LIMITS: &str = "Limits";
@@ -108,6 +108,8 @@ pub(crate) struct Args {
     channels: channels::Flags,
     #[command(flatten)]
     history: history::Flags,
+    #[command(flatten)]
+    presence: presence::Flags,
     #[command(flatten)]
     auth: auth::Flags,
     #[command(flatten)]
@@ -207,6 +209,7 @@ fn config(args: &Args) -> Result<Config> {
         workers: args.server.workers.map(usize::from),
         max_connections: args.max_connections,
         history: args.history.config(),
+        presence: args.presence.config(),
         backlog: args.server.backlog,
         app,
         live,

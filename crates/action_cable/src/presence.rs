@@ -106,8 +106,16 @@ impl<'a> PresenceEvent<'a> {
         })
     }
 
+    /// Appends it as JSON, without the message around it. `info` must be JSON; it is not validated.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        self.write(Object::begin(out));
+    }
+
     pub(crate) fn put(&self, key: &str, object: &mut Object) {
-        let mut event = Object::begin(object.key(key));
+        self.write(Object::begin(object.key(key)));
+    }
+
+    fn write(&self, mut event: Object) {
         match self {
             PresenceEvent::Join(presence) => presence.put_fields(event.text("type", "join")),
             PresenceEvent::Leave { id } => {

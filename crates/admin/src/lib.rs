@@ -159,7 +159,7 @@ impl<'r> ApiRequest<'r> {
 pub enum AppEndpoint {
     /// `/_broadcast`.
     Broadcast,
-    /// `/api/publish` and `/api/disconnect`.
+    /// `/api/publish`, `/api/disconnect` and `/api/presence/…`.
     Api,
 }
 
@@ -168,6 +168,7 @@ impl AppEndpoint {
         match path {
             "/_broadcast" => Some(AppEndpoint::Broadcast),
             "/api/publish" | "/api/disconnect" => Some(AppEndpoint::Api),
+            _ if path.starts_with("/api/presence/") => Some(AppEndpoint::Api),
             _ => None,
         }
     }

@@ -43,6 +43,8 @@ pub struct Config {
     pub max_connections: Option<u64>,
     /// The history of topics; `None` for none. Default none.
     pub history: Option<HistoryConfig>,
+    /// Who is present in topics; `None` to refuse presence. Default none.
+    pub presence: Option<PresenceConfig>,
     /// Length of the accept queue. Default 4096.
     pub backlog: u32,
     /// The application that decides who may connect and subscribe, if there is one.
@@ -112,6 +114,27 @@ impl HistoryConfig {
     }
 }
 
+/// Settings of presence.
+#[derive(Clone, Debug)]
+pub struct PresenceConfig {
+    /// How long a member stays after its last connection was lost. Default 15 s.
+    pub ttl: Duration,
+    /// Time in which joins and leaves are collected before subscribers are told. Default 250 ms.
+    pub window: Duration,
+    /// Bytes of members of all topics. Default 32 MiB.
+    pub bytes: usize,
+}
+
+impl Default for PresenceConfig {
+    fn default() -> Self {
+        PresenceConfig {
+            ttl: Duration::from_secs(15),
+            window: Duration::from_millis(250),
+            bytes: 32 * 1024 * 1024,
+        }
+    }
+}
+
 /// Settings of sessions with channels.
 #[derive(Clone, Debug)]
 pub struct Channels {
@@ -153,6 +176,7 @@ impl Default for Config {
             workers: None,
             max_connections: None,
             history: None,
+            presence: None,
             backlog: 4096,
             app: None,
             live: Live::default(),

@@ -20,6 +20,7 @@ mod identifiers;
 mod log_events;
 mod origin;
 mod path;
+mod presence;
 mod protocols;
 mod publish;
 mod resume;
@@ -43,7 +44,7 @@ pub use crate::app::{AppConfig, DisconnectMode, Target, TargetError};
 pub use crate::auth::{
     Auth, Credentials, KeySet, Refusal, Secret, StreamKind, Times, VerifiedToken,
 };
-pub use crate::config::{Channels, Config, HistoryConfig, Live, TOPIC_BYTES_MAX};
+pub use crate::config::{Channels, Config, HistoryConfig, Live, PresenceConfig, TOPIC_BYTES_MAX};
 pub use crate::origin::Origin;
 pub use crate::server::Running;
 pub use crate::start::{StartError, start};

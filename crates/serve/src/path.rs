@@ -64,7 +64,7 @@ pub(crate) fn parameter<'q>(query: Option<&'q str>, name: &str) -> Option<Cow<'q
 }
 
 /// Percent-decodes (RFC 3986 section 2.1).
-fn decode(text: &str) -> Result<Cow<'_, str>, &'static str> {
+pub(crate) fn decode(text: &str) -> Result<Cow<'_, str>, &'static str> {
     if !text.contains('%') {
         return Ok(Cow::Borrowed(text));
     }

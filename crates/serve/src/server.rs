@@ -65,6 +65,10 @@ impl Server for Running {
             held.now += worker.subscription_bytes.get();
             held.freed_total += worker.subscription_bytes_freed.get();
         }
+        if let Some(presence) = &self.shared.presence {
+            let (now, freed_total) = presence.held();
+            (held.now, held.freed_total) = (held.now + now, held.freed_total + freed_total);
+        }
         held
     }
 

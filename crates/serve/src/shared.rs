@@ -16,6 +16,7 @@ use crate::auth::{Access, Refusals};
 use crate::config::{Channels, Config, HistoryConfig, Live};
 use crate::log_events::LogSender;
 use crate::origin::Origins;
+use crate::presence::Presence;
 use crate::resume::StoredSessions;
 use crate::sid::Sids;
 
@@ -93,6 +94,8 @@ pub(crate) struct Shared {
     pub(crate) sids: Sids,
     /// Sessions that can be resumed, unless the history is off.
     pub(crate) stored_sessions: Option<StoredSessions>,
+    /// Who is present, unless presence is off.
+    pub(crate) presence: Option<Arc<Presence>>,
     /// Offset of the time of day from the monotonic clock, in nanoseconds.
     unix_ns: AtomicU64,
     /// Anyone may subscribe and publish.
@@ -137,6 +140,7 @@ impl Shared {
             cable_path: config.cable_path.clone(),
             sids,
             stored_sessions,
+            presence: config.presence.as_ref().map(|config| Arc::new(Presence::new(config))),
             unix_ns: AtomicU64::new(unix_ns_at_zero()),
             public: config.is_public(),
             local,

@@ -15,6 +15,7 @@ use crate::config::{CONNECTIONS_DEFAULT, Config};
 use crate::control::Control;
 use crate::handler::ServeHandler;
 use crate::log_events;
+use crate::presence::announcer;
 use crate::server::Running;
 use crate::shared::Shared;
 
@@ -32,6 +33,8 @@ pub enum StartError {
     BroadcastQueue(io::Error),
     /// The threads that call the application could not be started.
     App(io::Error),
+    /// The thread that announces who joins and leaves could not be started.
+    Presence(io::Error),
     /// The admin listener did not start.
     Admin(admin::StartError),
 }
@@ -42,6 +45,7 @@ impl fmt::Display for StartError {
             StartError::Bootstrap(error) => error.fmt(f),
             StartError::BroadcastQueue(_) => f.write_str("cannot start the broadcast thread"),
             StartError::App(_) => f.write_str("cannot start the threads that call the application"),
+            StartError::Presence(_) => f.write_str("cannot start the presence thread"),
             StartError::Admin(error) => error.fmt(f),
         }
     }
@@ -51,7 +55,9 @@ impl std::error::Error for StartError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             StartError::Bootstrap(error) => std::error::Error::source(error),
-            StartError::BroadcastQueue(error) | StartError::App(error) => Some(error),
+            StartError::BroadcastQueue(error)
+            | StartError::App(error)
+            | StartError::Presence(error) => Some(error),
             StartError::Admin(error) => std::error::Error::source(error),
         }
     }
@@ -98,6 +104,10 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
     if let Some(calls) = &shared.calls {
         let started = app::start(Arc::clone(calls), service.remote().clone());
         started.map_err(StartError::App)?;
+    }
+    if shared.presence.is_some() {
+        let started = announcer::start(&shared, service.remote().clone());
+        started.map_err(StartError::Presence)?;
     }
     service.admin = start_admin(config, control)?;
     log_ready(config, &listen, service.admin.as_ref());

@@ -56,6 +56,8 @@ pub struct Publication {
     pub kind: Option<Arc<str>>,
     /// The history does not keep it, and it has no position.
     pub transient: bool,
+    /// Only receivers whose protocol has a field for the kind get it.
+    pub typed_only: bool,
     /// Its position, set when it was published; offset 0 for none.
     epoch: AtomicU32,
     offset: AtomicU64,
@@ -75,6 +77,7 @@ impl Publication {
             accepted_ns: 0,
             kind: None,
             transient: false,
+            typed_only: false,
             epoch: AtomicU32::new(0),
             offset: AtomicU64::new(0),
             reserved: OnceLock::new(),

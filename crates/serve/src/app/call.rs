@@ -1,11 +1,14 @@
 //! [`Call`] and [`Reply`]: what the application is called with and what it answers, by AnyCable's
 //! contract (`etc/rpc.proto`), whatever the transport. Their JSON is that of HTTP RPC.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use serde::de::IgnoredAny;
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
 
 /// The methods of the service.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -335,10 +338,30 @@ pub(crate) struct PresenceReply {
     pub(crate) kind: String,
     #[serde(deserialize_with = "or_default")]
     pub(crate) id: String,
-    #[serde(deserialize_with = "or_default")]
+    /// JSON, in a string as in the protocol, or as it is.
+    #[serde(deserialize_with = "json_text")]
     pub(crate) info: String,
     #[serde(deserialize_with = "or_default")]
     pub(crate) ttl: u32,
+}
+
+impl PresenceReply {
+    /// Its info as JSON: text that is not JSON is a string.
+    pub(crate) fn info_json(&self) -> Cow<'_, str> {
+        match serde_json::from_str::<IgnoredAny>(&self.info) {
+            Ok(_) => Cow::Borrowed(&self.info),
+            Err(_) => Cow::Owned(Value::from(&*self.info).to_string()),
+        }
+    }
+}
+
+/// The text of a string, or the JSON of another value; empty for null.
+fn json_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    Ok(match Value::deserialize(deserializer)? {
+        Value::Null => String::new(),
+        Value::String(text) => text,
+        other => other.to_string(),
+    })
 }
 
 /// A value, or the default for null.
@@ -364,13 +387,19 @@ impl Reply {
         let texts = texts.into_iter().flatten().map(|text| 24 + text.len()).sum::<usize>();
         let pairs = self.env.cstate.iter().chain(&self.env.istate);
         let states = pairs.map(|(key, value)| 48 + key.len() + value.len()).sum::<usize>();
-        size_of::<Reply>() + self.error_msg.len() + self.identifiers.len() + texts + states
+        let presence = self.presence.as_ref().map_or(0, |own| own.id.len() + own.info.len());
+        size_of::<Reply>()
+            + self.error_msg.len()
+            + self.identifiers.len()
+            + texts
+            + states
+            + presence
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
 

@@ -5,6 +5,7 @@
 mod application;
 mod connections;
 mod page;
+mod presence;
 mod top_topics;
 
 use std::sync::Arc;
@@ -308,6 +309,7 @@ impl Program for Control {
         });
         let help = "Connections and subscriptions refused, by cause.";
         exposition.labelled("auth_refused", Kind::Counter, help, "cause", refused);
+        self.presence_metrics(exposition);
         self.application_metrics(exposition);
     }
 
@@ -345,6 +347,7 @@ impl Program for Control {
             "no_pong": self.sum(|worker| worker.no_pong.get()),
             "disconnected": self.sum(|worker| worker.disconnected.get()),
             "workers_max": self.remote.workers(),
+            "presence": self.presence_stats(),
             "application": self.application_stats(),
         });
         stats.extend(self.shared.watchdog.stats(&self.remote));
@@ -373,6 +376,9 @@ impl Program for Control {
     fn api(&self, request: &ApiRequest<'_>) -> Option<Reply> {
         if request.path == "/api/topics" {
             return Some(self.top_topics(request));
+        }
+        if let Some(reply) = self.presence(request) {
+            return Some(reply);
         }
         let id = request.path.strip_prefix("/api/connections/")?;
         Some(self.connection(id, request))

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use action_cable::{Channel, Message, PresenceEvent};
+use action_cable::{Channel, Message};
 use engine::{ConnId, Core, Sys, invariant};
 use topics::{Publication, Subscriber};
 use wire::websocket::OpCode;
@@ -121,6 +121,7 @@ impl ServeHandler {
         let group = self.cable_group(core, id, index);
         if self.is_subscribed(core, id, identifier) {
             self.replays.remove(id, group.number());
+            self.end_presence(core, id, index);
             // Without subscriptions there is nothing to count for.
             self.count_bytes(core, id, |held| held.saturating_sub(bytes));
             self.topics.unsubscribe(core, id, &topic, group.number());
@@ -162,16 +163,6 @@ impl ServeHandler {
         self.publish(core, id, Arc::new(publication));
     }
 
-    /// Refuses: there is no presence yet.
-    pub(super) fn refuse_presence<S: Sys>(
-        &mut self,
-        core: &mut Core<S, Self>,
-        id: ConnId,
-        identifier: Cow<'_, str>,
-    ) {
-        self.send_message(core, id, &Message::Presence { identifier, event: PresenceEvent::Error });
-    }
-
     /// Ends a session as its protocol does.
     pub(super) fn disconnect<S: Sys>(
         &mut self,
@@ -208,7 +199,12 @@ impl ServeHandler {
         core.send(id, OpCode::Text, encode_message(message, &mut self.text));
     }
 
-    fn is_subscribed<S: Sys>(&self, core: &Core<S, Self>, id: ConnId, identifier: &str) -> bool {
+    pub(super) fn is_subscribed<S: Sys>(
+        &self,
+        core: &Core<S, Self>,
+        id: ConnId,
+        identifier: &str,
+    ) -> bool {
         let Some((index, found)) = self.identifiers.find(identifier) else { return false };
         let group = self.cable_group(core, id, index);
         core.user(id).is_some_and(|session| {
@@ -234,7 +230,8 @@ impl ServeHandler {
         let grant = self.policy.access.stream(&channel, self.shared.unix_s(core.now_ns()))?;
         let bytes = core.user(id).map_or(0, |session| session.subscriptions().bytes());
         let bytes = bytes.saturating_add(subscription_bytes(identifier, &grant.stream));
-        if bytes as usize > self.policy.channels.max_subscription_bytes {
+        let bytes = self.members.held(id) + bytes as usize;
+        if bytes > self.policy.channels.max_subscription_bytes {
             return Err(Cause::SubscriptionBytes);
         }
         Ok(grant)
@@ -263,6 +260,7 @@ impl ServeHandler {
             return invariant::broken("a closing connection has a session");
         };
         self.replays.remove_all(id);
+        self.lose_presence(core, id);
         let ended = session.subscriptions().len() as u64;
         let bytes = session.subscriptions().bytes();
         self.counters(core.worker()).subscriptions.sub(ended);

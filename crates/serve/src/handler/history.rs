@@ -135,7 +135,8 @@ impl ServeHandler {
         id: ConnId,
         index: u32,
     ) -> Group {
-        let positions = self.shared.history().is_some()
+        // Events of presence are for the extended protocol only, too.
+        let positions = (self.shared.history().is_some() || self.shared.presence.is_some())
             && core.user(id).map(Session::protocol) == Some(SessionProtocol::CableExt);
         let form = if positions { Form::CablePositions(index) } else { Form::Cable(index) };
         Group { encoding: core.encoding(id), form }

@@ -8,6 +8,7 @@ mod expiry;
 mod heartbeat;
 mod history;
 mod inspect;
+mod presence;
 mod resume;
 mod routing;
 
@@ -27,6 +28,7 @@ pub(crate) use self::inspect::{
     CloseRequest, ConnectionEntry, ConnectionFilter, ListReply, ListRequest, TopicsQuery,
     TopicsReply, TopicsRequest,
 };
+use self::presence::Members;
 use self::routing::not_found;
 use crate::app::Answered;
 use crate::app::call::Env;
@@ -102,6 +104,8 @@ pub(crate) struct ServeHandler {
     retry_queue: RetryQueue,
     /// Subscriptions that get missed messages.
     replays: Replays,
+    /// Connections that are present in topics.
+    members: Members,
     /// Sessions that the application has ended.
     disconnects: Disconnects,
     /// Set where `/_broadcast` is served.
@@ -131,6 +135,7 @@ impl ServeHandler {
             sessions: SessionIndex::default(),
             retry_queue: RetryQueue::default(),
             replays: Replays::default(),
+            members: Members::default(),
             disconnects: Disconnects::default(),
             broadcasts,
             heartbeat: Heartbeat::default(),
@@ -174,8 +179,8 @@ impl ServeHandler {
                 if let Some(history) = history.filter(|_| subscribed) {
                     self.request_history(core, id, named.clone(), &history);
                 }
-                if subscribed && presence {
-                    self.refuse_presence(core, id, named);
+                if let Some(presence) = presence.filter(|_| subscribed) {
+                    self.join_presence(core, id, named, &presence);
                 }
             }
             Command::Unsubscribe { identifier } => self.unsubscribe(core, id, &identifier),
@@ -183,7 +188,13 @@ impl ServeHandler {
             Command::History { identifier, history } => {
                 self.request_history(core, id, identifier, &history);
             }
-            Command::Presence { identifier } => self.refuse_presence(core, id, identifier),
+            Command::Join { identifier, presence } => {
+                self.join_presence(core, id, identifier, &presence);
+            }
+            Command::Leave { identifier } => self.leave_presence(core, id, &identifier),
+            Command::Presence { identifier, records } => {
+                self.request_members(core, id, identifier, records);
+            }
             Command::Ping => self.send_message(core, id, &Message::Pong),
             Command::Nothing => {}
             Command::Unknown | Command::Perform { .. } => {
@@ -362,7 +373,7 @@ impl Handler for ServeHandler {
     }
 
     fn held_bytes<S: Sys>(&self, core: &Core<S, Self>, id: ConnId) -> usize {
-        self.subscriptions_held(core, id) + self.app_held(id)
+        self.subscriptions_held(core, id) + self.app_held(id) + self.members.held(id)
     }
 
     fn held_entries<S: Sys>(&self, core: &Core<S, Self>, id: ConnId) -> usize {
@@ -403,9 +414,10 @@ impl Handler for ServeHandler {
             encode(identifiers, core, group, publication, out);
         });
         let missed = self.send_missed(core);
+        let members = self.send_members(core);
         let disconnects = self.continue_disconnects(core);
         let (beat, expiry) = (self.beat(core), self.end_expired(core));
-        [sweep, self.retry_queue.next_ns(), missed, disconnects, beat, expiry]
+        [sweep, self.retry_queue.next_ns(), missed, members, disconnects, beat, expiry]
             .into_iter()
             .flatten()
             .min()

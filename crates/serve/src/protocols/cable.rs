@@ -100,14 +100,14 @@ fn translate(command: action_cable::Command<'_>) -> Command<'_> {
     use action_cable::Command as Decoded;
     match command {
         Decoded::Subscribe { identifier, history, presence } => {
-            Command::Subscribe { identifier, history, presence: presence.is_some() }
+            Command::Subscribe { identifier, history, presence }
         }
         Decoded::Unsubscribe { identifier } => Command::Unsubscribe { identifier },
         Decoded::Whisper { identifier, data } => Command::Whisper { identifier, data },
         Decoded::History { identifier, history } => Command::History { identifier, history },
-        Decoded::Join { identifier, .. }
-        | Decoded::Leave { identifier, .. }
-        | Decoded::Presence { identifier, .. } => Command::Presence { identifier },
+        Decoded::Join { identifier, presence } => Command::Join { identifier, presence },
+        Decoded::Leave { identifier, .. } => Command::Leave { identifier },
+        Decoded::Presence { identifier, records } => Command::Presence { identifier, records },
         Decoded::Ping => Command::Ping,
         Decoded::Pong => Command::Nothing,
         Decoded::Message { identifier, data } => Command::Perform { identifier, data },
@@ -123,7 +123,7 @@ mod tests {
         let text = |text: &'static str| Cable::decode(OpCode::Text, text.as_bytes());
         let subscribe = text(r#"{"command":"subscribe","identifier":"a"}"#);
         let identifier = "a".into();
-        assert_eq!(subscribe, Command::Subscribe { identifier, history: None, presence: false });
+        assert_eq!(subscribe, Command::Subscribe { identifier, history: None, presence: None });
         assert_eq!(text(r#"{"command":"pong"}"#), Command::Nothing);
         let message = r#"{"command":"message","identifier":"a","data":"{}"}"#;
         let (identifier, data) = ("a".into(), "{}".into());

@@ -10,7 +10,7 @@ mod plain;
 
 use std::borrow::Cow;
 
-use action_cable::History;
+use action_cable::{History, Presence};
 use engine::{Core, Handler, Sys, invariant};
 use topics::Publication;
 use wire::websocket::{CloseCode, OpCode, Protocols};
@@ -29,7 +29,11 @@ pub(crate) enum Command<'m> {
     /// Publish this to the connection's topic.
     Publish { data: &'m [u8], binary: bool },
     /// Subscribe by this identifier; `history` and `presence` are requested with it.
-    Subscribe { identifier: Cow<'m, str>, history: Option<History<'m>>, presence: bool },
+    Subscribe {
+        identifier: Cow<'m, str>,
+        history: Option<History<'m>>,
+        presence: Option<Presence<'m>>,
+    },
     /// End the subscription by this identifier.
     Unsubscribe { identifier: Cow<'m, str> },
     /// Perform an action of the application's channel.
@@ -38,8 +42,12 @@ pub(crate) enum Command<'m> {
     Whisper { identifier: Cow<'m, str>, data: &'m str },
     /// Send missed messages.
     History { identifier: Cow<'m, str>, history: History<'m> },
-    /// A presence command: join, leave or list.
-    Presence { identifier: Cow<'m, str> },
+    /// Be present in the stream of a subscription.
+    Join { identifier: Cow<'m, str>, presence: Presence<'m> },
+    /// Be present no more.
+    Leave { identifier: Cow<'m, str> },
+    /// Send who is present, or with `records` off how many are.
+    Presence { identifier: Cow<'m, str>, records: bool },
     /// Answer with a pong.
     Ping,
     /// No effect; the client is alive.
@@ -136,6 +144,7 @@ pub(crate) fn encode<S: Sys, H: Handler>(
     let Group { encoding, form } = Group::of(group);
     let plain = Receivers { encoding, prefix: &[], positions: false };
     match form {
+        Form::Plain | Form::Cable(_) if publication.typed_only => {}
         Form::Plain => PlainTopic::encode(core, plain, publication, out),
         Form::Event => Events::encode(core, plain, publication, out),
         Form::Cable(index) | Form::CablePositions(index) => {

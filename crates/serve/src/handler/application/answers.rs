@@ -144,11 +144,11 @@ impl ServeHandler {
         {
             self.app_subscribed(core, id, &message);
         }
+        if let Some(presence) = reply.presence.filter(|_| !refused) {
+            self.app_presence(core, id, identifier, &presence);
+        }
         if name == CommandName::Unsubscribe {
             self.end_channel(core, id, identifier);
-        }
-        if reply.presence.is_some() {
-            self.refuse_presence(core, id, (&**identifier).into());
         }
         if reply.disconnect {
             let said = reply.transmissions.iter().any(|text| kind_of(text) == "disconnect");
@@ -169,8 +169,8 @@ impl ServeHandler {
         if let Some(history) = history {
             self.request_history(core, id, identifier.clone(), &history);
         }
-        if presence {
-            self.refuse_presence(core, id, identifier);
+        if let Some(presence) = presence {
+            self.join_presence(core, id, identifier, &presence);
         }
     }
 

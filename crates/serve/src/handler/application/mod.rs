@@ -29,6 +29,8 @@ use crate::protocols::{Cable, Command, Disconnect, ProtocolAdapter};
 
 /// The key of a subscription's state with the stream that its client whispers to.
 const WHISPER_STREAM: &str = "$w";
+/// The one with the stream in which its client is present.
+const PRESENCE_STREAM: &str = "$p";
 
 /// One worker's sessions whose application is called.
 pub(super) struct Application {
@@ -226,7 +228,7 @@ impl ServeHandler {
                     self.refuse_access(core.worker(), cause, &identifier);
                     return self.send_message(core, id, &Message::Reject { identifier });
                 }
-                let message = (history.is_some() || presence).then(|| data.into());
+                let message = (history.is_some() || presence.is_some()).then(|| data.into());
                 self.call_command(core, id, CommandName::Subscribe, &identifier, "", message);
             }
             Command::Unsubscribe { identifier } if channel.is_some() => {
@@ -239,7 +241,13 @@ impl ServeHandler {
             Command::History { identifier, history } => {
                 self.request_history(core, id, identifier, &history);
             }
-            Command::Presence { identifier } => self.refuse_presence(core, id, identifier),
+            Command::Join { identifier, presence } => {
+                self.join_presence(core, id, identifier, &presence);
+            }
+            Command::Leave { identifier } => self.leave_presence(core, id, &identifier),
+            Command::Presence { identifier, records } => {
+                self.request_members(core, id, identifier, records);
+            }
             _ => self.counters(core.worker()).commands_ignored.add(1),
         }
     }
@@ -274,6 +282,16 @@ impl ServeHandler {
             return Err(Cause::SubscriptionBytes);
         }
         Ok(())
+    }
+
+    /// The stream in which the clients of a subscription are present, as the application has chosen.
+    pub(in crate::handler) fn app_presence_stream(
+        &mut self,
+        id: ConnId,
+        channel: Index,
+    ) -> Option<&str> {
+        let channel = self.app.as_mut()?.session(id)?.channel(channel)?;
+        channel.istate.get(PRESENCE_STREAM).filter(|stream| check_topic(stream).is_ok())
     }
 
     /// Whispers to the stream that the application has chosen for the subscription.
@@ -368,6 +386,8 @@ fn identifier_of<'c>(command: &'c Command<'_>) -> Option<&'c str> {
         | Command::Perform { identifier, .. }
         | Command::Whisper { identifier, .. }
         | Command::History { identifier, .. }
+        | Command::Join { identifier, .. }
+        | Command::Leave { identifier }
         | Command::Presence { identifier, .. } => Some(identifier),
         _ => None,
     }

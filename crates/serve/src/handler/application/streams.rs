@@ -79,6 +79,7 @@ impl ServeHandler {
     ) {
         self.stop_streams(core, id, identifier, |_| true);
         let Some(index) = self.app_channel(id, identifier) else { return };
+        self.end_presence(core, id, index);
         if let Some(session) = self.app.as_mut().and_then(|app| app.session(id)) {
             session.channels.retain(|channel| channel.identifier != index);
             session.channels.shrink_to(session.channels.len() * 2);
@@ -87,9 +88,13 @@ impl ServeHandler {
     }
 
     /// The memory of a connection's session and streams, in bytes.
-    pub(super) fn session_bytes<S: Sys>(&self, core: &Core<S, Self>, id: ConnId) -> usize {
+    pub(in crate::handler) fn session_bytes<S: Sys>(
+        &self,
+        core: &Core<S, Self>,
+        id: ConnId,
+    ) -> usize {
         let streams = core.user(id).map_or(0, |session| session.subscriptions().bytes());
-        self.app_held(id) + streams as usize
+        self.app_held(id) + self.members.held(id) + streams as usize
     }
 
     /// The memory of a connection's session, in bytes; 0 if it has none.

@@ -1,0 +1,279 @@
+//! [`Set`]: the members of one topic, and what its subscribers do not know of them yet. Pure: the time is
+//! passed in.
+//!
+//! A member is present while a session of it is, and for a while after the last one has lost its
+//! connection. Subscribers are told of the difference to what they were told before: who joins and leaves
+//! within a window is not mentioned.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use action_cable::{Presence, PresenceEvent};
+
+use super::pace::{Form, Pace};
+
+/// Memory of a member beyond its texts, in bytes: entries in tables, with spare room.
+const MEMBER_BYTES: usize = 256;
+/// Longest summary that lists the members, in bytes.
+const SUMMARY_BYTES_MAX: usize = 16 * 1024;
+
+/// A member, or one that has left and of whom subscribers are not told yet.
+#[derive(Debug)]
+struct Member {
+    /// JSON for the others.
+    info: Option<Box<str>>,
+    /// Its sessions that have a connection.
+    live: u32,
+    /// It stays until then without one.
+    lingers_until_ns: Option<u64>,
+    /// Subscribers know it.
+    announced: bool,
+    /// Its id is among the changes.
+    queued: bool,
+}
+
+impl Member {
+    fn is_present(&self) -> bool {
+        self.live > 0 || self.lingers_until_ns.is_some()
+    }
+
+    fn bytes(&self, id: &str) -> usize {
+        record_bytes(id, self.info.as_deref())
+    }
+}
+
+/// What counts for a member, in bytes.
+pub(super) fn record_bytes(id: &str, info: Option<&str>) -> usize {
+    MEMBER_BYTES + 2 * id.len() + info.map_or(0, str::len)
+}
+
+/// How a join has changed a set.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Joined {
+    /// The id, shared with the set.
+    pub(super) id: Arc<str>,
+    /// Bytes that were added and that were freed.
+    pub(super) added: usize,
+    pub(super) freed: usize,
+    /// The member was not present before.
+    pub(super) new: bool,
+    /// Until when it would have stayed without this session.
+    pub(super) lingered_until_ns: Option<u64>,
+}
+
+/// An event for subscribers.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Event {
+    Join,
+    Leave,
+    /// The members.
+    Info,
+    /// Their number only.
+    Changed,
+}
+
+/// Events, each with its JSON.
+pub(super) type Events = Vec<(Event, Vec<u8>)>;
+
+/// The members of one topic.
+#[derive(Debug, Default)]
+pub(super) struct Set {
+    members: BTreeMap<Arc<str>, Member>,
+    present: usize,
+    /// Members whose presence may differ from what was announced, in order.
+    changes: Vec<Arc<str>>,
+    pub(super) pace: Pace,
+    /// Changes with the members and their infos.
+    pub(super) version: u64,
+}
+
+impl Set {
+    pub(super) fn present(&self) -> usize {
+        self.present
+    }
+
+    /// Nothing is left of it.
+    pub(super) fn is_empty(&self) -> bool {
+        self.members.is_empty() && self.pace.due_ns().is_none()
+    }
+
+    pub(super) fn is_crowded(&self, now_ns: u64) -> bool {
+        self.pace.is_crowded(self.changes.len(), now_ns)
+    }
+
+    /// Adds a session of a member, or only replaces its info if the session is known (`again`).
+    pub(super) fn join(
+        &mut self,
+        id: &str,
+        info: Option<&str>,
+        again: bool,
+        now_ns: u64,
+        window_ns: u64,
+    ) -> Joined {
+        let sessions = u32::from(!again);
+        if let Some((id, _)) = self.members.get_key_value(id) {
+            let id = Arc::clone(id);
+            if let Some(member) = self.members.get_mut(&id) {
+                let (before, was) = (member.bytes(&id), member.is_present());
+                member.live = member.live.saturating_add(sessions);
+                let lingered_until_ns = member.lingers_until_ns.take();
+                if member.info.as_deref() != info || !was {
+                    member.info = info.map(Into::into);
+                    self.version += 1;
+                }
+                let now = member.bytes(&id);
+                let (added, freed) = (now.saturating_sub(before), before.saturating_sub(now));
+                if !was {
+                    self.present += 1;
+                    self.changed(&id, now_ns, window_ns);
+                }
+                return Joined { id, added, freed, new: !was, lingered_until_ns };
+            }
+        }
+        let id: Arc<str> = id.into();
+        let member = Member {
+            info: info.map(Into::into),
+            live: 1,
+            lingers_until_ns: None,
+            announced: false,
+            queued: false,
+        };
+        let added = member.bytes(&id);
+        self.members.insert(Arc::clone(&id), member);
+        self.present += 1;
+        self.version += 1;
+        self.changed(&id, now_ns, window_ns);
+        Joined { id, added, freed: 0, new: true, lingered_until_ns: None }
+    }
+
+    /// Ends a session of a member. It stays until `until_ns`, if that is given, unless it has others.
+    /// Returns whether it was the last one with a connection.
+    pub(super) fn end_session(
+        &mut self,
+        id: &str,
+        until_ns: Option<u64>,
+        now_ns: u64,
+        window_ns: u64,
+    ) -> bool {
+        let Some(member) = self.members.get_mut(id) else { return false };
+        member.live = member.live.saturating_sub(1);
+        if member.live > 0 {
+            return false;
+        }
+        member.lingers_until_ns = until_ns;
+        if until_ns.is_none() {
+            self.gone(id, now_ns, window_ns);
+        }
+        true
+    }
+
+    /// A member that has lost its last connection has not come back in time.
+    pub(super) fn expire(&mut self, id: &str, now_ns: u64, window_ns: u64) -> bool {
+        let Some(member) = self.members.get_mut(id) else { return false };
+        if member.live > 0 || member.lingers_until_ns.is_none_or(|until_ns| until_ns > now_ns) {
+            return false;
+        }
+        member.lingers_until_ns = None;
+        self.gone(id, now_ns, window_ns);
+        true
+    }
+
+    fn gone(&mut self, id: &str, now_ns: u64, window_ns: u64) {
+        self.present -= 1;
+        self.version += 1;
+        if let Some((id, _)) = self.members.get_key_value(id) {
+            let id = Arc::clone(id);
+            self.changed(&id, now_ns, window_ns);
+        }
+    }
+
+    fn changed(&mut self, id: &Arc<str>, now_ns: u64, window_ns: u64) {
+        let Some(member) = self.members.get_mut(id) else { return };
+        self.pace.changed(now_ns, window_ns);
+        if !member.queued {
+            member.queued = true;
+            self.changes.push(Arc::clone(id));
+        }
+    }
+
+    /// What subscribers are told now, and the bytes of members that are forgotten with it.
+    pub(super) fn announce(&mut self, now_ns: u64, window_ns: u64) -> (Events, usize) {
+        let members = &self.members;
+        let differs = |id: &&Arc<str>| {
+            members.get(*id).is_some_and(|member| member.is_present() != member.announced)
+        };
+        let changes = self.changes.iter().filter(differs).count();
+        let form = self.pace.announce(changes, now_ns, window_ns);
+        if form.is_none() && self.pace.due_ns().is_some() {
+            return (Events::new(), 0);
+        }
+        let (mut events, mut freed) = (Events::new(), 0);
+        for id in std::mem::take(&mut self.changes) {
+            let Some(member) = self.members.get_mut(&id) else { continue };
+            member.queued = false;
+            let present = member.is_present();
+            if present != member.announced && form == Some(Form::Single) {
+                events.push(single(&id, member, present));
+            }
+            member.announced = present;
+            if !present {
+                freed += member.bytes(&id);
+                self.members.remove(&id);
+            }
+        }
+        if form == Some(Form::Summary) {
+            events.push(self.summary());
+        }
+        (events, freed)
+    }
+
+    fn summary(&self) -> (Event, Vec<u8>) {
+        match self.info(true, SUMMARY_BYTES_MAX) {
+            Some(info) => (Event::Info, info),
+            None => {
+                let text = format!(r#"{{"type":"changed","total":{}}}"#, self.present);
+                (Event::Changed, text.into_bytes())
+            }
+        }
+    }
+
+    /// The members as JSON, or only their number; `None` if that is longer than `bytes_max`.
+    pub(super) fn info(&self, records: bool, bytes_max: usize) -> Option<Vec<u8>> {
+        let mut listed = Vec::new();
+        let mut bytes = 0;
+        let present = self.members.iter().filter(|(_, member)| member.is_present());
+        for (id, member) in present.take_while(|_| records) {
+            let info = member.info.as_deref();
+            bytes += id.len() + info.map_or(0, str::len) + r#"{"id":"","info":},"#.len();
+            if bytes > bytes_max {
+                return None;
+            }
+            listed.push(Presence { id: (&**id).into(), info });
+        }
+        let mut out = Vec::with_capacity(bytes + 64);
+        let event = PresenceEvent::Info { total: self.present as u64, records: listed };
+        event.encode(&mut out);
+        Some(out)
+    }
+
+    /// Bytes that its members count for.
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> usize {
+        self.members.iter().map(|(id, member)| member.bytes(id)).sum()
+    }
+}
+
+fn single(id: &Arc<str>, member: &Member, present: bool) -> (Event, Vec<u8>) {
+    let id = (&**id).into();
+    let mut out = Vec::new();
+    if present {
+        PresenceEvent::Join(Presence { id, info: member.info.as_deref() }).encode(&mut out);
+        return (Event::Join, out);
+    }
+    PresenceEvent::Leave { id }.encode(&mut out);
+    (Event::Leave, out)
+}
+
+#[cfg(test)]
+#[path = "set_tests.rs"]
+mod tests;

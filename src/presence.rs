@@ -1,0 +1,54 @@
+//! The flags of presence.
+
+use std::time::Duration;
+
+use clap::ValueEnum;
+use serve::PresenceConfig;
+
+use crate::units;
+
+/// That of the other flags of sessions.
+const HEADING: &str = "Channels";
+
+/// The flags.
+#[derive(clap::Args, Debug)]
+#[group(id = "presence_flags")]
+pub(crate) struct Flags {
+    /// Let clients of AnyCable's extended protocol and applications say who is present: off or memory
+    #[arg(long, value_name = "WHERE", default_value = "off", help_heading = HEADING)]
+    presence: Place,
+    /// How long a member stays after its last connection was lost
+    #[arg(long, value_name = "TIME", default_value = "15s", value_parser = units::positive_duration,
+        help_heading = HEADING)]
+    presence_ttl: Duration,
+    /// Time in which joins and leaves of a topic are collected
+    #[arg(long, value_name = "TIME", default_value = "250ms", value_parser = units::positive_duration,
+        help_heading = HEADING)]
+    presence_window: Duration,
+    /// Maximum memory of all topics' members
+    #[arg(long, value_name = "SIZE", default_value = "32MiB", value_parser = units::size,
+        help_heading = HEADING)]
+    presence_bytes: u64,
+}
+
+/// Where members are kept.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Place {
+    /// Nowhere
+    Off,
+    /// In this process: a restart loses them
+    Memory,
+}
+
+impl Flags {
+    pub(crate) fn config(&self) -> Option<PresenceConfig> {
+        match self.presence {
+            Place::Off => None,
+            Place::Memory => Some(PresenceConfig {
+                ttl: self.presence_ttl,
+                window: self.presence_window,
+                bytes: usize::try_from(self.presence_bytes).unwrap_or(usize::MAX),
+            }),
+        }
+    }
+}

@@ -27,7 +27,7 @@ pub(crate) fn object<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, Malform
     })
 }
 
-fn not_json(error: &serde_json::Error) -> Malformed {
+pub(crate) fn not_json(error: &serde_json::Error) -> Malformed {
     Malformed::NotJson { line: error.line(), column: error.column() }
 }
 

@@ -13,6 +13,18 @@ pub enum Malformed {
         /// From 1; 0 at the end of a line.
         column: usize,
     },
+    /// Not MessagePack, truncated, or with trailing bytes, at this byte.
+    NotMsgpack {
+        /// From 0.
+        byte: usize,
+    },
+    /// Not a message in Protobuf, or truncated, at this byte of the message or of a part of it.
+    NotProtobuf {
+        /// From 0.
+        byte: usize,
+    },
+    /// Well-formed, but it has no counterpart in the other encoding.
+    Unsupported(&'static str),
     /// JSON, but not an object.
     NotAnObject,
     /// A known key is repeated.
@@ -33,6 +45,9 @@ impl Malformed {
     pub const fn name(self) -> &'static str {
         match self {
             Malformed::NotJson { .. } => "not_json",
+            Malformed::NotMsgpack { .. } => "not_msgpack",
+            Malformed::NotProtobuf { .. } => "not_protobuf",
+            Malformed::Unsupported(_) => "unsupported",
             Malformed::NotAnObject => "not_an_object",
             Malformed::Repeated => "repeated_key",
             Malformed::UnknownCommand => "unknown_command",
@@ -49,6 +64,9 @@ impl fmt::Display for Malformed {
             Malformed::NotJson { line, column } => {
                 write!(f, "not JSON (line {line}, column {column})")
             }
+            Malformed::NotMsgpack { byte } => write!(f, "not MessagePack (byte {byte})"),
+            Malformed::NotProtobuf { byte } => write!(f, "not Protobuf (byte {byte})"),
+            Malformed::Unsupported(what) => write!(f, "{what} is not supported"),
             Malformed::NotAnObject => f.write_str("not a JSON object"),
             Malformed::Repeated => f.write_str("repeated key"),
             Malformed::UnknownCommand => f.write_str("unknown command"),

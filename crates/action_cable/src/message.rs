@@ -174,7 +174,7 @@ impl<'a> Message<'a> {
     }
 
     /// The value of `type`; data messages have none.
-    const fn kind(&self) -> &'static str {
+    pub(crate) const fn kind(&self) -> &'static str {
         match self {
             Message::Welcome { .. } => "welcome",
             Message::Ping { .. } => "ping",

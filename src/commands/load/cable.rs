@@ -66,7 +66,7 @@ impl Clients {
         if identifiers.is_empty() {
             identifiers.push(CHANNEL.to_owned());
         }
-        let protocol = if args.cable_extended { Protocol::V1Ext } else { Protocol::V1 };
+        let protocol = if args.cable_extended { Protocol::V1_EXT } else { Protocol::V1 };
         if args.fanout.is_some() && identifiers.len() > 1 && args.churn.is_none() {
             bail!("--fanout publishes to one stream: give one --channel, or add --churn");
         }

@@ -18,6 +18,7 @@ mod http;
 mod million;
 mod page;
 mod peer;
+mod presence;
 mod proc;
 mod proxy;
 mod report;
@@ -109,6 +110,8 @@ enum Bench {
     Compare,
     /// The admin page over 100,000 connections to 10,000 topics: first paint, CPU while it is open
     Page,
+    /// 10,000 members who join one topic within two seconds: events that each receives
+    Presence,
     /// Memory that remains after 100,000 refused handshakes, 100,000 resets, 10,000 endless request
     /// heads; what clients hold by padded identifiers, begun messages, silent admin connections, and
     /// with a closed log
@@ -141,6 +144,7 @@ const ALL: [Bench; 20] = [
     Bench::Screen,
     Bench::Compare,
     Bench::Page,
+    Bench::Presence,
     Bench::Siege,
     Bench::ProxySiege,
     Bench::Idle,
@@ -196,6 +200,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
             Bench::Screen => screen::run(&bench)?,
             Bench::Compare => compare::run(&bench)?,
             Bench::Page => page::run(&bench)?,
+            Bench::Presence => presence::run(&bench)?,
             Bench::Siege => siege::run(&bench)?,
             Bench::ProxySiege => siege_proxy::run(&bench)?,
             Bench::Idle => hold::idle(&bench)?,

@@ -166,6 +166,7 @@ fn what_cannot_be_is_an_error_and_counted() {
     };
     eventually("the limit is reached", || refused("bytes") >= 10.0);
     assert_eq!((refused("stream"), refused("record"), refused("other_id")), (2.0, 2.0, 1.0));
+    eventually("it is logged", || server.log().contains("presence refused: the limit of memory"));
     let metrics = server.metrics();
     assert!(metrics["standfast_presence_bytes"] <= 4096.0, "{metrics:?}");
     assert_eq!(metrics["standfast_presence_members"], 21.0 - refused("bytes"));
@@ -213,8 +214,8 @@ fn lobby(call: &crate::harness::app::Call) -> Answer {
     let id = call.body["connection_identifiers"].as_str().unwrap_or_default();
     match call.method() {
         "connect" => {
-            let sent = call.header("cookie").unwrap_or_default().replace("user=", "");
-            Answer::Json(json!({"status": 1, "identifiers": sent}))
+            let cookie = call.body["env"]["headers"]["cookie"].as_str().unwrap_or_default();
+            Answer::Json(json!({"status": 1, "identifiers": cookie.replace("user=", "")}))
         }
         "command" => {
             let action = call.body["data"].as_str().unwrap_or_default().to_owned();
@@ -265,7 +266,7 @@ fn an_application_says_who_is_present() {
 #[test]
 fn very_many_joins_are_few_events() {
     const MEMBERS: usize = 600;
-    let server = server(&["--workers", "2", "--presence-window", "250ms"]);
+    let server = Server::start(&["--workers", "2", "--presence", "memory"]);
     let mut watcher = subscribed(&server);
     let mut clients: Vec<Extended> =
         (0..MEMBERS).map(|_| Extended::connect(server.listen, "")).collect();

@@ -35,6 +35,11 @@ pub enum PresenceEvent<'a> {
         /// The members, if requested.
         records: Vec<Presence<'a>>,
     },
+    /// Very many members have changed: their number now. AnyCable has no such event.
+    Changed {
+        /// Number of members.
+        total: u64,
+    },
     /// The request failed.
     Error,
 }
@@ -101,6 +106,10 @@ impl<'a> PresenceEvent<'a> {
                     raw.into_iter().filter_map(|raw| Presence::decode(Some(raw)).transpose());
                 PresenceEvent::Info { total, records: records.collect::<Result<_, _>>()? }
             }
+            "changed" => {
+                let total = scalar(fields.total, "total")?.ok_or(Malformed::Missing("total"))?;
+                PresenceEvent::Changed { total }
+            }
             "error" => PresenceEvent::Error,
             _ => return Err(Malformed::Invalid("message.type")),
         })
@@ -133,6 +142,9 @@ impl<'a> PresenceEvent<'a> {
                     one.end();
                 }
                 out.push(b']');
+            }
+            PresenceEvent::Changed { total } => {
+                event.text("type", "changed").number("total", *total);
             }
             PresenceEvent::Error => {
                 event.text("type", "error");

@@ -67,6 +67,7 @@ fn event() -> impl Strategy<Value = PresenceEvent<'static>> {
         text().prop_map(|id| PresenceEvent::Leave { id }),
         (any::<u64>(), vec(presence(), 0..4))
             .prop_map(|(total, records)| PresenceEvent::Info { total, records }),
+        any::<u64>().prop_map(|total| PresenceEvent::Changed { total }),
         Just(PresenceEvent::Error),
     ]
 }

@@ -83,6 +83,10 @@ impl Server for Running {
         if let Some(history) = self.shared.history() {
             history.expire(now_ns());
         }
+        let presence = self.shared.presence.as_ref();
+        if let Some(times) = presence.and_then(|presence| presence.refused_for_memory(now_ns())) {
+            warn!(times, "presence refused: the limit of memory is reached (--presence-bytes)");
+        }
         if let Some(sessions) = &self.shared.stored_sessions {
             sessions.expire(now_ns());
         }

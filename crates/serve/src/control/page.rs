@@ -51,6 +51,7 @@ pub(super) fn sections() -> Value {
                 { "id": "subscriptions", "label": "Subscriptions", "unit": "count" },
                 { "id": "topics", "label": "Topics", "unit": "count" },
                 { "id": "published", "label": "Published", "unit": "count", "rate": true },
+                { "id": "members", "label": "Present members", "unit": "count" },
             ] },
             { "id": "queues", "title": "Queues", "kind": "figures", "items": [
                 { "id": "queued_bytes", "label": "Send queues", "unit": "bytes", "chart": true },
@@ -147,6 +148,7 @@ impl Control {
                 "subscriptions": self.sum(|worker| worker.subscriptions.get()),
                 "topics": self.shared.directory.topics(),
                 "published": published,
+                "members": self.present_members(),
             },
             "queues": {
                 "queued_bytes": totals.queued_bytes,

@@ -35,14 +35,19 @@ impl Control {
         self.shared.presence.as_ref().map(|presence| presence.stats()).unwrap_or_default()
     }
 
+    /// Members that are present now; 0 without presence.
+    pub(super) fn present_members(&self) -> u64 {
+        self.presence_figures().members
+    }
+
     pub(super) fn presence_metrics(&self, exposition: &mut Exposition) {
         let stats = self.presence_figures();
-        let mut gauge = |name, help, value: usize| {
+        let mut gauge = |name, help, value: u64| {
             exposition.single(name, Kind::Gauge, help, value as f64);
         };
-        gauge("presence_topics", "Topics with members.", stats.topics);
+        gauge("presence_topics", "Topics with members.", stats.topics as u64);
         gauge("presence_members", "Members present in topics.", stats.members);
-        gauge("presence_bytes", "Memory counted for members.", stats.bytes);
+        gauge("presence_bytes", "Memory counted for members.", stats.bytes as u64);
         let changes = [("join", stats.joined), ("leave", stats.left), ("expire", stats.expired)];
         let labelled = |(name, times): (&str, u64)| (name.to_owned(), times as f64);
         let help = "Members that joined, left, and did not come back in time.";

@@ -21,13 +21,15 @@ use crate::config::PresenceConfig;
 /// Number of locks.
 const SHARDS: usize = 64;
 /// Memory of a topic with members beyond its name, in bytes.
-const TOPIC_BYTES: usize = 512;
+const TOPIC_BYTES: usize = 1024;
 /// Longest id and info of a member together, in bytes.
 pub(crate) const RECORD_BYTES_MAX: usize = 4 * 1024;
 /// Longest id of a member, in bytes.
 pub(crate) const ID_BYTES_MAX: usize = 256;
 /// Longest list of members that a client gets, in bytes: it has to fit into memory at once there, too.
 const LIST_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Shortest time between two lines in the log.
+const LINE_INTERVAL_NS: u64 = 10_000_000_000;
 /// Topics announced, and members expired, under one lock.
 const TOPICS_PER_LOCK: usize = 64;
 const EXPIRED_PER_LOCK: usize = 256;
@@ -89,10 +91,10 @@ pub(crate) enum Info {
 /// Figures for operators. `joined` = `members` + `left` + `expired`.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PresenceStats {
+    /// Topics with members, and some with leaves that are not announced yet.
     pub(crate) topics: usize,
-    pub(crate) members: usize,
+    pub(crate) members: u64,
     pub(crate) bytes: usize,
-    pub(crate) freed_total: u64,
     pub(crate) joined: u64,
     pub(crate) left: u64,
     pub(crate) expired: u64,
@@ -113,6 +115,9 @@ struct Counters {
     events: [AtomicU64; 4],
     retried: AtomicU64,
     refused: [AtomicU64; Refused::ALL.len()],
+    /// Refusals for want of memory that are logged, and when the next line may be written.
+    logged: AtomicU64,
+    next_line_ns: AtomicU64,
 }
 
 #[derive(Default)]
@@ -221,7 +226,7 @@ impl Presence {
                 Arc::from(topic)
             }
         };
-        let set = shard.topics.entry(Arc::clone(&name)).or_default();
+        let set = shard.topics.entry(Arc::clone(&name)).or_insert_with(|| Set::new(now_ns));
         let due = set.pace.due_ns();
         let joined = set.join(id, info, again, now_ns, self.window_ns);
         if let Some(until_ns) = joined.lingered_until_ns {
@@ -287,18 +292,17 @@ impl Presence {
         if known == Some(set.version) {
             return Info::Same;
         }
-        match set.info(records, LIST_BYTES_MAX) {
-            Some(json) => Info::Ready(json, set.version),
-            None => Info::TooLong,
-        }
+        let (list, version) = (set.list(records, LIST_BYTES_MAX), set.version);
+        drop(shard);
+        list.map_or(Info::TooLong, |list| Info::Ready(list.json(), version))
     }
 
     /// All members of a topic as JSON, for operators.
     pub(crate) fn list(&self, topic: &str) -> Vec<u8> {
         let shard = self.shard(topic);
-        let none = Set::default();
-        let set = shard.topics.get(topic).unwrap_or(&none);
-        set.info(true, usize::MAX).unwrap_or_default()
+        let list = shard.topics.get(topic).and_then(|set| set.list(true, usize::MAX));
+        drop(shard);
+        list.unwrap_or_default().json()
     }
 
     /// Counts a refusal.
@@ -306,6 +310,20 @@ impl Presence {
         if let Some(counter) = self.counters.refused.get(why as usize) {
             counter.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// How many were refused for want of memory since the last call that returned a number; `None` if
+    /// nobody was, or if that was less than [`LINE_INTERVAL_NS`] ago.
+    pub(crate) fn refused_for_memory(&self, now_ns: u64) -> Option<u64> {
+        let Counters { refused, logged, next_line_ns, .. } = &self.counters;
+        let total = refused[Refused::Bytes as usize].load(Ordering::Relaxed);
+        let times = total - logged.load(Ordering::Relaxed);
+        if times == 0 || now_ns < next_line_ns.load(Ordering::Relaxed) {
+            return None;
+        }
+        logged.store(total, Ordering::Relaxed);
+        next_line_ns.store(now_ns.saturating_add(LINE_INTERVAL_NS), Ordering::Relaxed);
+        Some(times)
     }
 
     /// Expires and announces what is due. `publish` sends an event to the subscribers of a topic, and
@@ -399,7 +417,7 @@ impl Presence {
     fn lost(&self, cell: &Mutex<Shard>, topic: &Arc<str>, now_ns: u64) {
         let mut shard = locked(cell);
         let is_new = !shard.topics.contains_key(topic);
-        let set = shard.topics.entry(Arc::clone(topic)).or_default();
+        let set = shard.topics.entry(Arc::clone(topic)).or_insert_with(|| Set::new(now_ns));
         let due = set.pace.due_ns();
         set.pace.refused(now_ns, self.window_ns);
         shard.note(topic, due);
@@ -422,7 +440,6 @@ impl Presence {
         let counters = &self.counters;
         let mut stats = PresenceStats {
             bytes: self.bytes.load(Ordering::Relaxed),
-            freed_total: get(&counters.freed_total),
             joined: get(&counters.joined),
             left: get(&counters.left),
             expired: get(&counters.expired),
@@ -431,11 +448,8 @@ impl Presence {
             refused: counters.refused.each_ref().map(get),
             ..PresenceStats::default()
         };
-        for cell in &self.shards {
-            let shard = locked(cell);
-            stats.topics += shard.topics.values().filter(|set| set.present() > 0).count();
-            stats.members += shard.topics.values().map(Set::present).sum::<usize>();
-        }
+        stats.members = stats.joined.saturating_sub(stats.left + stats.expired);
+        stats.topics = self.shards.iter().map(|cell| locked(cell).topics.len()).sum();
         stats
     }
 

@@ -21,7 +21,7 @@ const SUMMARY_BYTES_MAX: usize = 16 * 1024;
 #[derive(Debug)]
 struct Member {
     /// JSON for the others.
-    info: Option<Box<str>>,
+    info: Option<Arc<str>>,
     /// Its sessions that have a connection.
     live: u32,
     /// It stays until then without one.
@@ -72,6 +72,27 @@ pub(super) enum Event {
     Changed,
 }
 
+/// Members to be written as JSON when no lock is held.
+#[derive(Debug, Default)]
+pub(super) struct List {
+    total: usize,
+    records: Vec<(Arc<str>, Option<Arc<str>>)>,
+}
+
+impl List {
+    pub(super) fn json(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(64 + 64 * self.records.len());
+        let records = self.records.iter().map(|(id, info)| record(id, info.as_deref()));
+        let event = PresenceEvent::Info { total: self.total as u64, records: records.collect() };
+        event.encode(&mut out);
+        out
+    }
+}
+
+fn record<'m>(id: &'m str, info: Option<&'m str>) -> Presence<'m> {
+    Presence { id: id.into(), info }
+}
+
 /// Events, each with its JSON.
 pub(super) type Events = Vec<(Event, Vec<u8>)>;
 
@@ -88,6 +109,12 @@ pub(super) struct Set {
 }
 
 impl Set {
+    /// An empty set. Versions of a later one of the same topic are higher.
+    pub(super) fn new(now_ns: u64) -> Self {
+        Set { version: now_ns + 1, ..Set::default() }
+    }
+
+    #[cfg(test)]
     pub(super) fn present(&self) -> usize {
         self.present
     }
@@ -155,8 +182,10 @@ impl Set {
         now_ns: u64,
         window_ns: u64,
     ) -> bool {
-        let Some(member) = self.members.get_mut(id) else { return false };
-        member.live = member.live.saturating_sub(1);
+        let Some(member) = self.members.get_mut(id).filter(|member| member.live > 0) else {
+            return false;
+        };
+        member.live -= 1;
         if member.live > 0 {
             return false;
         }
@@ -228,32 +257,30 @@ impl Set {
     }
 
     fn summary(&self) -> (Event, Vec<u8>) {
-        match self.info(true, SUMMARY_BYTES_MAX) {
-            Some(info) => (Event::Info, info),
+        match self.list(true, SUMMARY_BYTES_MAX) {
+            Some(list) => (Event::Info, list.json()),
             None => {
-                let text = format!(r#"{{"type":"changed","total":{}}}"#, self.present);
-                (Event::Changed, text.into_bytes())
+                let mut out = Vec::new();
+                PresenceEvent::Changed { total: self.present as u64 }.encode(&mut out);
+                (Event::Changed, out)
             }
         }
     }
 
-    /// The members as JSON, or only their number; `None` if that is longer than `bytes_max`.
-    pub(super) fn info(&self, records: bool, bytes_max: usize) -> Option<Vec<u8>> {
-        let mut listed = Vec::new();
+    /// The members, or only their number; `None` if their JSON is longer than `bytes_max`.
+    pub(super) fn list(&self, records: bool, bytes_max: usize) -> Option<List> {
+        let mut list = List { total: self.present, records: Vec::new() };
         let mut bytes = 0;
         let present = self.members.iter().filter(|(_, member)| member.is_present());
         for (id, member) in present.take_while(|_| records) {
-            let info = member.info.as_deref();
-            bytes += id.len() + info.map_or(0, str::len) + r#"{"id":"","info":},"#.len();
+            let info = member.info.as_ref().map_or(0, |info| info.len());
+            bytes += id.len() + info + r#"{"id":"","info":},"#.len();
             if bytes > bytes_max {
                 return None;
             }
-            listed.push(Presence { id: (&**id).into(), info });
+            list.records.push((Arc::clone(id), member.info.clone()));
         }
-        let mut out = Vec::with_capacity(bytes + 64);
-        let event = PresenceEvent::Info { total: self.present as u64, records: listed };
-        event.encode(&mut out);
-        Some(out)
+        Some(list)
     }
 
     /// Bytes that its members count for.
@@ -264,13 +291,12 @@ impl Set {
 }
 
 fn single(id: &Arc<str>, member: &Member, present: bool) -> (Event, Vec<u8>) {
-    let id = (&**id).into();
     let mut out = Vec::new();
     if present {
-        PresenceEvent::Join(Presence { id, info: member.info.as_deref() }).encode(&mut out);
+        PresenceEvent::Join(record(id, member.info.as_deref())).encode(&mut out);
         return (Event::Join, out);
     }
-    PresenceEvent::Leave { id }.encode(&mut out);
+    PresenceEvent::Leave { id: (&**id).into() }.encode(&mut out);
     (Event::Leave, out)
 }
 

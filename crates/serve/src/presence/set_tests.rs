@@ -37,6 +37,16 @@ fn a_member_joins_with_its_first_session_and_leaves_with_its_last() {
 }
 
 #[test]
+fn who_is_not_there_cannot_leave() {
+    let mut set = Set::default();
+    assert!(!set.end_session("ann", None, 0, WINDOW));
+    join(&mut set, "ann", 0);
+    assert!(set.end_session("ann", None, 1, WINDOW));
+    assert!(!set.end_session("ann", None, 2, WINDOW) && !set.expire("ann", 3, WINDOW));
+    assert_eq!(set.present(), 0);
+}
+
+#[test]
 fn who_joins_and_leaves_in_a_window_is_not_mentioned() {
     let mut set = Set::default();
     join(&mut set, "ann", 0);
@@ -79,7 +89,7 @@ fn an_info_can_change_without_an_event() {
     assert_eq!((set.pace.due_ns(), set.version), (None, version + 1));
     set.end_session("ann", None, 300, WINDOW);
     assert_eq!(set.present(), 0, "again was no further session");
-    let info = set.info(true, 1000).unwrap();
+    let info = set.list(true, 1000).unwrap().json();
     assert_eq!(info, br#"{"type":"info","total":0,"records":[]}"#);
 }
 

@@ -208,7 +208,7 @@ fn dictionary(target: &str) -> Option<String> {
         | "proxy_relay"
         | "handshake_extensions" => "http",
         "config" | "routes" => "config",
-        "cable" => "cable",
+        "cable" | "cable_encodings" => "cable",
         _ => return None,
     };
     Some(format!("-dict=fuzz/dictionaries/{file}.dict"))

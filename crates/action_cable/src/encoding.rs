@@ -32,7 +32,7 @@ impl Encoding {
     }
 
     /// Appends a client's message as the JSON that [`Command::decode`](crate::Command::decode) reads: at
-    /// most about six times as many bytes.
+    /// most about seven times as many bytes.
     ///
     /// # Errors
     /// Why it is malformed. `json` holds a part of it then.

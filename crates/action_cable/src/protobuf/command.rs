@@ -70,7 +70,11 @@ impl<'a> History<'a> {
             match number {
                 // Negative numbers are sent as if they were large ones.
                 1 => self.since = Some(value.number().ok_or(HISTORY)? as i64),
-                2 => self.streams.push(Stream::read(value.bytes().ok_or(HISTORY)?)?),
+                2 => {
+                    let stream = Stream::read(value.bytes().ok_or(HISTORY)?)?;
+                    // No stream has no name.
+                    self.streams.extend(Some(stream).filter(|stream| !stream.name.is_empty()));
+                }
                 _ => {}
             }
         }

@@ -44,6 +44,13 @@ fn an_application_of_anycable_over_http() {
     ];
     peer::works(&peer::APPLICATION, "cable_app.js", &["talk", &listen, &admin], &expected);
     eventually("all ends are reported", || calls(&server, "disconnect", "success") == 5.0);
+    let expected = [
+        "actioncable-v1-msgpack performs",
+        "actioncable-v1-ext-msgpack performs",
+        "actioncable-v1-protobuf performs",
+        "actioncable-v1-ext-protobuf performs",
+    ];
+    peer::works(&peer::ENCODERS, "anycable_encodings.js", &[&listen, &admin, "app"], &expected);
     let keyless = Server::start(&["--rpc-host", &url]);
     assert_eq!(join(&keyless).socket.close_code(), 1011);
     eventually("why is logged", || keyless.log().contains("status 401"));

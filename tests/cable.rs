@@ -349,7 +349,9 @@ fn the_first_supported_subprotocol_is_selected() {
     for (offered, agreed) in [
         (format!("{v1}, actioncable-unsupported"), Some(v1)),
         (format!("{ext}, {v1}"), Some(ext)),
-        (format!("actioncable-v1-msgpack, {v1}"), Some(v1)),
+        (format!("actioncable-v1-msgpack, {v1}"), Some("actioncable-v1-msgpack")),
+        (format!("{ext}, actioncable-v1-ext-protobuf"), Some(ext)),
+        (format!("actioncable-v1-cbor, {v1}"), Some(v1)),
         (format!("{v1}, anycable-token.x.y.z"), Some(v1)),
         ("actioncable-unsupported".to_owned(), None),
     ] {

@@ -22,6 +22,7 @@ mod bad_input;
 mod broadcast;
 mod cable;
 mod cable_actions;
+mod cable_encodings;
 mod cable_load;
 mod cable_scenarios;
 mod compression;

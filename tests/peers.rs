@@ -66,6 +66,35 @@ fn anycable_core_knows_who_is_present() {
     talks(&peer::NODE, "anycable_presence.js", &Server::start(&flags), &expected);
 }
 
+/// The same library in MessagePack and Protobuf.
+#[test]
+fn anycable_core_in_other_encodings() {
+    let flags = ["--workers", "2", "--history", "memory", "--presence", "memory"];
+    let expected = [
+        "actioncable-v1-msgpack receives",
+        "actioncable-v1-msgpack rejects",
+        "actioncable-v1-msgpack is pinged",
+        "actioncable-v1-msgpack comes back",
+        "actioncable-v1-ext-msgpack receives",
+        "actioncable-v1-ext-msgpack rejects",
+        "actioncable-v1-ext-msgpack is pinged",
+        "actioncable-v1-ext-msgpack comes back",
+        "actioncable-v1-protobuf receives",
+        "actioncable-v1-protobuf rejects",
+        "actioncable-v1-protobuf is pinged",
+        "actioncable-v1-protobuf comes back",
+        "actioncable-v1-ext-protobuf receives",
+        "actioncable-v1-ext-protobuf rejects",
+        "actioncable-v1-ext-protobuf is pinged",
+        "actioncable-v1-ext-protobuf comes back",
+        "whispers",
+        "presence",
+        "actioncable-v1-ext-msgpack gets the history",
+        "actioncable-v1-ext-protobuf gets the history",
+    ];
+    talks(&peer::ENCODERS, "anycable_encodings.js", &Server::start(&flags), &expected);
+}
+
 /// The same library in a browser.
 #[test]
 fn anycable_web() {

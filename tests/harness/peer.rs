@@ -23,6 +23,9 @@ pub(crate) const NODE: Runtime =
 /// Node.js with the packages that applications of AnyCable use.
 pub(crate) const APPLICATION: Runtime =
     Runtime { program: "node", check: &["-e", "require('jose'); require('@anycable/core')"] };
+/// Node.js with the libraries of AnyCable's encoders.
+pub(crate) const ENCODERS: Runtime =
+    Runtime { program: "node", check: &["-e", "require('@ygoe/msgpack'); require('protobufjs')"] };
 /// Node.js with gRPC.
 pub(crate) const GRPC: Runtime = Runtime {
     program: "node",

@@ -1,9 +1,11 @@
 //! [`Identifiers`]: the Action Cable identifiers of this worker's subscriptions. Each text is kept once,
 //! and all its subscribers get the same encoded bytes.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use action_cable::Encoding;
 use engine::invariant;
 use topics::Slots;
 
@@ -15,6 +17,8 @@ use crate::auth::Whispers;
 pub(crate) struct Group {
     /// The [encoding](engine::Core::encoding) of their connections.
     pub(crate) encoding: u32,
+    /// How messages of Action Cable are written; JSON for other forms.
+    pub(crate) messages: Encoding,
     pub(crate) form: Form,
 }
 
@@ -35,6 +39,9 @@ pub(crate) enum Form {
 pub(crate) type Index = u32;
 
 const ENCODING_BITS: u32 = 4;
+const MESSAGES_BITS: u32 = 2;
+/// The bits of a number before those of its form.
+const LOW_BITS: u32 = ENCODING_BITS + MESSAGES_BITS;
 
 impl Group {
     pub(crate) fn number(self) -> u32 {
@@ -44,17 +51,20 @@ impl Group {
             Form::Cable(index) => 2 * index + 2,
             Form::CablePositions(index) => 2 * index + 3,
         };
-        form << ENCODING_BITS | self.encoding & ((1 << ENCODING_BITS) - 1)
+        let encoding = self.encoding & ((1 << ENCODING_BITS) - 1);
+        form << LOW_BITS | (self.messages as u32) << ENCODING_BITS | encoding
     }
 
     pub(crate) fn of(number: u32) -> Self {
-        let form = match number >> ENCODING_BITS {
+        let form = match number >> LOW_BITS {
             0 => Form::Plain,
             1 => Form::Event,
             number if number % 2 == 0 => Form::Cable(number / 2 - 1),
             number => Form::CablePositions(number / 2 - 1),
         };
-        Group { encoding: number & ((1 << ENCODING_BITS) - 1), form }
+        let messages = number >> ENCODING_BITS & ((1 << MESSAGES_BITS) - 1);
+        let messages = Encoding::ALL.get(messages as usize).copied().unwrap_or_default();
+        Group { encoding: number & ((1 << ENCODING_BITS) - 1), messages, form }
     }
 }
 
@@ -120,6 +130,8 @@ impl Identifier {
 pub(crate) struct Identifiers {
     by_text: HashMap<Arc<str>, Index>,
     all: Slots<Identifier>,
+    /// Messages that had no place in the encoding of a group, since [`Identifiers::take_unencodable`].
+    unencodable: Cell<u64>,
 }
 
 impl Identifiers {
@@ -127,6 +139,15 @@ impl Identifiers {
     pub(crate) fn find(&self, text: &str) -> Option<(Index, &Identifier)> {
         let index = *self.by_text.get(text)?;
         Some((index, self.get(index)?))
+    }
+
+    /// Counts a message that the encoding of a group has no place for.
+    pub(crate) fn count_unencodable(&self) {
+        self.unencodable.set(self.unencodable.get() + 1);
+    }
+
+    pub(crate) fn take_unencodable(&self) -> u64 {
+        self.unencodable.take()
     }
 
     pub(crate) fn get(&self, index: Index) -> Option<&Identifier> {
@@ -190,8 +211,10 @@ mod tests {
             [0, 1_000_000].map(|index| [Form::Cable(index), Form::CablePositions(index)]);
         for form in [Form::Plain, Form::Event].into_iter().chain(first).chain(last) {
             for encoding in [0, 9, 15] {
-                let group = Group { encoding, form };
-                assert_eq!(Group::of(group.number()), group);
+                for messages in Encoding::ALL {
+                    let group = Group { encoding, messages, form };
+                    assert_eq!(Group::of(group.number()), group);
+                }
             }
         }
     }

@@ -1,6 +1,7 @@
 //! [`Session`]: the handler's data of a connection: its protocol and subscriptions. 16 bytes, no
 //! allocation with one subscription.
 
+use action_cable::{Encoding, Protocol};
 use engine::invariant;
 use topics::{Memberships, Subscriber};
 
@@ -59,7 +60,8 @@ impl SessionProtocol {
     }
 }
 
-/// The protocol and the subscriptions of a connection.
+/// The protocol and the subscriptions of a connection. The mark holds a [`SessionProtocol`] in its lower
+/// byte and an [`Encoding`] in the other.
 #[derive(Default)]
 pub(crate) struct Session(Memberships);
 
@@ -70,13 +72,27 @@ impl Session {
         Session(Memberships::marked(protocol as u16))
     }
 
+    /// A session of Action Cable.
+    pub(crate) fn cable(protocol: Protocol) -> Self {
+        let own =
+            if protocol.extended { SessionProtocol::CableExt } else { SessionProtocol::Cable };
+        Session(Memberships::marked(own as u16 | (protocol.encoding as u16) << 8))
+    }
+
     #[inline]
     pub(crate) fn protocol(&self) -> SessionProtocol {
-        let Some(protocol) = SessionProtocol::ALL.get(usize::from(self.0.mark())) else {
+        let Some(protocol) = SessionProtocol::ALL.get(usize::from(self.0.mark() & 0xff)) else {
             invariant::broken("a session is marked with its protocol");
             return SessionProtocol::Http;
         };
         *protocol
+    }
+
+    /// How messages of the protocol are written.
+    #[inline]
+    pub(crate) fn encoding(&self) -> Encoding {
+        let encoding = Encoding::ALL.get(usize::from(self.0.mark() >> 8));
+        encoding.copied().unwrap_or_default()
     }
 
     pub(crate) fn subscriptions(&self) -> &Memberships {
@@ -100,6 +116,12 @@ mod tests {
         for (at, protocol) in SessionProtocol::ALL.into_iter().enumerate() {
             assert_eq!((protocol as usize, Session::new(protocol).protocol()), (at, protocol));
             assert_eq!(SessionProtocol::named(protocol.name()), Some(protocol));
+        }
+        for protocol in Protocol::all() {
+            let session = Session::cable(protocol);
+            assert_eq!(session.encoding(), protocol.encoding);
+            assert_eq!(session.protocol() == SessionProtocol::CableExt, protocol.extended);
+            assert!(session.protocol().has_heartbeat());
         }
     }
 }

@@ -63,6 +63,9 @@ pub(crate) struct WorkerCounters {
     pub(crate) commands_ignored: Counter,
     /// Malformed commands; each ends its session.
     pub(crate) commands_malformed: Counter,
+    /// Messages not sent because the client's encoding has no place for them; once for all subscribers
+    /// that share them.
+    pub(crate) messages_unencodable: Counter,
     /// Sessions ended because pings were not answered.
     pub(crate) no_pong: Counter,
     /// Sessions ended by the application, and connections closed by an operator.

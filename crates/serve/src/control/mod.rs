@@ -299,6 +299,9 @@ impl Program for Control {
         counter("commands_ignored", "Commands without effect here.", ignored);
         let malformed = self.sum(|worker| worker.commands_malformed.get());
         counter("commands_malformed", "Sessions ended for a malformed command.", malformed);
+        let unencodable = self.sum(|worker| worker.messages_unencodable.get());
+        let help = "Messages that the encoding of their clients has no place for.";
+        counter("messages_unencodable", help, unencodable);
         let no_pong = self.sum(|worker| worker.no_pong.get());
         counter("no_pong", "Sessions ended because pings were not answered.", no_pong);
         let disconnected = self.sum(|worker| worker.disconnected.get());
@@ -344,6 +347,7 @@ impl Program for Control {
             "auth_refused": self.auth_refused(),
             "commands_ignored": self.sum(|worker| worker.commands_ignored.get()),
             "commands_malformed": self.sum(|worker| worker.commands_malformed.get()),
+            "messages_unencodable": self.sum(|worker| worker.messages_unencodable.get()),
             "no_pong": self.sum(|worker| worker.no_pong.get()),
             "disconnected": self.sum(|worker| worker.disconnected.get()),
             "workers_max": self.remote.workers(),

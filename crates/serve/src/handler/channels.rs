@@ -3,10 +3,9 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use action_cable::{Channel, Message};
+use action_cable::{Channel, Encoding, Message, Protocol};
 use engine::{ConnId, Core, Sys, invariant};
 use topics::{Publication, Subscriber};
-use wire::websocket::OpCode;
 
 use super::ServeHandler;
 use crate::app::call::Env;
@@ -28,13 +27,13 @@ impl ServeHandler {
         &mut self,
         core: &mut Core<S, Self>,
         id: ConnId,
-        protocol: SessionProtocol,
+        protocol: Protocol,
         identity: Result<Option<TokenIdentity>, Disconnect>,
         env: Option<Arc<Env>>,
         resumed: Option<StoredSession>,
     ) {
         let known = identity.as_ref().ok().and_then(Option::as_ref);
-        self.begin_session(core, id, Session::new(protocol), known);
+        self.begin_session(core, id, Session::cable(protocol), known);
         if let Err(reason) = identity {
             return self.disconnect(core, id, reason);
         }
@@ -136,7 +135,7 @@ impl ServeHandler {
         id: ConnId,
         topic: &str,
     ) {
-        let group = Group { encoding: 0, form: Form::Event };
+        let group = Group { encoding: 0, messages: Encoding::Json, form: Form::Event };
         self.topics.subscribe(core, id, topic, group.number());
         self.counters(core.worker()).subscriptions.add(1);
     }
@@ -184,7 +183,7 @@ impl ServeHandler {
             self.unsubscribe_all(core, id);
         }
         if !text.is_empty() {
-            core.send(id, OpCode::Text, &text);
+            self.send_json(core, id, &text);
         }
         self.text = text;
         core.close(id, code, why);
@@ -196,7 +195,9 @@ impl ServeHandler {
         id: ConnId,
         message: &Message<'_>,
     ) {
-        core.send(id, OpCode::Text, encode_message(message, &mut self.text));
+        let mut text = std::mem::take(&mut self.text);
+        self.send_json(core, id, encode_message(message, &mut text));
+        self.text = text;
     }
 
     pub(super) fn is_subscribed<S: Sys>(

@@ -4,11 +4,12 @@
 
 use std::time::Duration;
 
+use action_cable::Protocol;
 use engine::{ConnId, Core, SharedFrame, Sys};
 
 use super::ServeHandler;
-use crate::protocols::{Cable, Disconnect, Events, ProtocolAdapter};
-use crate::session::{Session, SessionProtocol};
+use crate::protocols::{Disconnect, Events, Pings, ProtocolAdapter};
+use crate::session::SessionProtocol;
 
 /// Time between the steps of an interval.
 const STEP: Duration = Duration::from_millis(20);
@@ -85,15 +86,21 @@ impl ServeHandler {
         }
         let interval = self.policy.channels.ping_interval;
         let unix_s = self.shared.unix_s(now_ns);
-        let ping = frame(|out| Cable::beat(unix_s, out));
+        let mut pings = Pings::new(unix_s);
         let comment = frame(|out| Events::beat(unix_s, out));
         let mut heartbeat = std::mem::take(&mut self.heartbeat);
         let judges = now_ns >= heartbeat.judged_from_ns;
         for slot in heartbeat.portion(now_ns, core.slots(), interval) {
             let Some(id) = core.id_at(slot) else { continue };
-            match core.user(id).map_or(SessionProtocol::Http, Session::protocol) {
-                SessionProtocol::Cable => drop(core.send_urgent(id, &ping)),
-                SessionProtocol::CableExt => self.beat_extended(core, id, &ping, judges),
+            let Some(session) = core.user(id) else { continue };
+            let protocol = |extended| Protocol { extended, encoding: session.encoding() };
+            match session.protocol() {
+                SessionProtocol::Cable => {
+                    core.send_urgent(id, pings.of(protocol(false)));
+                }
+                SessionProtocol::CableExt => {
+                    self.beat_extended(core, id, pings.of(protocol(true)), judges);
+                }
                 SessionProtocol::Events => drop(core.send_urgent(id, &comment)),
                 SessionProtocol::Http | SessionProtocol::Echo | SessionProtocol::Topic => {}
             }

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use action_cable::{History, Message};
+use action_cable::{Encoding, History, Message};
 use engine::{ConnId, Core, Sys};
 use topics::{Epoch, Position, Replayed, Start, Unavailable};
 use wire::websocket::CloseCode;
@@ -16,7 +16,7 @@ use wire::websocket::CloseCode;
 use super::ServeHandler;
 use crate::identifiers::{Form, Group};
 use crate::protocols::{Events, encode};
-use crate::session::{Session, SessionProtocol};
+use crate::session::SessionProtocol;
 
 /// Bytes sent to one client before the next has its turn, and to all clients in one turn.
 const PORTION_BYTES: usize = 128 * 1024;
@@ -135,11 +135,18 @@ impl ServeHandler {
         id: ConnId,
         index: u32,
     ) -> Group {
-        // Events of presence are for the extended protocol only, too.
-        let positions = (self.shared.history().is_some() || self.shared.presence.is_some())
-            && core.user(id).map(Session::protocol) == Some(SessionProtocol::CableExt);
-        let form = if positions { Form::CablePositions(index) } else { Form::Cable(index) };
-        Group { encoding: core.encoding(id), form }
+        let (extended, messages) = core.user(id).map_or((false, Encoding::Json), |session| {
+            (session.protocol() == SessionProtocol::CableExt, session.encoding())
+        });
+        // Events of presence are for the extended protocol only, too; in Protobuf all its messages differ.
+        let differs = self.shared.history().is_some()
+            || self.shared.presence.is_some()
+            || messages == Encoding::Protobuf;
+        let form = match extended && differs {
+            true => Form::CablePositions(index),
+            false => Form::Cable(index),
+        };
+        Group { encoding: core.encoding(id), messages, form }
     }
 
     /// Executes the command `history`, or that part of a `subscribe`.

@@ -4,6 +4,7 @@
 mod application;
 mod channels;
 mod disconnects;
+mod encodings;
 mod expiry;
 mod heartbeat;
 mod history;
@@ -14,7 +15,7 @@ mod routing;
 
 use std::sync::Arc;
 
-use action_cable::Message;
+use action_cable::{Encoding, Message, Protocol};
 use admin::log;
 use engine::{Answer, Closed, ConnId, Core, Handler, Incoming, Sys, invariant};
 use topics::{Publication, Topics};
@@ -83,7 +84,7 @@ enum PendingOpen {
     },
     /// With the identity of the token, if there is one, or the reason to disconnect at once.
     Cable {
-        protocol: SessionProtocol,
+        protocol: Protocol,
         identity: Result<Option<TokenIdentity>, Disconnect>,
         /// What calls of the application repeat of the handshake, where it is called.
         env: Option<Arc<Env>>,
@@ -115,6 +116,9 @@ pub(crate) struct ServeHandler {
     heartbeat_connections: u32,
     /// Scratch buffer for messages to clients.
     text: Vec<u8>,
+    /// Two more, for messages in other encodings than JSON: from and to clients.
+    json: Vec<u8>,
+    binary: Vec<u8>,
     /// Set by `request` for the `open` that follows within the same call of the engine.
     pending_open: Option<PendingOpen>,
 }
@@ -141,6 +145,8 @@ impl ServeHandler {
             heartbeat: Heartbeat::default(),
             heartbeat_connections: 0,
             text: Vec::new(),
+            json: Vec::new(),
+            binary: Vec::new(),
             pending_open: None,
         }
     }
@@ -303,7 +309,8 @@ impl Handler for ServeHandler {
             Some(PendingOpen::Topic { name, identity, first }) => {
                 let session = Session::new(SessionProtocol::Topic);
                 self.begin_session(core, id, session, identity.as_ref());
-                let group = Group { encoding: core.encoding(id), form: Form::Plain };
+                let (encoding, messages) = (core.encoding(id), Encoding::Json);
+                let group = Group { encoding, messages, form: Form::Plain };
                 self.topics.subscribe(core, id, &name, group.number());
                 self.counters(core.worker()).subscriptions.add(1);
                 if let Some(first) = first {
@@ -331,6 +338,9 @@ impl Handler for ServeHandler {
         let Some(session) = core.user(id) else {
             return invariant::broken("a connection with a message has a session");
         };
+        if session.encoding() != Encoding::Json {
+            return self.encoded_message(core, id, opcode, data);
+        }
         let command = match session.protocol() {
             SessionProtocol::Echo => Echo::decode(opcode, data),
             SessionProtocol::Topic => PlainTopic::decode(opcode, data),
@@ -409,6 +419,10 @@ impl Handler for ServeHandler {
 
     fn turn<S: Sys>(&mut self, core: &mut Core<S, Self>) -> Option<u64> {
         self.retry_publications(core);
+        let unencodable = self.identifiers.take_unencodable();
+        if unencodable > 0 {
+            self.counters(core.worker()).messages_unencodable.add(unencodable);
+        }
         let identifiers = &self.identifiers;
         let sweep = self.topics.turn(core, |core, group, publication, out| {
             encode(identifiers, core, group, publication, out);

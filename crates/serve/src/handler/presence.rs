@@ -6,9 +6,8 @@ use std::borrow::Cow;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
-use action_cable::{Message, Presence, PresenceEvent, data_prefix, typed_prefix};
+use action_cable::{Encoding, Message, Presence, PresenceEvent, data_prefix, typed_prefix};
 use engine::{ConnId, Core, SharedFrame, Sys};
-use wire::websocket::OpCode;
 
 use super::ServeHandler;
 use crate::app::call::PresenceReply;
@@ -49,7 +48,8 @@ struct Request {
 struct LastList {
     topic: Arc<str>,
     identifier: Arc<str>,
-    encoding: u32,
+    /// Of the connection, and of its messages.
+    encoding: (u32, Encoding),
     version: u64,
     frame: SharedFrame,
     /// When it was made.
@@ -236,7 +236,7 @@ impl ServeHandler {
             let info = presence.info(&topic, false, true, None, now_ns);
             if let Info::Ready(json, _) = info {
                 let message = presence_message(&identifier, &json);
-                core.send(id, OpCode::Text, &message);
+                self.send_json(core, id, &message);
             }
             return;
         }
@@ -297,7 +297,8 @@ impl ServeHandler {
     ) -> Option<Request> {
         let presence = self.shared.presence.clone()?;
         let (id, now_ns) = (request.id, core.now_ns());
-        let encoding = core.encoding(id);
+        let messages = core.user(id).map_or(Encoding::Json, Session::encoding);
+        let encoding = (core.encoding(id), messages);
         let last = self.members.last.as_ref().filter(|last| {
             *last.topic == *request.topic
                 && *last.identifier == *request.identifier
@@ -314,7 +315,10 @@ impl ServeHandler {
             Info::Ready(json, version) => {
                 let message = presence_message(&request.identifier, &json);
                 let mut out = Vec::new();
-                core.encode_message(encoding, OpCode::Text, &message, &mut out);
+                self.frame_json(core, id, &message, &mut out);
+                if out.is_empty() {
+                    return None;
+                }
                 let frame = SharedFrame::new(&out, 1);
                 self.members.sent_bytes += out.len();
                 core.send_shared(id, &frame);

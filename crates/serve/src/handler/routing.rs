@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use action_cable::Channel;
+use action_cable::{Channel, Encoding, Protocol};
 use admin::log;
 use engine::{Answer, ConnId, Core, Incoming, Response, Sys, retry_after};
 use topics::Unavailable;
@@ -68,7 +68,7 @@ impl ServeHandler {
                 let identified = !matches!(identity, Ok(None));
                 match self.app_env(core, id, request, identified) {
                     Ok(env) => {
-                        let protocol = SessionProtocol::Cable;
+                        let protocol = Protocol::default();
                         let pending_open =
                             PendingOpen::Cable { protocol, identity, env, resumed: None };
                         self.admit(core, id, request, pending_open)
@@ -115,15 +115,12 @@ impl ServeHandler {
             PendingOpen::Topic { .. } => PlainTopic::accept(upgrade.protocols()),
             PendingOpen::Cable { .. } => Cable::accept(upgrade.protocols()),
         };
-        let extended = subprotocol.as_deref() == Some(action_cable::V1_EXT);
+        let protocol = subprotocol.as_deref().and_then(Protocol::from_name).unwrap_or_default();
         self.pending_open = Some(match pending_open {
             PendingOpen::Cable { identity, env, .. } => {
-                let (protocol, resumed) = match extended {
-                    true => {
-                        let resumed = self.find_session(core, request.head, &identity);
-                        (SessionProtocol::CableExt, resumed)
-                    }
-                    false => (SessionProtocol::Cable, None),
+                let resumed = match protocol.extended {
+                    true => self.find_session(core, request.head, &identity),
+                    false => None,
                 };
                 PendingOpen::Cable { protocol, identity, env, resumed }
             }
@@ -273,7 +270,7 @@ impl ServeHandler {
                 last.offset + 1
             }
         };
-        let group = Group { encoding: 0, form: Form::Event };
+        let group = Group { encoding: 0, messages: Encoding::Json, form: Form::Event };
         self.send_from(core, id, topic, group, next);
         events
     }

@@ -1,13 +1,13 @@
-//! Action Cable and AnyCable's extended protocol: each message is a JSON object in a text frame. The
-//! codec is the crate [`action_cable`]; this file translates its commands, and `handler/channels.rs`
-//! executes them.
+//! Action Cable and AnyCable's extended protocol: each message is a JSON object in a text frame, or the
+//! same in another [`Encoding`] in a binary one. The codec is the crate [`action_cable`]; this file
+//! translates its commands, and `handler/channels.rs` executes them.
 
 use std::str;
 
-use action_cable::{self, DisconnectReason, Message, Position, Protocol};
+use action_cable::{self, DisconnectReason, Encoding, Message, Position, Protocol};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use engine::{Core, Handler, Sys};
+use engine::{Core, Handler, SharedFrame, Sys};
 use topics::Publication;
 use wire::websocket::{self, CloseCode, OpCode, Protocols};
 
@@ -57,13 +57,13 @@ impl ProtocolAdapter for Cable {
             }
             None => action_cable::data_suffix(None, &mut message),
         }
-        core.encode_message(group.encoding, OpCode::Text, &message, out);
-    }
-
-    fn beat(unix_s: u64, out: &mut Vec<u8>) {
-        let mut ping = Vec::new();
-        Message::Ping { message: unix_s }.encode(&mut ping);
-        websocket::encode(out, OpCode::Text, &ping);
+        if group.messages == Encoding::Json {
+            return core.encode_message(group.encoding, OpCode::Text, &message, out);
+        }
+        let mut binary = Vec::with_capacity(message.len());
+        if translated(group.messages, group.positions, &message, &mut binary) {
+            core.encode_message(group.encoding, OpCode::Binary, &binary, out);
+        }
     }
 
     fn disconnect(reason: Disconnect, out: &mut Vec<u8>) -> (CloseCode, &'static str) {
@@ -86,6 +86,50 @@ impl ProtocolAdapter for Cable {
         let code = CloseCode(sent.close_code());
         Message::Disconnect { reason: sent, reconnect }.encode(out);
         (code, "see the message before")
+    }
+}
+
+/// Appends a message that is JSON in another encoding. Returns whether that has a place for it.
+pub(crate) fn translated(
+    encoding: Encoding,
+    extended: bool,
+    message: &[u8],
+    out: &mut Vec<u8>,
+) -> bool {
+    let text = str::from_utf8(message).ok();
+    text.is_some_and(|text| encoding.encode(extended, text, out).is_ok())
+}
+
+/// One heartbeat as each client receives it; made for an encoding when its first client is met.
+pub(crate) struct Pings {
+    text: Vec<u8>,
+    frames: Vec<(Protocol, SharedFrame)>,
+}
+
+impl Pings {
+    pub(crate) fn new(unix_s: u64) -> Self {
+        let mut text = Vec::new();
+        Message::Ping { message: unix_s }.encode(&mut text);
+        Pings { text, frames: Vec::new() }
+    }
+
+    pub(crate) fn of(&mut self, protocol: Protocol) -> &SharedFrame {
+        let at = match self.frames.iter().position(|(own, _)| *own == protocol) {
+            Some(at) => at,
+            None => {
+                let mut frame = Vec::new();
+                let mut message = Vec::new();
+                if protocol.encoding == Encoding::Json {
+                    websocket::encode(&mut frame, OpCode::Text, &self.text);
+                } else if translated(protocol.encoding, protocol.extended, &self.text, &mut message)
+                {
+                    websocket::encode(&mut frame, OpCode::Binary, &message);
+                }
+                self.frames.push((protocol, SharedFrame::new(&frame, 0)));
+                self.frames.len() - 1
+            }
+        };
+        &self.frames[at].1
     }
 }
 

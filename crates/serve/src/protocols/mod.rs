@@ -10,14 +10,14 @@ mod plain;
 
 use std::borrow::Cow;
 
-use action_cable::{History, Presence};
+use action_cable::{Encoding, History, Presence};
 use engine::{Core, Handler, Sys, invariant};
 use topics::Publication;
 use wire::websocket::{CloseCode, OpCode, Protocols};
 
 use crate::identifiers::{Form, Group, Identifiers};
 
-pub(crate) use self::cable::{Cable, encode_message};
+pub(crate) use self::cable::{Cable, Pings, encode_message, translated};
 pub(crate) use self::events::Events;
 pub(crate) use self::plain::{Echo, PlainTopic};
 
@@ -91,7 +91,8 @@ pub(crate) trait ProtocolAdapter {
     /// The command in a message.
     fn decode(opcode: OpCode, data: &[u8]) -> Command<'_>;
 
-    /// Appends the frame of a publication for the subscribers of a group.
+    /// Appends the frame of a publication for the subscribers of a group; nothing if it cannot be told
+    /// them.
     fn encode<S: Sys, H: Handler>(
         core: &mut Core<S, H>,
         group: Receivers<'_>,
@@ -127,6 +128,8 @@ pub(crate) trait ProtocolAdapter {
 pub(crate) struct Receivers<'i> {
     /// The [encoding](Core::encoding) of their connections.
     pub(crate) encoding: u32,
+    /// How messages of Action Cable are written.
+    pub(crate) messages: Encoding,
     /// The prefix of each message, where receivers have an identifier.
     pub(crate) prefix: &'i [u8],
     /// Messages have their position.
@@ -141,8 +144,8 @@ pub(crate) fn encode<S: Sys, H: Handler>(
     publication: &Publication,
     out: &mut Vec<u8>,
 ) {
-    let Group { encoding, form } = Group::of(group);
-    let plain = Receivers { encoding, prefix: &[], positions: false };
+    let Group { encoding, messages, form } = Group::of(group);
+    let plain = Receivers { encoding, messages, prefix: &[], positions: false };
     match form {
         Form::Plain | Form::Cable(_) if publication.typed_only => {}
         Form::Plain => PlainTopic::encode(core, plain, publication, out),
@@ -152,8 +155,16 @@ pub(crate) fn encode<S: Sys, H: Handler>(
                 return invariant::broken("a group of subscribers has an identifier");
             };
             let positions = matches!(form, Form::CablePositions(_));
-            let receivers = Receivers { encoding, prefix: &identifier.prefix, positions };
+            let receivers = Receivers { encoding, messages, prefix: &identifier.prefix, positions };
+            let before = out.len();
             Cable::encode(core, receivers, publication, out);
+            if out.len() == before {
+                identifiers.count_unencodable();
+                if publication.position().is_some() {
+                    // Nothing for the client, but in its place.
+                    wire::websocket::encode(out, OpCode::Pong, &[]);
+                }
+            }
         }
     }
 }

@@ -270,7 +270,7 @@ impl ServeHandler {
         let mut found = false;
         for text in transmissions {
             found = found || kind_of(text) == kind;
-            core.send(id, OpCode::Text, text.as_bytes());
+            self.send_json(core, id, text.as_bytes());
         }
         found
     }

@@ -99,6 +99,12 @@ impl Replays {
         }
     }
 
+    /// The client is not told that it has all messages of a subscription: those of one stream are not kept.
+    fn confirm_none(&mut self, id: ConnId, group: u32) {
+        let all = self.by_id.get_mut(&id).into_iter().flatten();
+        all.filter(|replay| replay.group == group).for_each(|replay| replay.confirms = false);
+    }
+
     /// Removes all subscriptions of a connection.
     pub(super) fn remove_all(&mut self, id: ConnId) {
         if self.by_id.remove(&id).is_some() && self.by_id.is_empty() {
@@ -345,17 +351,36 @@ impl ServeHandler {
             }
             let Some((outcome, confirms)) = self.end_replay(id, group, &topic) else { break };
             match replayed {
-                Err(why) => self.report_lost(core, id, &topic, outcome, why),
-                Ok(_) => {
-                    self.counters(core.worker()).history_confirmed.add(1);
-                    if confirms && let Outcome::Cable(text) = outcome {
-                        let identifier = Cow::Borrowed(&*text);
-                        self.send_message(core, id, &Message::ConfirmHistory { identifier });
-                    }
+                Err(why) => {
+                    self.replays.confirm_none(id, group);
+                    self.report_lost(core, id, &topic, outcome, why);
                 }
+                Ok(_) if confirms => self.confirm_history(core, id, outcome),
+                Ok(_) => {}
             }
         }
         PORTION_BYTES - left
+    }
+
+    /// The application has ended a stream of a subscription.
+    pub(super) fn stop_replay<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        id: ConnId,
+        group: u32,
+        topic: &str,
+    ) {
+        if let Some((outcome, true)) = self.end_replay(id, group, topic) {
+            self.confirm_history(core, id, outcome);
+        }
+    }
+
+    fn confirm_history<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, outcome: Outcome) {
+        self.counters(core.worker()).history_confirmed.add(1);
+        if let Outcome::Cable(text) = outcome {
+            let identifier = Cow::Borrowed(&*text);
+            self.send_message(core, id, &Message::ConfirmHistory { identifier });
+        }
     }
 
     /// Removes a replay; returns what the client receives, and whether it is due now: with the last of the streams

@@ -311,6 +311,7 @@ impl ServeHandler {
         let publication = Publication::new(stream.into(), data.as_bytes().into(), false);
         let mut publication = publication.accepted(core.now_ns());
         publication.except = Some(id);
+        publication.transient = true;
         self.publish(core, id, Arc::new(publication));
     }
 

@@ -63,6 +63,7 @@ impl ServeHandler {
         for topic in stopped {
             let bytes = subscription_bytes(identifier, &topic);
             self.count_bytes(core, id, |held| held.saturating_sub(bytes));
+            self.stop_replay(core, id, group, &topic);
             if self.topics.unsubscribe(core, id, &topic, group) {
                 self.identifiers.end(index);
                 self.counters(core.worker()).subscriptions.sub(1);
@@ -77,8 +78,9 @@ impl ServeHandler {
         id: ConnId,
         identifier: &str,
     ) {
-        self.stop_streams(core, id, identifier, |_| true);
         let Some(index) = self.app_channel(id, identifier) else { return };
+        self.replays.remove(id, self.cable_group(core, id, index).number());
+        self.stop_streams(core, id, identifier, |_| true);
         self.end_presence(core, id, index);
         if let Some(session) = self.app.as_mut().and_then(|app| app.session(id)) {
             session.channels.retain(|channel| channel.identifier != index);

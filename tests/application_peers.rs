@@ -9,7 +9,7 @@ use crate::harness::cable::Cable;
 use crate::harness::peer::{self, Program};
 use crate::harness::rails::Rails;
 use crate::harness::server::Server;
-use crate::harness::signing::SECRET;
+use crate::harness::signing::{SECRET, derived_key};
 use crate::harness::socket::TEXT;
 use crate::harness::{Deserted, Scratch, eventually, http};
 
@@ -34,7 +34,7 @@ fn an_application_of_anycable_over_http() {
         return;
     };
     let url = format!("http://127.0.0.1:{}/_anycable", app.first_line());
-    let key = hmac(SECRET);
+    let key = derived_key("rpc-cable");
     let server = Server::start(&["--rpc-host", &url, "--http-rpc-secret", &key]);
     let (listen, admin) = (format!("ws://{}", server.listen), format!("http://{}", server.admin));
     let expected = [
@@ -92,13 +92,6 @@ fn login(rails: &Rails) -> String {
     let answer = http::post(rails.address, "/login?user=ann", "");
     let cookie = answer.header("set-cookie").expect("a session");
     cookie.split(';').next().unwrap_or_default().to_owned()
-}
-
-/// The key of HTTP RPC.
-fn hmac(secret: &str) -> String {
-    let key = aws_lc_rs::hmac::Key::new(aws_lc_rs::hmac::HMAC_SHA256, secret.as_bytes());
-    let tag = aws_lc_rs::hmac::sign(&key, b"rpc-cable");
-    tag.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// What an application printed about its calls.

@@ -14,6 +14,7 @@ mod admin_tls;
 mod admission;
 mod anycable_env;
 mod application_peers;
+mod application_resuming;
 mod application_storms;
 mod applications;
 mod at_capacity;

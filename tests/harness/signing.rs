@@ -47,6 +47,11 @@ pub(crate) fn signed(secret: &str, stream: &str) -> String {
     format!("{encoded}--{digits}")
 }
 
+/// The key that is derived from [`SECRET`] for a purpose, in hexadecimal.
+pub(crate) fn derived_key(purpose: &str) -> String {
+    tag(SECRET, purpose).as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 fn tag(secret: &str, message: &str) -> hmac::Tag {
     let key = hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes());
     hmac::sign(&key, message.as_bytes())

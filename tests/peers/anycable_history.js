@@ -1,12 +1,14 @@
 // AnyCable's client, @anycable/core, whose sockets are killed at random moments while others publish: each
-// message arrives once, in order.
-// usage: node anycable_history.js ws://PUBLIC http://ADMIN
+// message arrives once, in order. With "application" the clients subscribe to a channel of cable_app.js, which
+// has two streams: each message of each stream arrives once, in the order of its stream.
+// usage: node anycable_history.js ws://PUBLIC http://ADMIN [application]
 'use strict';
 const assert = require('node:assert');
 const { pathToFileURL } = require('node:url');
 const WebSocket = require('ws');
 
-const [publicUrl, adminUrl] = process.argv.slice(2);
+const [publicUrl, adminUrl, application] = process.argv.slice(2);
+const TOPICS = application ? ['pair:a', 'pair:b'] : ['news'];
 const MESSAGES = 600;
 const CLIENTS = 6;
 
@@ -24,7 +26,7 @@ async function main() {
   );
   const clients = [];
   for (let number = 0; number < CLIENTS; number++) {
-    const cable = createCable(`${publicUrl}/cable`, {
+    const cable = createCable(`${publicUrl}/cable?user=u${number}`, {
       protocol: 'actioncable-v1-ext-json',
       websocketImplementation: WebSocket,
       logLevel: 'error',
@@ -33,7 +35,9 @@ async function main() {
     // Every other client does not resume its session, and subscribes again.
     if (number % 2) cable.protocol.disableSessionRecovery = true;
     const received = [];
-    const news = cable.streamFrom('news');
+    const news = application
+      ? cable.subscribeTo('PairChannel', { name: 'pair' })
+      : cable.streamFrom('news');
     const client = { cable, news, received, kills: 0, notFound: 0, restored: 0 };
     news.on('message', (message) => received.push(message));
     news.on('info', (event) => {
@@ -45,7 +49,8 @@ async function main() {
   }
   // Not from 0 on: the client drops messages that are false.
   for (let number = 1; number <= MESSAGES; number++) {
-    const body = JSON.stringify({ topic: 'news', data: JSON.stringify(number) });
+    const topic = TOPICS[number % TOPICS.length];
+    const body = JSON.stringify({ topic, data: JSON.stringify(number) });
     const response = await fetch(`${adminUrl}/api/publish`, { method: 'POST', body });
     assert.ok(response.ok, `publish answered ${response.status}`);
     await sleep(random(5));
@@ -66,7 +71,10 @@ async function main() {
   }
   const all = Array.from({ length: MESSAGES }, (_, number) => number + 1);
   for (const { received, kills, notFound, restored } of clients) {
-    assert.deepStrictEqual(received, all);
+    for (const at of TOPICS.keys()) {
+      const own = (number) => number % TOPICS.length === at;
+      assert.deepStrictEqual(received.filter(own), all.filter(own));
+    }
     assert.ok(kills > 0 && notFound === 0, `${kills} kills, ${notFound} times not found`);
     console.log(`${kills} kills, ${restored} restored`);
   }

@@ -46,6 +46,13 @@ async function serve(secret) {
     }
   }
 
+  class PairChannel extends Channel {
+    async subscribed(handle, { name }) {
+      handle.streamFrom(`${name}:a`);
+      handle.streamFrom(`${name}:b`);
+    }
+  }
+
   class App extends Application {
     async connect(handle) {
       const user = new URL(handle.env.url).searchParams.get('user');
@@ -56,6 +63,7 @@ async function serve(secret) {
 
   const app = new App();
   app.registerChannel('ChatChannel', new ChatChannel());
+  app.registerChannel('PairChannel', new PairChannel());
   const key = createHmac('sha256', secret).update('rpc-cable').digest('hex');
   const server = http.createServer(async (request, response) => {
     if (request.headers.authorization !== `Bearer ${key}`) return response.writeHead(401).end();

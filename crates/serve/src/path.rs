@@ -63,6 +63,20 @@ pub(crate) fn parameter<'q>(query: Option<&'q str>, name: &str) -> Option<Cow<'q
     Some(decode(value).unwrap_or(Cow::Borrowed(value)))
 }
 
+/// All parameters of a query, decoded as those of forms, except the one by this name.
+pub(crate) fn parameters_except<'q>(
+    query: Option<&'q str>,
+    name: &str,
+) -> impl Iterator<Item = String> + use<'q> {
+    let prefix = format!("{name}=");
+    let all = query.unwrap_or_default().split('&');
+    let others = all.filter(move |pair| !pair.is_empty() && !pair.starts_with(&prefix));
+    others.map(|pair| {
+        let text = pair.replace('+', " ");
+        decode(&text).map(Cow::into_owned).unwrap_or(text)
+    })
+}
+
 /// Percent-decodes (RFC 3986 section 2.1).
 pub(crate) fn decode(text: &str) -> Result<Cow<'_, str>, &'static str> {
     if !text.contains('%') {

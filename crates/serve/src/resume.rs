@@ -2,25 +2,46 @@
 //! clients can resume them. Bounded by age and by bytes: the oldest is dropped first.
 //!
 //! A session is named by its session id, which nobody can guess ([`crate::sid`]); it is resumed once, and
-//! only by a client with the same identity.
+//! only by a client with the same identity. If the application knows the session, it is told of the end when
+//! the session is dropped: never for one that is resumed, and once for each other one.
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use engine::ConnId;
 
+use crate::app::Calls;
+use crate::app::call::Env;
+use crate::app::stored::StoredApp;
+
 /// Memory of an entry beyond its texts, and of one of its subscriptions, in bytes.
-const SESSION_BYTES: usize = 160;
+const SESSION_BYTES: usize = 240;
 const SUBSCRIPTION_BYTES: usize = 32;
+/// How long sessions of an identity that was ended by request are not kept: the workers end them one after
+/// the other, and one could pass from a worker that has yet to do so to one that has done so.
+const ENDED_NS: u64 = 10_000_000_000;
+/// Identities remembered for it. Beyond that no session is kept for as long.
+const ENDED_MAX: usize = 16 * 1024;
 
 /// A session without a connection.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct StoredSession {
-    /// The identity of its token.
+    /// Its identity: that of its token, or the one that the application gave.
     pub(crate) identity: Option<Arc<str>>,
-    /// The identifiers of its subscriptions.
+    /// The identifiers of its subscriptions, without those to channels of the application.
     pub(crate) identifiers: Vec<Arc<str>>,
+    /// What the application has said of it, where one is called.
+    pub(crate) app: Option<Box<StoredApp>>,
+}
+
+/// Who wants to resume a session.
+#[derive(Copy, Clone, Debug, Default)]
+pub(crate) struct Claim<'c> {
+    /// The identity of its token.
+    pub(crate) identity: Option<&'c str>,
+    /// Its handshake, where an application is called.
+    pub(crate) env: Option<&'c Env>,
 }
 
 impl StoredSession {
@@ -28,16 +49,42 @@ impl StoredSession {
     fn bytes(&self) -> usize {
         let texts: usize =
             self.identifiers.iter().map(|text| text.len() + SUBSCRIPTION_BYTES).sum();
-        SESSION_BYTES + texts + self.identity.as_ref().map_or(0, |text| text.len())
+        let identity = self.identity.as_ref().map_or(0, |text| text.len());
+        SESSION_BYTES + texts + identity + self.app.as_ref().map_or(0, |app| app.bytes())
     }
+
+    /// Whether it is this client's: it has a token of the same identity, or none as before. One that the
+    /// application identified by its handshake has the same handshake.
+    fn is_of(&self, claim: Claim<'_>) -> bool {
+        match self.app.as_ref().filter(|app| !app.has_token) {
+            Some(app) => {
+                let same = claim.env.is_some_and(|env| env.is_same_client(&app.env));
+                claim.identity.is_none() && same
+            }
+            None => self.identity.as_deref() == claim.identity,
+        }
+    }
+}
+
+struct Entry {
+    since_ns: u64,
+    /// It is not to be resumed any more.
+    ended: bool,
+    session: StoredSession,
 }
 
 #[derive(Default)]
 struct Stored {
-    by_id: HashMap<ConnId, StoredSession>,
+    by_id: HashMap<ConnId, Entry>,
+    by_identity: BTreeSet<(Arc<str>, ConnId)>,
     /// The oldest first, and some that were resumed.
     order: VecDeque<(u64, ConnId)>,
+    /// Those that have ended.
+    ended: VecDeque<ConnId>,
     bytes: usize,
+    /// Identities whose sessions are not kept, and until when.
+    identities_ended: HashMap<Box<str>, u64>,
+    none_until_ns: u64,
 }
 
 /// The sessions of a process that can be resumed.
@@ -45,24 +92,31 @@ pub(crate) struct StoredSessions {
     stored: Mutex<Stored>,
     age_ns: u64,
     bytes_max: usize,
+    /// The application to be told of ends, if there is one.
+    calls: Option<Arc<Calls>>,
+    draining: AtomicBool,
     pub(crate) resumed: AtomicU64,
     /// Sessions that a client named by its id but that are not kept, or are another identity's.
     pub(crate) unknown: AtomicU64,
-    /// Sessions dropped by age and by bytes.
+    /// Sessions dropped by age and by bytes, and those ended by request or by a client of another identity.
     pub(crate) expired: AtomicU64,
     pub(crate) evicted: AtomicU64,
+    pub(crate) ended: AtomicU64,
 }
 
 impl StoredSessions {
-    pub(crate) fn new(age_ns: u64, bytes_max: usize) -> Self {
+    pub(crate) fn new(age_ns: u64, bytes_max: usize, calls: Option<Arc<Calls>>) -> Self {
         StoredSessions {
             stored: Mutex::default(),
             age_ns,
             bytes_max,
+            calls,
+            draining: AtomicBool::new(false),
             resumed: AtomicU64::new(0),
             unknown: AtomicU64::new(0),
             expired: AtomicU64::new(0),
             evicted: AtomicU64::new(0),
+            ended: AtomicU64::new(0),
         }
     }
 
@@ -72,50 +126,137 @@ impl StoredSessions {
         (stored.by_id.len(), stored.bytes)
     }
 
+    /// Whether the session of a connection can be resumed.
+    pub(crate) fn has(&self, id: ConnId, now_ns: u64) -> bool {
+        self.lock().by_id.get(&id).is_some_and(|entry| self.is_live(entry, now_ns))
+    }
+
     /// Keeps the session of a connection that has ended.
     pub(crate) fn put(&self, id: ConnId, session: StoredSession, now_ns: u64) {
         let bytes = session.bytes();
         if bytes > self.bytes_max {
             self.evicted.fetch_add(1, Ordering::Relaxed);
-            return;
+            return self.report(id, &session, now_ns);
         }
+        let mut evicted = Vec::new();
         let mut stored = self.lock();
         while stored.bytes + bytes > self.bytes_max {
-            let Some((_, oldest)) = stored.order.pop_front() else { break };
-            let evicted = stored.remove(oldest).is_some();
-            self.evicted.fetch_add(evicted.into(), Ordering::Relaxed);
+            let Some(oldest) = stored.oldest() else { break };
+            evicted.extend(stored.remove(oldest).map(|entry| (oldest, entry.session)));
         }
         stored.bytes += bytes;
         stored.order.push_back((now_ns, id));
-        stored.by_id.insert(id, session);
+        let ended = stored.none_until_ns > now_ns
+            || session.identity.as_ref().is_some_and(|identity| {
+                stored.identities_ended.get(&**identity).is_some_and(|until| *until > now_ns)
+            });
+        if ended {
+            stored.ended.push_back(id);
+            self.ended.fetch_add(1, Ordering::Relaxed);
+        }
+        stored.by_identity.extend(session.identity.clone().map(|identity| (identity, id)));
+        stored.by_id.insert(id, Entry { since_ns: now_ns, ended, session });
+        drop(stored);
+        self.evicted.fetch_add(evicted.len() as u64, Ordering::Relaxed);
+        evicted.iter().for_each(|(id, session)| self.report(*id, session, now_ns));
     }
 
-    /// Takes out the session of a connection for a client with this identity; no other one gets it later.
-    pub(crate) fn take(
-        &self,
-        id: ConnId,
-        identity: Option<&str>,
-        now_ns: u64,
-    ) -> Option<StoredSession> {
-        self.expire(now_ns);
-        let session = self.lock().remove(id);
-        let session = session.filter(|session| session.identity.as_deref() == identity);
-        let count = if session.is_some() { &self.resumed } else { &self.unknown };
-        count.fetch_add(1, Ordering::Relaxed);
-        session
-    }
-
-    /// Drops sessions that are too old. To be called periodically.
-    pub(crate) fn expire(&self, now_ns: u64) {
+    /// Takes out the session of a connection for a client; no other one gets it later.
+    pub(crate) fn take(&self, id: ConnId, claim: Claim<'_>, now_ns: u64) -> Option<StoredSession> {
         let mut stored = self.lock();
-        while let Some((since_ns, id)) = stored.order.front().copied() {
-            if now_ns.saturating_sub(since_ns) < self.age_ns {
+        let found = stored.by_id.get(&id).filter(|entry| self.is_live(entry, now_ns));
+        let own = found.map(|entry| entry.session.is_of(claim));
+        let entry = match own {
+            Some(true) => stored.remove(id),
+            Some(false) => {
+                stored.end(id);
+                self.ended.fetch_add(1, Ordering::Relaxed);
+                None
+            }
+            None => None,
+        };
+        let count = if entry.is_some() { &self.resumed } else { &self.unknown };
+        count.fetch_add(1, Ordering::Relaxed);
+        entry.map(|entry| entry.session)
+    }
+
+    /// Ends all sessions of an identity, and those that lose their connection soon.
+    pub(crate) fn end_identity(&self, identity: &str, now_ns: u64) {
+        let mut stored = self.lock();
+        let first = (Arc::from(identity), ConnId::from_u64(0));
+        let found = stored.by_identity.range(first..);
+        let own = found.take_while(|(own, _)| **own == *identity).map(|(_, id)| *id);
+        let own: Vec<ConnId> = own.collect();
+        let ended = own.into_iter().filter(|id| stored.end(*id)).count() as u64;
+        if stored.identities_ended.len() >= ENDED_MAX {
+            stored.identities_ended.retain(|_, until_ns| *until_ns > now_ns);
+        }
+        let until_ns = now_ns.saturating_add(ENDED_NS);
+        if stored.identities_ended.len() >= ENDED_MAX {
+            stored.none_until_ns = until_ns;
+        } else {
+            stored.identities_ended.insert(identity.into(), until_ns);
+        }
+        self.ended.fetch_add(ended, Ordering::Relaxed);
+    }
+
+    /// Ends the session of one connection.
+    pub(crate) fn end(&self, id: ConnId) {
+        let ended = self.lock().end(id);
+        self.ended.fetch_add(ended.into(), Ordering::Relaxed);
+    }
+
+    /// Drops sessions that are too old or have ended: as many as the application can be told of now. To be
+    /// called periodically.
+    pub(crate) fn expire(&self, now_ns: u64) {
+        let room = self.calls.as_ref().map_or(usize::MAX, |calls| calls.disconnect_room());
+        let draining = self.draining.load(Ordering::Relaxed);
+        let mut dropped = Vec::new();
+        let mut stored = self.lock();
+        while dropped.len() < room
+            && let Some(id) = stored.ended.pop_front()
+        {
+            dropped.extend(stored.remove(id).map(|entry| (id, entry.session)));
+        }
+        while dropped.len() < room
+            && let Some((since_ns, id)) = stored.order.front().copied()
+        {
+            if !draining && now_ns.saturating_sub(since_ns) < self.age_ns {
                 break;
             }
             stored.order.pop_front();
-            let expired = stored.remove(id).is_some();
-            self.expired.fetch_add(expired.into(), Ordering::Relaxed);
+            let Some(entry) = stored.remove(id) else { continue };
+            self.expired.fetch_add(u64::from(!entry.ended), Ordering::Relaxed);
+            dropped.push((id, entry.session));
         }
+        if !stored.identities_ended.is_empty() {
+            stored.identities_ended.retain(|_, until_ns| *until_ns > now_ns);
+        }
+        drop(stored);
+        dropped.iter().for_each(|(id, session)| self.report(*id, session, now_ns));
+    }
+
+    /// From now on no session is resumed: [`StoredSessions::expire`] drops all. Returns whether an application
+    /// is to be told of some.
+    pub(crate) fn drain(&self, now_ns: u64) -> bool {
+        self.draining.store(true, Ordering::Relaxed);
+        self.expire(now_ns);
+        self.calls.is_some() && self.held().0 > 0
+    }
+
+    /// Tells the application that a session has ended.
+    fn report(&self, id: ConnId, session: &StoredSession, now_ns: u64) {
+        if let (Some(calls), Some(app)) = (&self.calls, &session.app)
+            && app.reports_end
+        {
+            calls.submit_disconnect(now_ns, id, app.disconnect());
+        }
+    }
+
+    fn is_live(&self, entry: &Entry, now_ns: u64) -> bool {
+        !entry.ended
+            && now_ns.saturating_sub(entry.since_ns) < self.age_ns
+            && !self.draining.load(Ordering::Relaxed)
     }
 
     fn lock(&self) -> MutexGuard<'_, Stored> {
@@ -124,9 +265,27 @@ impl StoredSessions {
 }
 
 impl Stored {
-    fn remove(&mut self, id: ConnId) -> Option<StoredSession> {
-        let session = self.by_id.remove(&id)?;
-        self.bytes -= session.bytes();
+    /// The session to be dropped first.
+    fn oldest(&mut self) -> Option<ConnId> {
+        self.ended.pop_front().or_else(|| self.order.pop_front().map(|(_, id)| id))
+    }
+
+    /// Marks a session that is not to be resumed any more. Returns whether it was.
+    fn end(&mut self, id: ConnId) -> bool {
+        let Some(entry) = self.by_id.get_mut(&id).filter(|entry| !entry.ended) else {
+            return false;
+        };
+        entry.ended = true;
+        self.ended.push_back(id);
+        true
+    }
+
+    fn remove(&mut self, id: ConnId) -> Option<Entry> {
+        let entry = self.by_id.remove(&id)?;
+        self.bytes -= entry.session.bytes();
+        if let Some(identity) = &entry.session.identity {
+            self.by_identity.remove(&(Arc::clone(identity), id));
+        }
         let Stored { by_id, order, .. } = self;
         if order.len() > 2 * by_id.len() + 64 {
             order.retain(|(_, id)| by_id.contains_key(id));
@@ -135,59 +294,9 @@ impl Stored {
         if by_id.capacity() > 64 && by_id.len() < by_id.capacity() / 8 {
             by_id.shrink_to(2 * by_id.len());
         }
-        Some(session)
+        Some(entry)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn session(identity: Option<&str>) -> StoredSession {
-        StoredSession { identity: identity.map(Into::into), identifiers: vec!["x".into(); 3] }
-    }
-
-    fn id(number: u64) -> ConnId {
-        ConnId::from_u64(number)
-    }
-
-    #[test]
-    fn a_session_is_resumed_once_by_its_own_identity() {
-        let sessions = StoredSessions::new(100, 1 << 20);
-        for number in 0..4 {
-            sessions.put(id(number), session((number < 2).then_some("ann")), 10);
-        }
-        assert_eq!(sessions.take(id(0), Some("ann"), 20), Some(session(Some("ann"))));
-        assert_eq!(sessions.take(id(0), Some("ann"), 20), None, "it was resumed");
-        assert_eq!(sessions.take(id(1), Some("bob"), 20), None);
-        assert_eq!(sessions.take(id(1), Some("ann"), 20), None, "somebody else has tried it");
-        assert_eq!(sessions.take(id(2), Some("ann"), 20), None);
-        assert_eq!(sessions.take(id(3), None, 109), Some(session(None)));
-        assert_eq!(sessions.held(), (0, 0));
-        assert_eq!(sessions.resumed.load(Ordering::Relaxed), 2);
-    }
-
-    #[test]
-    fn sessions_are_bounded_by_age_and_bytes() {
-        let each = session(None).bytes();
-        let sessions = StoredSessions::new(100, 10 * each);
-        for number in 0..1_000 {
-            sessions.put(id(number), session(None), 10);
-            assert!(sessions.held().1 <= 10 * each);
-        }
-        assert_eq!(sessions.evicted.load(Ordering::Relaxed), 990);
-        assert_eq!((sessions.take(id(989), None, 20), sessions.held()), (None, (10, 10 * each)));
-        assert!(sessions.take(id(990), None, 20).is_some());
-        assert_eq!(sessions.take(id(999), None, 110), None);
-        assert_eq!((sessions.held(), sessions.expired.load(Ordering::Relaxed)), ((0, 0), 9));
-        // Resumed ones leave nothing behind.
-        for number in 0..10_000 {
-            sessions.put(id(number), session(None), 200);
-            assert!(sessions.take(id(number), None, 200).is_some());
-        }
-        assert!(sessions.lock().order.len() <= 65);
-        let long = StoredSession { identity: None, identifiers: vec!["x".into(); 1_000] };
-        sessions.put(id(1), long, 200);
-        assert_eq!(sessions.held(), (0, 0), "longer than all may be");
-    }
-}
+mod tests;

@@ -101,6 +101,9 @@ impl Server for Running {
         self.shared.set_draining();
         if let Some(calls) = &self.shared.calls {
             calls.drain();
+            if let Some(sessions) = &self.shared.stored_sessions {
+                sessions.drain(now_ns());
+            }
         }
         info!("{}", admin::drain_message(self.service.open(), "connection", over));
     }
@@ -117,8 +120,10 @@ impl Server for Running {
             }
         };
         let Some(calls) = &self.shared.calls else { return Some(result) };
+        let sessions = self.shared.stored_sessions.as_ref();
+        let untold = sessions.is_some_and(|sessions| sessions.drain(now_ns()));
         let (waiting, idle) = (calls.figures(now_ns()).1.waiting, calls.is_idle());
-        if !idle && now_ns() < until_ns {
+        if (untold || !idle) && now_ns() < until_ns {
             self.finishing = Some((result, until_ns));
             return None;
         }

@@ -134,8 +134,9 @@ impl Shared {
         let local = config.is_local();
         // Without random numbers an id could be guessed, so no session is kept.
         let secret = config.history.as_ref().and_then(|history| Some((history, Sids::secret()?)));
+        let calls = config.app.as_ref().map(Calls::new);
         let (sids, stored_sessions) = match secret {
-            Some((history, sids)) => (sids, Some(stored_sessions(history))),
+            Some((history, sids)) => (sids, Some(stored_sessions(history, calls.clone()))),
             None => (Sids::default(), None),
         };
         Shared {
@@ -152,7 +153,7 @@ impl Shared {
             plain_listeners: 0,
             tls_port: None,
             directory: Directory::with_history(config.history.as_ref().map(history)),
-            calls: config.app.as_ref().map(Calls::new),
+            calls,
             log,
             watchdog,
             counters: (0..workers).map(|_| WorkerCounters::default()).collect(),
@@ -230,9 +231,9 @@ impl Shared {
     }
 }
 
-fn stored_sessions(config: &HistoryConfig) -> StoredSessions {
+fn stored_sessions(config: &HistoryConfig, calls: Option<Arc<Calls>>) -> StoredSessions {
     let age_ns = u64::try_from(config.sessions_age.as_nanos()).unwrap_or(u64::MAX);
-    StoredSessions::new(age_ns, config.sessions_bytes)
+    StoredSessions::new(age_ns, config.sessions_bytes, calls)
 }
 
 /// An empty history with a new epoch.

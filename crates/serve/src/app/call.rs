@@ -10,6 +10,11 @@ use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
+use crate::path::parameters_except;
+
+/// The name of the header that has the client's address.
+pub(crate) const REMOTE_ADDR: &str = "REMOTE_ADDR";
+
 /// The methods of the service.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Method {
@@ -44,6 +49,24 @@ impl Env {
     pub(crate) fn bytes(&self) -> usize {
         let header = |(_, value): &(Arc<str>, Box<str>)| 48 + value.len();
         64 + self.url.len() + self.headers.iter().map(header).sum::<usize>()
+    }
+
+    /// Whether it has the same URL, but for the session that is to be resumed, and the same headers. The
+    /// address may be another one.
+    pub(crate) fn is_same_client(&self, other: &Env) -> bool {
+        fn parts(env: &Env) -> (&str, impl Iterator<Item = String>) {
+            let (path, query) = match env.url.split_once('?') {
+                Some((path, query)) => (path, Some(query)),
+                None => (&*env.url, None),
+            };
+            (path, parameters_except(query, "sid"))
+        }
+        fn headers(env: &Env) -> impl Iterator<Item = (&str, &str)> {
+            let all = env.headers.iter().map(|(name, value)| (&**name, &**value));
+            all.filter(|(name, _)| *name != REMOTE_ADDR)
+        }
+        let ((path, query), (other_path, other_query)) = (parts(self), parts(other));
+        path == other_path && query.eq(other_query) && headers(self).eq(headers(other))
     }
 }
 

@@ -16,6 +16,7 @@ mod queue;
 mod runner;
 pub(crate) mod session;
 mod stats;
+pub(crate) mod stored;
 mod target;
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -122,6 +123,11 @@ impl Calls {
         let dropped = inner.queue.push_disconnect(now_ns, id, call, bytes);
         inner.stats.disconnects_dropped += u64::from(dropped.is_some());
         self.notify(&inner, now_ns);
+    }
+
+    /// Disconnects that can be queued before the oldest is dropped.
+    pub(crate) fn disconnect_room(&self) -> usize {
+        self.lock().queue.disconnect_room()
     }
 
     /// A connection has ended. Returns `false` if its call is not waiting: its end follows.

@@ -182,6 +182,11 @@ impl<C> Queue<C> {
         Some(dropped.call)
     }
 
+    /// Disconnects that can be added before the oldest is dropped.
+    pub(crate) fn disconnect_room(&self) -> usize {
+        self.limits.disconnects.saturating_sub(self.disconnects.len())
+    }
+
     /// A connection has ended: removes its waiting call. Returns `false` if there is none: it runs, or
     /// its answer is on the way.
     pub(crate) fn cancel(&mut self, id: ConnId) -> bool {

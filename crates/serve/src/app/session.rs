@@ -5,9 +5,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use engine::ConnId;
+use wire::websocket::OpCode;
 
 use super::call::{Call, CommandName, Env, State, What};
 use crate::identifiers::{Identifiers, Index};
+use crate::protocols::{Cable, Command, ProtocolAdapter};
 
 /// Bytes of commands that wait for their turn before the connection is not read any more.
 const HELD_BYTES_MAX: usize = 16 * 1024;
@@ -32,6 +34,8 @@ pub(crate) struct AppSession {
     pub(crate) open: bool,
     /// The application knows it.
     pub(crate) known: bool,
+    /// Its token identified it, not the application.
+    pub(crate) has_token: bool,
     /// Its memory as counted.
     pub(crate) counted: u32,
 }
@@ -92,12 +96,24 @@ impl AppSession {
             held: None,
             open: false,
             known: false,
+            has_token: false,
             counted: 0,
         }
     }
 
     pub(crate) fn channel(&mut self, identifier: Index) -> Option<&mut Channel> {
         self.channels.iter_mut().find(|channel| channel.identifier == identifier)
+    }
+
+    /// Whether the client has unsubscribed from a channel without an answer yet.
+    pub(crate) fn awaits_unsubscribe(&self) -> bool {
+        let command = self.in_flight.as_ref().and_then(|in_flight| in_flight.command.as_ref());
+        let mut held = self.held.iter().flat_map(|held| &held.messages);
+        command.is_some_and(|(name, _)| *name == CommandName::Unsubscribe)
+            || held.any(|message| {
+                let command = Cable::decode(OpCode::Text, message);
+                matches!(command, Command::Unsubscribe { .. })
+            })
     }
 
     /// Its memory, in bytes.

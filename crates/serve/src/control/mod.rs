@@ -202,9 +202,11 @@ impl Control {
             ("unknown", count(|sessions| &sessions.unknown)),
             ("expired", count(|sessions| &sessions.expired)),
             ("evicted", count(|sessions| &sessions.evicted)),
+            ("ended", count(|sessions| &sessions.ended)),
         ];
         let results = results.map(|(result, count)| (result.to_owned(), count));
-        let help = "Stored sessions resumed, asked for in vain, and dropped by age and by bytes.";
+        let help = "Stored sessions resumed, asked for in vain, dropped by age and by bytes, and ended by \
+                    request or by a client of another identity.";
         exposition.labelled("sessions_ended", Kind::Counter, help, "result", results);
         let help = "Messages sent from the history.";
         exposition.single("history_messages_sent", Kind::Counter, help, sent as f64);

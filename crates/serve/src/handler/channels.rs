@@ -37,11 +37,17 @@ impl ServeHandler {
         if let Err(reason) = identity {
             return self.disconnect(core, id, reason);
         }
-        if env.is_some_and(|env| self.begin_app_session(core, id, env)) {
-            return;
-        }
+        let restored = match (resumed, env) {
+            (Some(session), env) => self.resume(core, id, session, env),
+            (None, Some(env)) => {
+                if self.begin_app_session(core, id, env) {
+                    return;
+                }
+                None
+            }
+            (None, None) => None,
+        };
         let sid = Some(self.shared.sids.of(id).into());
-        let restored = resumed.and_then(|session| self.resume(core, id, session));
         let restored = restored.map(|ids| ids.into_iter().map(Cow::Owned).collect());
         self.send_message(core, id, &Message::Welcome { sid, restored });
     }
@@ -180,6 +186,7 @@ impl ServeHandler {
         };
         if protocol == SessionProtocol::CableExt && self.stored_sessions().is_some() {
             // A session that the server ends is not kept.
+            self.end_app_session(core, id, false);
             self.unsubscribe_all(core, id);
         }
         if !text.is_empty() {

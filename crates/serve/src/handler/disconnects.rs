@@ -28,6 +28,10 @@ impl ServeHandler {
         reconnect: bool,
     ) {
         let named = sid_of(identifiers).and_then(|sid| self.shared.sids.find(&sid));
+        if let Some(stored) = &self.shared.stored_sessions {
+            stored.end_identity(identifiers, core.now_ns());
+            named.iter().for_each(|id| stored.end(*id));
+        }
         let named = named.filter(|id| id.worker() == core.worker());
         let found = self.sessions.find(identifiers).into_iter().chain(named);
         // What is left of an earlier request is part of this one.

@@ -254,13 +254,15 @@ impl ServeHandler {
         identifier: &str,
     ) {
         let Some((index, found)) = self.identifiers.find(identifier) else { return };
-        let (topic, text) = (Arc::clone(&found.topic), Arc::clone(found.text()));
+        let text = Arc::clone(found.text());
         let group = self.cable_group(core, id, index).number();
         let now_ns = core.now_ns();
-        let Some(history) = self.shared.history() else { return };
-        let next = history.last(&topic, now_ns).offset + 1;
-        let until_ns = Some(now_ns + REQUEST_NS);
-        self.hold(core, id, &topic, group, next, until_ns, Outcome::Cable(text));
+        for topic in self.streams_of(core, id, group) {
+            let Some(history) = self.shared.history() else { return };
+            let next = history.last(&topic, now_ns).offset + 1;
+            let (until_ns, outcome) = (now_ns + REQUEST_NS, Outcome::Cable(Arc::clone(&text)));
+            self.hold(core, id, &topic, group, next, Some(until_ns), outcome);
+        }
     }
 
     /// Sends a client of `/events` or `/topics` the messages from an offset on, and then further ones.

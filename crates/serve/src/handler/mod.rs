@@ -367,14 +367,14 @@ impl Handler for ServeHandler {
         self.heartbeat_connections -= u32::from(session.protocol().has_heartbeat());
         self.store_session(core, id);
         self.sessions.remove(id);
-        self.end_app_session(core, id);
+        self.end_app_session(core, id, true);
         self.unsubscribe_all(core, id);
     }
 
     /// Nothing is sent to it any more, and it may take seconds to end.
     fn closing<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, _: Closed) {
         self.store_session(core, id);
-        self.end_app_session(core, id);
+        self.end_app_session(core, id, true);
         self.unsubscribe_all(core, id);
     }
 

@@ -1,4 +1,5 @@
-//! Sessions of the extended protocol that continue on another connection.
+//! Sessions of the extended protocol that continue on another connection. What the application has said of
+//! them is in `application/resume.rs`.
 
 use std::sync::Arc;
 
@@ -7,17 +8,34 @@ use wire::http::Request;
 
 use super::ServeHandler;
 use super::channels::unsigned;
+use crate::app::call::Env;
 use crate::auth::TokenIdentity;
 use crate::identifiers::{Form, Group};
 use crate::path::parameter;
 use crate::protocols::Disconnect;
-use crate::resume::{StoredSession, StoredSessions};
+use crate::resume::{Claim, StoredSession, StoredSessions};
 use crate::session::SessionProtocol;
 
 impl ServeHandler {
-    /// Sessions that can be resumed. Where an application is called none is: it would not know.
+    /// Sessions that can be resumed.
     pub(super) fn stored_sessions(&self) -> Option<&StoredSessions> {
-        self.shared.stored_sessions.as_ref().filter(|_| self.app.is_none())
+        self.shared.stored_sessions.as_ref()
+    }
+
+    /// Whether a client names a session that is kept. It may not be its own.
+    pub(super) fn names_session<S: Sys>(
+        &self,
+        core: &Core<S, Self>,
+        head: &Request<'_, '_>,
+    ) -> bool {
+        let Some(sessions) = self.stored_sessions() else { return false };
+        self.named_session(head).is_some_and(|id| sessions.has(id, core.now_ns()))
+    }
+
+    fn named_session(&self, head: &Request<'_, '_>) -> Option<ConnId> {
+        let header = || str::from_utf8(head.header("x-anycable-restore-sid")?).ok();
+        let sid = parameter(head.query(), "sid").or_else(|| header().map(Into::into))?;
+        self.shared.sids.find(&sid)
     }
 
     /// The session that a client names by its id, if it may resume it.
@@ -26,26 +44,31 @@ impl ServeHandler {
         core: &Core<S, Self>,
         head: &Request<'_, '_>,
         identity: &Result<Option<TokenIdentity>, Disconnect>,
+        env: Option<&Env>,
     ) -> Option<StoredSession> {
         let sessions = self.stored_sessions()?;
         let identity = identity.as_ref().ok()?;
-        let header = || str::from_utf8(head.header("x-anycable-restore-sid")?).ok();
-        let sid = parameter(head.query(), "sid").or_else(|| header().map(Into::into))?;
-        let id = self.shared.sids.find(&sid)?;
+        let id = self.named_session(head)?;
         let identity = identity.as_ref().map(|identity| &*identity.identifiers);
-        sessions.take(id, identity, core.now_ns())
+        sessions.take(id, Claim { identity, env }, core.now_ns())
     }
 
     /// Subscribes a client to what it was subscribed to before, as far as it still may be. Returns the
-    /// identifiers, if there are any.
+    /// identifiers; `None` if there is nothing of a session to continue.
     pub(super) fn resume<S: Sys>(
         &mut self,
         core: &mut Core<S, Self>,
         id: ConnId,
         session: StoredSession,
+        env: Option<Arc<Env>>,
     ) -> Option<Vec<String>> {
-        let mut restored = Vec::new();
-        for identifier in session.identifiers {
+        let StoredSession { identifiers, app, .. } = session;
+        let known = app.is_some();
+        let mut restored = match app.zip(env) {
+            Some((app, env)) => self.resume_app_session(core, id, env, *app),
+            None => Vec::new(),
+        };
+        for identifier in identifiers {
             match self.grant(core, id, &identifier) {
                 Ok(grant) => {
                     self.join(core, id, &identifier, &grant);
@@ -55,16 +78,17 @@ impl ServeHandler {
                 Err(cause) => self.refuse_access(core.worker(), cause, unsigned(&identifier)),
             }
         }
-        (!restored.is_empty()).then_some(restored)
+        (known || !restored.is_empty()).then_some(restored)
     }
 
-    /// Keeps the session of a client that has lost its connection.
+    /// Keeps the session of a client that has lost its connection. Where an application is called,
+    /// [`ServeHandler::end_app_session`] does.
     pub(super) fn store_session<S: Sys>(&self, core: &Core<S, Self>, id: ConnId) {
         let (Some(stored), Some(session)) = (self.stored_sessions(), core.user(id)) else {
             return;
         };
         let extended = session.protocol() == SessionProtocol::CableExt;
-        if !extended || session.subscriptions().is_empty() {
+        if !extended || self.app.is_some() || session.subscriptions().is_empty() {
             return;
         }
         let identifier = |(group, _, _): (u32, &str, usize)| match Group::of(group).form {
@@ -76,6 +100,7 @@ impl ServeHandler {
         let session = StoredSession {
             identity: self.sessions.identifiers(id).cloned(),
             identifiers: identifiers.collect(),
+            app: None,
         };
         stored.put(id, session, core.now_ns());
     }

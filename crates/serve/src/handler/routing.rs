@@ -65,7 +65,8 @@ impl ServeHandler {
             Route::BadTopic(why) => refuse(400, format!("{why}\n")),
             Route::Cable => {
                 let identity = self.authenticate(core, request);
-                let identified = !matches!(identity, Ok(None));
+                let known = !matches!(identity, Ok(None));
+                let identified = known || self.names_session(core, request.head);
                 match self.app_env(core, id, request, identified) {
                     Ok(env) => {
                         let protocol = Protocol::default();
@@ -119,7 +120,7 @@ impl ServeHandler {
         self.pending_open = Some(match pending_open {
             PendingOpen::Cable { identity, env, .. } => {
                 let resumed = match protocol.extended {
-                    true => self.find_session(core, request.head, &identity),
+                    true => self.find_session(core, request.head, &identity, env.as_deref()),
                     false => None,
                 };
                 PendingOpen::Cable { protocol, identity, env, resumed }

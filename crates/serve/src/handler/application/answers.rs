@@ -153,7 +153,11 @@ impl ServeHandler {
         if reply.disconnect {
             let said = reply.transmissions.iter().any(|text| kind_of(text) == "disconnect");
             match said {
-                true => core.close(id, CloseCode::NORMAL, "see the message before"),
+                true => {
+                    // A session that the application ends is not kept.
+                    self.end_app_session(core, id, false);
+                    core.close(id, CloseCode::NORMAL, "see the message before");
+                }
                 false => self.disconnect(core, id, Disconnect::Remote { reconnect: true }),
             }
         }
@@ -198,38 +202,55 @@ impl ServeHandler {
         self.report_end(core, &session);
     }
 
-    /// A connection has ended, or is about to.
-    pub(in crate::handler) fn end_app_session<S: Sys>(&mut self, core: &Core<S, Self>, id: ConnId) {
+    /// A connection has ended, or is about to. If the client may resume its session, it is kept, and the
+    /// application learns of the end when it is dropped.
+    pub(in crate::handler) fn end_app_session<S: Sys>(
+        &mut self,
+        core: &Core<S, Self>,
+        id: ConnId,
+        may_resume: bool,
+    ) {
         let Some(app) = &mut self.app else { return };
         let Some(mut session) = app.remove(id) else { return };
         self.counters(core.worker()).uncount_bytes(session.counted);
         session.counted = 0;
-        session.held = None;
         let Some(app) = &mut self.app else { return };
         if session.in_flight.is_some() && !app.calls.cancel(id) {
             // The application learns of the end once it has answered, so that it hears of both in order.
+            session.held = None;
             app.departed.insert(id, session);
+        } else if may_resume && self.store_app_session(core, &session) {
+            self.end_identifiers(&session);
         } else {
             self.report_end(core, &session);
+        }
+    }
+
+    fn end_identifiers(&mut self, session: &AppSession) {
+        for channel in &session.channels {
+            self.identifiers.end(channel.identifier);
+        }
+    }
+
+    /// Whether the application is to know that a session has ended.
+    pub(super) fn reports_end(&self, session: &AppSession) -> bool {
+        let Some(app) = &self.app else { return false };
+        match app.calls.config.disconnect_mode {
+            DisconnectMode::Auto => session.known,
+            DisconnectMode::Always => session.open,
+            DisconnectMode::Never => false,
         }
     }
 
     /// Tells the application that a connection has ended, if it is to know.
     fn report_end<S: Sys>(&mut self, core: &Core<S, Self>, session: &AppSession) {
         let Some(app) = &self.app else { return };
-        let report = match app.calls.config.disconnect_mode {
-            DisconnectMode::Auto => session.known,
-            DisconnectMode::Always => session.open,
-            DisconnectMode::Never => false,
-        };
-        if report {
+        if self.reports_end(session) {
             let sid = self.shared.sids.of(session.id);
             let call = session.disconnect(sid, &self.identifiers);
             app.calls.submit_disconnect(core.now_ns(), session.id, call);
         }
-        for channel in &session.channels {
-            self.identifiers.end(channel.identifier);
-        }
+        self.end_identifiers(session);
     }
 
     /// Performs commands that waited, up to the next call.

@@ -1,10 +1,11 @@
 //! Sessions whose application is called: the handshake and commands of its channels. Its answers are in
-//! `answers.rs`.
+//! `answers.rs`, sessions that continue on another connection in `resume.rs`.
 //!
 //! Commands of one connection are performed in order, one at a time; others wait here. Streams with
 //! public or signed names never wait for the application.
 
 mod answers;
+mod resume;
 mod streams;
 
 use std::collections::HashMap;
@@ -19,7 +20,7 @@ use wire::websocket::OpCode;
 
 use super::ServeHandler;
 use super::channels::IDENTIFIER_BYTES_MAX;
-use crate::app::call::{CommandName, Env, What};
+use crate::app::call::{CommandName, Env, REMOTE_ADDR, What};
 use crate::app::session::{AppSession, InFlight};
 use crate::app::{Calls, Full};
 use crate::auth::Cause;
@@ -63,7 +64,7 @@ impl Application {
         Application {
             calls,
             headers,
-            remote_addr: "REMOTE_ADDR".into(),
+            remote_addr: REMOTE_ADDR.into(),
             nobody: "".into(),
             by_slot: HashMap::new(),
             departed: HashMap::new(),
@@ -157,7 +158,7 @@ impl ServeHandler {
         let known = identifiers.is_some();
         let identifiers = Arc::clone(identifiers.unwrap_or(&app.nobody));
         let mut session = Box::new(AppSession::new(id, env, identifiers));
-        session.open = known;
+        (session.open, session.has_token) = (known, known);
         app.by_slot.insert(id.slot(), session);
         self.count_app_bytes(core, id);
         if known {

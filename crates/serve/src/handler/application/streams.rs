@@ -15,7 +15,7 @@ impl ServeHandler {
         core: &mut Core<S, Self>,
         id: ConnId,
         identifier: &str,
-        streams: &[String],
+        streams: &[impl AsRef<str>],
     ) -> Result<(), Cause> {
         let index = match self.app_channel(id, identifier) {
             _ if streams.is_empty() => return Ok(()),
@@ -23,7 +23,7 @@ impl ServeHandler {
             Some(index) => index,
         };
         let group = self.cable_group(core, id, index).number();
-        for stream in streams {
+        for stream in streams.iter().map(AsRef::as_ref) {
             check_topic(stream).map_err(|_| Cause::StreamName)?;
             let held = core.user(id).map_or(0, |session| session.subscriptions().len());
             if held >= self.policy.channels.max_subscriptions {

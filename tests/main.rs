@@ -63,6 +63,7 @@ mod log_sinks;
 mod many_clients;
 mod metric_names;
 mod mistakes;
+mod openapi;
 mod operators;
 mod oracle;
 mod peers;

@@ -129,8 +129,8 @@ impl Program for Shared {
         })
     }
 
-    fn paths(&self) -> &'static str {
-        "/metrics, /health and /api/stats"
+    fn paths(&self) -> String {
+        "/metrics, /health and /api/stats".to_owned()
     }
 }
 

@@ -49,6 +49,7 @@ pub use crate::metrics::{
 pub use crate::page::HEAD as PAGE_HEAD;
 pub use crate::process::{cpu_seconds, descriptors, rss_bytes};
 pub use crate::reply::{Reply, retry_after};
+pub use crate::routes::paths;
 pub use crate::service::{Lifecycle, Server, Service, drain_message};
 pub use crate::watchdog::Watchdog;
 pub use crate::workers::{WorkerColumn, worker_rows, workers_section};
@@ -74,23 +75,23 @@ pub trait Program: Send + Sync + 'static {
     /// refuses those that it does not know. It may block for a second: it is called on a thread for
     /// blocking calls.
     fn connections(&self, _page: &Page, _filter: &[(String, String)]) -> Reply {
-        Reply::not_found(self.paths())
+        Reply::not_found(&self.paths())
     }
 
     /// A body posted to `/api/publish`. To count the receivers it may block for a second: then it is
     /// called on a thread for blocking calls.
     fn publish(&self, _body: &[u8], _count_receivers: bool) -> Reply {
-        Reply::not_found(self.paths())
+        Reply::not_found(&self.paths())
     }
 
     /// A body posted to `/_broadcast`, in AnyCable's format.
     fn broadcast(&self, _body: &[u8]) -> Reply {
-        Reply::not_found(self.paths())
+        Reply::not_found(&self.paths())
     }
 
     /// A body posted to `/api/disconnect`.
     fn disconnect(&self, _body: &[u8]) -> Reply {
-        Reply::not_found(self.paths())
+        Reply::not_found(&self.paths())
     }
 
     /// Whether this endpoint needs a key even where the listener has none.
@@ -121,10 +122,9 @@ pub trait Program: Send + Sync + 'static {
         Value::Null
     }
 
-    /// The paths that exist, for 404 responses.
-    fn paths(&self) -> &'static str {
-        "/metrics, /health, /ready, /_broadcast, /api/publish, /api/disconnect, /api/stats, \
-         /api/topics and /api/connections"
+    /// The paths that exist, for 404 responses: those of the listener and of [`Program::api`].
+    fn paths(&self) -> String {
+        paths().collect::<Vec<_>>().join(", ")
     }
 }
 
@@ -159,7 +159,7 @@ impl<'r> ApiRequest<'r> {
 pub enum AppEndpoint {
     /// `/_broadcast`.
     Broadcast,
-    /// `/api/publish`, `/api/disconnect` and `/api/presence/…`.
+    /// `/api/publish`, `/api/disconnect`, `/api/history/TOPIC` and `/api/presence/…`.
     Api,
 }
 
@@ -168,6 +168,7 @@ impl AppEndpoint {
         match path {
             "/_broadcast" => Some(AppEndpoint::Broadcast),
             "/api/publish" | "/api/disconnect" => Some(AppEndpoint::Api),
+            _ if path.starts_with("/api/history/") => Some(AppEndpoint::Api),
             _ if path.starts_with("/api/presence/") => Some(AppEndpoint::Api),
             _ => None,
         }

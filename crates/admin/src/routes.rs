@@ -9,7 +9,7 @@ use axum::extract::{DefaultBodyLimit, Query, Request, State};
 use axum::http::{Extensions, Method, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{MethodRouter, get, post};
 use axum::{Extension, Router};
 use engine::invariant;
 use serde_json::Value;
@@ -26,6 +26,29 @@ use crate::{invariants, log, page};
 
 /// The Content-Type of Prometheus's text format.
 const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// What answers a path.
+type Answer = fn() -> MethodRouter<Shared>;
+
+/// The paths that need no key.
+const PAGE: &str = "/";
+const HEALTH: &str = "/health";
+const READY: &str = "/ready";
+/// The others.
+const GUARDED: [(&str, Answer); 7] = [
+    ("/metrics", || get(metrics)),
+    ("/_broadcast", || post(broadcast)),
+    ("/api/publish", || post(publish)),
+    ("/api/disconnect", || post(disconnect)),
+    ("/api/stats", || get(stats)),
+    ("/api/live", || get(live_events)),
+    ("/api/connections", || get(connections)),
+];
+
+/// The paths of the listener itself.
+pub fn paths() -> impl Iterator<Item = &'static str> {
+    [PAGE, HEALTH, READY].into_iter().chain(GUARDED.map(|(path, _)| path))
+}
 
 /// Decides which requests are authorized.
 #[derive(Clone)]
@@ -69,24 +92,19 @@ pub(crate) fn router(
 ) -> Router {
     let foreign = Arc::clone(&guard.foreign);
     let shared = Shared { program: Arc::clone(&program), foreign, open, live };
-    let guarded = Router::new()
-        .route("/metrics", get(metrics))
-        .route("/api/stats", get(stats))
-        .route("/api/live", get(live_events))
-        .route("/api/connections", get(connections))
-        .route("/api/publish", post(publish))
-        .route("/api/disconnect", post(disconnect))
-        .route("/_broadcast", post(broadcast))
+    let guarded = GUARDED
+        .into_iter()
+        .fold(Router::new(), |router, (path, answer)| router.route(path, answer()))
         .fallback(other)
         .method_not_allowed_fallback(wrong_method)
         .layer(middleware::from_fn_with_state((guard.clone(), program), authorize));
     let page = Router::new()
-        .route("/", get(page_document))
+        .route(PAGE, get(page_document))
         .layer(middleware::from_fn_with_state(guard, refuse_foreign));
     Router::new()
         .merge(page)
-        .route("/health", get(health))
-        .route("/ready", get(ready))
+        .route(HEALTH, get(health))
+        .route(READY, get(ready))
         .merge(guarded)
         .layer(DefaultBodyLimit::max(body_bytes_max))
         .with_state(shared)
@@ -150,14 +168,14 @@ fn is_foreign(request: &Request<Body>) -> bool {
 async fn page_document(State(shared): State<Shared>) -> Response {
     match shared.program.page() {
         Some(_) => page::response(),
-        None => Reply::not_found(shared.program.paths()).into_response(),
+        None => Reply::not_found(&shared.program.paths()).into_response(),
     }
 }
 
 /// The samples that the page shows.
 async fn live_events(State(shared): State<Shared>, extensions: Extensions) -> Response {
     let Some(page) = shared.program.page() else {
-        return Reply::not_found(shared.program.paths()).into_response();
+        return Reply::not_found(&shared.program.paths()).into_response();
     };
     let may_change = extensions.get::<MayChange>().is_some();
     let has_key = extensions.get::<HasKey>().is_some();
@@ -310,7 +328,7 @@ async fn other(
         let (method, path, parameters) = (method.as_str(), uri.path(), parameters.as_slice());
         let request = ApiRequest { method, path, parameters, body: &body, may_change };
         let reply = shared.program.api(&request);
-        reply.unwrap_or_else(|| Reply::not_found(shared.program.paths()))
+        reply.unwrap_or_else(|| Reply::not_found(&shared.program.paths()))
     };
     let reply = tokio::task::spawn_blocking(answer).await;
     reply.unwrap_or_else(|_| Reply::error(500, "internal", "the request failed"))

@@ -302,8 +302,8 @@ impl Program for Control {
         self.sample_page()
     }
 
-    fn paths(&self) -> &'static str {
-        Api::PATHS
+    fn paths(&self) -> String {
+        Api::PATHS.to_owned()
     }
 }
 

@@ -9,7 +9,7 @@ use admin::Watchdog;
 use aws_lc_rs::rand;
 use engine::sys::process::now_ns;
 use engine::{Counter, HttpsRedirect, Limits, TlsServer, invariant};
-use topics::{Directory, Epoch, History, Unavailable};
+use topics::{Directory, Epoch, History, Position, Start, Unavailable};
 
 use crate::app::Calls;
 use crate::auth::{Access, Refusals};
@@ -186,6 +186,18 @@ impl Shared {
     pub(crate) fn monotonic_ns(&self, unix_s: i64) -> u64 {
         let unix_ns = u64::try_from(unix_s).unwrap_or(0).saturating_mul(1_000_000_000);
         unix_ns.saturating_sub(self.unix_ns.load(Ordering::Relaxed))
+    }
+
+    /// Where messages begin that are requested by this text: Unix seconds, or a position as in the ids of
+    /// events. `None` if it is neither.
+    pub(crate) fn start_of(&self, text: &str) -> Option<Start> {
+        Some(match text.split_once(':') {
+            Some((epoch, offset)) => {
+                let epoch = Epoch::parse(epoch)?;
+                Start::After(Position { epoch, offset: offset.parse().ok()? })
+            }
+            None => Start::Since(self.monotonic_ns(text.parse().ok()?)),
+        })
     }
 
     /// The history of topics, unless it is off.

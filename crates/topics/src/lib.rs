@@ -38,7 +38,8 @@ use std::sync::Arc;
 
 pub use crate::directory::{Directory, Publication, Refused};
 pub use crate::history::{
-    Epoch, Eviction, History, HistoryLimits, HistoryStats, Position, Start, Unavailable,
+    Epoch, Eviction, History, HistoryLimits, HistoryPage, HistoryStats, KeptMessage, Position,
+    Start, Unavailable,
 };
 pub use crate::inspect::TopTopics;
 pub use crate::memberships::{Memberships, Subscriber};

@@ -2,8 +2,10 @@
 //! It runs in the control plane's threads and reaches workers only through their mailboxes and
 //! counters.
 
+mod api;
 mod application;
 mod connections;
+mod history;
 mod page;
 mod presence;
 mod top_topics;
@@ -380,14 +382,11 @@ impl Program for Control {
     }
 
     fn api(&self, request: &ApiRequest<'_>) -> Option<Reply> {
-        if request.path == "/api/topics" {
-            return Some(self.top_topics(request));
-        }
-        if let Some(reply) = self.presence(request) {
-            return Some(reply);
-        }
-        let id = request.path.strip_prefix("/api/connections/")?;
-        Some(self.connection(id, request))
+        api::answer(self, request)
+    }
+
+    fn paths(&self) -> String {
+        admin::paths().chain(api::paths()).collect::<Vec<_>>().join(", ")
     }
 
     fn page(&self) -> Option<Value> {

@@ -11,15 +11,14 @@ use crate::presence::{PresenceStats, Refused};
 const EVENTS: [&str; 4] = ["join", "leave", "info", "changed"];
 
 impl Control {
-    /// Answers `/api/presence/{topic}/users`; `None` for another path.
-    pub(super) fn presence(&self, request: &ApiRequest<'_>) -> Option<Reply> {
-        let topic = request.path.strip_prefix("/api/presence/")?.strip_suffix("/users")?;
+    /// Answers `/api/presence/{topic}/users`.
+    pub(super) fn presence(&self, topic: &str, request: &ApiRequest<'_>) -> Reply {
         if request.method != "GET" {
             let message = "expected GET /api/presence/TOPIC/users";
-            return Some(Reply::error(405, "method_not_allowed", message));
+            return Reply::error(405, "method_not_allowed", message);
         }
         let decoded = decode(topic).and_then(|topic| check_topic(&topic).map(|()| topic));
-        Some(match (decoded, &self.shared.presence) {
+        match (decoded, &self.shared.presence) {
             (Err(why), _) => Reply::error(400, "bad_request", why),
             (_, None) => {
                 let message = "presence is off: start with --presence memory";
@@ -28,7 +27,7 @@ impl Control {
             (Ok(topic), Some(presence)) => {
                 Reply { status: 200, content_type: "application/json", body: presence.list(&topic) }
             }
-        })
+        }
     }
 
     fn presence_figures(&self) -> PresenceStats {

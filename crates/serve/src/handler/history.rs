@@ -290,17 +290,7 @@ impl ServeHandler {
         now_ns: u64,
     ) -> Result<u64, Option<Unavailable>> {
         let Some(history) = self.shared.history() else { return Err(None) };
-        let start = match start.split_once(':') {
-            Some((epoch, offset)) => {
-                let epoch = Epoch::parse(epoch).ok_or(Some(Unavailable::Epoch))?;
-                let offset = offset.parse().map_err(|_| Some(Unavailable::Epoch))?;
-                Start::After(Position { epoch, offset })
-            }
-            None => {
-                let since = start.parse().map_err(|_| Some(Unavailable::Epoch))?;
-                Start::Since(self.shared.monotonic_ns(since))
-            }
-        };
+        let start = self.shared.start_of(start).ok_or(Some(Unavailable::Epoch))?;
         history.first(topic, start, now_ns).map_err(Some)
     }
 

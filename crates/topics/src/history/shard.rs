@@ -9,7 +9,7 @@ use engine::invariant::broken;
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 
-use super::{Eviction, HistoryLimits, HistoryStats, Position};
+use super::{Eviction, HistoryLimits, HistoryStats, KeptMessage, Position};
 use crate::directory::Publication;
 use crate::slots::Slots;
 
@@ -41,6 +41,16 @@ impl Kept {
             except: publication.except,
             at_ns,
             binary: publication.binary,
+        }
+    }
+
+    pub(super) fn message(&self, offset: u64) -> KeptMessage {
+        KeptMessage {
+            offset,
+            at_ns: self.at_ns,
+            data: Arc::clone(&self.data),
+            binary: self.binary,
+            kind: self.kind.clone(),
         }
     }
 

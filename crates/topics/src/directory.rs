@@ -166,7 +166,11 @@ pub struct Directory {
     /// Bytes of publications that are pending in the process.
     pending_bytes: Arc<AtomicUsize>,
     history: Option<Arc<History>>,
+    observer: Option<Arc<Observer>>,
 }
+
+/// What is called with a topic that got its first subscriber in the process, with `true`, or lost its last one.
+type Observer = dyn Fn(&str, bool) + Send + Sync;
 
 impl Default for Directory {
     fn default() -> Self {
@@ -191,7 +195,15 @@ impl Directory {
             hasher: RandomState::default(),
             pending_bytes,
             history,
+            observer: None,
         }
+    }
+
+    /// Calls this for each topic that gets its first subscriber in the process, with `true`, or loses its last
+    /// one; in the order in which it happens to the topic, while a lock is held. To be set before clones are
+    /// made.
+    pub fn observe(&mut self, observer: impl Fn(&str, bool) + Send + Sync + 'static) {
+        self.observer = Some(Arc::new(observer));
     }
 
     /// The history of its topics.
@@ -278,6 +290,9 @@ impl Directory {
         workers.set(worker, true);
         let entry = Entry { topic: Arc::clone(&topic), workers };
         shard.insert_unique(hash, entry, |entry| self.hash(entry));
+        if let Some(observer) = &self.observer {
+            observer(topic.name(), true);
+        }
         topic
     }
 
@@ -294,6 +309,9 @@ impl Directory {
             if shard.capacity() > 64 && shard.len() < shard.capacity() / 8 {
                 let topics = shard.len();
                 shard.shrink_to(2 * topics, |entry| self.hash(entry));
+            }
+            if let Some(observer) = &self.observer {
+                observer(topic, false);
             }
         }
     }
@@ -317,6 +335,22 @@ impl Entry {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_first_subscriber_of_the_process_and_the_end_of_the_last_are_observed() {
+        let (seen, mut directory) = (Arc::new(std::sync::Mutex::new(Vec::new())), Directory::new());
+        let notes = Arc::clone(&seen);
+        directory
+            .observe(move |topic, there| notes.lock().unwrap().push((topic.to_owned(), there)));
+        directory.add_worker("a", 1);
+        directory.add_worker("a", 2);
+        directory.add_worker("b", 2);
+        directory.remove_worker("a", 1);
+        directory.clone().remove_worker("a", 2);
+        directory.add_worker("a", 1);
+        let expected = [("a", true), ("b", true), ("a", false), ("a", true)];
+        assert_eq!(*seen.lock().unwrap(), expected.map(|(topic, there)| (topic.to_owned(), there)));
+    }
 
     #[test]
     fn a_topic_exists_while_a_worker_has_subscribers() {

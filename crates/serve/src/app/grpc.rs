@@ -22,11 +22,10 @@ use tokio::net::lookup_host;
 use tokio::sync::Mutex;
 
 use super::call::{Call, Method, Reply, What};
+use super::client::{CallError, chain};
 use super::config::AppConfig;
 use super::connect::connect;
-use super::http::chain;
 use super::proto;
-use super::runner::CallError;
 use super::target::{Host, Target};
 
 /// Time after which names are looked up again, in nanoseconds.

@@ -6,6 +6,7 @@
 //! starts them on the runtime; a call that ends starts the next one itself.
 
 pub(crate) mod call;
+pub(crate) mod client;
 mod concurrency;
 mod config;
 mod connect;
@@ -29,8 +30,8 @@ pub use self::config::{AppConfig, DisconnectMode};
 pub(crate) use self::queue::Full;
 use self::queue::{Queue, QueueLimits};
 pub(crate) use self::runner::start;
-pub(crate) use self::stats::Stats;
-pub use self::target::{Target, TargetError};
+pub(crate) use self::stats::{Stats, Times};
+pub use self::target::{PostUrl, PostUrlError, Target, TargetError};
 
 /// Why a call has no answer.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]

@@ -10,8 +10,9 @@ use tokio::runtime::{Builder, Handle};
 use tracing::{info, warn};
 
 use super::call::{Call, Reply, Status};
+use super::client::{CallError, shown};
 use super::grpc::GrpcApp;
-use super::http::{HttpApp, shown};
+use super::http::HttpApp;
 use super::queue::{Ended, Entry, Next};
 use super::target::Target;
 use super::{Answered, Calls, Failure};
@@ -25,19 +26,6 @@ const MAILBOX_PAUSE: Duration = Duration::from_millis(5);
 const LOG_INTERVAL_NS: u64 = 10_000_000_000;
 /// How long the starting thread waits at most.
 const LONGEST_WAIT: Duration = Duration::from_secs(3600);
-
-/// Why a call was not answered.
-#[derive(Debug)]
-pub(super) enum CallError {
-    /// It was not sent.
-    Unreached(String),
-    /// The application refused it for load.
-    Busy(String),
-    /// It was sent, and the connection ended before the answer.
-    Lost(String),
-    /// The answer is none of the contract.
-    Invalid(String),
-}
 
 enum App {
     Http(HttpApp),

@@ -73,6 +73,14 @@ impl Times {
         self.sum_ns = self.sum_ns.saturating_add(ns);
     }
 
+    /// Adds those of another histogram.
+    pub(crate) fn add(&mut self, other: &Times) {
+        for (own, others) in self.buckets.iter_mut().zip(other.buckets) {
+            *own += others;
+        }
+        self.sum_ns = self.sum_ns.saturating_add(other.sum_ns);
+    }
+
     /// Cumulative counts by upper bound in seconds, the last one infinity; sum and count.
     pub(crate) fn exposed(&self) -> (Vec<(f64, u64)>, f64, u64) {
         let bounds = TIMES.iter().map(|ns| *ns as f64 / 1e9).chain([f64::INFINITY]);

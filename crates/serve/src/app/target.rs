@@ -27,6 +27,57 @@ pub enum Target {
     },
 }
 
+/// A URL to which something is posted: `http://HOST/PATH` or `https://HOST/PATH`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PostUrl {
+    /// With https.
+    pub tls: bool,
+    /// Host and port.
+    pub host: Host,
+    /// The path with its query; at least `/`.
+    pub path: Box<str>,
+}
+
+/// Why a text is no [`PostUrl`].
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct PostUrlError;
+
+impl fmt::Display for PostUrlError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(
+            "expected http://HOST/PATH or https://HOST/PATH, without user, password and fragment",
+        )
+    }
+}
+
+impl std::error::Error for PostUrlError {}
+
+/// Without the path, which may contain a key.
+impl fmt::Display for PostUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "http{}://{}", if self.tls { "s" } else { "" }, self.host)
+    }
+}
+
+impl FromStr for PostUrl {
+    type Err = PostUrlError;
+
+    fn from_str(text: &str) -> Result<Self, PostUrlError> {
+        let (tls, rest) = match text.split_once("://") {
+            Some(("http", rest)) => (false, rest),
+            Some(("https", rest)) => (true, rest),
+            _ => return Err(PostUrlError),
+        };
+        let (authority, path) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
+        if !path.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#') {
+            return Err(PostUrlError);
+        }
+        let host = host(authority, if tls { 443 } else { 80 }).map_err(|_| PostUrlError)?;
+        let slash = if path.starts_with('/') { "" } else { "/" };
+        Ok(PostUrl { tls, host, path: format!("{slash}{path}").into() })
+    }
+}
+
 /// A host and a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Host {
@@ -143,6 +194,36 @@ fn host(text: &str, default_port: u16) -> Result<Host, TargetError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn urls_to_post_to_are_parsed() {
+        for (text, shown, path) in [
+            ("http://127.0.0.1:3000/hooks", "http://127.0.0.1:3000", "/hooks"),
+            ("https://app.example", "https://app.example:443", "/"),
+            ("https://app?key=1", "https://app:443", "/?key=1"),
+            ("http://[::1]:8/a/b/?c=d", "http://[::1]:8", "/a/b/?c=d"),
+        ] {
+            let url: PostUrl = text.parse().unwrap();
+            assert_eq!((url.to_string().as_str(), &*url.path), (shown, path));
+        }
+        for wrong in [
+            "",
+            "app",
+            "app:80",
+            "grpc://a",
+            "http://",
+            "http:///a",
+            "http://a:0/",
+            "http://u:p@a/",
+            "http://a b/",
+            "http://a/ b",
+            "http://a/#b",
+            "ftp://a/",
+            "http://a/\n",
+        ] {
+            assert_eq!(wrong.parse::<PostUrl>(), Err(PostUrlError), "{wrong}");
+        }
+    }
 
     #[test]
     fn targets_are_parsed_and_shown() {

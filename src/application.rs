@@ -1,7 +1,7 @@
 //! The flags of calls of the application: where it is, how much of it is used, what may wait.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -158,21 +158,32 @@ impl Flags {
             }
             return Ok(None);
         }
-        let trust = match &self.rpc_tls_ca {
-            _ if self.rpc_tls_insecure => TlsTrust::Any,
-            Some(file) => {
-                let shown = file.display();
-                let read = fs::read(file);
-                TlsTrust::Authorities(
-                    read.with_context(|| format!("--rpc-tls-ca: cannot read {shown}"))?,
-                )
-            }
-            None => TlsTrust::System,
-        };
-        let client = TlsClient::new(&trust, None, true).context("TLS to the application")?;
         let name = name.map_or("localhost", |name| name);
-        Ok(Some(client.named(name).context("--rpc-host")?))
+        let ca = self.rpc_tls_ca.as_deref();
+        tls_to(name, ("rpc-tls-ca", ca), self.rpc_tls_insecure).map(Some)
     }
+}
+
+/// TLS to a server with this name. `ca` is a flag and its file.
+///
+/// # Errors
+/// A file that cannot be read, or a name that no certificate has.
+pub(crate) fn tls_to(
+    name: &str,
+    (flag, ca): (&str, Option<&Path>),
+    insecure: bool,
+) -> Result<TlsClient> {
+    let trust = match ca {
+        _ if insecure => TlsTrust::Any,
+        Some(file) => {
+            let shown = file.display();
+            let read = fs::read(file);
+            TlsTrust::Authorities(read.with_context(|| format!("--{flag}: cannot read {shown}"))?)
+        }
+        None => TlsTrust::System,
+    };
+    let client = TlsClient::new(&trust, None, true).context("TLS to the application")?;
+    client.named(name).with_context(|| format!("TLS to {name}"))
 }
 
 fn concurrency(text: &str) -> Result<ConcurrencyLimit, String> {

@@ -34,6 +34,7 @@ mod tls;
 mod tls_listeners;
 mod units;
 mod usage;
+mod webhooks;
 
 use std::ffi::OsString;
 use std::io::{self, ErrorKind};

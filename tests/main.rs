@@ -113,3 +113,4 @@ mod tls_streams;
 mod token;
 mod topic_isolation;
 mod topics;
+mod webhooks;

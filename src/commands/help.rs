@@ -71,7 +71,6 @@ const SERVE: First = First {
         ("tls_cert", "TLS certificate file (PEM)"),
         ("tls_key", "TLS private key file (PEM)"),
         ("max_connections", "Connection limit [default: what fits here]"),
-        ("max_message", "Message size limit"),
         ("memory_limit", "Refuse and shed clients above this, such as 2GiB"),
         ("config", "Read the [serve] section of this TOML file"),
         ("drain", "Time to drain on SIGTERM"),

@@ -13,7 +13,9 @@ use crate::anycable::AnycableEnv;
 use crate::running::{self, LISTENERS, PROCESS, Reload, ServerArgs};
 use crate::settings::{Layer, Settings};
 use crate::units::{IdleTimeout, idle_timeout};
-use crate::{admission, anycable, application, auth, channels, history, presence, tls, units};
+use crate::{
+    admission, anycable, application, auth, channels, history, presence, tls, units, webhooks,
+};
 
 /// The heading of these flags, which is a topic of `help`.
 const LIMITS: &str = "Limits";
@@ -115,6 +117,8 @@ pub(crate) struct Args {
     #[command(flatten)]
     application: application::Flags,
     #[command(flatten)]
+    webhooks: webhooks::Flags,
+    #[command(flatten)]
     tls: tls::ServerFlags,
     /// Read settings from the [serve] section of this TOML file
     #[arg(long, value_name = "FILE", help_heading = PROCESS)]
@@ -197,6 +201,7 @@ fn config(args: &Args) -> Result<Config> {
     let live = live(args)?;
     let (listen, listen_tls) = args.server.listeners(live.tls.is_some())?;
     let app = args.application.config(&live.auth, live.channels.ping_interval)?;
+    let webhooks = args.webhooks.config(&live.auth)?;
     Ok(Config {
         listen,
         listen_tls,
@@ -212,6 +217,7 @@ fn config(args: &Args) -> Result<Config> {
         presence: args.presence.config(),
         backlog: args.server.backlog,
         app,
+        webhooks,
         live,
     })
 }

@@ -19,6 +19,8 @@ pub(crate) struct Call {
     /// Header lines, names in lower case.
     headers: Vec<(String, String)>,
     pub(crate) body: Value,
+    /// The body as it was sent.
+    pub(crate) raw: Vec<u8>,
 }
 
 impl Call {
@@ -202,10 +204,10 @@ fn read(reader: &mut impl BufRead) -> Option<Call> {
         })
         .collect();
     let length = headers.iter().find(|(name, _)| name == "content-length").expect("a length");
-    let mut body = vec![0; length.1.parse().expect("a number")];
-    reader.read_exact(&mut body).ok()?;
-    let body = serde_json::from_slice(&body).expect("calls are JSON");
-    Some(Call { path, headers, body })
+    let mut raw = vec![0; length.1.parse().expect("a number")];
+    reader.read_exact(&mut raw).ok()?;
+    let body = serde_json::from_slice(&raw).expect("calls are JSON");
+    Some(Call { path, headers, body, raw })
 }
 
 /// The answer of a chat: cookie `user=NAME` identifies; `ChatChannel` streams from its room.

@@ -52,6 +52,16 @@ pub(crate) fn derived_key(purpose: &str) -> String {
     tag(SECRET, purpose).as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// The signature of a body that a server posts, from its header `t=UNIX,v1=HEX`; `None` if it is wrong.
+pub(crate) fn signed_at(secret: &str, header: &str, body: &[u8]) -> Option<u64> {
+    let (time, digest) = header.strip_prefix("t=")?.split_once(",v1=")?;
+    let message = [time.as_bytes(), b".", body].concat();
+    let key = hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes());
+    let expected = hmac::sign(&key, &message);
+    let expected: String = expected.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    (digest == expected).then(|| time.parse().ok()).flatten()
+}
+
 fn tag(secret: &str, message: &str) -> hmac::Tag {
     let key = hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes());
     hmac::sign(&key, message.as_bytes())

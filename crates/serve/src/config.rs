@@ -9,6 +9,7 @@ use topics::HistoryLimits;
 use crate::allowed_host::{AllowedHost, may_be_private};
 use crate::app::AppConfig;
 use crate::auth::Auth;
+use crate::hooks::WebhookConfig;
 use crate::origin::Origin;
 
 /// Longest topic name, in bytes of UTF-8: names are kept per worker and compared at each publish.
@@ -49,6 +50,8 @@ pub struct Config {
     pub backlog: u32,
     /// The application that decides who may connect and subscribe, if there is one.
     pub app: Option<AppConfig>,
+    /// Webhooks, if there is a receiver.
+    pub webhooks: Option<WebhookConfig>,
     /// Settings that a reload can change.
     pub live: Live,
 }
@@ -179,6 +182,7 @@ impl Default for Config {
             presence: None,
             backlog: 4096,
             app: None,
+            webhooks: None,
             live: Live::default(),
         }
     }

@@ -16,6 +16,7 @@ mod broadcast_worker;
 mod config;
 mod control;
 mod handler;
+mod hooks;
 mod identifiers;
 mod log_events;
 mod origin;
@@ -30,6 +31,7 @@ mod session;
 mod session_index;
 mod shared;
 mod sid;
+mod signature;
 mod start;
 
 pub use admin::{Address, Server};
@@ -40,11 +42,12 @@ pub use engine::{
 pub use wire::http::{ForwardedBy, PlainPath};
 
 pub use crate::allowed_host::AllowedHost;
-pub use crate::app::{AppConfig, DisconnectMode, Target, TargetError};
+pub use crate::app::{AppConfig, DisconnectMode, PostUrl, PostUrlError, Target, TargetError};
 pub use crate::auth::{
     Auth, Credentials, KeySet, Refusal, Secret, StreamKind, Times, VerifiedToken,
 };
 pub use crate::config::{Channels, Config, HistoryConfig, Live, PresenceConfig, TOPIC_BYTES_MAX};
+pub use crate::hooks::{EventKinds, WebhookConfig};
 pub use crate::origin::Origin;
 pub use crate::server::Running;
 pub use crate::start::{StartError, start};

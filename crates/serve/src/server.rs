@@ -13,7 +13,7 @@ use crate::handler::Post;
 use crate::log_events::LogReceiver;
 use crate::shared::Shared;
 
-/// Time for calls of the application after the last connection has ended.
+/// Time for calls of the application and webhooks after the last connection has ended.
 const LAST_CALLS: Duration = Duration::from_secs(5);
 
 /// A running server.
@@ -21,7 +21,7 @@ pub struct Running {
     pub(crate) service: Service<Post>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) log_events: LogReceiver,
-    /// The workers' result, and until when calls of the application may still be made.
+    /// The workers' result, and until when calls and webhooks may still be sent.
     pub(crate) finishing: Option<(io::Result<()>, u64)>,
 }
 
@@ -108,27 +108,35 @@ impl Server for Running {
         info!("{}", admin::drain_message(self.service.open(), "connection", over));
     }
 
-    /// The workers have ended, and so have the calls that tell the application of it, unless they take
-    /// longer than [`LAST_CALLS`].
+    /// The workers have ended, and so have the calls and webhooks that tell of it, unless they take longer
+    /// than [`LAST_CALLS`].
     fn ended(&mut self) -> Option<io::Result<()>> {
         let (result, until_ns) = match self.finishing.take() {
             Some(finishing) => finishing,
             None => {
                 let result = self.service.ended()?;
                 self.on_tick();
+                if let Some(hooks) = &self.shared.hooks {
+                    hooks.drain();
+                }
                 (result, now_ns().saturating_add(LAST_CALLS.as_nanos() as u64))
             }
         };
-        let Some(calls) = &self.shared.calls else { return Some(result) };
-        let sessions = self.shared.stored_sessions.as_ref();
+        let (calls, hooks) = (self.shared.calls.as_ref(), self.shared.hooks.as_ref());
+        let sessions = self.shared.stored_sessions.as_ref().filter(|_| calls.is_some());
         let untold = sessions.is_some_and(|sessions| sessions.drain(now_ns()));
-        let (waiting, idle) = (calls.figures(now_ns()).1.waiting, calls.is_idle());
-        if (untold || !idle) && now_ns() < until_ns {
+        let events = hooks.map_or(0, |hooks| hooks.waiting());
+        let idle = calls.is_none_or(|calls| calls.is_idle()) && !untold && events == 0;
+        if !idle && now_ns() < until_ns {
             self.finishing = Some((result, until_ns));
             return None;
         }
+        let waiting = calls.map_or(0, |calls| calls.figures(now_ns()).1.waiting);
         if waiting > 0 {
             warn!("{waiting} calls of the application were not made");
+        }
+        if events > 0 {
+            warn!("{events} webhook events were not delivered");
         }
         Some(result)
     }

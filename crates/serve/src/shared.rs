@@ -14,6 +14,7 @@ use topics::{Directory, Epoch, History, Position, Start, Unavailable};
 use crate::app::Calls;
 use crate::auth::{Access, Refusals};
 use crate::config::{Channels, Config, HistoryConfig, Live};
+use crate::hooks::Hooks;
 use crate::log_events::LogSender;
 use crate::origin::Origins;
 use crate::presence::Presence;
@@ -88,6 +89,21 @@ impl WorkerCounters {
     }
 }
 
+/// The time of day, by its offset from the monotonic clock in nanoseconds. Clones follow it.
+#[derive(Clone)]
+pub(crate) struct UnixClock(Arc<AtomicU64>);
+
+impl UnixClock {
+    pub(crate) fn new() -> Self {
+        UnixClock(Arc::new(AtomicU64::new(unix_ns_at_zero())))
+    }
+
+    /// Unix time in milliseconds at a time of the monotonic clock.
+    pub(crate) fn unix_ms(&self, now_ns: u64) -> u64 {
+        now_ns.wrapping_add(self.0.load(Ordering::Relaxed)) / 1_000_000
+    }
+}
+
 /// One value for all threads of a server.
 pub(crate) struct Shared {
     /// `/echo` is served.
@@ -99,8 +115,7 @@ pub(crate) struct Shared {
     pub(crate) stored_sessions: Option<StoredSessions>,
     /// Who is present, unless presence is off.
     pub(crate) presence: Option<Arc<Presence>>,
-    /// Offset of the time of day from the monotonic clock, in nanoseconds.
-    unix_ns: AtomicU64,
+    clock: UnixClock,
     /// Anyone may subscribe and publish.
     pub(crate) public: bool,
     local: bool,
@@ -115,6 +130,8 @@ pub(crate) struct Shared {
     pub(crate) directory: Directory,
     /// Calls of the application, if there is one.
     pub(crate) calls: Option<Arc<Calls>>,
+    /// Webhooks, if there is a receiver.
+    pub(crate) hooks: Option<Arc<Hooks>>,
     pub(crate) log: LogSender,
     pub(crate) watchdog: Arc<Watchdog>,
     pub(crate) counters: Box<[WorkerCounters]>,
@@ -139,20 +156,31 @@ impl Shared {
             Some((history, sids)) => (sids, Some(stored_sessions(history, calls.clone()))),
             None => (Sids::default(), None),
         };
+        let clock = UnixClock::new();
+        let hooks = config.webhooks.as_ref();
+        let hooks = hooks.map(|config| Hooks::new(config, clock.clone(), random()));
+        let mut directory = Directory::with_history(config.history.as_ref().map(history));
+        if let Some(hooks) = hooks.clone().filter(|hooks| hooks.config.events.has_occupancy()) {
+            directory.observe(move |topic, occupied| match occupied {
+                true => hooks.occupied(topic),
+                false => hooks.vacated(topic),
+            });
+        }
         Shared {
             echo: config.echo,
             cable_path: config.cable_path.clone(),
             sids,
             stored_sessions,
             presence: config.presence.as_ref().map(|config| Arc::new(Presence::new(config))),
-            unix_ns: AtomicU64::new(unix_ns_at_zero()),
+            clock,
             public: config.is_public(),
             local,
             check_host: config.checks_host(),
             may_be_rebound: config.may_be_rebound(),
             plain_listeners: 0,
             tls_port: None,
-            directory: Directory::with_history(config.history.as_ref().map(history)),
+            directory,
+            hooks,
             calls,
             log,
             watchdog,
@@ -179,13 +207,13 @@ impl Shared {
 
     /// Unix time in seconds at a time of the monotonic clock.
     pub(crate) fn unix_s(&self, now_ns: u64) -> u64 {
-        now_ns.wrapping_add(self.unix_ns.load(Ordering::Relaxed)) / 1_000_000_000
+        self.clock.unix_ms(now_ns) / 1000
     }
 
     /// The time of the monotonic clock at a Unix time in seconds; 0 if it was before its zero.
     pub(crate) fn monotonic_ns(&self, unix_s: i64) -> u64 {
         let unix_ns = u64::try_from(unix_s).unwrap_or(0).saturating_mul(1_000_000_000);
-        unix_ns.saturating_sub(self.unix_ns.load(Ordering::Relaxed))
+        unix_ns.saturating_sub(self.clock.0.load(Ordering::Relaxed))
     }
 
     /// Where messages begin that are requested by this text: Unix seconds, or a position as in the ids of
@@ -207,7 +235,7 @@ impl Shared {
 
     /// Follows changes of the system's time of day. To be called periodically.
     pub(crate) fn follow_clock(&self) {
-        self.unix_ns.store(unix_ns_at_zero(), Ordering::Relaxed);
+        self.clock.0.store(unix_ns_at_zero(), Ordering::Relaxed);
     }
 
     pub(crate) fn memory_limit(&self) -> Option<u64> {
@@ -250,12 +278,17 @@ fn stored_sessions(config: &HistoryConfig, calls: Option<Arc<Calls>>) -> StoredS
 
 /// An empty history with a new epoch.
 fn history(config: &HistoryConfig) -> Arc<History> {
-    let mut random = [0; 4];
+    Arc::new(History::new(Epoch::new(random() as u32), config.limits(), now_ns()))
+}
+
+/// A number that differs from that of other processes.
+fn random() -> u64 {
+    let mut random = [0; 8];
     if rand::fill(&mut random).is_err() {
         // The system has no random numbers: the time of the start differs as well.
-        random = (now_ns() as u32).to_ne_bytes();
+        return now_ns();
     }
-    Arc::new(History::new(Epoch::new(u32::from_ne_bytes(random)), config.limits(), now_ns()))
+    u64::from_ne_bytes(random)
 }
 
 /// Unix time at zero of the monotonic clock, in nanoseconds.

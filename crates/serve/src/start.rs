@@ -14,6 +14,7 @@ use crate::broadcast_worker;
 use crate::config::{CONNECTIONS_DEFAULT, Config};
 use crate::control::Control;
 use crate::handler::ServeHandler;
+use crate::hooks;
 use crate::log_events;
 use crate::presence::announcer;
 use crate::server::Running;
@@ -35,6 +36,8 @@ pub enum StartError {
     App(io::Error),
     /// The thread that announces who joins and leaves could not be started.
     Presence(io::Error),
+    /// The threads that send webhooks could not be started.
+    Webhooks(io::Error),
     /// The admin listener did not start.
     Admin(admin::StartError),
 }
@@ -46,6 +49,7 @@ impl fmt::Display for StartError {
             StartError::BroadcastQueue(_) => f.write_str("cannot start the broadcast thread"),
             StartError::App(_) => f.write_str("cannot start the threads that call the application"),
             StartError::Presence(_) => f.write_str("cannot start the presence thread"),
+            StartError::Webhooks(_) => f.write_str("cannot start the threads that send webhooks"),
             StartError::Admin(error) => error.fmt(f),
         }
     }
@@ -57,7 +61,8 @@ impl std::error::Error for StartError {
             StartError::Bootstrap(error) => std::error::Error::source(error),
             StartError::BroadcastQueue(error)
             | StartError::App(error)
-            | StartError::Presence(error) => Some(error),
+            | StartError::Presence(error)
+            | StartError::Webhooks(error) => Some(error),
             StartError::Admin(error) => std::error::Error::source(error),
         }
     }
@@ -108,6 +113,9 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
     if shared.presence.is_some() {
         let started = announcer::start(&shared, service.remote().clone());
         started.map_err(StartError::Presence)?;
+    }
+    if let Some(hooks) = &shared.hooks {
+        hooks::start(hooks).map_err(StartError::Webhooks)?;
     }
     service.admin = start_admin(config, control)?;
     log_ready(config, &listen, service.admin.as_ref());

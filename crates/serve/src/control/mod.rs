@@ -9,6 +9,7 @@ mod history;
 mod page;
 mod presence;
 mod top_topics;
+mod webhooks;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -318,6 +319,7 @@ impl Program for Control {
         exposition.labelled("auth_refused", Kind::Counter, help, "cause", refused);
         self.presence_metrics(exposition);
         self.application_metrics(exposition);
+        self.webhook_metrics(exposition);
     }
 
     fn stats(&self) -> Value {
@@ -357,6 +359,7 @@ impl Program for Control {
             "workers_max": self.remote.workers(),
             "presence": self.presence_stats(),
             "application": self.application_stats(),
+            "webhooks": self.webhook_stats(),
         });
         stats.extend(self.shared.watchdog.stats(&self.remote));
         if let Value::Object(own) = own {

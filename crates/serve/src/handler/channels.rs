@@ -10,6 +10,7 @@ use topics::{Publication, Subscriber};
 use super::ServeHandler;
 use crate::app::call::Env;
 use crate::auth::{Cause, StreamGrant, TokenIdentity};
+use crate::hooks::EventKind;
 use crate::identifiers::{
     Form, Group, Identifier, MEMBERSHIP_BYTES, subscription_bytes, topic_share,
 };
@@ -47,6 +48,7 @@ impl ServeHandler {
             }
             (None, None) => None,
         };
+        self.note_connect(core, id);
         let sid = Some(self.shared.sids.of(id).into());
         let restored = restored.map(|ids| ids.into_iter().map(Cow::Owned).collect());
         self.send_message(core, id, &Message::Welcome { sid, restored });
@@ -109,6 +111,7 @@ impl ServeHandler {
         if self.topics.subscribe(core, id, &grant.stream, group.number()) {
             self.counters(core.worker()).subscriptions.add(1);
             self.count_bytes(core, id, |held| held.saturating_add(bytes));
+            self.note_topic(core, id, EventKind::Subscribe, &grant.stream);
         } else {
             self.identifiers.end(index);
         }
@@ -132,6 +135,7 @@ impl ServeHandler {
             self.topics.unsubscribe(core, id, &topic, group.number());
             self.identifiers.end(index);
             self.counters(core.worker()).subscriptions.sub(1);
+            self.note_topic(core, id, EventKind::Unsubscribe, &topic);
         }
     }
 
@@ -144,6 +148,7 @@ impl ServeHandler {
         let group = Group { encoding: 0, messages: Encoding::Json, form: Form::Event };
         self.topics.subscribe(core, id, topic, group.number());
         self.counters(core.worker()).subscriptions.add(1);
+        self.note_topic(core, id, EventKind::Subscribe, topic);
     }
 
     /// Publishes to the other subscribers by this identifier, if it is subscribed and may whisper.
@@ -186,6 +191,7 @@ impl ServeHandler {
         };
         if protocol == SessionProtocol::CableExt && self.stored_sessions().is_some() {
             // A session that the server ends is not kept.
+            self.note_end(core, id);
             self.end_app_session(core, id, false);
             self.unsubscribe_all(core, id);
         }

@@ -8,6 +8,7 @@ mod encodings;
 mod expiry;
 mod heartbeat;
 mod history;
+mod hooks;
 mod inspect;
 mod presence;
 mod resume;
@@ -25,6 +26,7 @@ use self::application::Application;
 use self::disconnects::Disconnects;
 use self::heartbeat::Heartbeat;
 use self::history::Replays;
+use self::hooks::WorkerHooks;
 pub(crate) use self::inspect::{
     CloseRequest, ConnectionEntry, ConnectionFilter, ListReply, ListRequest, TopicsQuery,
     TopicsReply, TopicsRequest,
@@ -36,6 +38,7 @@ use crate::app::call::Env;
 use crate::auth::{Cause, TokenIdentity};
 use crate::broadcast;
 use crate::broadcast_worker::BroadcastQueue;
+use crate::hooks::EventKind;
 use crate::identifiers::{Form, Group, Identifiers};
 use crate::log_events::LogEvent;
 use crate::protocols::{
@@ -102,6 +105,8 @@ pub(crate) struct ServeHandler {
     sessions: SessionIndex,
     /// Set where an application is called.
     app: Option<Box<Application>>,
+    /// Set where there are webhooks.
+    hooks: Option<Box<WorkerHooks>>,
     retry_queue: RetryQueue,
     /// Subscriptions that get missed messages.
     replays: Replays,
@@ -134,6 +139,7 @@ impl ServeHandler {
             policy: shared.policy(),
             topics: Topics::new(worker, shared.directory.clone()),
             app: shared.calls.clone().map(|calls| Box::new(Application::new(calls))),
+            hooks: shared.hooks.clone().map(|hooks| Box::new(WorkerHooks::new(hooks))),
             shared,
             identifiers: Identifiers::default(),
             sessions: SessionIndex::default(),
@@ -305,14 +311,17 @@ impl Handler for ServeHandler {
             Some(PendingOpen::Echo { identity }) => {
                 let session = Session::new(SessionProtocol::Echo);
                 self.begin_session(core, id, session, identity.as_ref());
+                self.note_connect(core, id);
             }
             Some(PendingOpen::Topic { name, identity, first }) => {
                 let session = Session::new(SessionProtocol::Topic);
                 self.begin_session(core, id, session, identity.as_ref());
+                self.note_connect(core, id);
                 let (encoding, messages) = (core.encoding(id), Encoding::Json);
                 let group = Group { encoding, messages, form: Form::Plain };
                 self.topics.subscribe(core, id, &name, group.number());
                 self.counters(core.worker()).subscriptions.add(1);
+                self.note_topic(core, id, EventKind::Subscribe, &name);
                 if let Some(first) = first {
                     self.send_from(core, id, &name, group, first);
                 }
@@ -366,6 +375,7 @@ impl Handler for ServeHandler {
         };
         self.heartbeat_connections -= u32::from(session.protocol().has_heartbeat());
         self.store_session(core, id);
+        self.note_end(core, id);
         self.sessions.remove(id);
         self.end_app_session(core, id, true);
         self.unsubscribe_all(core, id);
@@ -374,6 +384,7 @@ impl Handler for ServeHandler {
     /// Nothing is sent to it any more, and it may take seconds to end.
     fn closing<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, _: Closed) {
         self.store_session(core, id);
+        self.note_end(core, id);
         self.end_app_session(core, id, true);
         self.unsubscribe_all(core, id);
     }

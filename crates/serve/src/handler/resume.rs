@@ -68,6 +68,7 @@ impl ServeHandler {
             Some((app, env)) => self.resume_app_session(core, id, env, *app),
             None => Vec::new(),
         };
+        self.note_connect(core, id);
         for identifier in identifiers {
             match self.grant(core, id, &identifier) {
                 Ok(grant) => {

@@ -211,6 +211,7 @@ impl ServeHandler {
             Err(refused) => return refused,
         };
         self.begin_session(core, id, Session::new(SessionProtocol::Events), identity.as_ref());
+        self.note_connect(core, id);
         self.subscribe_to_events(core, id, &topic);
         let mut response = Response::text(200, "");
         response.body = self.first_events(core, id, &topic, head).into();

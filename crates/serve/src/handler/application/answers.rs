@@ -69,6 +69,7 @@ impl ServeHandler {
         if self.over_budget(core, id) {
             return;
         }
+        self.note_connect(core, id);
         if !self.transmit(core, id, &reply.transmissions, "welcome") {
             let sid = Some(self.shared.sids.of(id).into());
             self.send_message(core, id, &Message::Welcome { sid, restored: None });

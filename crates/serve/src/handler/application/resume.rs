@@ -96,6 +96,7 @@ impl ServeHandler {
         (session.open, session.known, session.has_token) = (true, known, has_token);
         session.cstate = cstate;
         app.by_slot.insert(id.slot(), session);
+        self.note_connect(core, id);
         let mut restored = Vec::with_capacity(channels.len());
         for StoredChannel { identifier, istate, streams } in channels {
             let index = self.identifiers.begin(&identifier, "", Whispers::Never);

@@ -4,6 +4,7 @@ use engine::{ConnId, Core, Sys};
 
 use super::ServeHandler;
 use crate::auth::{Cause, Whispers};
+use crate::hooks::EventKind;
 use crate::identifiers::subscription_bytes;
 use crate::path::check_topic;
 use crate::protocols::Disconnect;
@@ -38,6 +39,7 @@ impl ServeHandler {
             self.identifiers.begin(identifier, "", Whispers::Never);
             if self.topics.subscribe(core, id, stream, group) {
                 self.counters(core.worker()).subscriptions.add(1);
+                self.note_topic(core, id, EventKind::Subscribe, stream);
                 self.count_bytes(core, id, |held| held.saturating_add(bytes));
             } else {
                 self.identifiers.end(index);
@@ -67,6 +69,7 @@ impl ServeHandler {
             if self.topics.unsubscribe(core, id, &topic, group) {
                 self.identifiers.end(index);
                 self.counters(core.worker()).subscriptions.sub(1);
+                self.note_topic(core, id, EventKind::Unsubscribe, &topic);
             }
         }
     }

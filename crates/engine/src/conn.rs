@@ -243,6 +243,12 @@ impl<U> Conn<U> {
         answered && self.cold.as_deref().is_none_or(idle)
     }
 
+    /// Whether its client is watched while it waits for an answer.
+    pub(crate) fn is_watched(&self) -> bool {
+        let parked = self.cold.as_ref().and_then(|cold| cold.parked.as_ref());
+        self.mode == Mode::Parked && parked.is_some_and(RequestContext::is_watched)
+    }
+
     /// Takes the context of a request that waits for its answer.
     pub(crate) fn take_parked(&mut self) -> RequestContext {
         self.cold.as_mut().and_then(|cold| cold.parked.take()).unwrap_or_else(|| {

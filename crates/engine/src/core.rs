@@ -432,10 +432,10 @@ impl<S: Sys, H: Handler> Core<S, H> {
         let paused = conn.flags.has(Flags::PAUSED | Flags::STALLED);
         let interest = Interest {
             read: !paused
-                && matches!(
+                && (matches!(
                     conn.mode,
                     Mode::Http | Mode::WebSocket | Mode::Raw | Mode::Closing | Mode::Lingering
-                ),
+                ) || conn.is_watched()),
             write: conn.mode == Mode::Connecting || conn.waits(),
         };
         let now = Interest {

@@ -47,6 +47,11 @@ pub enum Answer {
     Body(u64),
     /// The answer follows later by [`crate::Remote::answer`]; reading pauses until then.
     Later,
+    /// As `Later`, within this many nanoseconds instead of the handshake timeout. The request does not count
+    /// as a handshake in flight meanwhile, and a client that leaves is noticed.
+    LaterWithin(u64),
+    /// A late answer that the handler gives when it is due: [`Handler::late_answer`].
+    ByHandler,
     /// No answer: the connection becomes raw, the handler answers with [`Core::write`], and what
     /// follows the head goes to [`Handler::data`]. [`Core::next_request`] returns it to HTTP.
     Raw,
@@ -125,6 +130,12 @@ pub trait Handler: Sized {
     /// which request it belongs to; requesting another body is an error.
     fn body<S: Sys>(&mut self, _core: &mut Core<S, Self>, _id: ConnId, _body: Vec<u8>) -> Answer {
         Answer::Respond(Response::text(501, "This server does not read request bodies.\n"))
+    }
+
+    /// A request whose answer was deferred is answered now, because [`crate::Remote::answer`] was called with
+    /// [`Answer::ByHandler`].
+    fn late_answer<S: Sys>(&mut self, _core: &mut Core<S, Self>, _id: ConnId) -> Answer {
+        Answer::Respond(Response::text(500, "This server has no answer to this request.\n"))
     }
 
     /// A WebSocket is open, in either role.

@@ -37,6 +37,20 @@ pub(crate) struct RequestContext {
     head_only: bool,
     /// Deadline for an answer that comes later.
     until_ns: u64,
+    /// A client that leaves before it is noticed.
+    watched: bool,
+}
+
+impl RequestContext {
+    /// Whether the client is watched while it waits for the answer.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.watched
+    }
+
+    /// The client has sent more: it is not read before the answer.
+    pub(crate) fn unwatch(&mut self) {
+        self.watched = false;
+    }
 }
 
 impl<S: Sys, H: Handler> Worker<S, H> {
@@ -141,13 +155,15 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         let has_body = request.header("transfer-encoding").is_some()
             || request.header("content-length").is_some_and(|length| length != b"0")
             || expects_continue(&request);
-        let wants_key = matches!(answer, Answer::Upgrade(_) | Answer::Later);
+        let wants_key =
+            matches!(answer, Answer::Upgrade(_) | Answer::Later | Answer::LaterWithin(_));
         let context = RequestContext {
             accept: upgrade.filter(|_| wants_key).map(|upgrade| accept_key(upgrade.key)),
             deflate,
             keep_alive: keep_alive(&request) && (!has_body || matches!(answer, Answer::Body(_))),
             head_only: request.method == "HEAD",
             until_ns: 0,
+            watched: false,
         };
         if let Answer::Body(bytes_max) = answer {
             return self.begin_body(slot, &request, bytes_max, context);
@@ -192,12 +208,18 @@ impl<S: Sys, H: Handler> Worker<S, H> {
                 self.core.switch_to_raw(slot);
             }
             Answer::Later => {
-                let core = &mut self.core;
-                let until_ns = core.now_ns + nanoseconds(core.limits.handshake_timeout);
-                let Some(conn) = core.slab.get_mut(slot) else { return broken(SLOT_IN_USE) };
-                conn.mode = Mode::Parked;
-                conn.cold().parked = Some(RequestContext { until_ns, ..*context });
-                self.core.sync_interest(slot);
+                let within_ns = nanoseconds(self.core.limits.handshake_timeout);
+                self.core.park(slot, within_ns, false, context);
+            }
+            Answer::LaterWithin(within_ns) => self.core.park(slot, within_ns, true, context),
+            Answer::ByHandler => {
+                let Some(id) = self.core.id_at(slot) else {
+                    return broken("a request that is answered is alive");
+                };
+                match self.handler.late_answer(&mut self.core, id) {
+                    Answer::ByHandler => broken("a late answer is one"),
+                    answer => self.answer(slot, answer, context),
+                }
             }
         }
     }
@@ -281,6 +303,19 @@ impl<S: Sys, H: Handler> Worker<S, H> {
 }
 
 impl<S: Sys, H: Handler> Core<S, H> {
+    /// Keeps a request that is answered later.
+    fn park(&mut self, slot: u32, within_ns: u64, watched: bool, context: &RequestContext) {
+        let until_ns = self.now_ns.saturating_add(within_ns);
+        let Some(conn) = self.slab.get_mut(slot) else { return broken(SLOT_IN_USE) };
+        conn.mode = Mode::Parked;
+        conn.cold().parked = Some(RequestContext { until_ns, watched, ..*context });
+        if watched {
+            let before = conn.set_answered();
+            self.handshake_completed(before);
+        }
+        self.sync_interest(slot);
+    }
+
     /// Writes an answer and sets the connection's next state.
     pub(crate) fn respond(
         &mut self,

@@ -21,10 +21,18 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         let core = &mut self.core;
         let Some(conn) = core.slab.get_mut(slot) else { return broken(SLOT_IN_USE) };
         // The kept bytes of a resumed connection come first; they are processed in this same turn.
-        if matches!(conn.mode, Mode::Dead | Mode::Parked | Mode::HalfClosed)
+        if matches!(conn.mode, Mode::Dead | Mode::HalfClosed)
+            || conn.mode == Mode::Parked && !conn.is_watched()
             || conn.flags.has(Flags::PAUSED | Flags::STALLED | Flags::RESUMED)
         {
             return;
+        }
+        if conn.mode == Mode::Parked && conn.has_tail() {
+            // It has sent more than its request, and is not read before the answer.
+            if let Some(parked) = conn.cold.as_mut().and_then(|cold| cold.parked.as_mut()) {
+                parked.unwatch();
+            }
+            return core.sync_interest(slot);
         }
         let kept = match &conn.cold {
             None => 0,

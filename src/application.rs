@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
-use serve::{AppConfig, Auth, Target, TlsClient, TlsTrust};
+use serve::{AppConfig, Auth, AuthUrl, PostUrl, Target, TlsClient, TlsTrust};
 
 use crate::auth::{SecretSource, secret_source};
 use crate::units;
 
 const HEADING: &str = "RPC";
+/// That of the flags that decide who may connect.
+const AUTH_HEADING: &str = "Authorization";
 
 /// Time after which clients of Rails without a ping connect again.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(6);
@@ -66,6 +68,19 @@ pub(crate) struct Flags {
         default_value = "false", default_missing_value = "true", hide_default_value = true,
         help_heading = HEADING)]
     rpc_tls_insecure: bool,
+    /// Ask this http:// or https:// URL who may connect to /topics and /events and publish there
+    #[arg(long, value_name = "URL", help_heading = AUTH_HEADING)]
+    auth_url: Option<PostUrl>,
+    /// Secret that signs calls of --auth-url, or file:PATH, or none [default: derived from --secret]
+    #[arg(long, value_name = "SECRET", value_parser = secret_source, help_heading = AUTH_HEADING)]
+    auth_secret: Option<SecretSource>,
+    /// Maximum memory of answers of --auth-url that are used again, as they allow
+    #[arg(long, value_name = "SIZE", default_value = "4MiB", value_parser = units::size,
+        help_heading = AUTH_HEADING)]
+    auth_cache_bytes: u64,
+    /// Trust --auth-url if its certificate is of a CA in this PEM file, instead of the system's
+    #[arg(long, value_name = "FILE", help_heading = AUTH_HEADING)]
+    auth_tls_ca: Option<PathBuf>,
     /// Headers of a client's handshake that calls repeat. Repeatable
     #[arg(long, value_name = "NAME", default_value = "cookie", value_delimiter = ',',
         value_parser = header, help_heading = HEADING)]
@@ -105,7 +120,10 @@ impl Flags {
     /// # Errors
     /// A file that cannot be read, or flags that contradict each other.
     pub(crate) fn config(&self, auth: &Auth, ping_interval: Duration) -> Result<Option<AppConfig>> {
-        let Some(target) = &self.rpc_host else { return Ok(None) };
+        let asked = self.auth_url.as_ref().map(|url| self.auth_url(url, auth)).transpose()?;
+        if self.rpc_host.is_none() && asked.is_none() {
+            return Ok(None);
+        }
         let own = self.http_rpc_secret.as_ref();
         let own = own.map(|source| source.read("http-rpc-secret")).transpose()?;
         if own.as_ref().is_some_and(|key| !key.fits_a_header()) {
@@ -120,7 +138,9 @@ impl Flags {
         let items = |count: u64| usize::try_from(count).unwrap_or(usize::MAX);
         let boxed = |names: &[String]| names.iter().map(|name| name.as_str().into()).collect();
         Ok(Some(AppConfig {
-            tls: self.tls(target)?,
+            target: self.rpc_host.clone(),
+            auth: asked,
+            tls: self.rpc_host.as_ref().map(|target| self.tls(target)).transpose()?.flatten(),
             key,
             concurrency: self.rpc_concurrency.0,
             timeout: self.rpc_timeout,
@@ -138,8 +158,23 @@ impl Flags {
             },
             disconnect_rate: self.disconnect_rate,
             disconnect_backlog: items(self.disconnect_backlog),
-            ..AppConfig::new(target.clone())
         }))
+    }
+
+    fn auth_url(&self, url: &PostUrl, auth: &Auth) -> Result<AuthUrl> {
+        let own = self.auth_secret.as_ref();
+        let secret = match own.map(|source| source.read("auth-secret")).transpose()? {
+            Some(own) => Some(own).filter(|own| !own.is_none()),
+            None => auth.auth_url_key(),
+        };
+        let ca = self.auth_tls_ca.as_deref();
+        let tls = url.tls.then(|| tls_to(&url.host.name, ("auth-tls-ca", ca), false));
+        Ok(AuthUrl {
+            url: url.clone(),
+            tls: tls.transpose()?,
+            secret,
+            decisions_bytes: usize::try_from(self.auth_cache_bytes).unwrap_or(usize::MAX),
+        })
     }
 
     fn tls(&self, target: &Target) -> Result<Option<TlsClient>> {

@@ -19,6 +19,7 @@ mod application_storms;
 mod applications;
 mod at_capacity;
 mod auth;
+mod authorize;
 mod bad_input;
 mod broadcast;
 mod cable;

@@ -62,6 +62,7 @@ const NOT_RUN: &[(&str, &str, &str)] = &[
     ("docs/operate/serve.md", "curl -H", "needs a secret: docs/quickstart/curl.md runs it"),
     ("docs/operate/systemd.md", "", "changes this machine"),
     ("docs/operate/tls.md", "", CERTIFICATE),
+    ("docs/operate/authorization.md", "standfast serve --auth-url", "an application of the reader"),
     ("docs/operate/webhooks.md", "", "receivers of the reader"),
     ("docs/start.md", "standfast load", "runs of 30 s"),
 ];

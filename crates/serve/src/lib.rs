@@ -42,7 +42,9 @@ pub use engine::{
 pub use wire::http::{ForwardedBy, PlainPath};
 
 pub use crate::allowed_host::AllowedHost;
-pub use crate::app::{AppConfig, DisconnectMode, PostUrl, PostUrlError, Target, TargetError};
+pub use crate::app::{
+    AppConfig, AuthUrl, DisconnectMode, PostUrl, PostUrlError, Target, TargetError,
+};
 pub use crate::auth::{
     Auth, Credentials, KeySet, Refusal, Secret, StreamKind, Times, VerifiedToken,
 };

@@ -172,6 +172,7 @@ fn access(cause: Cause, what: &str) -> String {
              --public-streams"
         }
         Cause::Application => "connection refused by the application",
+        Cause::Publish => "message refused: the application does not let the client publish",
         Cause::Identifier => "subscription rejected: the identifier names no channel",
         Cause::Subscriptions => {
             "subscription rejected: limit of the connection reached; see --max-subscriptions"

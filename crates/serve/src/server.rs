@@ -80,6 +80,9 @@ impl Server for Running {
         if self.shared.calls.as_ref().is_some_and(|calls| calls.has_emptied()) {
             self.service.remote().trim_memory();
         }
+        if let Some(calls) = &self.shared.calls {
+            calls.expire_decisions(now_ns());
+        }
         if let Some(history) = self.shared.history() {
             history.expire(now_ns());
         }

@@ -20,16 +20,22 @@ pub(crate) enum SessionProtocol {
     Cable,
     /// Action Cable in AnyCable's extended form.
     CableExt,
+    /// `/topics/NAME`, by a client that may not publish.
+    TopicReader,
+    /// `/topics/NAME`, by a client whose messages the application decides about.
+    TopicAsker,
 }
 
 impl SessionProtocol {
-    const ALL: [SessionProtocol; 6] = [
+    const ALL: [SessionProtocol; 8] = [
         SessionProtocol::Http,
         SessionProtocol::Echo,
         SessionProtocol::Topic,
         SessionProtocol::Events,
         SessionProtocol::Cable,
         SessionProtocol::CableExt,
+        SessionProtocol::TopicReader,
+        SessionProtocol::TopicAsker,
     ];
 
     /// Its name in the list of connections.
@@ -37,21 +43,25 @@ impl SessionProtocol {
         match self {
             SessionProtocol::Http => "http",
             SessionProtocol::Echo => "echo",
-            SessionProtocol::Topic => "topic",
+            SessionProtocol::Topic | SessionProtocol::TopicReader | SessionProtocol::TopicAsker => {
+                "topic"
+            }
             SessionProtocol::Events => "events",
             SessionProtocol::Cable => "cable",
             SessionProtocol::CableExt => "cable_ext",
         }
     }
 
-    /// The protocol with this name.
+    /// The first protocol with this name.
     pub(crate) fn named(name: &str) -> Option<Self> {
         SessionProtocol::ALL.into_iter().find(|protocol| protocol.name() == name)
     }
 
     /// All names.
     pub(crate) fn names() -> String {
-        SessionProtocol::ALL.map(SessionProtocol::name).join(", ")
+        let all = SessionProtocol::ALL;
+        let named = all.iter().filter(|own| SessionProtocol::named(own.name()) == Some(**own));
+        named.map(|own| own.name()).collect::<Vec<_>>().join(", ")
     }
 
     /// Whether its clients expect periodic heartbeats.
@@ -115,7 +125,8 @@ mod tests {
         assert_eq!(Session::default().protocol(), SessionProtocol::Http);
         for (at, protocol) in SessionProtocol::ALL.into_iter().enumerate() {
             assert_eq!((protocol as usize, Session::new(protocol).protocol()), (at, protocol));
-            assert_eq!(SessionProtocol::named(protocol.name()), Some(protocol));
+            let named = SessionProtocol::named(protocol.name()).map(SessionProtocol::name);
+            assert_eq!(named, Some(protocol.name()));
         }
         for protocol in Protocol::all() {
             let session = Session::cable(protocol);

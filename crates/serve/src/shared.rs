@@ -115,7 +115,7 @@ pub(crate) struct Shared {
     pub(crate) stored_sessions: Option<StoredSessions>,
     /// Who is present, unless presence is off.
     pub(crate) presence: Option<Arc<Presence>>,
-    clock: UnixClock,
+    pub(crate) clock: UnixClock,
     /// Anyone may subscribe and publish.
     pub(crate) public: bool,
     local: bool,
@@ -153,7 +153,10 @@ impl Shared {
         let secret = config.history.as_ref().and_then(|history| Some((history, Sids::secret()?)));
         let calls = config.app.as_ref().map(Calls::new);
         let (sids, stored_sessions) = match secret {
-            Some((history, sids)) => (sids, Some(stored_sessions(history, calls.clone()))),
+            Some((history, sids)) => {
+                let app = calls.clone().filter(|calls| calls.config.target.is_some());
+                (sids, Some(stored_sessions(history, app)))
+            }
             None => (Sids::default(), None),
         };
         let clock = UnixClock::new();

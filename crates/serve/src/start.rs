@@ -107,7 +107,7 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
         started.map_err(StartError::BroadcastQueue)?;
     }
     if let Some(calls) = &shared.calls {
-        let started = app::start(Arc::clone(calls), service.remote().clone());
+        let started = app::start(Arc::clone(calls), service.remote().clone(), &shared.clock);
         started.map_err(StartError::App)?;
     }
     if shared.presence.is_some() {
@@ -171,7 +171,9 @@ fn log_ready(config: &Config, listen: &[Listener], admin: Option<&admin::AdminLi
         let each = Bytes(Compression::TAKEOVER_BYTES);
         info!("compression takeover: up to {each} for each active client that negotiates it");
     }
-    if config.public {
+    if config.app.as_ref().is_some_and(|app| app.auth.is_some()) {
+        info!("topics: the application decides who may subscribe and publish (--auth-url)");
+    } else if config.public {
         info!("public: anyone who can connect may subscribe and publish (--public)");
     } else if config.is_public() {
         info!("public on loopback: on other interfaces topics are closed without --public");

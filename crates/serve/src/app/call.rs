@@ -5,11 +5,14 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use serde::de::IgnoredAny;
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
+use super::decision::{Decision, Verdict};
 use crate::path::parameters_except;
 
 /// The name of the header that has the client's address.
@@ -21,10 +24,13 @@ pub(crate) enum Method {
     Connect,
     Command,
     Disconnect,
+    /// The call of `--auth-url`, which is not part of AnyCable's contract.
+    Authorize,
 }
 
 impl Method {
-    pub(crate) const ALL: [Method; 3] = [Method::Connect, Method::Command, Method::Disconnect];
+    pub(crate) const ALL: [Method; 4] =
+        [Method::Connect, Method::Command, Method::Disconnect, Method::Authorize];
 
     /// The last part of the path of HTTP RPC.
     pub(crate) fn path(self) -> &'static str {
@@ -32,6 +38,7 @@ impl Method {
             Method::Connect => "connect",
             Method::Command => "command",
             Method::Disconnect => "disconnect",
+            Method::Authorize => "authorize",
         }
     }
 }
@@ -158,6 +165,20 @@ pub(crate) enum What {
         /// The subscriptions, with their states.
         subscriptions: Vec<(Arc<str>, State)>,
     },
+    /// Whether a client of a plain topic may connect or publish.
+    Authorize(Question),
+}
+
+/// What the application is asked by `--auth-url`.
+#[derive(Clone, Debug)]
+pub(crate) struct Question {
+    /// The name of the protocol.
+    pub(crate) protocol: &'static str,
+    pub(crate) topic: Arc<str>,
+    /// The identifiers of the client, as far as they are known.
+    pub(crate) identity: Option<Arc<str>>,
+    /// The message that the client publishes, and whether it is binary; `None` for a connect.
+    pub(crate) message: Option<(Arc<[u8]>, bool)>,
 }
 
 impl Call {
@@ -166,6 +187,7 @@ impl Call {
             What::Connect => Method::Connect,
             What::Command { .. } => Method::Command,
             What::Disconnect { .. } => Method::Disconnect,
+            What::Authorize(_) => Method::Authorize,
         }
     }
 
@@ -175,6 +197,8 @@ impl Call {
             What::Connect => "connect",
             What::Command { name, .. } => name.name(),
             What::Disconnect { .. } => "disconnect",
+            What::Authorize(Question { message: None, .. }) => "authorize_connect",
+            What::Authorize(_) => "authorize_publish",
         }
     }
 
@@ -185,6 +209,7 @@ impl Call {
             What::Connect => true,
             What::Command { name, .. } => *name == CommandName::Subscribe,
             What::Disconnect { .. } => false,
+            What::Authorize(_) => true,
         }
     }
 
@@ -199,6 +224,10 @@ impl Call {
                 let each = |(text, state): &(Arc<str>, State)| 32 + text.len() + state.bytes();
                 self.env.bytes() + subscriptions.iter().map(each).sum::<usize>()
             }
+            What::Authorize(Question { topic, message, .. }) => {
+                let message = message.as_ref().map_or(0, |(data, _)| data.len());
+                self.env.bytes() + topic.len() + message
+            }
         };
         size_of::<Call>() + self.sid.len() + self.cstate.bytes() + what
     }
@@ -211,7 +240,7 @@ impl Call {
     }
 }
 
-/// The body of a request of HTTP RPC.
+/// The body of a request of HTTP RPC or of `--auth-url`.
 impl Serialize for Call {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
@@ -229,6 +258,26 @@ impl Serialize for Call {
                 map.serialize_entry("identifiers", &**identifiers)?;
                 let texts: Vec<&str> = subscriptions.iter().map(|(text, _)| &**text).collect();
                 map.serialize_entry("subscriptions", &texts)?;
+            }
+            What::Authorize(question) => {
+                let Question { protocol, topic, identity, message } = question;
+                let action = if message.is_some() { "publish" } else { "connect" };
+                map.serialize_entry("action", action)?;
+                map.serialize_entry("protocol", protocol)?;
+                map.serialize_entry("topic", &**topic)?;
+                map.serialize_entry("sid", &self.sid)?;
+                if let Some(identity) = identity {
+                    map.serialize_entry("identity", &**identity)?;
+                }
+                match message {
+                    Some((data, true)) => {
+                        map.serialize_entry("data_base64", &STANDARD.encode(data))?;
+                    }
+                    Some((data, false)) => {
+                        map.serialize_entry("data", &String::from_utf8_lossy(data))?;
+                    }
+                    None => {}
+                }
             }
         }
         map.serialize_entry("env", &EnvJson(self))?;
@@ -341,6 +390,9 @@ pub(crate) struct Reply {
     pub(crate) stopped_streams: Vec<String>,
     /// A presence event of the subscription.
     pub(crate) presence: Option<PresenceReply>,
+    /// The answer of `--auth-url`.
+    #[serde(skip)]
+    pub(crate) decision: Option<Arc<Decision>>,
 }
 
 /// Changes of states.
@@ -394,6 +446,16 @@ fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
+impl From<Decision> for Reply {
+    fn from(decision: Decision) -> Reply {
+        let status = match decision.verdict {
+            Verdict::Allowed(_) => Status::Success,
+            Verdict::Denied(_) => Status::Failure,
+        };
+        Reply { status, decision: Some(Arc::new(decision)), ..Reply::default() }
+    }
+}
+
 impl Reply {
     /// Parses a body of HTTP RPC.
     pub(crate) fn from_json(body: &[u8]) -> Result<Reply, String> {
@@ -411,12 +473,9 @@ impl Reply {
         let pairs = self.env.cstate.iter().chain(&self.env.istate);
         let states = pairs.map(|(key, value)| 48 + key.len() + value.len()).sum::<usize>();
         let presence = self.presence.as_ref().map_or(0, |own| own.id.len() + own.info.len());
-        size_of::<Reply>()
-            + self.error_msg.len()
-            + self.identifiers.len()
-            + texts
-            + states
-            + presence
+        let decision = self.decision.as_ref().map_or(0, |decision| decision.bytes());
+        let own = size_of::<Reply>() + self.error_msg.len() + self.identifiers.len();
+        own + texts + states + presence + decision
     }
 }
 
@@ -475,6 +534,31 @@ mod tests {
             call(What::Disconnect { identifiers: "me".into(), subscriptions }),
             json!({"identifiers": "me", "subscriptions": ["a", "b"], "env": with_states}),
         );
+    }
+
+    #[test]
+    fn questions_have_their_own_json() {
+        let question = |identity: Option<&str>, message: Option<(&[u8], bool)>| Question {
+            protocol: "topic",
+            topic: "news".into(),
+            identity: identity.map(Into::into),
+            message: message.map(|(data, binary)| (data.into(), binary)),
+        };
+        let ask = |question| {
+            let env = Arc::new(Env { url: "http://x/topics/news".into(), headers: [].into() });
+            let cstate = State::default();
+            let call = Call { sid: "s".into(), env, cstate, what: What::Authorize(question) };
+            serde_json::to_value(call).unwrap()
+        };
+        let env = json!({"url": "http://x/topics/news", "headers": {}});
+        let mut expected = json!({"action": "connect", "protocol": "topic", "topic": "news", "sid": "s", "env": env});
+        assert_eq!(ask(question(None, None)), expected);
+        expected["action"] = "publish".into();
+        expected["identity"] = "{\"user\":7}".into();
+        expected["data"] = "hi".into();
+        assert_eq!(ask(question(Some(r#"{"user":7}"#), Some((b"hi", false)))), expected);
+        let binary = ask(question(None, Some((b"\xff\0", true))));
+        assert_eq!((&binary["data_base64"], &binary["data"]), (&json!("/wA="), &Value::Null));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use engine::TlsClient;
 
-use super::target::Target;
+use super::target::{PostUrl, Target};
 use crate::auth::Secret;
 
 /// For which connections the application is called when they end.
@@ -19,12 +19,27 @@ pub enum DisconnectMode {
     Never,
 }
 
+/// Where the application is asked about clients of plain topics.
+#[derive(Clone, Debug)]
+pub struct AuthUrl {
+    /// Where it is.
+    pub url: PostUrl,
+    /// TLS to it, if it has TLS.
+    pub tls: Option<TlsClient>,
+    /// Signs the calls.
+    pub secret: Option<Secret>,
+    /// Memory of the decisions that may be used again, in bytes. Default 4 MiB.
+    pub decisions_bytes: usize,
+}
+
 /// How the application is called. Taken at start only.
 #[derive(Clone, Debug)]
 pub struct AppConfig {
-    /// Where it is.
-    pub target: Target,
-    /// TLS to it, if it has TLS.
+    /// Where it is called about clients of Action Cable, if it is.
+    pub target: Option<Target>,
+    /// Where it is asked about clients of plain topics, if it is.
+    pub auth: Option<AuthUrl>,
+    /// TLS to the target, if it has TLS.
     pub tls: Option<TlsClient>,
     /// The bearer key of HTTP RPC. By default derived from the secret.
     pub key: Option<Secret>,
@@ -54,12 +69,19 @@ pub struct AppConfig {
     pub disconnect_backlog: usize,
 }
 
+impl Default for AppConfig {
+    fn default() -> Self {
+        AppConfig::new()
+    }
+}
+
 impl AppConfig {
-    /// The defaults for an application.
+    /// The defaults for an application that is called nowhere.
     #[must_use]
-    pub fn new(target: Target) -> Self {
+    pub fn new() -> Self {
         AppConfig {
-            target,
+            target: None,
+            auth: None,
             tls: None,
             key: None,
             concurrency: None,

@@ -26,7 +26,7 @@ use super::client::{CallError, chain};
 use super::config::AppConfig;
 use super::connect::connect;
 use super::proto;
-use super::target::{Host, Target};
+use super::target::Host;
 
 /// Time after which names are looked up again, in nanoseconds.
 const NAMES_NS: u64 = 30_000_000_000;
@@ -69,13 +69,9 @@ struct Address {
 }
 
 impl GrpcApp {
-    pub(super) fn new(config: &AppConfig) -> Self {
-        let hosts = match &config.target {
-            Target::Grpc { hosts, .. } => hosts.clone(),
-            Target::Http { host, .. } => vec![host.clone()],
-        };
+    pub(super) fn new(config: &AppConfig, hosts: &[Host]) -> Self {
         GrpcApp {
-            hosts,
+            hosts: hosts.to_vec(),
             tls: config.tls.as_ref().map(TlsClient::for_http2),
             timeout_ms: config.timeout.as_millis(),
             reply_bytes: config.reply_bytes,
@@ -209,6 +205,7 @@ impl GrpcApp {
             Method::Connect => "Connect",
             Method::Command => "Command",
             Method::Disconnect => "Disconnect",
+            Method::Authorize => return Err(CallError::Invalid("no method of gRPC".to_owned())),
         };
         let request =
             Request::post(format!("{scheme}://{}/anycable.RPC/{method}", address.authority))
@@ -307,6 +304,7 @@ fn decode(method: Method, body: &[u8]) -> Result<Reply, String> {
         Method::Disconnect => {
             proto::DisconnectResponse::decode(message).map_err(text)?.into_reply()?
         }
+        Method::Authorize => return Err("no method of gRPC".to_owned()),
     })
 }
 
@@ -344,6 +342,8 @@ fn encode(call: &Call) -> Vec<u8> {
             }
             .encode_to_vec()
         }
+        // It is a call by HTTP.
+        What::Authorize(_) => Vec::new(),
     }
 }
 

@@ -10,6 +10,7 @@ pub(crate) mod client;
 mod concurrency;
 mod config;
 mod connect;
+pub(crate) mod decision;
 mod grpc;
 mod http;
 mod proto;
@@ -20,13 +21,15 @@ mod stats;
 pub(crate) mod stored;
 mod target;
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use engine::ConnId;
 
 use self::call::{Call, Reply};
 use self::concurrency::Concurrency;
-pub use self::config::{AppConfig, DisconnectMode};
+pub use self::config::{AppConfig, AuthUrl, DisconnectMode};
+use self::decision::{Credentials, Decision, Decisions};
 pub(crate) use self::queue::Full;
 use self::queue::{Queue, QueueLimits};
 pub(crate) use self::runner::start;
@@ -72,6 +75,9 @@ pub(crate) struct Calls {
     inner: Mutex<Inner>,
     /// Notified when a call can begin.
     changed: Condvar,
+    /// Answers of `--auth-url` that may be used again.
+    decisions: Mutex<Decisions>,
+    decisions_used: AtomicU64,
 }
 
 struct Inner {
@@ -94,8 +100,55 @@ impl Calls {
         };
         let queue = Queue::new(limits, Concurrency::new(config.concurrency));
         let inner = Inner { queue, stats: Stats::default(), looks_ns: None };
-        let (inner, changed) = (Mutex::new(inner), Condvar::new());
-        Arc::new(Calls { config: config.clone(), inner, changed })
+        let decisions_bytes = config.auth.as_ref().map_or(0, |auth| auth.decisions_bytes);
+        Arc::new(Calls {
+            config: config.clone(),
+            inner: Mutex::new(inner),
+            changed: Condvar::new(),
+            decisions: Mutex::new(Decisions::new(decisions_bytes)),
+            decisions_used: AtomicU64::new(0),
+        })
+    }
+
+    fn decisions(&self) -> MutexGuard<'_, Decisions> {
+        self.decisions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The decision about a client and a topic, if an earlier one still holds.
+    pub(crate) fn decided(
+        &self,
+        now_ns: u64,
+        credentials: Credentials,
+        topic: &str,
+    ) -> Option<Arc<Decision>> {
+        let found = self.decisions().find(now_ns, credentials, topic);
+        self.decisions_used.fetch_add(u64::from(found.is_some()), Ordering::Relaxed);
+        found
+    }
+
+    /// Keeps a decision for as long as it says.
+    pub(crate) fn keep_decision(
+        &self,
+        now_ns: u64,
+        credentials: Credentials,
+        topic: &str,
+        decision: &Arc<Decision>,
+    ) {
+        if decision.ttl_s > 0 {
+            self.decisions().keep(now_ns, credentials, topic, decision);
+        }
+    }
+
+    /// Drops decisions that do not hold any more.
+    pub(crate) fn expire_decisions(&self, now_ns: u64) {
+        if self.config.auth.is_some() {
+            self.decisions().expire(now_ns);
+        }
+    }
+
+    /// How often a decision was used again, and the memory of those that may be, in bytes.
+    pub(crate) fn decision_figures(&self) -> (u64, usize) {
+        (self.decisions_used.load(Ordering::Relaxed), self.decisions().bytes())
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {

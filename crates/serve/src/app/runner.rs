@@ -4,19 +4,20 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use engine::Remote;
 use engine::sys::process::now_ns;
+use engine::{Remote, invariant};
 use tokio::runtime::{Builder, Handle};
 use tracing::{info, warn};
 
-use super::call::{Call, Reply, Status};
+use super::call::{Call, Method, Reply, Status};
 use super::client::{CallError, shown};
 use super::grpc::GrpcApp;
-use super::http::HttpApp;
+use super::http::{HttpApp, HttpAuth};
 use super::queue::{Ended, Entry, Next};
 use super::target::Target;
 use super::{Answered, Calls, Failure};
 use crate::handler::Post;
+use crate::shared::UnixClock;
 
 /// Pause of a call that the application refused for load, before it is put back.
 const BUSY_PAUSE: Duration = Duration::from_millis(100);
@@ -32,11 +33,22 @@ enum App {
     Grpc(GrpcApp),
 }
 
-impl App {
+/// Where calls go: those about Action Cable, and those of `--auth-url`.
+struct Apps {
+    app: Option<App>,
+    auth: Option<HttpAuth>,
+}
+
+impl Apps {
     async fn call(&self, call: &Call) -> Result<Reply, CallError> {
-        match self {
-            App::Http(app) => app.call(call).await,
-            App::Grpc(app) => app.call(call).await,
+        match (&self.app, &self.auth, call.method()) {
+            (_, Some(auth), Method::Authorize) => auth.call(call).await,
+            (_, None, Method::Authorize) | (None, ..) => {
+                invariant::broken("a call has an application");
+                Err(CallError::Invalid("there is no application".to_owned()))
+            }
+            (Some(App::Http(app)), ..) => app.call(call).await,
+            (Some(App::Grpc(app)), ..) => app.call(call).await,
         }
     }
 }
@@ -44,8 +56,9 @@ impl App {
 struct Runner {
     calls: Arc<Calls>,
     remote: Remote<Post>,
-    app: App,
-    log: Mutex<FailureLog>,
+    apps: Apps,
+    /// Of calls about Action Cable, and of those of `--auth-url`.
+    logs: Mutex<[FailureLog; 2]>,
 }
 
 /// Failed calls that are not logged yet.
@@ -61,15 +74,26 @@ struct FailureLog {
 ///
 /// # Errors
 /// A thread or the runtime cannot be started.
-pub(crate) fn start(calls: Arc<Calls>, remote: Remote<Post>) -> io::Result<()> {
+pub(crate) fn start(calls: Arc<Calls>, remote: Remote<Post>, clock: &UnixClock) -> io::Result<()> {
     let runtime = Builder::new_current_thread().enable_io().enable_time().build()?;
     let handle = runtime.handle().clone();
-    let app = match &calls.config.target {
-        Target::Http { .. } => App::Http(HttpApp::new(&calls.config)),
-        Target::Grpc { .. } => App::Grpc(GrpcApp::new(&calls.config)),
-    };
-    info!("application at {}", calls.config.target);
-    let runner = Arc::new(Runner { calls, remote, app, log: Mutex::default() });
+    let config = &calls.config;
+    let app = config.target.as_ref().map(|target| {
+        info!("application at {target}");
+        match target {
+            Target::Http { host, path, .. } => App::Http(HttpApp::new(config, host, path)),
+            Target::Grpc { hosts, .. } => App::Grpc(GrpcApp::new(config, hosts)),
+        }
+    });
+    let auth = config.auth.as_ref().map(|auth| {
+        info!("clients of topics are authorized by {}", auth.url);
+        if auth.secret.is_none() {
+            warn!("calls of --auth-url are not signed: set --auth-secret or --secret");
+        }
+        HttpAuth::new(auth, clock.clone(), config.reply_bytes)
+    });
+    let apps = Apps { app, auth };
+    let runner = Arc::new(Runner { calls, remote, apps, logs: Mutex::default() });
     let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
     thread("app calls").spawn(move || runtime.block_on(std::future::pending::<()>()))?;
     thread("app queue").spawn(move || start_calls(&runner, &handle)).map(drop)
@@ -106,7 +130,7 @@ impl Runner {
         loop {
             let began_ns = now_ns();
             let timeout = self.calls.config.timeout;
-            let result = tokio::time::timeout(timeout, self.app.call(&entry.call)).await;
+            let result = tokio::time::timeout(timeout, self.apps.call(&entry.call)).await;
             let (ended, outcome, why) = match result {
                 Ok(Ok(reply)) => {
                     let why = (reply.status == Status::Error)
@@ -190,7 +214,7 @@ impl Runner {
     /// Posts the end of a call to the worker of its connection.
     async fn deliver(self: Arc<Self>, entry: Entry<Call>, outcome: Result<Reply, Failure>) {
         let Entry { id, call, .. } = entry;
-        if call.method() == super::call::Method::Disconnect {
+        if call.method() == Method::Disconnect {
             return;
         }
         let bytes = call.bytes() + outcome.as_ref().map_or(0, Reply::bytes);
@@ -203,9 +227,16 @@ impl Runner {
 
     /// Logs that the application is away or back, and failed calls at most every ten seconds.
     fn log(&self, call: &Call, ended: Ended, why: Option<String>) {
-        let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+        let config = &self.calls.config;
+        let (at, target) = match call.method() {
+            Method::Authorize => (1, config.auth.as_ref().map(|auth| auth.url.to_string())),
+            _ => (0, config.target.as_ref().map(Target::to_string)),
+        };
+        let target = target.unwrap_or_default();
+        let mut logs = self.logs.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(log) = logs.get_mut(at) else { return };
         if ended == Ended::Answered && std::mem::take(&mut log.away) {
-            info!("application reached again: {}", self.calls.config.target);
+            info!("application reached again: {target}");
         }
         let Some(why) = why else { return };
         log.times += 1;
@@ -215,7 +246,6 @@ impl Runner {
         }
         log.next_ns = now_ns.saturating_add(LOG_INTERVAL_NS);
         let (name, times) = (call.name(), std::mem::take(&mut log.times));
-        let target = &self.calls.config.target;
         if ended == Ended::Unreached {
             log.away = true;
             warn!(times, "application unreachable: {target}: {why}; calls wait and are repeated");

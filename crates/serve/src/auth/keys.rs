@@ -18,6 +18,8 @@ const BROADCAST: &[u8] = b"broadcast-cable";
 const API: &[u8] = b"api-cable";
 /// The phrase for the key of calls of the application by HTTP.
 const RPC: &[u8] = b"rpc-cable";
+/// The phrase for the key that signs calls of `--auth-url`; AnyCable has none.
+const AUTH_URL: &[u8] = b"standfast-auth-url";
 /// The phrase for the key that signs webhooks; AnyCable has none.
 const WEBHOOKS: &[u8] = b"standfast-webhooks";
 
@@ -137,6 +139,13 @@ impl Auth {
     pub fn rpc_key(&self) -> Option<Secret> {
         let secret = self.secret.as_ref().filter(|secret| !secret.is_none());
         secret.map(|secret| secret.derive(RPC))
+    }
+
+    /// The key that signs calls of `--auth-url` that the secret has, if there is one.
+    #[must_use]
+    pub fn auth_url_key(&self) -> Option<Secret> {
+        let secret = self.secret.as_ref().filter(|secret| !secret.is_none());
+        secret.map(|secret| secret.derive(AUTH_URL))
     }
 
     /// The key that signs webhooks that the secret has, if there is one.

@@ -63,6 +63,8 @@ pub(crate) enum Cause {
     Channel,
     /// The application has refused the connection.
     Application,
+    /// The application does not let the client publish.
+    Publish,
     /// The identifier names no channel or is too long.
     Identifier,
     /// The connection has reached its limit of subscriptions.
@@ -73,7 +75,7 @@ pub(crate) enum Cause {
 
 impl Cause {
     /// All, in the order of their declaration.
-    pub(crate) const ALL: [Cause; 20] = [
+    pub(crate) const ALL: [Cause; 21] = [
         Cause::TokenMissing,
         Cause::TokenTooLong,
         Cause::TokenMalformed,
@@ -91,6 +93,7 @@ impl Cause {
         Cause::StreamPublic,
         Cause::Channel,
         Cause::Application,
+        Cause::Publish,
         Cause::Identifier,
         Cause::Subscriptions,
         Cause::SubscriptionBytes,
@@ -116,6 +119,7 @@ impl Cause {
             Cause::StreamPublic => "stream_public",
             Cause::Channel => "channel",
             Cause::Application => "application",
+            Cause::Publish => "publish",
             Cause::Identifier => "identifier",
             Cause::Subscriptions => "subscriptions",
             Cause::SubscriptionBytes => "subscription_bytes",

@@ -39,6 +39,13 @@ impl Control {
         exposition.labelled("app_discarded", Kind::Counter, help, "cause", discarded);
         let help = "Calls put back because the application was away or overloaded.";
         exposition.single("app_put_back", Kind::Counter, help, stats.put_back as f64);
+        if calls.config.auth.is_some() {
+            let (used, bytes) = calls.decision_figures();
+            let help = "Decisions of --auth-url that were used again.";
+            exposition.single("auth_decisions_reused", Kind::Counter, help, used as f64);
+            let help = "Memory of the decisions of --auth-url that may be used again.";
+            exposition.single("auth_decisions_bytes", Kind::Gauge, help, bytes as f64);
+        }
         let help = "Time that calls waited before they were made.";
         exposition.histogram("app_wait_seconds", help, stats.waited.exposed());
         for (method, took) in Method::ALL.into_iter().zip(&stats.took) {
@@ -70,6 +77,7 @@ impl Control {
                 "disconnect_backlog": stats.disconnects_dropped,
             },
             "put_back": stats.put_back,
+            "decisions_reused": calls.decision_figures().0,
         })
     }
 }

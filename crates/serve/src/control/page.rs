@@ -332,6 +332,10 @@ fn auth_text(cause: Cause) -> (&'static str, &'static str) {
             "--rpc-host, if it is not set",
         ),
         Cause::Application => ("Clients that the application refused", "No flag: it decides"),
+        Cause::Publish => (
+            "Messages that the application refused",
+            "No flag: publish in its answer to --auth-url",
+        ),
         Cause::Identifier => ("Invalid identifiers of channels", "No flag: at most 4,096 bytes"),
         Cause::Subscriptions => ("Subscriptions above the limit", "--max-subscriptions"),
         Cause::SubscriptionBytes => {

@@ -102,7 +102,11 @@ impl ServeHandler {
                     self.beat_extended(core, id, pings.of(protocol(true)), judges);
                 }
                 SessionProtocol::Events => drop(core.send_urgent(id, &comment)),
-                SessionProtocol::Http | SessionProtocol::Echo | SessionProtocol::Topic => {}
+                SessionProtocol::Http
+                | SessionProtocol::Echo
+                | SessionProtocol::Topic
+                | SessionProtocol::TopicReader
+                | SessionProtocol::TopicAsker => {}
             }
         }
         self.heartbeat = heartbeat;

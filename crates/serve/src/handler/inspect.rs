@@ -118,7 +118,7 @@ impl ServeHandler {
         let (protocol, subscriptions) = (session.protocol(), session.subscriptions());
         let identity = self.sessions.identifiers(id);
         let same = |text: &str| identity.is_some_and(|identity| **identity == *text);
-        if filter.protocol.is_some_and(|wanted| wanted != protocol)
+        if filter.protocol.is_some_and(|wanted| wanted.name() != protocol.name())
             || filter.identity.as_deref().is_some_and(|wanted| !same(wanted))
         {
             return None;

@@ -2,10 +2,12 @@
 //! commands, and publications go to the worker's topics.
 
 mod application;
+mod authorize;
 mod channels;
 mod disconnects;
 mod encodings;
 mod expiry;
+mod handshake;
 mod heartbeat;
 mod history;
 mod hooks;
@@ -23,6 +25,7 @@ use topics::{Publication, Topics};
 use wire::websocket::OpCode;
 
 use self::application::Application;
+use self::authorize::Authorizer;
 use self::disconnects::Disconnects;
 use self::heartbeat::Heartbeat;
 use self::history::Replays;
@@ -33,8 +36,9 @@ pub(crate) use self::inspect::{
 };
 use self::presence::Members;
 use self::routing::not_found;
-use crate::app::Answered;
-use crate::app::call::Env;
+use crate::app::call::{Env, What};
+use crate::app::decision::Publishing;
+use crate::app::{Answered, AppConfig};
 use crate::auth::{Cause, TokenIdentity};
 use crate::broadcast;
 use crate::broadcast_worker::BroadcastQueue;
@@ -84,6 +88,7 @@ enum PendingOpen {
         identity: Option<TokenIdentity>,
         /// The offset of the first missed message, if some are requested.
         first: Option<u64>,
+        publishing: Publishing,
     },
     /// With the identity of the token, if there is one, or the reason to disconnect at once.
     Cable {
@@ -105,6 +110,8 @@ pub(crate) struct ServeHandler {
     sessions: SessionIndex,
     /// Set where an application is called.
     app: Option<Box<Application>>,
+    /// Set with `--auth-url`.
+    authorizer: Option<Box<Authorizer>>,
     /// Set where there are webhooks.
     hooks: Option<Box<WorkerHooks>>,
     retry_queue: RetryQueue,
@@ -135,10 +142,15 @@ impl ServeHandler {
         broadcasts: Option<BroadcastQueue>,
     ) -> Self {
         shared.worker_started(worker);
+        let calls_for =
+            |what: fn(&AppConfig) -> bool| shared.calls.clone().filter(|calls| what(&calls.config));
         ServeHandler {
             policy: shared.policy(),
             topics: Topics::new(worker, shared.directory.clone()),
-            app: shared.calls.clone().map(|calls| Box::new(Application::new(calls))),
+            app: calls_for(|config| config.target.is_some())
+                .map(|calls| Box::new(Application::new(calls))),
+            authorizer: calls_for(|config| config.auth.is_some())
+                .map(|calls| Box::new(Authorizer::new(calls))),
             hooks: shared.hooks.clone().map(|hooks| Box::new(WorkerHooks::new(hooks))),
             shared,
             identifiers: Identifiers::default(),
@@ -306,6 +318,10 @@ impl Handler for ServeHandler {
         }
     }
 
+    fn late_answer<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) -> Answer {
+        self.answer_decided(core, id)
+    }
+
     fn open<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) {
         match self.pending_open.take() {
             Some(PendingOpen::Echo { identity }) => {
@@ -313,8 +329,12 @@ impl Handler for ServeHandler {
                 self.begin_session(core, id, session, identity.as_ref());
                 self.note_connect(core, id);
             }
-            Some(PendingOpen::Topic { name, identity, first }) => {
-                let session = Session::new(SessionProtocol::Topic);
+            Some(PendingOpen::Topic { name, identity, first, publishing }) => {
+                let session = Session::new(match publishing {
+                    Publishing::Allowed => SessionProtocol::Topic,
+                    Publishing::Forbidden => SessionProtocol::TopicReader,
+                    Publishing::Asked => SessionProtocol::TopicAsker,
+                });
                 self.begin_session(core, id, session, identity.as_ref());
                 self.note_connect(core, id);
                 let (encoding, messages) = (core.encoding(id), Encoding::Json);
@@ -353,6 +373,8 @@ impl Handler for ServeHandler {
         let command = match session.protocol() {
             SessionProtocol::Echo => Echo::decode(opcode, data),
             SessionProtocol::Topic => PlainTopic::decode(opcode, data),
+            SessionProtocol::TopicReader => return self.refuse_publication(core, id),
+            SessionProtocol::TopicAsker => return self.ask_to_publish(core, id, opcode, data),
             SessionProtocol::Cable | SessionProtocol::CableExt if self.app.is_some() => {
                 return self.app_message(core, id, opcode, data);
             }
@@ -378,6 +400,7 @@ impl Handler for ServeHandler {
         self.note_end(core, id);
         self.sessions.remove(id);
         self.end_app_session(core, id, true);
+        self.end_questions(id);
         self.unsubscribe_all(core, id);
     }
 
@@ -386,6 +409,7 @@ impl Handler for ServeHandler {
         self.store_session(core, id);
         self.note_end(core, id);
         self.end_app_session(core, id, true);
+        self.end_questions(id);
         self.unsubscribe_all(core, id);
     }
 
@@ -394,7 +418,8 @@ impl Handler for ServeHandler {
     }
 
     fn held_bytes<S: Sys>(&self, core: &Core<S, Self>, id: ConnId) -> usize {
-        self.subscriptions_held(core, id) + self.app_held(id) + self.members.held(id)
+        let of_app = self.app_held(id) + self.questions_held(id);
+        self.subscriptions_held(core, id) + of_app + self.members.held(id)
     }
 
     fn held_entries<S: Sys>(&self, core: &Core<S, Self>, id: ConnId) -> usize {
@@ -423,7 +448,10 @@ impl Handler for ServeHandler {
             }
             Post::Answered(answered) => {
                 let answered = Arc::try_unwrap(answered).unwrap_or_else(|shared| (*shared).clone());
-                self.app_answered(core, answered);
+                match &answered.call.what {
+                    What::Authorize(_) => self.question_answered(core, answered),
+                    _ => self.app_answered(core, answered),
+                }
             }
         }
     }

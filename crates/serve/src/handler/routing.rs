@@ -8,7 +8,9 @@ use engine::{Answer, ConnId, Core, Incoming, Response, Sys, retry_after};
 use topics::Unavailable;
 use wire::http::Request;
 
+use super::authorize::AskedForm;
 use super::{PendingOpen, ServeHandler};
+use crate::app::decision::Publishing;
 use crate::auth::{Cause, Connect, TokenIdentity};
 use crate::broadcast_worker::BODY_BYTES_MAX;
 use crate::identifiers::{Form, Group};
@@ -16,6 +18,15 @@ use crate::log_events::LogEvent;
 use crate::path::{Route, check_topic, parameter};
 use crate::protocols::{Cable, Disconnect, Echo, Events, PlainTopic, ProtocolAdapter};
 use crate::session::{Session, SessionProtocol};
+
+/// The topic of a request for a stream of events.
+struct RequestedTopic {
+    topic: Box<str>,
+    /// Of its token.
+    identity: Option<TokenIdentity>,
+    /// The application has to be asked.
+    is_asked: bool,
+}
 
 impl ServeHandler {
     /// Answers a request head.
@@ -47,18 +58,23 @@ impl ServeHandler {
                 Ok(identity) => self.admit(core, id, request, PendingOpen::Echo { identity }),
                 Err(refused) => refused,
             },
+            Route::Topic(name) if self.authorizer.is_some() => {
+                self.ask_for_topic(core, id, request, &name)
+            }
             Route::Topic(_) if !self.shared.public => {
                 self.counters(worker).public_refused.add(1);
                 refuse(403, "Subscribing without credentials is off: the server is not public.\n")
             }
             Route::Topic(name) => match self.required_identity(core, request) {
                 Ok(identity) => {
-                    let first = match self.first_missed(core, &name, request.head) {
+                    let since = parameter(request.head.query(), "since");
+                    let first = match self.first_missed(core, &name, since.as_deref()) {
                         Ok(first) => first,
                         Err(refused) => return refused,
                     };
-                    let name = name.into();
-                    self.admit(core, id, request, PendingOpen::Topic { name, identity, first })
+                    let (name, publishing) = (name.into(), Publishing::Allowed);
+                    let pending_open = PendingOpen::Topic { name, identity, first, publishing };
+                    self.admit(core, id, request, pending_open)
                 }
                 Err(refused) => refused,
             },
@@ -165,7 +181,7 @@ impl ServeHandler {
 
     /// Where tokens are required: the identity of a handshake at a path whose protocol has no message
     /// for a refusal, or the refusal. Elsewhere tokens are ignored there.
-    fn required_identity<S: Sys>(
+    pub(super) fn required_identity<S: Sys>(
         &self,
         core: &Core<S, Self>,
         request: &Incoming<'_, '_>,
@@ -206,21 +222,46 @@ impl ServeHandler {
         if origin.is_none() && !self.policy.origins.admit_same_origin(head.authority(), encrypted) {
             return self.refuse_host(core.worker(), head);
         }
-        let (topic, identity) = match self.requested_topic(core, head) {
+        let requested = match self.requested_topic(core, head) {
             Ok(requested) => requested,
             Err(refused) => return refused,
         };
-        self.begin_session(core, id, Session::new(SessionProtocol::Events), identity.as_ref());
+        let last_id = head.header("last-event-id").and_then(|id| str::from_utf8(id).ok());
+        let start = last_id.filter(|id| !id.is_empty()).map(Cow::Borrowed);
+        let start = start.or_else(|| parameter(head.query(), "since"));
+        let origin = origin.and_then(|origin| str::from_utf8(origin).ok());
+        let RequestedTopic { topic, identity, is_asked } = requested;
+        if is_asked {
+            let form = AskedForm::Events {
+                start: start.map(|start| start.into()),
+                origin: origin.map(Into::into),
+            };
+            return self.ask_to_connect(core, id, head, &topic, identity, form);
+        }
+        self.open_events(core, id, &topic, identity.as_ref(), start.as_deref(), origin)
+    }
+
+    /// Begins a stream of events.
+    pub(super) fn open_events<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        id: ConnId,
+        topic: &str,
+        identity: Option<&TokenIdentity>,
+        start: Option<&str>,
+        origin: Option<&str>,
+    ) -> Answer {
+        self.begin_session(core, id, Session::new(SessionProtocol::Events), identity);
         self.note_connect(core, id);
-        self.subscribe_to_events(core, id, &topic);
+        self.subscribe_to_events(core, id, topic);
         let mut response = Response::text(200, "");
-        response.body = self.first_events(core, id, &topic, head).into();
+        response.body = self.first_events(core, id, topic, start).into();
         response.content_type = "text/event-stream";
         let mut header = |name, value| response.headers.push((Cow::Borrowed(name), value));
         header("Cache-Control", Cow::Borrowed("no-store"));
         // nginx buffers responses by default.
         header("X-Accel-Buffering", Cow::Borrowed("no"));
-        if let Some(origin) = origin.and_then(|origin| str::from_utf8(origin).ok()) {
+        if let Some(origin) = origin {
             header("Access-Control-Allow-Origin", Cow::Owned(origin.to_owned()));
             header("Vary", Cow::Borrowed("Origin"));
         }
@@ -228,14 +269,14 @@ impl ServeHandler {
     }
 
     /// The offset of the first message that a client of `/topics` requests with `since`.
-    fn first_missed<S: Sys>(
+    pub(super) fn first_missed<S: Sys>(
         &self,
         core: &Core<S, Self>,
         topic: &str,
-        head: &Request<'_, '_>,
+        since: Option<&str>,
     ) -> Result<Option<u64>, Answer> {
-        let Some(since) = parameter(head.query(), "since") else { return Ok(None) };
-        self.first_requested(topic, &since, core.now_ns()).map(Some).map_err(|why| {
+        let Some(since) = since else { return Ok(None) };
+        self.first_requested(topic, since, core.now_ns()).map(Some).map_err(|why| {
             self.count_unavailable(core.worker(), why);
             let why = why.map_or("off", Unavailable::name);
             refuse(410, format!("Not all messages since then are available ({why}).\n"))
@@ -249,14 +290,11 @@ impl ServeHandler {
         core: &mut Core<S, Self>,
         id: ConnId,
         topic: &str,
-        head: &Request<'_, '_>,
+        start: Option<&str>,
     ) -> Vec<u8> {
         let mut events = b":\n\n".to_vec();
-        let last_id = head.header("last-event-id").and_then(|id| str::from_utf8(id).ok());
-        let start = last_id.filter(|id| !id.is_empty()).map(Cow::Borrowed);
-        let start = start.or_else(|| parameter(head.query(), "since"));
         let now_ns = core.now_ns();
-        let first = start.map(|start| self.first_requested(topic, &start, now_ns));
+        let first = start.map(|start| self.first_requested(topic, start, now_ns));
         if let Some(Err(why)) = first {
             self.count_unavailable(core.worker(), why);
             self.put_reset(topic, why, now_ns, &mut events);
@@ -277,12 +315,12 @@ impl ServeHandler {
         events
     }
 
-    /// The topic that a client of `/events` may subscribe to, and the identity of its token.
+    /// The topic that a client of `/events` may subscribe to.
     fn requested_topic<S: Sys>(
         &self,
         core: &Core<S, Self>,
         head: &Request<'_, '_>,
-    ) -> Result<(Box<str>, Option<TokenIdentity>), Answer> {
+    ) -> Result<RequestedTopic, Answer> {
         let query = head.query();
         let field = |name| parameter(query, name);
         let topic = field("topic").or_else(|| field("stream"));
@@ -313,9 +351,14 @@ impl ServeHandler {
             Connect::Expired => return Err(refused(Cause::TokenExpired)),
             Connect::Refused(cause) => return Err(refused(cause)),
         };
+        if let Channel::PubSubPublic(name) = &channel
+            && self.authorizer.is_some()
+        {
+            return Ok(RequestedTopic { topic: (&**name).into(), identity, is_asked: true });
+        }
         let now = self.shared.unix_s(core.now_ns());
         let grant = self.policy.access.stream(&channel, now).map_err(refused)?;
-        Ok((grant.stream, identity))
+        Ok(RequestedTopic { topic: grant.stream, identity, is_asked: false })
     }
 
     /// `/_broadcast`: the body is read only with a valid key.
@@ -340,7 +383,7 @@ impl ServeHandler {
         Answer::Body(BODY_BYTES_MAX)
     }
 
-    fn refuse_origin<S: Sys>(
+    pub(super) fn refuse_origin<S: Sys>(
         &self,
         core: &Core<S, Self>,
         id: ConnId,
@@ -401,7 +444,7 @@ fn status_page(
     Answer::Respond(response)
 }
 
-fn refuse(status: u16, why: impl Into<Cow<'static, str>>) -> Answer {
+pub(super) fn refuse(status: u16, why: impl Into<Cow<'static, str>>) -> Answer {
     let mut response = Response::text(status, why);
     response.close = true;
     Answer::Respond(response)

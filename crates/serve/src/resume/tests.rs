@@ -158,7 +158,7 @@ fn a_session_that_the_application_identified_belongs_to_its_handshake() {
 #[test]
 fn the_application_is_told_once_of_each_end_and_never_of_a_resumed_session() {
     let target = "http://127.0.0.1:9/_anycable".parse::<Target>().unwrap();
-    let config = AppConfig { disconnect_backlog: 10, ..AppConfig::new(target) };
+    let config = AppConfig { target: Some(target), disconnect_backlog: 10, ..AppConfig::new() };
     let calls = Calls::new(&config);
     let each = of_app(false, "ann").bytes();
     let sessions = StoredSessions::new(100, 20 * each, Some(Arc::clone(&calls)));

@@ -13,14 +13,14 @@ use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use action_cable::{Channel as ChannelName, Message};
-use engine::{Answer, ConnId, Core, Incoming, Response, Sys, retry_after};
+use engine::{Answer, ConnId, Core, Incoming, Sys};
 use topics::Publication;
-use wire::http::Request;
 use wire::websocket::OpCode;
 
 use super::ServeHandler;
 use super::channels::IDENTIFIER_BYTES_MAX;
-use crate::app::call::{CommandName, Env, REMOTE_ADDR, What};
+use super::handshake::{Handshakes, too_many_wait};
+use crate::app::call::{CommandName, Env, What};
 use crate::app::session::{AppSession, InFlight};
 use crate::app::{Calls, Full};
 use crate::auth::Cause;
@@ -36,9 +36,7 @@ const PRESENCE_STREAM: &str = "$p";
 /// One worker's sessions whose application is called.
 pub(super) struct Application {
     calls: Arc<Calls>,
-    /// The headers that calls repeat.
-    headers: Vec<Arc<str>>,
-    remote_addr: Arc<str>,
+    handshakes: Handshakes,
     nobody: Arc<str>,
     by_slot: HashMap<u32, Box<AppSession>>,
     /// Sessions that have ended while a call ran: as many as calls run, at most.
@@ -59,12 +57,9 @@ enum Turn {
 
 impl Application {
     pub(super) fn new(calls: Arc<Calls>) -> Self {
-        let names = calls.config.proxy_headers.iter();
-        let headers = names.map(|name| Arc::from(&**name)).collect();
         Application {
+            handshakes: Handshakes::new(&calls.config),
             calls,
-            headers,
-            remote_addr: REMOTE_ADDR.into(),
             nobody: "".into(),
             by_slot: HashMap::new(),
             departed: HashMap::new(),
@@ -84,36 +79,6 @@ impl Application {
         }
         session
     }
-
-    /// The headers of a handshake that calls repeat.
-    fn env(&self, url: String, head: &Request<'_, '_>, address: Option<std::net::IpAddr>) -> Env {
-        let cookies = &self.calls.config.proxy_cookies;
-        let mut headers = Vec::with_capacity(self.headers.len() + 1);
-        for name in &self.headers {
-            let Some(value) = head.header(name) else { continue };
-            let value = String::from_utf8_lossy(value);
-            let value: Box<str> = match &**name {
-                "cookie" if !cookies.is_empty() => selected(&value, cookies).into(),
-                _ => value.into(),
-            };
-            if !value.is_empty() {
-                headers.push((Arc::clone(name), value));
-            }
-        }
-        let address = address.map(|address| address.to_string()).unwrap_or_default();
-        headers.push((Arc::clone(&self.remote_addr), address.into()));
-        Env { url: url.into(), headers: headers.into() }
-    }
-}
-
-/// The cookies with these names.
-fn selected(cookies: &str, names: &[Box<str>]) -> String {
-    let all = cookies.split(';').map(str::trim);
-    let kept = all.filter(|cookie| {
-        let name = cookie.split_once('=').map_or(*cookie, |(name, _)| name);
-        names.iter().any(|wanted| **wanted == *name)
-    });
-    kept.collect::<Vec<&str>>().join("; ")
 }
 
 impl ServeHandler {
@@ -130,19 +95,9 @@ impl ServeHandler {
             return Ok(None);
         };
         if !has_identity && !app.calls.has_room() {
-            let mut response =
-                Response::text(503, "Too many clients wait for the application: try again.\n");
-            response.headers.push(("Retry-After".into(), retry_after(core.random()).into()));
-            response.close = true;
-            return Err(Answer::Respond(response));
+            return Err(too_many_wait(core.random()));
         }
-        let head = request.head;
-        let scheme = if core.is_encrypted(id) { "https" } else { "http" };
-        let host = String::from_utf8_lossy(head.authority().unwrap_or_default());
-        let query = head.query().map(|query| format!("?{query}")).unwrap_or_default();
-        let url = format!("{scheme}://{host}{}{query}", head.path());
-        let (peer, client) = core.addresses(id);
-        Ok(Some(Arc::new(app.env(url, head, client.or(peer)))))
+        Ok(Some(Arc::new(app.handshakes.env(core, id, request.head))))
     }
 
     /// Begins the session of a new connection. Returns whether the application decides about it: then it
@@ -404,13 +359,6 @@ fn is_app_channel(identifier: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn cookies_are_selected_by_name() {
-        let names = ["a".into(), "c".into()];
-        assert_eq!(selected("a=1; b=2;c=x=y ; aa=3", &names), "a=1; c=x=y");
-        assert_eq!(selected("b=2", &names), "");
-    }
 
     #[test]
     fn channels_of_the_application_are_told_from_streams() {

@@ -1,0 +1,197 @@
+//! Messages of clients of plain topics that the application decides about, one at a time and in order.
+
+use std::sync::Arc;
+
+use engine::{ConnId, Core, Sys, invariant};
+use topics::Publication;
+use wire::websocket::{CloseCode, OpCode};
+
+use super::ServeHandler;
+use crate::app::call::{Env, Question};
+use crate::app::decision::{Decision, Verdict};
+use crate::app::session::Held;
+use crate::app::{Failure, Full};
+use crate::auth::Cause;
+use crate::protocols::Disconnect;
+
+/// Longest reason of a close frame (RFC 6455 section 5.5).
+const CLOSE_REASON_BYTES: usize = 123;
+
+/// A connection whose messages are asked about.
+pub(super) struct Publisher {
+    pub(super) id: ConnId,
+    env: Arc<Env>,
+    topic: Arc<str>,
+    /// The message that is asked about, and whether it is binary.
+    pub(super) in_flight: Option<(Arc<[u8]>, bool)>,
+    /// Messages that wait for it, each behind a byte that is 1 if it is binary.
+    held: Held,
+    /// Until when the application needs not be asked.
+    allowed_until_ns: u64,
+}
+
+impl Publisher {
+    pub(super) fn new(id: ConnId, env: Arc<Env>, topic: Arc<str>) -> Self {
+        let held = Held::default();
+        Publisher { id, env, topic, in_flight: None, held, allowed_until_ns: 0 }
+    }
+
+    /// Its memory beyond the entry, in bytes.
+    pub(super) fn bytes(&self) -> usize {
+        let in_flight = self.in_flight.as_ref().map_or(0, |(data, _)| data.len());
+        self.env.bytes() + self.held.bytes + in_flight
+    }
+}
+
+impl ServeHandler {
+    /// A message of a client that may not publish: that is a mistake of the client, which is told.
+    pub(in crate::handler) fn refuse_publication<S: Sys>(
+        &self,
+        core: &mut Core<S, Self>,
+        id: ConnId,
+    ) {
+        self.refuse_access(core.worker(), Cause::Publish, "");
+        core.close(id, CloseCode::POLICY, "publishing is not allowed");
+    }
+
+    /// A message that the application decides about. Messages of one connection stay in order.
+    pub(in crate::handler) fn ask_to_publish<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        id: ConnId,
+        opcode: OpCode,
+        data: &[u8],
+    ) {
+        let binary = opcode == OpCode::Binary;
+        let publisher = self.authorizer.as_mut().and_then(|own| own.publisher(id));
+        let Some(publisher) = publisher else {
+            return invariant::broken("a client whose messages are asked about has an entry");
+        };
+        if publisher.in_flight.is_some() || !publisher.held.messages.is_empty() {
+            let message = [&[u8::from(binary)], data].concat();
+            publisher.held.push(&message);
+            if publisher.held.paused {
+                core.pause(id);
+            }
+            return;
+        }
+        self.publish_or_ask(core, id, data, binary);
+    }
+
+    /// Publishes a message, or asks whether it may be.
+    fn publish_or_ask<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        id: ConnId,
+        data: &[u8],
+        binary: bool,
+    ) {
+        let Some(authorizer) = &mut self.authorizer else { return };
+        let calls = Arc::clone(&authorizer.calls);
+        let Some(publisher) = authorizer.publisher(id) else { return };
+        if core.now_ns() < publisher.allowed_until_ns {
+            return self.publish_allowed(core, id, data.into(), binary);
+        }
+        let message = (Arc::from(data), binary);
+        publisher.in_flight = Some(message.clone());
+        let (env, topic) = (Arc::clone(&publisher.env), Arc::clone(&publisher.topic));
+        let question = Question {
+            protocol: "topic",
+            topic,
+            identity: self.sessions.identifiers(id).cloned(),
+            message: Some(message),
+        };
+        let call = self.question(id, &env, question);
+        if let Err(Full) = calls.submit(core.now_ns(), id, call) {
+            self.end_questions(id);
+            self.disconnect(core, id, Disconnect::AppUnavailable);
+        }
+    }
+
+    pub(super) fn publish_decided<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        id: ConnId,
+        (data, binary): &(Arc<[u8]>, bool),
+        outcome: Result<Arc<Decision>, Failure>,
+    ) {
+        if !core.is_open(id) {
+            return;
+        }
+        let decision = match outcome {
+            Ok(decision) => decision,
+            Err(Failure::Late) => return self.disconnect(core, id, Disconnect::AppUnavailable),
+            Err(_) => return self.disconnect(core, id, Disconnect::AppFailed),
+        };
+        let publisher = self.authorizer.as_mut().and_then(|own| own.publisher(id));
+        let Some(publisher) = publisher else { return };
+        match decision.verdict {
+            Verdict::Allowed(_) if decision.covers(&publisher.topic) => {
+                let ttl_ns = decision.ttl_s.saturating_mul(1_000_000_000);
+                publisher.allowed_until_ns = core.now_ns().saturating_add(ttl_ns);
+                self.publish_allowed(core, id, Arc::clone(data), *binary);
+            }
+            _ => {
+                let topic = Arc::clone(&publisher.topic);
+                self.refuse_access(core.worker(), Cause::Publish, &topic);
+                let reason = match &*decision.reason {
+                    "" => "publishing is not allowed",
+                    reason => cut(reason, CLOSE_REASON_BYTES),
+                };
+                core.close(id, CloseCode::POLICY, reason);
+            }
+        }
+    }
+
+    /// Publishes a message, or ends the connection if its topic is overloaded: a later message, which may
+    /// be allowed at any moment, must not pass this one.
+    fn publish_allowed<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        id: ConnId,
+        data: Arc<[u8]>,
+        binary: bool,
+    ) {
+        let publisher = self.authorizer.as_mut().and_then(|own| own.publisher(id));
+        let Some(topic) = publisher.map(|own| Arc::clone(&own.topic)) else { return };
+        let publication = Publication::new(topic, data, binary).accepted(core.now_ns());
+        if self.try_publish(core, &Arc::new(publication)) {
+            return self.counters(core.worker()).published.add(1);
+        }
+        self.disconnect(core, id, Disconnect::Overloaded);
+    }
+
+    /// Messages that waited for an answer, up to the next question.
+    pub(super) fn publish_held<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) {
+        while core.is_open(id) {
+            let publisher = self.authorizer.as_mut().and_then(|own| own.publisher(id));
+            let Some(publisher) = publisher.filter(|own| own.in_flight.is_none()) else { return };
+            let Some((message, resume)) = publisher.held.pop() else { return };
+            let Some((binary, data)) = message.split_first() else { continue };
+            self.publish_or_ask(core, id, data, *binary == 1);
+            if resume {
+                core.resume(id);
+            }
+        }
+    }
+}
+
+/// The beginning of a text, up to this many bytes.
+fn cut(text: &str, bytes: usize) -> &str {
+    let end = text.char_indices().map(|(at, sign)| at + sign.len_utf8());
+    let end = end.take_while(|end| *end <= bytes).last().unwrap_or(0);
+    text.get(..end).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_is_cut_between_characters() {
+        assert_eq!(
+            (cut("abc", 3), cut("abc", 2), cut("é", 1), cut("aé", 2)),
+            ("abc", "ab", "", "a")
+        );
+    }
+}

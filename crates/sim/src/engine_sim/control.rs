@@ -65,6 +65,7 @@ impl Control {
             let answer = match random.u8(..8) {
                 0 => Answer::Respond(Response::text(403, "no\n")),
                 1 => Answer::Respond(Response::text(200, "no WebSocket here\n")),
+                2..=4 => Answer::ByHandler,
                 _ => Answer::Upgrade(None),
             };
             self.remote.answer(id, answer);

@@ -14,6 +14,9 @@ use super::ledger::Ledger;
 const FRAMES: u32 = 0;
 const LINES: u32 = 1;
 
+/// Time for the answer of every second deferred request; the others have the handshake timeout.
+const LATER_WITHIN_NS: u64 = 30_000_000_000;
+
 /// The server is the first process.
 pub(crate) const PROCESS: usize = 0;
 
@@ -186,12 +189,20 @@ impl Handler for Server {
             }
             "/later" => {
                 self.ledger.book().later.push(id);
-                Answer::Later
+                match id.slot() % 2 {
+                    0 => Answer::Later,
+                    _ => Answer::LaterWithin(LATER_WITHIN_NS),
+                }
             }
             "/echo" => Answer::Upgrade(None),
             _ if topic.is_some() => Answer::Upgrade(None),
             _ => Answer::Respond(Response::text(404, "nothing here\n")),
         }
+    }
+
+    fn late_answer<S: Sys>(&mut self, _: &mut Core<S, Self>, id: ConnId) -> Answer {
+        self.ledger.book().called(PROCESS, id, "late_answer");
+        Answer::Upgrade(None)
     }
 
     fn open<S: Sys>(&mut self, _: &mut Core<S, Self>, id: ConnId) {

@@ -81,6 +81,8 @@ struct Stored {
     order: VecDeque<(u64, ConnId)>,
     /// Those that have ended.
     ended: VecDeque<ConnId>,
+    /// Number of those that are still held.
+    ended_held: usize,
     bytes: usize,
     /// Identities whose sessions are not kept, and until when.
     identities_ended: HashMap<Box<str>, u64>,
@@ -120,10 +122,10 @@ impl StoredSessions {
         }
     }
 
-    /// Number of sessions and their bytes.
+    /// Number of sessions that have not ended, and the bytes of all.
     pub(crate) fn held(&self) -> (usize, usize) {
         let stored = self.lock();
-        (stored.by_id.len(), stored.bytes)
+        (stored.by_id.len() - stored.ended_held, stored.bytes)
     }
 
     /// Whether the session of a connection can be resumed.
@@ -152,6 +154,7 @@ impl StoredSessions {
             });
         if ended {
             stored.ended.push_back(id);
+            stored.ended_held += 1;
             self.ended.fetch_add(1, Ordering::Relaxed);
         }
         stored.by_identity.extend(session.identity.clone().map(|identity| (identity, id)));
@@ -241,7 +244,7 @@ impl StoredSessions {
     pub(crate) fn drain(&self, now_ns: u64) -> bool {
         self.draining.store(true, Ordering::Relaxed);
         self.expire(now_ns);
-        self.calls.is_some() && self.held().0 > 0
+        self.calls.is_some() && !self.lock().by_id.is_empty()
     }
 
     /// Tells the application that a session has ended.
@@ -277,12 +280,14 @@ impl Stored {
         };
         entry.ended = true;
         self.ended.push_back(id);
+        self.ended_held += 1;
         true
     }
 
     fn remove(&mut self, id: ConnId) -> Option<Entry> {
         let entry = self.by_id.remove(&id)?;
         self.bytes -= entry.session.bytes();
+        self.ended_held -= usize::from(entry.ended);
         if let Some(identity) = &entry.session.identity {
             self.by_identity.remove(&(Arc::clone(identity), id));
         }

@@ -83,8 +83,10 @@ fn an_identity_is_ended_also_for_those_that_lose_their_connection_soon() {
     assert!(!sessions.has(id(5), ENDED_NS));
     sessions.put(id(6), session(Some("ann")), ENDED_NS + 20);
     assert!(sessions.has(id(6), ENDED_NS + 20));
+    assert_eq!(sessions.held().0, 2);
     sessions.end(id(6));
     assert!(!sessions.has(id(6), ENDED_NS + 20));
+    assert_eq!(sessions.held().0, 1, "without those that have ended");
     sessions.expire(2 * ENDED_NS);
     assert_eq!((sessions.held().0, count(&sessions.ended)), (1, 4));
     assert!(sessions.lock().identities_ended.is_empty());

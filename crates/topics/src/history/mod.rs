@@ -5,15 +5,17 @@
 //! number, age and bytes for each topic and by bytes for all together: the oldest is evicted first. Bytes
 //! are reserved before a publication is kept, so that the limit is never exceeded.
 
+mod page;
 mod shard;
 
 use std::fmt;
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use foldhash::fast::RandomState;
 
+pub use self::page::{HistoryPage, KeptMessage};
 pub(crate) use self::shard::Kept;
 use self::shard::{Shard, TopicHistory};
 use crate::directory::{Publication, Refused};
@@ -78,32 +80,6 @@ pub struct HistoryLimits {
     pub topic_bytes: usize,
     /// Bytes of all topics.
     pub bytes: usize,
-}
-
-/// Part of the history of a topic.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct HistoryPage {
-    /// The offset of the oldest one that is kept, or of the next one if none is.
-    pub first: u64,
-    /// The offset of the last publication.
-    pub last: u64,
-    /// In order, without gaps.
-    pub messages: Vec<KeptMessage>,
-}
-
-/// A kept publication, for readers other than subscribers.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct KeptMessage {
-    /// Its offset.
-    pub offset: u64,
-    /// When it was published, by the monotonic clock.
-    pub at_ns: u64,
-    /// The payload.
-    pub data: Arc<[u8]>,
-    /// The payload is binary, not text.
-    pub binary: bool,
-    /// The kind of message reported to receivers, if there is one.
-    pub kind: Option<Arc<str>>,
 }
 
 /// Where the requested publications begin.
@@ -304,35 +280,6 @@ impl History {
     pub fn last(&self, topic: &str, now_ns: u64) -> Position {
         let offset = self.read(topic, now_ns, |view| view.last());
         Position { epoch: self.epoch, offset }
-    }
-
-    /// Kept publications of a topic, from the oldest or from `start` on: up to `limit`, and up to
-    /// `bytes_max` of payload, but at least one.
-    ///
-    /// # Errors
-    /// Why not all of them are available.
-    pub fn page(
-        &self,
-        topic: &str,
-        start: Option<Start>,
-        limit: usize,
-        bytes_max: usize,
-        now_ns: u64,
-    ) -> Result<HistoryPage, Unavailable> {
-        self.read(topic, now_ns, |view| {
-            let first = start.map_or(Ok(view.lowest()), |start| view.first(start))?;
-            let mut bytes = 0;
-            let mut messages = Vec::new();
-            for offset in first..=view.last() {
-                let Some(kept) = view.topic.and_then(|topic| topic.get(offset)) else { break };
-                bytes += kept.data.len();
-                if messages.len() == limit || bytes > bytes_max && !messages.is_empty() {
-                    break;
-                }
-                messages.push(kept.message(offset));
-            }
-            Ok(HistoryPage { first: view.lowest(), last: view.last(), messages })
-        })
     }
 
     /// Reads one topic under its lock, without what is too old.

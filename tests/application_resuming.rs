@@ -387,6 +387,62 @@ fn streams_change_before_a_resumed_client_asks_for_messages() {
     assert_eq!(missed(&mut client, &a, ["a:1", "a:2"]), [vec![], vec![1, 2, 3]]);
 }
 
+/// Many clients lose their connections at once and return at once, while messages are published: each gets each
+/// message once, and the application is called for none of it.
+#[test]
+fn many_clients_are_away_for_a_while_and_miss_nothing() {
+    const CLIENTS: usize = 200;
+    const MESSAGES: u64 = 300;
+    let app = App::start(chat);
+    let limit = (2 * MESSAGES).to_string();
+    let server = server(&app, &["--history-limit", &limit]);
+    let epoch = epoch(&server);
+    let a = room("a").to_string();
+    let join = |number: usize, query: &str| join(&server, &format!("u{number}"), query);
+    let mut clients: Vec<Extended> = (0..CLIENTS).map(|number| join(number, "")).collect();
+    clients.iter_mut().for_each(|client| client.subscribe(&a));
+    let calls = app.calls().len();
+    let publish_some = |range: std::ops::RangeInclusive<u64>| {
+        range.for_each(|number| publish(&server, "a:1", &number.to_string()));
+    };
+    publish_some(1..=100);
+    // Each has read another part of them.
+    let read: Vec<u64> = (0..CLIENTS as u64).map(|number| number % 101).collect();
+    for (client, count) in clients.iter_mut().zip(&read) {
+        for number in 1..=*count {
+            assert_eq!(client.hear()["message"], number);
+        }
+    }
+    let sids: Vec<String> = clients.iter().map(|client| client.sid.clone()).collect();
+    drop(clients);
+    publish_some(101..=200);
+    until_stored(&server, CLIENTS as f64);
+    std::thread::scope(|scope| {
+        scope.spawn(|| publish_some(201..=MESSAGES));
+        let mut back = Vec::new();
+        for (number, sid) in sids.iter().enumerate() {
+            let mut client = join(number, &format!("?sid={sid}"));
+            assert_eq!(client.welcome["restored"], true);
+            client.history(&a, &after(&epoch, &[("a:1", read[number])]));
+            back.push(client);
+        }
+        for (client, count) in back.iter_mut().zip(&read) {
+            let mut next = count + 1;
+            while next <= MESSAGES {
+                let message = client.hear();
+                if message["type"] != "confirm_history" {
+                    assert_eq!(
+                        (&message["message"], &message["offset"]),
+                        (&json!(next), &json!(next))
+                    );
+                    next += 1;
+                }
+            }
+        }
+    });
+    assert_eq!((app.calls().len(), ended(&server, "resumed")), (calls, CLIENTS as f64));
+}
+
 #[test]
 fn anycable_clients_of_an_application_resume_with_each_message_once() {
     let args = ["serve", SECRET];

@@ -97,9 +97,15 @@ fn only_protocols_with_types_get_events() {
     let mut plain = Socket::open(server.listen, "/topics/news");
     let mut base = Cable::join(server.listen, None).welcomed();
     assert_eq!(base.subscribe(&serde_json::from_str(NEWS).unwrap()), "confirm_subscription");
+    let mut stream = Socket::connect(server.listen);
+    stream.send(b"GET /events?topic=news HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n");
+    let topics = || server.metrics()["standfast_subscriptions"];
+    eventually("all are subscribed", || topics() == 3.0);
     let mut ann = subscribed(&server);
     join(&mut ann, "ann", json!(1));
     assert_eq!(ann.hear(), joined("ann", json!(1)));
+    let expected = "event: presence\ndata: {\"type\":\"join\",\"id\":\"ann\",\"info\":1}\n\n";
+    stream.text_until(expected);
     assert_eq!(server.publish(&json!({"topic": "news", "data": "7"})).status, 200);
     assert_eq!(plain.frame().unwrap().payload, b"7");
     assert_eq!(base.hear()["message"], 7);

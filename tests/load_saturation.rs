@@ -7,6 +7,7 @@ use std::thread;
 use engine::sys::process;
 use serde_json::Value;
 
+use crate::harness::Scratch;
 use crate::harness::executable::{self, Finished, Running, standfast};
 use crate::harness::server::Server;
 
@@ -21,14 +22,14 @@ fn on_one_core(mut command: Command) -> Running {
     Running(thread::spawn(start).join().expect("the command starts"))
 }
 
-/// Runs `load` on a core that it shares with three busy loops.
-fn with_a_quarter_of_a_core(args: &[&str]) -> Finished {
+/// Runs `load` on a core that it shares with busy loops.
+fn beside_busy_loops(loops: usize, args: &[&str]) -> Finished {
     let busy = || {
         let mut command = Command::new("sh");
         command.args(["-c", "while :; do :; done"]).stdin(Stdio::null());
         on_one_core(command)
     };
-    let _busy: Vec<Running> = (0..3).map(|_| busy()).collect();
+    let _busy: Vec<Running> = (0..loops).map(|_| busy()).collect();
     executable::finish(on_one_core(standfast(args)))
 }
 
@@ -54,11 +55,42 @@ fn a_closed_loop_with_a_quarter_of_a_core_is_saturated() {
     let fails = ["--fail", "p99<10ms", "--fail", "errors<1", "--json", "-"];
     let flags = ["--connections", "100", "--duration", "2s"];
     let url = format!("http://{}/health", server.listen);
-    let finished = with_a_quarter_of_a_core(&[&["load", &url], &flags[..], &fails[..]].concat());
+    let finished = beside_busy_loops(3, &[&["load", &url], &flags[..], &fails[..]].concat());
     assert_saturated(&finished, "\nrequests      ");
     let url = format!("ws://{}/echo", server.listen);
-    let finished = with_a_quarter_of_a_core(&[&["load", &url], &flags[..], &fails[..]].concat());
+    let finished = beside_busy_loops(3, &[&["load", &url], &flags[..], &fails[..]].concat());
     assert_saturated(&finished, "\nconnections   ");
+}
+
+#[test]
+fn a_closed_loop_with_half_a_core_is_saturated() {
+    let server = Server::start(&[]);
+    let flags = ["--connections", "4", "--duration", "2s", "--fail", "p99<10ms", "--json", "-"];
+    for (scheme, path, first_figure) in
+        [("http", "health", "\nrequests      "), ("ws", "echo", "\nconnections   ")]
+    {
+        let url = format!("{scheme}://{}/{path}", server.listen);
+        let args = [&["load", &url], &flags[..]].concat();
+        // The loop leaves more than half of the core while other programs keep the server waiting.
+        let told = (0..20).map(|_| beside_busy_loops(1, &args)).find(|finished| {
+            let reasons = &finished.json()["generator"]["reasons"];
+            let is_told = |why: &Value| why.as_str().unwrap().contains("1 ms or longer at a time");
+            reasons.as_array().unwrap().iter().any(is_told)
+        });
+        let finished = told.expect("that another program had the core is told");
+        let document = finished.json();
+        assert_eq!(document["generator"]["saturated"], true, "{finished:?}");
+        assert!(document["generator"]["stalled"].as_f64() > Some(0.2), "{finished:?}");
+        let [first, second] = ["SATURATED", first_figure].map(|word| finished.stderr.find(word));
+        assert!(first.is_some() && first < second, "{finished:?}");
+        let threshold = &document["thresholds"][0];
+        assert_eq!(threshold["why"], "the generator was saturated", "{finished:?}");
+        assert_eq!((finished.code, &threshold["met"]), (Some(1), &false.into()), "{finished:?}");
+        let file = Scratch::new("half-a-core.json", &finished.stdout);
+        let compared = executable::run(&["load", "compare", file.path(), file.path()]);
+        assert_eq!(compared.code, Some(2), "{compared:?}");
+        assert!(compared.stderr.contains("was saturated"), "{compared:?}");
+    }
 }
 
 /// The CPU time of a process per 1,000 messages, as `--watch-pid` measured it.

@@ -11,7 +11,7 @@ use crate::deflate::{NegotiatedDeflate, SharedCodec};
 use crate::invariant::{SLOT_IN_USE, broken};
 use crate::limits::{READ_BUFFER_BYTES, TAIL_BYTES_MAX};
 use crate::slab::Slab;
-use crate::sys::{Fd, Interest, Sys};
+use crate::sys::{Fd, Interest, Sys, ThreadWaits};
 use crate::timers::Timers;
 use crate::{
     Closed, ConnId, Counters, Handler, Histograms, Limits, Remote, ServerFault, Target, TlsServer,
@@ -152,6 +152,12 @@ impl<S: Sys, H: Handler> Core<S, H> {
     #[must_use]
     pub fn clock_ns(&self) -> u64 {
         self.sys.now_ns()
+    }
+
+    /// How long this worker's thread has waited for a core, if the system tells: for measuring. It costs
+    /// a system call.
+    pub fn thread_waits(&mut self) -> Option<ThreadWaits> {
+        self.sys.thread_waits()
     }
 
     /// 64 random bits.

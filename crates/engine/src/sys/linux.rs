@@ -14,7 +14,8 @@ use std::time::Duration;
 use chacha20::ChaCha8Rng;
 use chacha20::rand_core::{Rng, SeedableRng};
 
-use super::{Event, Fd, Interest, Sys};
+use super::thread_waits::WaitsFile;
+use super::{Event, Fd, Interest, Sys, ThreadWaits};
 
 /// Events taken from the kernel by one `epoll_wait`.
 const EVENTS_MAX: usize = 512;
@@ -32,6 +33,7 @@ pub struct Linux {
     /// A cryptographic generator, seeded by the kernel: masks and secrets are drawn from it.
     random: ChaCha8Rng,
     raw: Box<[MaybeUninit<libc::epoll_event>; EVENTS_MAX]>,
+    waits: WaitsFile,
     /// The kernel takes timeouts in nanoseconds (epoll_pwait2, Linux 5.11).
     exact_timeouts: bool,
 }
@@ -50,6 +52,7 @@ impl Linux {
             wake: wake.map(Fd::new),
             random: ChaCha8Rng::from_seed(seed()?),
             raw: Box::new([MaybeUninit::uninit(); EVENTS_MAX]),
+            waits: WaitsFile::default(),
             exact_timeouts: true,
         })
     }
@@ -115,6 +118,10 @@ impl Drop for Linux {
 impl Sys for Linux {
     fn now_ns(&self) -> u64 {
         super::process::now_ns()
+    }
+
+    fn thread_waits(&mut self) -> Option<ThreadWaits> {
+        self.waits.read()
     }
 
     fn random(&mut self) -> u64 {

@@ -19,6 +19,7 @@ pub mod linux;
 pub mod process;
 #[cfg(any(test, feature = "simulation"))]
 pub mod sim;
+mod thread_waits;
 
 #[cfg(all(test, target_os = "linux"))]
 mod contract;
@@ -29,6 +30,8 @@ use std::marker::PhantomData;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
+
+pub use thread_waits::ThreadWaits;
 
 /// A descriptor of one worker's table, in 4 bytes. It is not `Send`: the same number is another file in
 /// another worker's table.
@@ -99,6 +102,11 @@ impl Event {
 pub trait Sys {
     /// Monotonic time in nanoseconds. A worker reads it once per turn.
     fn now_ns(&self) -> u64;
+
+    /// How long this worker's thread has waited for a core, if the system tells. It costs a system call.
+    fn thread_waits(&mut self) -> Option<ThreadWaits> {
+        None
+    }
 
     /// 64 random bits that a peer cannot predict (RFC 6455 section 5.3).
     fn random(&mut self) -> u64;

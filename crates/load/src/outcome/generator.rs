@@ -219,6 +219,10 @@ pub struct Generator {
     cpu_us_per_message: Option<f64>,
     /// What each worker did in the measured time; empty if unknown.
     workers: Vec<WorkerLoad>,
+    /// Share of the measured time that the worker with most of it spent in waits for a core of 1 ms or
+    /// more; null if unknown.
+    #[serde(default)]
+    stalled: Option<f64>,
     /// Share of the CPU time of the machine that its host took in the measured time; null if unknown.
     #[serde(default)]
     stolen: Option<f64>,
@@ -246,7 +250,11 @@ impl Generator {
     /// Adds a row of the run with the generator's usage so far.
     pub fn row(&mut self, row: &Row, usage: Option<Usage>) {
         let elapsed = row.elapsed.as_secs_f64();
-        self.scheduling.row(row.phase, elapsed);
+        let stalled_ns = match &row.progress.counts {
+            Counts::Sockets(counts) => &counts.stalled_ns,
+            Counts::Requests(counts) => &counts.stalled_ns,
+        };
+        self.scheduling.row(row.phase, elapsed, stalled_ns);
         let Some(Usage { cpu_seconds: cpu, .. }) = usage else { return };
         self.window.add(row, cpu);
         self.cpu_seconds = cpu;
@@ -333,9 +341,10 @@ impl Generator {
     fn judge(&mut self, lag_ms: f64, median_ms: f64) {
         self.cpu_us_per_message = self.window.us_per_message();
         self.workers = self.scheduling.workers();
+        self.stalled = self.scheduling.stalled();
         self.stolen = self.scheduling.stolen(self.cores);
         self.reasons.extend(saturation::late(lag_ms, median_ms));
-        self.reasons.extend(saturation::reasons(&self.workers, self.stolen));
+        self.reasons.extend(saturation::reasons(&self.workers, self.stalled, self.stolen));
         self.saturated = !self.reasons.is_empty();
     }
 
@@ -348,7 +357,9 @@ impl Generator {
             order.fold(Ordering::Equal, Ordering::then)
         });
         let reasons: BTreeSet<String> = self.reasons.into_iter().chain(other.reasons).collect();
-        let stolen = self.stolen.into_iter().chain(other.stolen).reduce(f64::max);
+        let most = |one: Option<f64>, other| one.into_iter().chain(other).reduce(f64::max);
+        let stalled = most(self.stalled, other.stalled);
+        let stolen = most(self.stolen, other.stolen);
         let rates = self.messages_per_second.zip(other.messages_per_second);
         Generator {
             cores: self.cores.saturating_add(other.cores),
@@ -357,6 +368,7 @@ impl Generator {
             messages_per_second: rates.map(|(one, other)| one + other),
             cpu_us_per_message: None,
             workers,
+            stalled,
             stolen,
             saturated: self.saturated || other.saturated,
             reasons: reasons.into_iter().collect(),

@@ -39,6 +39,8 @@ macro_rules! counts {
             pub ends: Ends,
             /// When the last WebSocket opened, in monotonic nanoseconds; 0 before the first.
             pub last_open_ns: u64,
+            /// Time of each worker in long waits for a core.
+            pub stalled_ns: Vec<u64>,
         }
 
         impl Counts {
@@ -167,6 +169,7 @@ impl Snapshot {
         for metrics in all_metrics {
             sum.add(&metrics.counts);
             sum.ends.add(&metrics.ends());
+            sum.stalled_ns.push(metrics.stalled_ns.get());
             sum.last_open_ns = sum.last_open_ns.max(metrics.last_open_ns.load(Ordering::Relaxed));
         }
         sum
@@ -274,6 +277,8 @@ pub(crate) struct Metrics {
     /// Disconnects by the reason given by the server.
     disconnects: Mutex<BTreeMap<String, u64>>,
     last_open_ns: AtomicU64,
+    /// See [`crate::outcome::stalls`].
+    pub(crate) stalled_ns: Counter,
     /// The echo is over on this worker.
     echo_done: AtomicBool,
     /// The number of the first expected publisher, plus one.
@@ -294,6 +299,7 @@ impl Metrics {
             judged: Mutex::default(),
             disconnects: Mutex::default(),
             last_open_ns: AtomicU64::new(0),
+            stalled_ns: Counter::default(),
             echo_done: AtomicBool::new(false),
             expecting: AtomicU64::new(0),
             finished: AtomicBool::new(false),

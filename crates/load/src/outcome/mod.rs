@@ -30,6 +30,7 @@ pub(crate) mod saturation;
 pub(crate) mod sections;
 pub(crate) mod selection;
 pub(crate) mod stages;
+pub(crate) mod stalls;
 pub(crate) mod tally;
 pub(crate) mod text;
 pub(crate) mod threshold_text;

@@ -33,6 +33,8 @@ macro_rules! counts {
             pub failed: Vec<u64>,
             /// Complete answers, by status.
             pub status: Vec<u64>,
+            /// Time of each worker in long waits for a core.
+            pub stalled_ns: Vec<u64>,
         }
 
         impl RequestCounts {
@@ -52,6 +54,7 @@ macro_rules! counts {
                     $($name: 0,)*
                     failed: vec![0; Failure::COUNT],
                     status: vec![0; STATUSES],
+                    stalled_ns: Vec::new(),
                 }
             }
         }
@@ -132,7 +135,10 @@ impl RequestSnapshot {
         all_metrics: impl IntoIterator<Item = &'a RequestMetrics>,
     ) -> RequestSnapshot {
         let mut sum = RequestSnapshot::default();
-        all_metrics.into_iter().for_each(|metrics| sum.add(&metrics.counts));
+        for metrics in all_metrics {
+            sum.add(&metrics.counts);
+            sum.stalled_ns.push(metrics.stalled_ns.get());
+        }
         sum
     }
 
@@ -159,6 +165,8 @@ impl RequestSnapshot {
 pub(crate) struct RequestMetrics {
     pub(crate) counts: RequestCounts,
     pub(crate) timed: Batches,
+    /// See [`crate::outcome::stalls`].
+    pub(crate) stalled_ns: Counter,
     /// When the measured time ended.
     over_ns: AtomicU64,
     /// Requests that were due but never sent, as no user was free.
@@ -171,6 +179,7 @@ impl RequestMetrics {
         RequestMetrics {
             counts: RequestCounts::new(),
             timed: Batches::default(),
+            stalled_ns: Counter::default(),
             over_ns: AtomicU64::new(0),
             untaken: AtomicU64::new(0),
             done: AtomicBool::new(false),

@@ -6,8 +6,9 @@
 //! ready to run while others had the core.
 //!
 //! A target beside its generator takes cores from it too, and at full speed that is normal: both run in
-//! slices far below a millisecond and wait as long for each other. So waiting counts by the length of a
-//! wait and not by its share alone.
+//! slices below a millisecond and wait as long for each other. So only waits count that are longer, which
+//! the workers find themselves ([`super::stalls`]): answers that arrived meanwhile are as much too late,
+//! and the rate of a closed loop is lower by their share of the time.
 
 use capacity::{Milliseconds, ThreadTimes};
 use serde::{Deserialize, Serialize};
@@ -15,12 +16,10 @@ use serde::{Deserialize, Serialize};
 /// Share of the measured time from which a worker that ran was busy: it had work whenever it looked, so
 /// messages waited for it, and the rate is its own limit.
 const BUSY_SHARE: f64 = 0.9;
-/// Share of the measured time that a worker may have waited for a core ...
-const WAITED_SHARE: f64 = 0.2;
-/// ... if its waits are as long as this on average, in milliseconds: another program used up its time
-/// slices (1 to 3 ms) meanwhile. A closed loop with a quarter of a core waits 1.3 to 5 ms, one that shares
-/// the cores with its target 0.02 to 0.2 ms.
-const WAIT_MS: f64 = 0.5;
+/// Share of the measured time that a worker may spend in long waits for a core. A closed loop that shares
+/// its core with one busy program spends 0.25 to 0.5 in them, one beside its target 0.00 to 0.02, and on a
+/// machine with two cores and ten programs 0.01 to 0.15.
+const STALLED_SHARE: f64 = 0.2;
 /// Share of the CPU time of the machine that the host may have given to others.
 const STOLEN_SHARE: f64 = 0.05;
 /// The 99th percentile of the send lag that is normal, in milliseconds: one time slice ...
@@ -48,6 +47,7 @@ pub(crate) struct WorkerLoad {
 struct Sample {
     elapsed_seconds: f64,
     threads: Vec<ThreadTimes>,
+    stalled_ns: Vec<u64>,
     stolen_seconds: Option<f64>,
 }
 
@@ -64,6 +64,8 @@ pub(crate) struct Scheduling {
 struct Measured {
     seconds: f64,
     workers: Vec<ThreadTimes>,
+    /// Of each worker.
+    stalled_ns: Vec<u64>,
     stolen_seconds: Option<f64>,
 }
 
@@ -73,11 +75,12 @@ pub(crate) fn is_measured(phase: &str) -> bool {
 }
 
 impl Scheduling {
-    /// Adds a row of this process's run.
-    pub(crate) fn row(&mut self, phase: &'static str, elapsed_seconds: f64) {
+    /// Adds a row of this process's run; `stalled_ns` of each worker since it began.
+    pub(crate) fn row(&mut self, phase: &'static str, elapsed_seconds: f64, stalled_ns: &[u64]) {
         let threads = ThreadTimes::named(std::process::id(), "worker-");
         let stolen_seconds = capacity::stolen_seconds();
-        self.add(phase, Sample { elapsed_seconds, threads, stolen_seconds });
+        let stalled_ns = stalled_ns.to_vec();
+        self.add(phase, Sample { elapsed_seconds, threads, stalled_ns, stolen_seconds });
     }
 
     fn add(&mut self, phase: &'static str, now: Sample) {
@@ -113,6 +116,15 @@ impl Scheduling {
         workers.iter().map(load).collect()
     }
 
+    /// The share of the time that the worker with most of it spent in long waits; `None` if that is
+    /// unknown or the time was too short.
+    pub(crate) fn stalled(&self) -> Option<f64> {
+        let Measured { seconds, workers, stalled_ns, .. } = self.measured();
+        let is_known = *seconds >= SECONDS_LEAST && !workers.is_empty();
+        let most_ns = stalled_ns.iter().max().filter(|_| is_known)?;
+        Some(*most_ns as f64 / 1e9 / seconds)
+    }
+
     /// The share of the CPU time of `cores` that the host gave to others; `None` if unknown.
     pub(crate) fn stolen(&self, cores: usize) -> Option<f64> {
         let Measured { seconds, stolen_seconds, .. } = self.measured();
@@ -126,6 +138,11 @@ impl Measured {
         self.seconds += (now.elapsed_seconds - before.elapsed_seconds).max(0.0);
         if let (Some(before), Some(now)) = (before.stolen_seconds, now.stolen_seconds) {
             *self.stolen_seconds.get_or_insert(0.0) += (now - before).max(0.0);
+        }
+        self.stalled_ns.resize(self.stalled_ns.len().max(now.stalled_ns.len()), 0);
+        let stalled = now.stalled_ns.iter().zip(&before.stalled_ns);
+        for (sum, (now_ns, before_ns)) in self.stalled_ns.iter_mut().zip(stalled) {
+            *sum += now_ns.saturating_sub(*before_ns);
         }
         for now in &now.threads {
             let Some(before) = before.threads.iter().find(|before| before.id == now.id) else {
@@ -148,15 +165,15 @@ impl Measured {
 }
 
 /// Why the workers or the machine were too slow, as clauses.
-pub(crate) fn reasons(workers: &[WorkerLoad], stolen: Option<f64>) -> Vec<String> {
+pub(crate) fn reasons(
+    workers: &[WorkerLoad],
+    stalled: Option<f64>,
+    stolen: Option<f64>,
+) -> Vec<String> {
     let per_cent = |share: f64| (share * 100.0).min(100.0);
     let busy = workers.iter().filter(|worker| worker.busy > BUSY_SHARE);
     let busiest = busy.clone().map(|worker| worker.busy).fold(0.0, f64::max);
     let busy = (busy.count(), busiest);
-    let is_waiting =
-        |worker: &&WorkerLoad| worker.waited > WAITED_SHARE && worker.wait_ms > WAIT_MS;
-    let waited = workers.iter().filter(is_waiting).max_by(|a, b| a.waited.total_cmp(&b.waited));
-    let count = workers.iter().filter(is_waiting).count();
     let all = workers.len();
     let mut reasons = Vec::new();
     if let (number @ 1.., busiest) = busy {
@@ -164,11 +181,10 @@ pub(crate) fn reasons(workers: &[WorkerLoad], stolen: Option<f64>) -> Vec<String
         reasons
             .push(format!("{number} of {all} workers were busy, up to {share:.0} % of the time"));
     }
-    if let Some(WorkerLoad { waited, wait_ms, .. }) = waited {
+    if let Some(stalled) = stalled.filter(|stalled| *stalled > STALLED_SHARE) {
         reasons.push(format!(
-            "{count} of {all} workers waited for a core, up to {:.0} % of the time, {wait_ms:.1} ms \
-             at a time",
-            per_cent(*waited)
+            "a worker waited for a core {:.0} % of the time, 1 ms or longer at a time",
+            per_cent(stalled)
         ));
     }
     if let Some(stolen) = stolen.filter(|stolen| *stolen > STOLEN_SHARE) {
@@ -192,7 +208,9 @@ mod tests {
     fn sample(elapsed_seconds: f64, ran_ms: u64, waited_ms: u64, slices: u64) -> Sample {
         let (ran_ns, waited_ns) = (ran_ms * 1_000_000, waited_ms * 1_000_000);
         let threads = vec![ThreadTimes { id: 7, ran_ns, waited_ns, slices }];
-        Sample { elapsed_seconds, threads, stolen_seconds: Some(elapsed_seconds / 100.0) }
+        let stalled_ns = vec![waited_ns / 2, 0];
+        let stolen_seconds = Some(elapsed_seconds / 100.0);
+        Sample { elapsed_seconds, threads, stalled_ns, stolen_seconds }
     }
 
     #[test]
@@ -216,40 +234,49 @@ mod tests {
         assert!((busy - 0.2).abs() < 1e-9 && (waited - 0.7).abs() < 1e-9, "{workers:?}");
         assert!((wait_ms - 7.0).abs() < 1e-9, "{workers:?}");
         assert!((scheduling.stolen(2).unwrap() - 0.005).abs() < 1e-9);
-        assert_eq!(reasons(&workers, None).len(), 1);
+        assert!((scheduling.stalled().unwrap() - 0.35).abs() < 1e-9);
+        assert_eq!(reasons(&workers, scheduling.stalled(), None).len(), 1);
     }
 
     #[test]
     fn held_connections_are_measured_if_nothing_is_sent() {
         let mut scheduling = Scheduling::default();
         assert!(scheduling.workers().is_empty() && scheduling.stolen(2).is_none());
+        assert!(scheduling.stalled().is_none());
         scheduling.add("hold", sample(1.0, 0, 0, 0));
         scheduling.add("hold", sample(2.0, 950, 0, 1));
         assert!(scheduling.workers()[0].busy > 0.9);
     }
 
-    /// The figures of a machine with two cores: a quarter of a core, and a target beside its generator.
+    /// Figures of a machine with two cores: the worker's, and its share of long waits.
     #[test]
     fn a_shared_core_is_told_from_a_target_beside_its_generator() {
         let load = |busy, waited, wait_ms| WorkerLoad { busy, waited, wait_ms };
-        for saturated in [
-            load(0.22, 0.69, 2.64),
-            load(0.22, 0.66, 5.05),
-            load(0.95, 0.0, 0.0),
-            load(0.37, 0.47, 2.64),
+        for (saturated, stalled) in [
+            // A core shared with one busy program, 1, 10 and 100 connections; no connection waits long on
+            // average.
+            (load(0.27, 0.29, 0.037), 0.25),
+            (load(0.41, 0.44, 0.441), 0.43),
+            (load(0.36, 0.38, 0.389), 0.45),
+            // A quarter of a core.
+            (load(0.22, 0.69, 2.64), 0.69),
+            (load(0.95, 0.0, 0.0), 0.0),
         ] {
-            assert_eq!(reasons(&[saturated], None).len(), 1, "{saturated:?}");
+            assert_eq!(reasons(&[saturated], Some(stalled), None).len(), 1, "{saturated:?}");
         }
-        for normal in [
-            load(0.36, 0.53, 0.04),
-            load(0.33, 0.57, 0.16),
-            load(0.37, 0.58, 0.21),
-            load(0.05, 0.02, 0.01),
-            load(0.01, 0.01, 4.0),
+        for (normal, stalled) in [
+            // The target on the same core, or both on two cores.
+            (load(0.36, 0.53, 0.04), 0.01),
+            (load(0.50, 0.47, 0.538), 0.00),
+            (load(0.33, 0.57, 0.16), 0.07),
+            // Ten other programs, of lower priority.
+            (load(0.72, 0.17, 0.261), 0.15),
+            (load(0.01, 0.01, 4.0), 0.01),
         ] {
-            assert!(reasons(&[normal], Some(0.01)).is_empty(), "{normal:?}");
+            let found = reasons(&[normal], Some(stalled), Some(0.01));
+            assert!(found.is_empty(), "{normal:?}");
         }
-        assert!(reasons(&[], Some(0.3))[0].contains("30 %"));
+        assert!(reasons(&[], None, Some(0.3))[0].contains("30 %"));
         assert!(late(10.6, 0.14).is_some() && late(2.9, 0.13).is_none());
         assert!(late(40.0, 2_000.0).is_none(), "it makes no difference");
     }

@@ -9,6 +9,7 @@ use wire::websocket::{CloseCode, OpCode};
 
 use crate::delivery::receivers::{Expect, Receivers};
 use crate::outcome::metrics::{Metrics, WorkerMetrics};
+use crate::outcome::stalls::Stalls;
 use crate::transport::cable_client::CableClients;
 use crate::transport::closing::Closing;
 use crate::transport::connector::Connector;
@@ -57,6 +58,7 @@ pub(crate) struct Client {
     heartbeat: Option<Heartbeat>,
     traffic: Traffic,
     closing: Option<Closing>,
+    stalls: Stalls,
 }
 
 /// How received messages are handled.
@@ -76,7 +78,9 @@ impl Client {
     ) -> Client {
         let traffic = Traffic::Nothing;
         let metrics = WorkerMetrics::new(metrics);
-        Client { targets, metrics, connector, subscribers, heartbeat: None, traffic, closing: None }
+        let stalls = Stalls::default();
+        let (heartbeat, closing) = (None, None);
+        Client { targets, metrics, connector, subscribers, heartbeat, traffic, closing, stalls }
     }
 
     /// Sends a text on the nth socket that receives publications.
@@ -311,6 +315,7 @@ impl Handler for Client {
     }
 
     fn turn<S: Sys>(&mut self, core: &mut Core<S, Self>) -> Option<u64> {
+        self.stalls.turn(core, &self.metrics.stalled_ns);
         let connect_ns = self.connector.turn(core, &self.metrics);
         let cable_ns = self.subscribers.as_mut();
         let cable_ns =

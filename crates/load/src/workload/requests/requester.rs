@@ -11,6 +11,7 @@ use wire::websocket::OpCode;
 
 use crate::Series;
 use crate::outcome::request_metrics::RequestMetrics;
+use crate::outcome::stalls::Stalls;
 use crate::outcome::timings::Timings;
 use crate::transport::driver::Driver;
 use crate::transport::sources::Sources;
@@ -106,6 +107,7 @@ pub(crate) struct Requester<D: Driver, S: Script> {
     pub(crate) stage: Stage,
     /// Users whose request may end without an answer; see `pushes.rs`.
     pub(crate) soon: Vec<u32>,
+    stalls: Stalls,
 }
 
 impl<D: Driver, S: Script> Requester<D, S> {
@@ -148,6 +150,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
             next_stage_ns: 0,
             stage: Stage::Waiting,
             soon: Vec::new(),
+            stalls: Stalls::default(),
         }
     }
 
@@ -442,6 +445,7 @@ impl<D: Driver, S: Script> Handler for Requester<D, S> {
         if self.stage == Stage::Running && now_ns < self.schedule.begin_ns {
             return Some(self.schedule.begin_ns);
         }
+        self.stalls.turn(core, &self.metrics.stalled_ns);
         self.start_users(core);
         if D::PUSHES {
             self.finish_soon(core);

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{Ordering, fence};
 
 use crate::Handler;
+use crate::accept::batch::Batch;
 use crate::admission::{Client, Room};
 use crate::conn::Mode;
 use crate::invariant::broken;
@@ -13,6 +14,8 @@ use crate::limits::{ACCEPT_PAUSE, ACCEPTS_MIN, ACCEPTS_PER_TURN, TLS_ARRIVALS_PE
 use crate::sys::{Fd, Sys};
 use crate::timers::nanoseconds;
 use crate::worker::{KEY_LISTENER, Worker};
+
+mod batch;
 
 /// Turns' worth of connections accepted from a listener that is about to stop: as many as the
 /// longest accept queue holds.
@@ -28,13 +31,15 @@ pub(crate) struct Listener {
     shared: bool,
     /// Paused until this time.
     paused_until_ns: Option<u64>,
+    batch: Batch,
 }
 
 impl Listener {
     pub(crate) fn new(number: i32, sys: &impl Sys) -> Self {
         let fd = Fd::new(number);
         let shared = sys.is_shared(fd);
-        Listener { fd, owned: false, watched: false, shared, paused_until_ns: None }
+        let batch = Batch::new();
+        Listener { fd, owned: false, watched: false, shared, paused_until_ns: None, batch }
     }
 
     fn accepts(&self) -> bool {
@@ -109,11 +114,11 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         }
     }
 
-    /// Accepts up to the turn's budget; returns how many connections were taken, admitted or
-    /// refused.
+    /// Accepts a batch of connections; returns how many were taken, admitted or refused. If there are
+    /// more, epoll reports the listener again.
     pub(crate) fn accept_from(&mut self, index: usize) -> usize {
-        let budget = self.accepts_each();
-        for taken in 0..budget {
+        let batch = self.batch_of(index);
+        for taken in 0..batch {
             let Some(listener) = self.listeners.get(index).filter(|l| l.accepts()) else {
                 return taken;
             };
@@ -137,7 +142,12 @@ impl<S: Sys, H: Handler> Worker<S, H> {
                     self.accept_failed(index, &error);
                     return taken;
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return taken,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if let Some(listener) = listener_at(&mut self.listeners, index) {
+                        listener.batch.found_the_end(taken);
+                    }
+                    return taken;
+                }
                 // It no longer listens: another worker has stopped it for all.
                 Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
                     self.unwatch_listener(index);
@@ -148,16 +158,20 @@ impl<S: Sys, H: Handler> Worker<S, H> {
                 Err(_) => {}
             }
         }
-        budget
+        if let Some(listener) = listener_at(&mut self.listeners, index) {
+            listener.batch.was_full(batch);
+        }
+        batch
     }
 
-    /// The turn's budget of a listener: those of this worker share one, so that many of them make no
-    /// longer turns.
-    fn accepts_each(&self) -> usize {
+    /// Connections to accept from a listener now. Those of this worker share a budget, so that many of
+    /// them make no longer turns; of one that is about to stop, all are accepted.
+    fn batch_of(&self, index: usize) -> usize {
         if self.is_draining() {
             return ACCEPTS_PER_TURN;
         }
-        (ACCEPTS_PER_TURN / self.listeners_owned.max(1)).max(ACCEPTS_MIN)
+        let budget = (ACCEPTS_PER_TURN / self.listeners_owned.max(1)).max(ACCEPTS_MIN);
+        self.listeners.get(index).map_or(0, |listener| listener.batch.length().min(budget))
     }
 
     /// TLS handshakes under way come first: for this turn, new connections stay in the kernel's

@@ -32,6 +32,23 @@ fn address() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], 80))
 }
 
+/// A worker that accepts on ports from 1 on, each with a listener.
+fn with_listeners(kernel: &Kernel, ports: u16) -> Worker<Sim, Host> {
+    let listen = |port| kernel.listen(at_port(port), 4096, 0);
+    let listeners: Vec<usize> = (1..=ports).map(listen).collect();
+    let seat = kernel.seat(1 << 14, &listeners);
+    let remote = Remote::new(vec![seat.wake], Limits::default().mailbox_bytes);
+    let limits = Limits::default();
+    let mut worker =
+        Worker::new(seat.sys, 0, limits, remote, &seat.listeners, 1 << 14, Host).unwrap();
+    (0..usize::from(ports)).for_each(|index| worker.start_listening(index));
+    worker
+}
+
+fn at_port(port: u16) -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], port))
+}
+
 /// Workers with these capacities and one listener. The first one owns it.
 fn workers<const N: usize>(
     kernel: &Kernel,
@@ -136,4 +153,63 @@ fn a_draining_worker_without_descriptors_keeps_its_listener_to_stop_it() {
     full.listeners[0].owned = true;
     full.accept_failed(0, &io::Error::from_raw_os_error(libc::EMFILE));
     assert!(full.listeners[0].owned);
+}
+
+/// Turns until the worker has that many connections.
+fn turns_until(worker: &mut Worker<Sim, Host>, connections: u32) -> u64 {
+    let turns = |worker: &Worker<Sim, Host>| worker.core.counters().turns.get();
+    let before = turns(worker);
+    while worker.core.connections() < connections {
+        assert!(turns(worker) - before < 100_000, "{} arrive", worker.core.connections());
+        assert_eq!(worker.turn(Some(Duration::ZERO)).unwrap(), Turn::Running);
+    }
+    turns(worker) - before
+}
+
+#[test]
+fn clients_that_come_one_by_one_are_accepted_without_looking_for_another() {
+    for ports in [1, 32] {
+        let kernel = Kernel::new(1, (1 << 16, 1 << 16));
+        let mut worker = with_listeners(&kernel, ports);
+        let mut outside = kernel.outside();
+        let before = kernel.accepts_in_vain();
+        for client in 0..1_000_u16 {
+            outside.connect(at_port(1 + client % ports), None).unwrap();
+            turns_until(&mut worker, u32::from(client) + 1);
+        }
+        let in_vain = kernel.accepts_in_vain() - before;
+        assert!(in_vain <= 1_000 / 16, "{in_vain} with {ports} listeners");
+    }
+}
+
+#[test]
+fn a_long_accept_queue_is_taken_in_long_batches() {
+    let kernel = Kernel::new(1, (1 << 16, 1 << 16));
+    let mut worker = with_listeners(&kernel, 1);
+    let mut outside = kernel.outside();
+    let before = kernel.accepts_in_vain();
+    for _ in 0..4_000 {
+        outside.connect(at_port(1), None).unwrap();
+    }
+    let turns = turns_until(&mut worker, 4_000);
+    // 64 are the budget of a turn; it takes some turns to learn that so many wait.
+    assert!(turns <= 4_000 / ACCEPTS_PER_TURN as u64 + 32, "{turns} turns");
+    assert!(kernel.accepts_in_vain() - before <= 1);
+}
+
+#[test]
+fn accept_queues_of_a_worker_are_served_in_turn() {
+    let kernel = Kernel::new(1, (1 << 16, 1 << 16));
+    let mut worker = with_listeners(&kernel, 32);
+    let mut outside = kernel.outside();
+    // A storm on the first port does not delay the single client of each other port.
+    for _ in 0..4_000 {
+        outside.connect(at_port(1), None).unwrap();
+    }
+    let clients: Vec<_> =
+        (2..=32).map(|port| outside.connect(at_port(port), None).unwrap()).collect();
+    worker.turn(Some(Duration::ZERO)).unwrap();
+    for client in clients {
+        assert!(outside.was_accepted(client));
+    }
 }

@@ -66,6 +66,7 @@ pub(super) struct State {
     pub(super) buffer_bytes: (usize, usize),
     /// Connections that were reset because their listener was closed before they were accepted.
     pub(super) lost: u64,
+    pub(super) accepts_in_vain: u64,
     pub(super) reports: u64,
     trace: u64,
 }
@@ -87,6 +88,7 @@ impl Kernel {
             serial: 0,
             buffer_bytes,
             lost: 0,
+            accepts_in_vain: 0,
             reports: 0,
             trace: seed,
         };
@@ -237,6 +239,12 @@ impl Kernel {
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.state.borrow().lost
+    }
+
+    /// Calls of accept so far that found an empty queue.
+    #[must_use]
+    pub fn accepts_in_vain(&self) -> u64 {
+        self.state.borrow().accepts_in_vain
     }
 
     /// Readiness events returned so far.

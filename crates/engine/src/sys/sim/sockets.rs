@@ -51,7 +51,10 @@ impl State {
         };
         let mut waiting = listener.pending.iter();
         let shown = |&(id, at_ns): &(FileId, u64)| shows(&self.files, id, at_ns, self.now_ns);
-        let Some(at) = waiting.position(shown) else { return Err(error(libc::EAGAIN)) };
+        let Some(at) = waiting.position(shown) else {
+            self.accepts_in_vain += 1;
+            return Err(error(libc::EAGAIN));
+        };
         if self.strike(table, Fault::AgainOnRead) {
             return Err(error(libc::EAGAIN));
         }

@@ -1,4 +1,5 @@
-//! `cargo xtask sim`: the engine, and the proxy's relay, over simulated system calls, one run per seed.
+//! `cargo xtask sim`: the engine, the history of topics, and the proxy's relay, over simulated system calls,
+//! one run per seed.
 //!
 //! The simulations are in `crates/sim`, over the kernel of `engine::sys::sim`; this builds and starts
 //! them. With `--mutations` they run over mutated copies of the sources, and each mutation must be
@@ -18,7 +19,7 @@ pub(crate) const EXECUTABLE: &str = "standfast-sim";
 /// Which simulations to run, and how often.
 #[derive(Args)]
 pub(crate) struct SimArgs {
-    /// Simulation to run [default: both]
+    /// Simulation to run [default: all]
     #[arg(value_enum)]
     what: Option<What>,
     /// Number of seeds
@@ -43,6 +44,8 @@ pub(crate) struct SimArgs {
 pub(crate) enum What {
     /// Workers of a server and of clients, and topics
     Engine,
+    /// Readers of topics with a history, who leave and come back
+    History,
     /// Workers of the proxy, between clients and upstreams
     Proxy,
 }
@@ -50,8 +53,9 @@ pub(crate) enum What {
 /// Whether every seed passed (with `--mutations`: whether every mutation was found).
 pub(crate) fn run(args: &SimArgs) -> Result<bool> {
     let simulations = match args.what {
-        None => &["engine", "proxy"][..],
+        None => &["engine", "history", "proxy"][..],
         Some(What::Engine) => &["engine"],
+        Some(What::History) => &["history"],
         Some(What::Proxy) => &["proxy"],
     };
     let SimArgs { seeds, seed, debug, changed, .. } = *args;

@@ -195,6 +195,7 @@ fn conformance_stage(has: &Installed) -> (Vec<Step>, Vec<Step>) {
         autobahn("Autobahn over TLS, our server", &["server", "--tls"]),
         autobahn("Autobahn through our proxy", &["proxy"]),
         Step::new("simulation, 200 seeds", simulation(&["engine", "--seeds", "200"])),
+        Step::new("simulation of history, 200 seeds", simulation(&["history", "--seeds", "200"])),
     ];
     let client = vec![
         autobahn("Autobahn, our client", &["client", "--debug"]),

@@ -208,7 +208,8 @@ fn dictionary(target: &str) -> Option<String> {
         | "proxy_relay"
         | "handshake_extensions" => "http",
         "config" | "routes" => "config",
-        "cable" | "cable_encodings" => "cable",
+        "cable" | "cable_encodings" | "positions" => "cable",
+        "app_answers" => "answers",
         _ => return None,
     };
     Some(format!("-dict=fuzz/dictionaries/{file}.dict"))

@@ -24,6 +24,7 @@ mod path;
 mod presence;
 mod protocols;
 mod publish;
+mod requested;
 mod resume;
 mod retry_queue;
 mod server;

@@ -9,7 +9,7 @@ use admin::Watchdog;
 use aws_lc_rs::rand;
 use engine::sys::process::now_ns;
 use engine::{Counter, HttpsRedirect, Limits, TlsServer, invariant};
-use topics::{Directory, Epoch, History, Position, Start, Unavailable};
+use topics::{Directory, Epoch, History, Start, Unavailable};
 
 use crate::app::Calls;
 use crate::auth::{Access, Refusals};
@@ -18,6 +18,7 @@ use crate::hooks::Hooks;
 use crate::log_events::LogSender;
 use crate::origin::Origins;
 use crate::presence::Presence;
+use crate::requested::Requested;
 use crate::resume::StoredSessions;
 use crate::sid::Sids;
 
@@ -222,12 +223,9 @@ impl Shared {
     /// Where messages begin that are requested by this text: Unix seconds, or a position as in the ids of
     /// events. `None` if it is neither.
     pub(crate) fn start_of(&self, text: &str) -> Option<Start> {
-        Some(match text.split_once(':') {
-            Some((epoch, offset)) => {
-                let epoch = Epoch::parse(epoch)?;
-                Start::After(Position { epoch, offset: offset.parse().ok()? })
-            }
-            None => Start::Since(self.monotonic_ns(text.parse().ok()?)),
+        Some(match Requested::parse(text)? {
+            Requested::After(position) => Start::After(position),
+            Requested::Since(unix_s) => Start::Since(self.monotonic_ns(unix_s)),
         })
     }
 

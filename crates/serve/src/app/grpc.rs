@@ -32,8 +32,6 @@ use super::target::Host;
 const NAMES_NS: u64 = 30_000_000_000;
 /// Time for which an address that was not reached is left out, in nanoseconds.
 const DOWN_NS: u64 = 1_000_000_000;
-/// Bytes before a message: whether it is compressed, and its length.
-const PREFIX_BYTES: usize = 5;
 
 const SID: HeaderName = HeaderName::from_static("sid");
 const VERSION: HeaderName = HeaderName::from_static("protov");
@@ -249,7 +247,7 @@ impl GrpcApp {
             return Err(CallError::Lost("the answer has no trailers".to_owned()));
         };
         status(&trailers)?;
-        decode(method, &message).map_err(CallError::Invalid)
+        proto::decode(method, &message).map_err(CallError::Invalid)
     }
 }
 
@@ -271,41 +269,11 @@ fn status(headers: &HeaderMap) -> Result<(), CallError> {
 }
 
 fn framed(message: &[u8]) -> Bytes {
-    let mut bytes = Vec::with_capacity(PREFIX_BYTES + message.len());
+    let mut bytes = Vec::with_capacity(proto::PREFIX_BYTES + message.len());
     bytes.push(0);
     bytes.extend_from_slice(&u32::try_from(message.len()).unwrap_or(u32::MAX).to_be_bytes());
     bytes.extend_from_slice(message);
     bytes.into()
-}
-
-/// The message of a body that has exactly one.
-fn unframed(body: &[u8]) -> Result<&[u8], String> {
-    let Some(([compressed, length @ ..], message)) = body.split_first_chunk::<PREFIX_BYTES>()
-    else {
-        return Err("the answer has no message".to_owned());
-    };
-    if *compressed != 0 {
-        return Err("the answer is compressed".to_owned());
-    }
-    if u32::from_be_bytes(*length) as usize != message.len() {
-        return Err("the answer is not one message".to_owned());
-    }
-    Ok(message)
-}
-
-fn decode(method: Method, body: &[u8]) -> Result<Reply, String> {
-    let message = unframed(body)?;
-    let text = |error: prost::DecodeError| error.to_string();
-    Ok(match method {
-        Method::Connect => {
-            proto::ConnectionResponse::decode(message).map_err(text)?.into_reply()?
-        }
-        Method::Command => proto::CommandResponse::decode(message).map_err(text)?.into_reply()?,
-        Method::Disconnect => {
-            proto::DisconnectResponse::decode(message).map_err(text)?.into_reply()?
-        }
-        Method::Authorize => return Err("no method of gRPC".to_owned()),
-    })
 }
 
 fn encode(call: &Call) -> Vec<u8> {
@@ -352,6 +320,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::super::call::Status;
+    use super::super::proto::{decode, unframed};
     use super::*;
 
     #[test]

@@ -1,8 +1,13 @@
-//! The messages of gRPC, with the field numbers of the contract.
+//! The messages of gRPC, with the field numbers of the contract, and answers read from bodies.
 
 use std::collections::BTreeMap;
 
-use super::call::{PresenceReply, Reply, States, Status};
+use prost::Message as _;
+
+use super::call::{Method, PresenceReply, Reply, States, Status};
+
+/// Bytes before a message: whether it is compressed, and its length.
+pub(super) const PREFIX_BYTES: usize = 5;
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Env {
@@ -159,4 +164,31 @@ impl DisconnectResponse {
         let (status, error_msg) = (status(self.status)?, self.error_msg);
         Ok(Reply { status, error_msg, ..Reply::default() })
     }
+}
+
+/// The message of a body that has exactly one.
+pub(super) fn unframed(body: &[u8]) -> Result<&[u8], String> {
+    let Some(([compressed, length @ ..], message)) = body.split_first_chunk::<PREFIX_BYTES>()
+    else {
+        return Err("the answer has no message".to_owned());
+    };
+    if *compressed != 0 {
+        return Err("the answer is compressed".to_owned());
+    }
+    if u32::from_be_bytes(*length) as usize != message.len() {
+        return Err("the answer is not one message".to_owned());
+    }
+    Ok(message)
+}
+
+/// Parses the answer to a call.
+pub(super) fn decode(method: Method, body: &[u8]) -> Result<Reply, String> {
+    let message = unframed(body)?;
+    let text = |error: prost::DecodeError| error.to_string();
+    Ok(match method {
+        Method::Connect => ConnectionResponse::decode(message).map_err(text)?.into_reply()?,
+        Method::Command => CommandResponse::decode(message).map_err(text)?.into_reply()?,
+        Method::Disconnect => DisconnectResponse::decode(message).map_err(text)?.into_reply()?,
+        Method::Authorize => return Err("no method of gRPC".to_owned()),
+    })
 }

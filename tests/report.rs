@@ -1,8 +1,10 @@
 //! The HTML report of a run (`--html`) in a browser: it is complete, loads nothing, fits a phone screen,
-//! and escapes user input.
+//! and escapes user input. The same of the page of a comparison.
 
 use std::fs;
 use std::path::PathBuf;
+
+use serde_json::Value;
 
 use crate::harness::executable;
 use crate::harness::peer::{self, works};
@@ -99,6 +101,46 @@ fn missed_threshold_is_the_verdict_of_the_report() {
     assert_eq!(finished.code, Some(1), "{finished:?}");
     let text = fs::read_to_string(&page.0).expect("the page is there");
     assert!(text.contains("THRESHOLD MISSED") && text.contains(">max&lt;0<"), "{text}");
+}
+
+/// A run of the first version's format at this rate, with latencies `slower` times those of the others.
+fn run_file(name: &str, rate: f64, slower: f64) -> Page {
+    let text = include_str!("../src/commands/load/compare/v1/echo.json");
+    let mut run: Value = serde_json::from_str(text).expect("JSON");
+    run["generator"]["messages_per_second"] = rate.into();
+    for key in ["p50_ms", "p90_ms", "p95_ms", "p99_ms", "p999_ms", "max_ms"] {
+        let time = run["latency"][key].as_f64().expect("a time");
+        run["latency"][key] = (time * slower).into();
+    }
+    let file = Page::new(name);
+    fs::write(&file.0, run.to_string()).expect("a file");
+    file
+}
+
+#[test]
+fn comparison_is_written_as_a_page() {
+    let rates = [50_000.0, 50_400.0, 49_800.0];
+    let runs = |name: &str, slower: f64| {
+        let file = |(number, rate): (usize, &f64)| {
+            run_file(&format!("{name}<{number}>"), *rate, slower * (1.0 + 0.01 * number as f64))
+        };
+        rates.iter().enumerate().map(file).collect::<Vec<Page>>()
+    };
+    let (before, after) = (runs("before", 1.0), runs("after", 1.5));
+    let list = |runs: &[Page]| runs.iter().map(Page::path).collect::<Vec<_>>().join(",");
+    let page = Page::new("comparison");
+    let compare = ["load", "compare", &list(&before), &list(&after), "--html", page.path()];
+    let finished = executable::run(&compare);
+    assert_eq!(finished.code, Some(1), "{finished:?}");
+    let expected = ["loaded", "numbers", "figures", "runs", "worse", "phone", "dark", "print"];
+    works(&peer::BROWSER, "comparison.js", &[page.path()], &expected);
+    // One run of each has no intervals; the page says so, and the exit code is that of no verdict.
+    let one = ["load", "compare", before[0].path(), after[0].path(), "--html", page.path()];
+    let finished = executable::run(&one);
+    assert_eq!(finished.code, Some(2), "{finished:?}");
+    let text = fs::read_to_string(&page.0).expect("the page is there");
+    assert!(text.contains("NOT JUDGED") && text.contains("no interval"), "{text}");
+    assert!(!text.contains("<circle"), "no interval is drawn: {text}");
 }
 
 #[test]

@@ -1,11 +1,13 @@
 //! How a run is shown: [`Report`] is one self-contained HTML file with verdict and reasons, figures,
-//! charts over time, the machine, and the command that repeats the run; [`csv`], [`prometheus`] and
+//! charts over time, the machine, and the command that repeats the run; [`comparison`] is one of runs before and
+//! after a change; [`csv`], [`prometheus`] and
 //! [`screen`] follow a run while it lasts. The text and the JSON are of [`load::Outcome`] itself.
 //!
 //! The commands supply rows of text; [`outcome`] makes them of an outcome. The template escapes all
 //! values.
 
 mod chart;
+pub(crate) mod comparison;
 pub(crate) mod csv;
 mod histogram;
 mod outcome;
@@ -19,7 +21,7 @@ use std::time::SystemTime;
 
 use anyhow::{Context, Result};
 use capacity::{Bytes, Count, Machine, Milliseconds};
-use minijinja::value::Serde;
+use minijinja::value::{Serde, Value};
 use minijinja::{AutoEscape, Environment, context};
 use serde::Serialize;
 
@@ -140,43 +142,54 @@ impl Report<'_> {
     }
 
     fn render(&self) -> Result<String> {
-        // The date of the report; measurements use the engine's clock.
-        #[allow(clippy::disallowed_methods, reason = "a calendar date, not a measurement")]
-        let now = SystemTime::now();
-        let mut environment = Environment::new();
-        environment.set_auto_escape_callback(|_| AutoEscape::Html);
-        let template = environment.template_from_str(include_str!("report.html"));
         let samples = self.series.samples();
         let (verdict, good) = self.verdict;
-        template
-            .and_then(|template| {
-                template.render(context! {
-                    title => self.title.as_str(),
-                    verdict => verdict,
-                    good => good,
-                    result => self.result.as_str(),
-                    reasons => Serde(self.reasons),
-                    scope => self.scope.as_deref(),
-                    tiles => Serde(&self.tiles),
-                    percentiles => Serde(percentiles(&self.timings)),
-                    histogram => Serde(&self.timings.histogram),
-                    figures => Serde(&self.figures),
-                    tables => Serde(&self.tables),
-                    bars => Serde(&self.bars),
-                    configuration => Serde(&self.configuration),
-                    ended => output::utc(now),
-                    charts => Serde(charts(samples)),
-                    quiet => quiet(samples, self.reasons),
-                    machine => Serde(machine(self.machine)),
-                    command => self.command.as_str(),
-                    version => env!("CARGO_PKG_VERSION"),
-                    head => admin::PAGE_HEAD,
-                    style => include_str!("report.css"),
-                    script => include_str!("report.js"),
-                })
-            })
-            .context("cannot render the report")
+        render(
+            include_str!("report.html"),
+            context! {
+                title => self.title.as_str(),
+                verdict => verdict,
+                good => good,
+                result => self.result.as_str(),
+                reasons => Serde(self.reasons),
+                scope => self.scope.as_deref(),
+                tiles => Serde(&self.tiles),
+                percentiles => Serde(percentiles(&self.timings)),
+                histogram => Serde(&self.timings.histogram),
+                figures => Serde(&self.figures),
+                tables => Serde(&self.tables),
+                bars => Serde(&self.bars),
+                configuration => Serde(&self.configuration),
+                ended => now(),
+                charts => Serde(charts(samples)),
+                quiet => quiet(samples, self.reasons),
+                machine => Serde(machine(self.machine)),
+                command => self.command.as_str(),
+                script => include_str!("report.js"),
+            },
+        )
     }
+}
+
+/// Fills in a template, which also has `head`, `style` and `version`; values are escaped.
+fn render(template: &str, values: Value) -> Result<String> {
+    let mut environment = Environment::new();
+    environment.set_auto_escape_callback(|_| AutoEscape::Html);
+    let values = context! {
+        version => env!("CARGO_PKG_VERSION"),
+        head => admin::PAGE_HEAD,
+        style => include_str!("report.css"),
+        ..values
+    };
+    let template = environment.template_from_str(template);
+    template.and_then(|template| template.render(values)).context("cannot render the report")
+}
+
+/// The date of a page; measurements use the engine's clock.
+fn now() -> String {
+    #[allow(clippy::disallowed_methods, reason = "a calendar date, not a measurement")]
+    let now = SystemTime::now();
+    output::utc(now)
 }
 
 /// Returns each name with p50, p90, p95, p99, p99.9 and the maximum.

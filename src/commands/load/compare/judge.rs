@@ -100,7 +100,7 @@ pub(super) struct Row {
     pub(super) interval: Option<(f64, f64)>,
     pub(super) basis: Basis,
     /// Allowed regression; null if the figure is not judged.
-    allowed: Option<f64>,
+    pub(super) allowed: Option<f64>,
     /// Probability of a change as bad as this by chance, if the true one is the allowed one; null without
     /// an interval.
     probability: Option<f64>,

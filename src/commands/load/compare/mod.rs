@@ -13,6 +13,7 @@
 mod exact;
 mod interval;
 mod judge;
+mod page;
 mod run;
 mod settings;
 mod several;
@@ -42,6 +43,9 @@ pub(crate) struct Args {
     /// Write the comparison as JSON to a file, or - for standard output
     #[arg(long, value_name = "FILE")]
     json: Option<String>,
+    /// Write the comparison as one HTML page with bars and intervals
+    #[arg(long, value_name = "FILE")]
+    html: Option<String>,
 }
 
 /// Runs the command. Exit code 0: no regression beyond the allowed one is established; 1: one is.
@@ -60,6 +64,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         _ => output::print(&comparison.to_string())?,
     }
     args.json.as_deref().map_or(Ok(()), |file| output::write_json(file, &comparison))?;
+    if let Some(file) = args.html.as_deref() {
+        page::page(&comparison, &before, &after).write(file)?;
+    }
     if comparison.is_not_judged() {
         bail!(
             "not judged: one run each gives no interval. Give several runs of each \

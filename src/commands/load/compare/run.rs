@@ -267,6 +267,11 @@ impl Side {
         self.runs.iter().map(|run| run.file.as_str()).collect::<Vec<_>>().join(",")
     }
 
+    /// The file of each run.
+    pub(super) fn files(&self) -> Vec<String> {
+        self.runs.iter().map(|run| run.file.clone()).collect()
+    }
+
     pub(super) fn kind(&self) -> Kind {
         self.kind
     }

@@ -43,7 +43,7 @@ fn write_columns(f: &mut Formatter<'_>, columns: [&str; 5], verdict: Verdict) ->
 }
 
 /// Returns a short description of the intervals.
-fn explained(comparison: &Comparison) -> String {
+pub(super) fn explained(comparison: &Comparison) -> String {
     let has = |basis| comparison.figures.iter().any(|row: &Row| row.basis == basis);
     let (a, b) = comparison.runs;
     let mut text = Vec::new();
@@ -77,7 +77,8 @@ fn explained(comparison: &Comparison) -> String {
     text.join("\n")
 }
 
-fn conclusion(comparison: &Comparison) -> String {
+/// Returns what can be concluded, in one sentence.
+pub(super) fn conclusion(comparison: &Comparison) -> String {
     let of = |wanted| {
         let named = comparison.verdicts().filter(move |(_, verdict)| *verdict == wanted);
         named.map(|(name, _)| name).collect::<Vec<_>>().join(", ")
@@ -101,11 +102,11 @@ fn range(interval: Option<(f64, f64)>, format: fn(f64) -> String) -> String {
     interval.map_or("-".to_owned(), |(low, high)| format!("{} … {}", format(low), format(high)))
 }
 
-fn signed(share: f64) -> String {
+pub(super) fn signed(share: f64) -> String {
     format!("{:+.1} %", share * 100.0)
 }
 
 /// Formats percentage points.
-fn points(share: f64) -> String {
+pub(super) fn points(share: f64) -> String {
     format!("{:+.4} pt", share * 100.0)
 }

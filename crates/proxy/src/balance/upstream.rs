@@ -1,14 +1,18 @@
 //! [`Upstream`]: one address that requests go to, with its state and counts, shared by all threads,
 //! and [`Permit`], one acquired connection to it. [`super::Pool`] chooses among several.
 
-use std::fmt;
-use std::io;
+mod fault;
+mod permit;
+#[cfg(test)]
+mod tests;
+
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use engine::Closed;
-
+pub use self::fault::Fault;
+pub use self::permit::Permit;
+pub(crate) use self::permit::Port;
 use super::UpstreamAddress;
 use super::errors::ErrorCounts;
 use super::hash::hash_bytes;
@@ -45,67 +49,6 @@ impl UpstreamState {
             UpstreamState::Down => "down",
             UpstreamState::Draining => "draining",
         }
-    }
-}
-
-/// Why an upstream failed.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// Connection refused.
-    Refused,
-    /// The connect timed out.
-    Unreached,
-    /// The connect failed, with the error number if it is known.
-    Connect(Option<i32>),
-    /// The TLS handshake failed.
-    Tls,
-    /// It closed the connection before its response.
-    Broken,
-    /// It sent no response in time.
-    Silent,
-    /// Its response was invalid.
-    BadAnswer,
-}
-
-impl Fault {
-    /// The fault of a connection that was closed before the response.
-    pub(crate) fn of(why: Closed) -> Fault {
-        match why {
-            Closed::ConnectRefused => Fault::Refused,
-            Closed::ConnectTimeout | Closed::HandshakeTimeout => Fault::Unreached,
-            Closed::ConnectFailed => Fault::Connect(None),
-            Closed::TlsFailed => Fault::Tls,
-            _ => Fault::Broken,
-        }
-    }
-
-    /// The fault of a connect that failed at once.
-    pub(crate) fn of_connect(error: &io::Error) -> Fault {
-        match Fault::of(Closed::from_connect_error(error)) {
-            Fault::Connect(_) => Fault::Connect(error.raw_os_error()),
-            fault => fault,
-        }
-    }
-}
-
-impl fmt::Display for Fault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Fault::Connect(Some(number)) => {
-                let error = io::Error::from_raw_os_error(*number);
-                return write!(f, "cannot connect: {error}");
-            }
-            Fault::Refused => "connection refused",
-            Fault::Unreached => "connect timed out",
-            Fault::Connect(None) => "cannot connect",
-            Fault::Tls => {
-                "TLS failed: the upstream does not use TLS, or a certificate or name was rejected \
-                 (check tls_ca, tls_name, tls_cert)"
-            }
-            Fault::Broken => "connection closed before the response",
-            Fault::Silent => "no response in time",
-            Fault::BadAnswer => "invalid HTTP or handshake response",
-        })
     }
 }
 
@@ -474,130 +417,7 @@ impl Upstream {
 /// not shown.
 const SOURCES_MAX: usize = 256;
 
-/// A connection to an upstream, which uses a port of a source address. Dropping it releases the
-/// count.
-#[derive(Debug)]
-pub struct Port(Arc<AtomicU32>);
-
-impl Drop for Port {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 /// Warmth of an upstream after its slow start.
 pub(crate) const WARM: u64 = 1024;
 /// The minimum warmth, so that an upstream in slow start gets some requests.
 const COLD: u64 = 32;
-
-/// One of the tunnels that an upstream allows, held from the choice to the end of the tunnel.
-/// Dropping it releases it, so that none can leak.
-#[derive(Debug)]
-pub struct Permit(Arc<Upstream>);
-
-// Each open tunnel holds one.
-const _: () = assert!(size_of::<Option<Permit>>() == 8);
-
-impl Permit {
-    /// Where to connect.
-    #[must_use]
-    pub fn address(&self) -> &UpstreamAddress {
-        &self.0.address
-    }
-
-    /// The upstream, to record success or failure.
-    #[must_use]
-    pub fn upstream(&self) -> &Arc<Upstream> {
-        &self.0
-    }
-}
-
-impl Drop for Permit {
-    fn drop(&mut self) {
-        self.0.tunnels.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn upstream() -> Arc<Upstream> {
-        let address = UpstreamAddress::Tcp(([127, 0, 0, 1], 80).into());
-        Arc::new(Upstream::new(1, "127.0.0.1:80", address, 0))
-    }
-
-    #[test]
-    fn a_permit_is_released_when_dropped() {
-        let upstream = upstream();
-        let first = upstream.acquire(2).unwrap();
-        let second = upstream.acquire(2).unwrap();
-        assert!(upstream.acquire(2).is_none());
-        drop(first);
-        assert_eq!(upstream.tunnels(), 1);
-        let third = upstream.acquire(2).unwrap();
-        drop((second, third));
-        assert_eq!((upstream.tunnels(), upstream.picks()), (0, 3));
-    }
-
-    #[test]
-    fn ports_are_counted_by_source_address() {
-        let (upstream, one) = (upstream(), IpAddr::from([127, 0, 0, 1]));
-        let (first, second) = (upstream.port(Some(one)), upstream.port(None));
-        let third = upstream.port(Some(one));
-        assert_eq!(upstream.ports(), [(Some(one), 2), (None, 1)]);
-        drop((first, second));
-        assert_eq!(upstream.ports(), [(Some(one), 1), (None, 0)]);
-        let many: Vec<Port> = (0..1_000)
-            .map(|n| upstream.port(Some(IpAddr::from([10, 0, (n >> 8) as u8, n as u8]))))
-            .collect();
-        assert_eq!(upstream.ports().len(), SOURCES_MAX, "the list is bounded");
-        drop((third, many));
-        assert!(upstream.ports().iter().all(|(_, count)| *count == 0));
-    }
-
-    #[test]
-    fn consecutive_failures_eject_for_a_while() {
-        let upstream = upstream();
-        upstream.set_ejection(Ejection { after: 3, for_ns: 10 });
-        upstream.failed(1, Fault::Refused);
-        upstream.failed(2, Fault::Refused);
-        upstream.succeeded();
-        upstream.failed(3, Fault::Refused);
-        upstream.failed(4, Fault::Refused);
-        assert_eq!(upstream.state(4), UpstreamState::Up, "a response resets the count");
-        upstream.failed(5, Fault::Silent);
-        assert_eq!(upstream.fault(), Some(Fault::Silent));
-        assert_eq!(upstream.state(6), UpstreamState::Ejected);
-        (0..5).for_each(|_| upstream.failed(14, Fault::Refused));
-        assert_eq!(
-            upstream.state(15),
-            UpstreamState::Up,
-            "requests in progress do not prolong an ejection"
-        );
-        assert_eq!((upstream.ejections(), upstream.failed_times()), (1, 10));
-    }
-
-    #[test]
-    fn repeated_check_results_are_no_flip() {
-        let upstream = upstream();
-        for down in [true, true, false, false, true] {
-            upstream.set_down(down, 7);
-        }
-        assert_eq!((upstream.flips(), upstream.state(8)), (3, UpstreamState::Down));
-        upstream.set_draining(true, 9);
-        assert_eq!(upstream.state(9), UpstreamState::Draining);
-    }
-
-    #[test]
-    fn an_upstream_that_comes_up_starts_slowly() {
-        let upstream = upstream();
-        assert_eq!(upstream.warmth(1_000, 1), WARM, "no slow start at startup");
-        upstream.set_down(true, 10);
-        upstream.set_down(false, 1_000);
-        assert_eq!(upstream.warmth(1_000, 1_000), COLD);
-        assert_eq!(upstream.warmth(1_000, 1_500), WARM / 2);
-        assert_eq!(upstream.warmth(1_000, 2_000), WARM);
-        assert_eq!(upstream.warmth(0, 1_000), WARM, "no slow start configured");
-    }
-}

@@ -23,7 +23,7 @@
 //! | `expecting` | the sockets count: start publishing | `publisher`, `expected` |
 //! | `received` | all that was expected was received | `publisher`, `received`, `duplicated` |
 //! | `churned` | once after `churn`: all was published, and every subscription judged | `owed`, `lost` |
-//! | `row` | each 250 ms | `elapsed` (seconds), `open`, `failed`, `closed`, `replaced`, `heartbeats_sent`, `heartbeats_received`, `answered`, `unanswered_sockets`, `messages_sent`, `messages_received`, `publications`, `publications_duplicated`; `errors` by cause, left out while there are none; `p50_ms`, `p99_ms`, `max_ms` of the last complete second, null without values |
+//! | `row` | each 250 ms | `elapsed` (seconds), `open`, `failed`, `closed`, `replaced`, `heartbeats_sent`, `heartbeats_received`, `answered`, `unanswered_sockets`, `messages_sent`, `messages_received`, `publications`, `publications_duplicated`; `errors` by cause, left out while there are none; `last_second` and `so_far`: percentiles of what was timed in the last complete second, and of the same since the run began, null without values |
 //! | `error` | a line was not a valid command | `message` |
 //! | `summary` | once, last, before the connections are closed | the complete [`Outcome`] |
 //!
@@ -120,9 +120,8 @@ pub struct ProgressRow {
     /// Omitted while nothing went wrong.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub errors: BTreeMap<String, u64>,
-    pub p50_ms: Option<f64>,
-    pub p99_ms: Option<f64>,
-    pub max_ms: Option<f64>,
+    pub last_second: Option<Latency>,
+    pub so_far: Option<Latency>,
 }
 
 /// Runs `config` under the commands of `input` and writes events to `output`; the phases of the
@@ -205,7 +204,13 @@ impl<W: Write> Control<W> {
             output,
             began_ns,
             last_row_ns: began_ns,
-            second: LastSecond { began_ns, before: Recorder::default(), latency: None },
+            second: LastSecond {
+                began_ns,
+                before: Recorder::default(),
+                series: Series::Heartbeat,
+                latency: None,
+                so_far: None,
+            },
             reach: false,
             answer: false,
             echo: false,
@@ -316,7 +321,7 @@ impl<W: Write> Control<W> {
             return Ok(());
         }
         self.last_row_ns = now_ns;
-        let latency = self.second.latency(&self.run, now_ns);
+        let (last_second, so_far) = self.second.latency(&self.run, now_ns);
         self.emit(&Event::Row(ProgressRow {
             elapsed: (now_ns - self.began_ns) as f64 / 1e9,
             open: counts.open,
@@ -332,9 +337,8 @@ impl<W: Write> Control<W> {
             publications: counts.delivery.received,
             publications_duplicated: counts.delivery.duplicated,
             errors: counts.errors().into_iter().map(|(kind, n)| (kind.to_owned(), n)).collect(),
-            p50_ms: latency.map(|latency| latency.p50_ms),
-            p99_ms: latency.map(|latency| latency.p99_ms),
-            max_ms: latency.map(|latency| latency.max_ms),
+            last_second,
+            so_far,
         }))
     }
 }
@@ -354,26 +358,32 @@ fn echo(size: usize, messages: u32) -> Echo {
     }
 }
 
-/// The percentiles of the last complete second.
+/// The percentiles of the last complete second, and of the same series since the run began.
 struct LastSecond {
     began_ns: u64,
     before: Recorder,
+    /// What was timed last.
+    series: Series,
     latency: Option<Latency>,
+    so_far: Option<Latency>,
 }
 
 impl LastSecond {
-    fn latency(&mut self, run: &Run, now_ns: u64) -> Option<Latency> {
+    fn latency(&mut self, run: &Run, now_ns: u64) -> (Option<Latency>, Option<Latency>) {
         if now_ns >= self.began_ns + SECOND_NS {
             self.began_ns = now_ns;
             let recorder = run.recorder();
             let mut second = recorder.clone();
             second.subtract(&self.before);
-            self.before = recorder;
-            self.latency = [Series::Latency, Series::Broadcast, Series::Heartbeat]
+            let timed = [Series::Latency, Series::Broadcast, Series::Heartbeat]
                 .into_iter()
-                .find_map(|series| second.latency(series));
+                .find_map(|series| Some((series, second.latency(series)?)));
+            self.latency = timed.map(|(_, latency)| latency);
+            self.series = timed.map_or(self.series, |(series, _)| series);
+            self.so_far = recorder.latency(self.series);
+            self.before = recorder;
         }
-        self.latency
+        (self.latency, self.so_far)
     }
 }
 

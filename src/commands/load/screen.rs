@@ -101,7 +101,7 @@ impl<'a> Screen<'a> {
         let titles = if self.rows.is_multiple_of(TITLES_EVERY) { TITLES } else { "" };
         self.rows += 1;
         let text = format!("{titles}{}", line(row));
-        let step = Step { row: text, done, left, detail: Some(row) };
+        let step = Step { row: text, done, left, detail: Some(row), ..Step::default() };
         self.screen.show(&sample, &step);
         sample
     }

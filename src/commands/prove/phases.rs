@@ -336,6 +336,7 @@ impl<'a> Run<'a> {
             errors: row.errors.iter().map(|(cause, count)| (cause.clone(), *count)).collect(),
         };
         self.measured.series.push(&sample);
+        self.screen.timed(row);
         Ok((progress, sample))
     }
 

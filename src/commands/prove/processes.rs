@@ -22,7 +22,7 @@ use super::plan::Plan;
 use crate::commands::load::connect_flag;
 use crate::report::screen;
 use load::control::{Command, Event, Finish, ProgressRow};
-use load::{Outcome, SampleLatency};
+use load::{Latency, Outcome, SampleLatency};
 
 /// The topic that every socket subscribes to.
 pub(super) const TOPIC: &str = "prove";
@@ -245,8 +245,8 @@ impl Progress {
 
     /// Latency of the last full second.
     pub(super) fn latency(&self) -> Option<SampleLatency> {
-        let ProgressRow { p50_ms, p99_ms, max_ms, .. } = self.row;
-        Some(SampleLatency { p50_ms: p50_ms?, p99_ms: p99_ms?, max_ms: max_ms? })
+        let Latency { p50_ms, p99_ms, max_ms, .. } = self.row.last_second?;
+        Some(SampleLatency { p50_ms, p99_ms, max_ms })
     }
 }
 

@@ -10,7 +10,7 @@ use super::result::{Mark, Measured, Proof, Spread};
 use crate::output;
 use crate::report::screen::{self, About, Left, Rows, Step};
 use load::control::ProgressRow;
-use load::{Sample, Usage};
+use load::{Latency, Sample, Usage};
 
 /// Progress goes to standard error, the verdict to standard output unless JSON goes there.
 pub(super) struct Screen {
@@ -19,13 +19,23 @@ pub(super) struct Screen {
     /// What follows the connects: the hold, and broadcasts, which take an unknown time.
     hold_seconds: f64,
     has_broadcasts: bool,
+    last_second: Option<Latency>,
+    so_far: Option<Latency>,
 }
 
 impl Screen {
     /// `plain` prints rows of text on every terminal.
     pub(super) fn new(plain: bool, json_to_stdout: bool) -> Screen {
         let screen = screen::Screen::new(Rows::Replaced, plain);
-        Screen { screen, json_to_stdout, hold_seconds: 0.0, has_broadcasts: false }
+        let (last_second, so_far) = (None, None);
+        Screen {
+            screen,
+            json_to_stdout,
+            hold_seconds: 0.0,
+            has_broadcasts: false,
+            last_second,
+            so_far,
+        }
     }
 
     /// Starts the screen; `before` is the sample before the first socket.
@@ -63,9 +73,15 @@ impl Screen {
         self.screen.end();
     }
 
+    /// Takes the percentiles that the next rows are shown with.
+    pub(super) fn timed(&mut self, row: &ProgressRow) {
+        (self.last_second, self.so_far) = (row.last_second, row.so_far);
+    }
+
     fn row(&mut self, sample: &Sample, (done, left): (f64, Option<Left>), text: &str) {
         let row = format!("{:6.1} s  {text}", sample.elapsed_seconds);
-        self.screen.show(sample, &Step { row, done, left, detail: None });
+        let (last_second, so_far) = (self.last_second, self.so_far);
+        self.screen.show(sample, &Step { row, done, left, last_second, so_far, detail: None });
     }
 
     pub(super) fn connecting(&mut self, sample: &Sample, requested: u64) {

@@ -17,6 +17,8 @@ use load::{Latency, Sample, Usage};
 const RESULTS_MAX: usize = 4;
 /// Width of the names of lines.
 const NAME_WIDTH: usize = 10;
+/// Mark of kernel memory that cannot be that of the sockets, as in the verdict.
+const IMPLAUSIBLE: &str = "implausible";
 /// Titles of tables that may become lines.
 const RESULTS: &str = "answers";
 const ERRORS: &str = "errors";
@@ -182,7 +184,10 @@ fn processes(model: &Model) -> Table {
     ] {
         let Some(memory) = memory else { continue };
         let memory = Cell::new(Bytes(memory).to_string());
-        let each = Cell::from(each.map(|bytes| Bytes(bytes).to_string()));
+        let each = match name == "kernel" && model.is_kernel_implausible() {
+            true => Cell::new(IMPLAUSIBLE).style(WARN),
+            false => Cell::from(each.map(|bytes| Bytes(bytes).to_string())),
+        };
         let cpu = cpu.map_or(Cell::default(), |cores| Cell::new(percent(cores)));
         if holds { table.row(name, [memory, each, cpu]) } else { table.row(name, [memory, cpu]) }
     }
@@ -212,7 +217,10 @@ fn processes_lines(model: &Model, width: usize) -> Vec<Line<'static>> {
     let texts: Vec<String> = [
         of("server", model.now.server, rates.server_cpu),
         of("client", model.now.client, rates.client_cpu),
-        kernel.map(|bytes| format!("kernel {}", Bytes(bytes))),
+        kernel.map(|bytes| match model.is_kernel_implausible() {
+            true => format!("kernel {}, {IMPLAUSIBLE}", Bytes(bytes)),
+            false => format!("kernel {}", Bytes(bytes)),
+        }),
     ]
     .into_iter()
     .flatten()

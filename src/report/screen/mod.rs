@@ -28,7 +28,7 @@ use std::sync::{Mutex, PoisonError};
 use admin::log;
 
 use self::plain::Plain;
-use load::{Row, Sample};
+use load::{Latency, Row, Sample};
 
 /// Description of a run.
 #[cfg_attr(not(feature = "screen"), allow(dead_code, reason = "rows of text need no title"))]
@@ -55,6 +55,10 @@ pub(crate) struct Step<'a> {
     pub(crate) done: f64,
     /// Time until the end of the run, if known.
     pub(crate) left: Option<Left>,
+    /// All percentiles of the last second and of the run so far, where `detail` is none.
+    pub(crate) last_second: Option<Latency>,
+    /// See `last_second`.
+    pub(crate) so_far: Option<Latency>,
     /// What a run of `load` knows beside its sample.
     pub(crate) detail: Option<&'a Row>,
 }

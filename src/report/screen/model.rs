@@ -4,6 +4,8 @@
 use std::borrow::Cow;
 use std::collections::VecDeque;
 
+use capacity::limits::KERNEL_BYTES_PLAUSIBLE;
+
 use super::{About, Left, Step};
 use load::{Bin, Counts, Latency, Row, Sample, SampleSeries, Series, Usage};
 
@@ -119,6 +121,14 @@ impl Model {
         self.now = sample.clone();
         if let Some(row) = step.detail {
             self.take_row(row);
+        } else if step.so_far.is_some() {
+            self.latency = Latencies {
+                is_complete: true,
+                name: "latency",
+                last_second: step.last_second,
+                so_far: step.so_far,
+                bins: Vec::new(),
+            };
         } else if let Some(latency) = sample.latency {
             let load::SampleLatency { p50_ms, p99_ms, max_ms } = latency;
             let latency = Latency { p50_ms, p99_ms, max_ms, ..Latency::default() };
@@ -215,6 +225,12 @@ impl Model {
     /// The same for kernel memory; the kernel has a socket for each end.
     pub(super) fn kernel_bytes_per_socket(&self) -> Option<u64> {
         self.bytes_per_socket(|sample| sample.kernel_bytes)?.checked_div(self.ends_here)
+    }
+
+    /// Whether the growth of kernel memory cannot be that of the sockets: other programs used or freed memory.
+    pub(super) fn is_kernel_implausible(&self) -> bool {
+        let each = self.kernel_bytes_per_socket();
+        each.is_some_and(|bytes| !KERNEL_BYTES_PLAUSIBLE.contains(&(bytes as f64)))
     }
 
     /// Seconds and values over the whole run; moments without a value are left out.

@@ -14,6 +14,11 @@ const SIZES: [(u16, u16); 4] = [(80, 24), (100, 30), (120, 40), (200, 60)];
 
 /// A proof of a million sockets after an hour.
 fn proof() -> Model {
+    proof_with_kernel(7_560_000_000)
+}
+
+/// The same where the kernel's memory grew by this much.
+fn proof_with_kernel(kernel_bytes: u64) -> Model {
     let usage = |rss_bytes, cpu_seconds| Some(Usage { rss_bytes, cpu_seconds });
     let before = Sample { server: usage(0, 0.0), kernel_bytes: Some(0), ..Sample::default() };
     let phases = vec!["connect", "hold", "broadcast"];
@@ -31,14 +36,22 @@ fn proof() -> Model {
             latency: Some(SampleLatency { p50_ms: 1.25, p99_ms: 88.0, max_ms: 120.0 }),
             server: usage(63_000_000, f64::from(second) * 1.5),
             client: usage(70_000_000, f64::from(second) * 0.5),
-            kernel_bytes: Some(7_560_000_000),
+            kernel_bytes: Some(kernel_bytes),
             errors: vec![("connect_timeout".to_owned(), 3), ("reset".to_owned(), 2)],
         };
         let left = Some(Left { seconds: 61.2, at_least: true });
-        model.take(&sample, &Step { done: 0.42, left, ..Step::default() });
+        let step =
+            Step { done: 0.42, left, last_second: timed(1.25, 88.0, 120.0), ..Step::default() };
+        model.take(&sample, &Step { so_far: timed(1.5, 90.0, 250.0), ..step });
     }
     model.note("connected: 900,000 open");
     model
+}
+
+fn timed(p50_ms: f64, p99_ms: f64, max_ms: f64) -> Option<Latency> {
+    let (p90_ms, p95_ms, p999_ms) = (p50_ms * 2.0, p50_ms * 3.0, max_ms);
+    let timed = Latency { count: 9, p50_ms, p90_ms, p95_ms, p99_ms, ..Latency::default() };
+    Some(Latency { p999_ms, max_ms, ..timed })
 }
 
 /// A run of requests of which some have failed.
@@ -122,8 +135,9 @@ fn a_proof_is_shown_whole() {
                 "sent                   34,567/s  127,863,333   client    70 MB         –   50%",
                 "received               34,567/s  127,863,333   kernel   7.6 GB    4.2 KB",
                 "failed to open              0/s            3",
-                "latency           p50       p99       max",
-                "last second   1.25 ms   88.0 ms    120 ms",
+                "latency           p50       p90       p95       p99     p99.9       max",
+                "last second   1.25 ms   2.50 ms   3.75 ms   88.0 ms    120 ms    120 ms",
+                "so far        1.50 ms   3.00 ms   4.50 ms   90.0 ms    250 ms    250 ms",
                 "connect timeout",
                 "received/s",
                 "latency",
@@ -135,6 +149,19 @@ fn a_proof_is_shown_whole() {
             ],
         );
     }
+}
+
+#[test]
+fn kernel_memory_that_is_not_of_the_sockets_is_marked() {
+    // 100 and 100,000 bytes for each end of a socket.
+    for (bytes, shown) in [(180_000_000, "180 MB"), (180_000_000_000, "180 GB")] {
+        for size in SIZES {
+            let screen = drawn(&proof_with_kernel(bytes), size.0, size.1).join("\n");
+            let row = screen.lines().find(|line| line.contains("kernel")).unwrap();
+            assert!(row.contains(shown) && row.contains("implausible"), "{size:?}: {screen}");
+        }
+    }
+    assert!(!drawn(&proof(), 120, 40).join("\n").contains("implausible"));
 }
 
 #[test]

@@ -12,7 +12,7 @@ impl Api {
     /// The metrics of pools and upstreams.
     pub(crate) fn metrics(&self, exposition: &mut Exposition) {
         let now_ns = now_ns();
-        let (routes, left, unresolved) = {
+        let (routes, left, unresolved, left_out) = {
             let mut registry = self.registry();
             let routes = self.table.routes();
             let unresolved = routes.pools().iter().flat_map(|pool| {
@@ -21,8 +21,15 @@ impl Api {
                 names.map(|name| (pool.name().to_owned(), name)).collect::<Vec<_>>()
             });
             let unresolved: Vec<(String, String)> = unresolved.collect();
-            (routes, registry.retired().to_vec(), unresolved)
+            let left_out = routes.pools().iter().map(|pool| {
+                (vec![("pool", pool.name().to_owned())], registry.left_out(pool.name()) as f64)
+            });
+            let left_out: Vec<_> = left_out.collect();
+            (routes, registry.retired().to_vec(), unresolved, left_out)
         };
+        let help =
+            "Addresses of each pool that get no requests, as it has the most upstreams possible.";
+        exposition.tagged("pool_addresses_left_out", Kind::Gauge, help, left_out);
         let current = routes.pools().iter().flat_map(|pool| {
             let members = pool.members().iter().map(|member| &*member.upstream);
             members.map(move |upstream| (pool.name(), upstream, Some(&**pool)))

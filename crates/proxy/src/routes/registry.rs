@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use engine::invariant;
-use tracing::info;
+use tracing::{info, warn};
 
 use super::change::{Change, apply_change, unknown_upstream};
 use super::drained::DrainedNames;
@@ -49,6 +49,8 @@ pub struct Registry {
     table: Arc<Table>,
     retired: Vec<Retired>,
     drained: DrainedNames,
+    /// How many addresses of a full pool get no upstream; pools that use all have no entry.
+    left_out: BTreeMap<Box<str>, usize>,
     numbers: u32,
 }
 
@@ -58,7 +60,8 @@ impl Registry {
     pub fn new(table: Arc<Table>) -> Self {
         let (config, resolved) = (RoutesConfig::default(), BTreeMap::new());
         let (retired, drained) = (Vec::new(), DrainedNames::default());
-        Registry { config, resolved, table, retired, drained, numbers: 0 }
+        let left_out = BTreeMap::new();
+        Registry { config, resolved, table, retired, drained, left_out, numbers: 0 }
     }
 
     /// The current configuration.
@@ -212,6 +215,12 @@ impl Registry {
             .filter(|member| member.host().is_some_and(|name| !self.resolved.contains_key(&name)))
     }
 
+    /// How many addresses of this pool get no requests, as it already has [`Pool::MEMBERS_MAX`] upstreams.
+    #[must_use]
+    pub fn left_out(&self, pool: &str) -> usize {
+        self.left_out.get(pool).copied().unwrap_or_default()
+    }
+
     /// Removed upstreams with open tunnels; those without are forgotten.
     pub fn retired(&mut self) -> &[Retired] {
         self.retired.retain(|retired| retired.upstream.tunnels() > 0);
@@ -327,6 +336,7 @@ impl Registry {
         }
         // A name that was replaced has passed its drain on.
         self.drained.retain(|pool, name| is_configured(&config, pool, name));
+        self.left_out.retain(|name, _| config.pools.iter().any(|pool| pool.name == *name));
         for removed in known.into_retired() {
             changed.removed += 1;
             self.retired.push(removed);
@@ -364,8 +374,11 @@ impl Registry {
             let addresses = self.addresses_of(member).into_iter();
             addresses.map(move |address| (*member, name, address))
         });
+        let mut addresses: Vec<_> = addresses.collect();
         // Those that do not fit are not taken from the previous table, so they count as removed.
-        let addresses: Vec<_> = addresses.take(Pool::MEMBERS_MAX).collect();
+        let left_out = addresses.len().saturating_sub(Pool::MEMBERS_MAX);
+        addresses.truncate(Pool::MEMBERS_MAX);
+        note_left_out(&mut self.left_out, &pool.name, left_out);
         let mut wanted = Vec::new();
         for (member, name, address) in addresses {
             let same = known.take(&pool.name, name, &address);
@@ -459,6 +472,22 @@ impl Registry {
         let upstream = self.retired.swap_remove(at).upstream;
         upstream.set_draining(self.drained.has(pool, name, address), now_ns);
         Some(upstream)
+    }
+}
+
+/// Keeps how many addresses of a pool are left out, and logs when that changes.
+fn note_left_out(all: &mut BTreeMap<Box<str>, usize>, pool: &str, left_out: usize) {
+    let before = match left_out {
+        0 => all.remove(pool),
+        _ => all.insert(pool.into(), left_out),
+    };
+    match (before.unwrap_or_default(), left_out) {
+        (before, now) if before == now => {}
+        (_, 0) => info!("pool {pool}: all addresses are used again"),
+        (_, now) => warn!(
+            "pool full: {pool}: {now} addresses get no requests, at most {} upstreams per pool",
+            Pool::MEMBERS_MAX
+        ),
     }
 }
 

@@ -414,14 +414,21 @@ fn addresses_that_do_not_fit_into_a_pool_count_as_removed() {
     }
     let pool = || Arc::clone(&table.routes().pools()[0]);
     assert_eq!(pool().members().len(), 256, "of 257");
+    assert_eq!((registry.left_out("default"), registry.left_out("other")), (1, 0));
     let last = Arc::clone(&pool().members()[255].upstream);
     let held = last.acquire(1).unwrap();
     let changed = registry.resolved(("0.internal", 80), addresses(0), 3_000);
     assert_eq!(changed, Changed { added: 64, removed: 64, renamed: 0 });
+    assert_eq!(registry.left_out("default"), 65, "256 of 321");
     assert_eq!(pool().members().len(), 256);
     assert!(registry.retired().iter().any(|left| left.upstream.number() == last.number()));
     drop(held);
     let drain = Change::Remove("default".into(), endpoint("10.0.0.1:80"));
     let changed = registry.change(&drain, 4_000).unwrap();
     assert_eq!(changed, Changed { added: 1, removed: 1, renamed: 0 }, "one more fits");
+    assert_eq!(registry.left_out("default"), 64);
+    let mut config = registry.config().clone();
+    config.pools[0].members.truncate(4);
+    registry.apply(config, 5_000).unwrap();
+    assert_eq!((registry.left_out("default"), pool().members().len()), (0, 256), "all fit");
 }

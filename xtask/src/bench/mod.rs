@@ -127,7 +127,7 @@ enum Bench {
     All,
 }
 
-const ALL: [Bench; 20] = [
+const ALL: [Bench; 21] = [
     Bench::Echo,
     Bench::Deflate,
     Bench::Tls,

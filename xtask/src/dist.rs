@@ -86,12 +86,21 @@ const TARGETS: [Target; 2] = [
 struct Built {
     target: &'static Target,
     executable: PathBuf,
+    /// Whether packages are to be small, which takes several times as long: those for users.
+    is_small: bool,
 }
 
 impl Built {
     /// Whether this machine can run it without an emulator.
     fn is_native(&self) -> bool {
         self.target.machine == ARCH
+    }
+
+    /// Compresses a file into one with `.gz` after its name, without its time.
+    fn gzip(&self, file: &Path) -> Result<()> {
+        let level = if self.is_small { "-n9" } else { "-n1" };
+        output(Command::new("gzip").args([level, "--force"]).arg(file))?;
+        Ok(())
     }
 }
 
@@ -107,11 +116,7 @@ pub(crate) fn run(args: &DistArgs) -> Result<bool> {
     }
     let dist = step::target_folder().join("dist");
     let tools = tools::Tools::install()?;
-    let mut builds = Vec::new();
-    for target in chosen(&args.more)? {
-        let executable = build::build(target, &args.profile, &tools)?;
-        builds.push(Built { target, executable });
-    }
+    let builds = build::build(chosen(&args.more)?, &args.profile, &tools)?;
     fs::create_dir_all(&dist)?;
     let native =
         builds.iter().find(|built| built.is_native()).context("the own target is built")?;

@@ -7,12 +7,11 @@
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::autobahn;
-use crate::step::{self, Outcome};
+use crate::step;
 
 /// A program that the suite runs, the command that checks for it, and its Debian packages.
 struct Need {
@@ -56,47 +55,61 @@ const NEEDS: &[Need] = &[
     },
 ];
 
-/// Checks what the suite needs. With `install` it installs what is missing, else it prints the
-/// command that does.
+/// Whether what is missing is installed.
+#[derive(clap::Args)]
+pub(crate) struct RequirementsArgs {
+    /// Install what is missing
+    #[arg(long)]
+    install: bool,
+}
+
+/// Checks what the suite needs. With `--install` it installs what is missing, else it prints the
+/// command that does. Whether the suite may go on.
 ///
 /// Without `CI` the suite goes on where something is still missing, and the tests that need it count
 /// as skipped. With `CI` that fails the step.
-pub(crate) fn prepare(install: bool) -> Result<Outcome> {
-    println!("=== requirements");
-    let started = Instant::now();
+pub(crate) fn run(args: &RequirementsArgs) -> Result<bool> {
     let mut missing = 0;
     for requirement in [rust_components, debian_packages, npm_packages, autobahn_testsuite] {
-        if let Err(error) = requirement(install) {
+        if let Err(error) = requirement(args.install) {
             println!("{error:#}");
             missing += 1;
         }
     }
-    let mut outcome =
-        Outcome { name: "requirements".to_owned(), took: started.elapsed(), ..Outcome::default() };
-    match missing {
-        0 => outcome.passed = 1,
-        _ if step::is_ci() => outcome.failed = 1,
-        _ => {
-            println!("the tests that need it are skipped (with CI set they fail)");
-            if !install {
-                println!("to install everything: cargo xtask test --install");
-            }
-            outcome.skipped = 1;
-        }
+    if missing == 0 || step::is_ci() {
+        return Ok(missing == 0);
     }
-    Ok(outcome)
+    println!("the tests that need it are skipped (with CI set they fail)");
+    if !args.install {
+        println!("to install everything: cargo xtask test --install");
+    }
+    // Read by the suite.
+    println!("test result: ok. 0 passed; 0 failed; 1 ignored");
+    Ok(true)
+}
+
+/// Whether everything is here that builds and lints need.
+pub(crate) fn can_build() -> bool {
+    has_rust_components() && has_compiler("cc")
 }
 
 /// Whether a C++ compiler is here, which the fuzz targets need.
 pub(crate) fn has_cpp_compiler() -> bool {
-    let mut command = Command::new("c++");
+    has_compiler("c++")
+}
+
+fn has_compiler(name: &str) -> bool {
+    let mut command = Command::new(name);
     command.arg("--version");
     step::succeeds(command)
 }
 
+fn has_rust_components() -> bool {
+    ["fmt", "clippy"].into_iter().all(|tool| step::succeeds(step::cargo(&[tool, "--version"])))
+}
+
 fn rust_components(install: bool) -> Result<()> {
-    let missing = |tool: &str| !step::succeeds(step::cargo(&[tool, "--version"]));
-    if !missing("fmt") && !missing("clippy") {
+    if has_rust_components() {
         return Ok(());
     }
     let hint = "missing: rustfmt, clippy. To install: rustup component add rustfmt clippy";

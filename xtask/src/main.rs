@@ -33,6 +33,9 @@ enum Task {
     Test(suite::TestArgs),
     /// Check format and lints, run the unit tests [at most 2 minutes]
     Quick,
+    /// Check what the suite needs on this machine
+    #[command(hide = true)]
+    Requirements(machine::RequirementsArgs),
     /// Run the engine and the proxy over a simulated kernel, one run per seed
     Sim(sim::SimArgs),
     /// Apply generated mutations, each of which a test must find [takes hours]
@@ -55,6 +58,7 @@ fn main() -> ExitCode {
     let outcome = match Task::parse() {
         Task::Test(args) => suite::run(&args),
         Task::Quick => suite::quick(),
+        Task::Requirements(args) => machine::run(&args),
         Task::Sim(args) => sim::run(&args),
         Task::Mutants(args) => mutants::run(&args),
         Task::Fuzz(args) => fuzz::run(&args),

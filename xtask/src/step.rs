@@ -10,6 +10,7 @@ use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -102,6 +103,18 @@ pub(crate) fn cargo(args: &[&str]) -> Command {
     command.args(args).current_dir(root());
     command
 }
+
+/// A task of this program in a process of its own, ready to run in the repository's root. Not by cargo: it
+/// would wait while another one builds.
+pub(crate) fn xtask(args: &[&str]) -> Command {
+    let mut command = Command::new(&*OWN_EXECUTABLE);
+    command.args(args).current_dir(root());
+    command
+}
+
+/// Found before a build replaces the file: then the system names one that was deleted.
+static OWN_EXECUTABLE: LazyLock<PathBuf> =
+    LazyLock::new(|| env::current_exe().expect("/proc is mounted"));
 
 /// The folder that cargo builds into.
 pub(crate) fn target_folder() -> PathBuf {

@@ -4,14 +4,18 @@
 //! once, in debug mode, where overflow and invariants are checked; the executable they run, and
 //! which proves its sockets, is the release build people use.
 //!
-//! Steps that leave a core idle have others beside them: tests wait for sockets, the Autobahn
-//! TestSuite is one thread of Python. What runs beside the tests has the lowest priority.
+//! The suite takes as long as its CPU time needs on two cores, so no core may idle. Steps that wait have others
+//! beside them: the installation of programs waits for the network, tests for sockets, the Autobahn TestSuite is
+//! one thread of Python. What runs beside tests has the lowest priority, so that it takes only what they leave.
 
+use std::collections::VecDeque;
+use std::path::PathBuf;
 use std::process::{self, Command};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
-use anyhow::{Result, anyhow};
+use anyhow::{Result, ensure};
 use serde_json::Value;
 
 use crate::step::{self, Outcome, TestTime};
@@ -31,8 +35,13 @@ const COMPUTING: [&str; 7] = [
     "standfast, units",
 ];
 
+/// Sockets that the release build has to hold.
+const PROVED: u64 = 50_000;
 /// A step with more failed tests than these runs none of them again.
 const SECOND_RUN_MAX: usize = 3;
+
+/// Queues of steps beside the tests that are worked off at the same time: one that waits leaves the other.
+const BESIDE: usize = 2;
 
 /// What the suite may do to this machine.
 #[derive(clap::Args)]
@@ -49,11 +58,13 @@ struct Step {
     command: Option<Command>,
     /// Whether it is an executable of libtest's whose few failed tests are run again, alone.
     second_run: bool,
+    /// What its result has to be checked for when it has ended.
+    check: Option<fn(&mut Outcome)>,
 }
 
 impl Step {
     fn new(name: &str, command: Command) -> Step {
-        Step { name: name.to_owned(), command: Some(command), second_run: false }
+        Step { name: name.to_owned(), command: Some(command), second_run: false, check: None }
     }
 
     /// The tests of an executable. One that fails is run again when the others have ended: on a loaded
@@ -72,7 +83,18 @@ impl Step {
             let mut again = step::only_tests(&command, &outcome.failures);
             outcome.count_second_run(&step::run(&name, &mut again)?);
         }
+        if let Some(check) = self.check {
+            check(&mut outcome);
+        }
         Ok(outcome)
+    }
+
+    /// Runs it and returns its output instead of showing it.
+    fn run_quietly(self) -> Result<(Outcome, String)> {
+        match self.command {
+            Some(mut command) => step::run_quietly(&self.name, &mut command),
+            None => Ok((Outcome::skipped(&self.name), "skipped\n".to_owned())),
+        }
     }
 
     /// The step at the lowest priority.
@@ -92,8 +114,15 @@ impl Step {
 pub(crate) fn run(args: &TestArgs) -> Result<bool> {
     let started = Instant::now();
     let install = args.install || step::is_ci();
-    let mut outcomes = vec![machine::prepare(install)?];
-    outcomes.extend(together(checks(), vec![release_build()])?);
+    let requirements = Step::new("requirements", requirements(install));
+    let mut outcomes = Vec::new();
+    let mut beside = vec![release_build()];
+    // Programs that only tests need are installed while the compiler works.
+    match machine::can_build() {
+        true => beside.insert(0, requirements),
+        false => outcomes.push(requirements.run()?),
+    }
+    outcomes.extend(together(checks(), beside, BESIDE)?);
     let has = Installed {
         may_install: install,
         autobahn: install || autobahn::is_installed(),
@@ -101,14 +130,10 @@ pub(crate) fn run(args: &TestArgs) -> Result<bool> {
     };
     // Built above; where that failed, its step says so.
     let executables = tests::build(&[]).unwrap_or_default();
-    for (here, aside) in [test_stage(executables, &has)?, conformance_stage(&has)] {
-        outcomes.extend(together(here, aside)?);
-    }
-    outcomes.push(match has.cpp_compiler {
-        true => fuzz::suite()?,
-        false => Outcome::skipped("fuzzing"),
-    });
-    outcomes.push(prove(50_000)?);
+    let (here, beside) = test_stage(executables, &has)?;
+    outcomes.extend(together(here, beside, BESIDE)?);
+    let (here, beside) = conformance_stage(&has);
+    outcomes.extend(together(here, beside, BESIDE)?);
     Ok(summarise(&outcomes, started.elapsed()))
 }
 
@@ -138,7 +163,7 @@ pub(crate) fn quick() -> Result<bool> {
         command.args(["floors::", "docs::links"]);
         Step::new("rules about crates, links of the docs", command)
     });
-    outcomes.extend(together(units.collect(), rules.collect())?);
+    outcomes.extend(together(units.collect(), rules.collect(), 1)?);
     Ok(summarise(&outcomes, started.elapsed()))
 }
 
@@ -173,62 +198,85 @@ fn test_stage(executables: Vec<TestExecutable>, has: &Installed) -> Result<(Vec<
     let (computing, waiting): (Vec<_>, Vec<_>) =
         executables.into_iter().partition(|tests| COMPUTING.contains(&tests.name.as_str()));
     let waiting = waiting.iter().map(Step::tests).collect();
-    let mut aside: Vec<Step> = computing.iter().map(Step::tests).collect();
-    aside.extend([
-        Step::new("Autobahn, installed", autobahn(&["install"])).only_with(has.autobahn),
+    // The longest first. Those from `computing` on need the folder of the tests' build, which cargo locks for
+    // the packages until they are built.
+    let mut aside = vec![
+        Step::new("packages, installed", dist()),
         Step::new("fuzz targets, built", fuzz::build_command()?).only_with(has.cpp_compiler),
         Step::new("documentation site", docs(has.may_install)),
-        Step::new("examples in the docs of code", step::cargo(&["test", "--workspace", "--doc"])),
-        Step::new("packages, installed", dist()),
+        Step::new("Autobahn, installed", autobahn(&["install"])).only_with(has.autobahn),
         Step::new("crates, packaged", crates()),
-        Step::new("without features", step::cargo(&["check", "--quiet", "--no-default-features"])),
+    ];
+    aside.extend(computing.iter().map(Step::tests));
+    aside.extend([
         Step::new("mutations", simulation(&["--seeds", "4000", "--mutations", "--changed"])),
+        Step::new("without features", step::cargo(&["check", "--quiet", "--no-default-features"])),
+        Step::new("examples in the docs of code", step::cargo(&["test", "--workspace", "--doc"])),
     ]);
     Ok((waiting, aside.into_iter().map(Step::low_priority).collect()))
 }
 
-/// The Autobahn TestSuite and the simulations, one after another, and beside them the same.
+/// The Autobahn TestSuite, the simulations and the proof, one after another; beside them the same and, with
+/// what they leave of the CPU, fuzzing.
 fn conformance_stage(has: &Installed) -> (Vec<Step>, Vec<Step>) {
     let autobahn = |name, which: &[&str]| Step::new(name, autobahn(which)).only_with(has.autobahn);
-    let server = vec![
+    let here = vec![
         autobahn("Autobahn, our server", &["server"]),
         autobahn("Autobahn over TLS, our server", &["server", "--tls"]),
         autobahn("Autobahn through our proxy", &["proxy"]),
-        Step::new("simulation, 200 seeds", simulation(&["engine", "--seeds", "200"])),
-        Step::new("simulation of history, 200 seeds", simulation(&["history", "--seeds", "200"])),
-    ];
-    let client = vec![
         autobahn("Autobahn, our client", &["client", "--debug"]),
         autobahn("Autobahn over TLS, our client", &["client", "--debug", "--tls"]),
+        prove(),
+    ];
+    let fuzzing = Step::new("fuzzing", step::xtask(&["fuzz", "--suite"]));
+    let beside = vec![
+        fuzzing.only_with(has.cpp_compiler).low_priority(),
+        Step::new("simulation, 200 seeds", simulation(&["engine", "--seeds", "200"])),
+        Step::new("simulation of history, 200 seeds", simulation(&["history", "--seeds", "200"])),
         Step::new("simulation of the proxy, 30 seeds", simulation(&["proxy", "--seeds", "30"])),
     ];
-    (server, client)
+    (here, beside)
 }
 
-/// Runs `here` with its output as it arrives and `aside` at the same time, whose output follows.
-fn together(here: Vec<Step>, aside: Vec<Step>) -> Result<Vec<Outcome>> {
+/// Runs `here` with its output as it arrives. At the same time takes steps from `beside`, `lanes` at once; their
+/// output follows.
+fn together(here: Vec<Step>, beside: Vec<Step>, lanes: usize) -> Result<Vec<Outcome>> {
+    let (queue, ended) = (Mutex::new(VecDeque::from(beside)), Mutex::new(Vec::new()));
+    let next = || queue.lock().ok().and_then(|mut queue| queue.pop_front());
+    let lane = || {
+        while let Some(step) = next() {
+            let result = step.run_quietly();
+            if let Ok(mut ended) = ended.lock() {
+                ended.push(result);
+            }
+        }
+    };
+    let mut outcomes = Vec::new();
     thread::scope(|scope| {
-        let quietly = |step: Step| match step.command {
-            Some(mut command) => step::run_quietly(&step.name, &mut command),
-            None => Ok((Outcome::skipped(&step.name), "skipped\n".to_owned())),
-        };
-        let aside = scope.spawn(move || aside.into_iter().map(quietly).collect::<Vec<_>>());
-        let mut outcomes = Vec::new();
+        let lanes: Vec<_> = (0..lanes).map(|_| scope.spawn(lane)).collect();
         for step in here {
             outcomes.push(step.run()?);
         }
-        for quiet in aside.join().map_err(|_| anyhow!("a step panicked"))? {
-            let (outcome, output) = quiet?;
-            println!("\n=== {}, beside the others\n{output}", outcome.name);
-            outcomes.push(outcome);
-        }
-        Ok(outcomes)
-    })
+        let panicked = lanes.into_iter().map(|lane| lane.join()).any(|ended| ended.is_err());
+        ensure!(!panicked, "a step panicked");
+        Ok(())
+    })?;
+    for quiet in ended.into_inner().unwrap_or_default() {
+        let (outcome, output) = quiet?;
+        println!("\n=== {}, beside the others\n{output}", outcome.name);
+        outcomes.push(outcome);
+    }
+    Ok(outcomes)
+}
+
+/// What the tests need; installs what is missing.
+fn requirements(install: bool) -> Command {
+    step::xtask(if install { &["requirements", "--install"] } else { &["requirements"] })
 }
 
 /// A test per case, those that are quick.
 fn autobahn(which: &[&str]) -> Command {
-    let mut autobahn = step::cargo(&[&["xtask", "autobahn"], which].concat());
+    let mut autobahn = step::xtask(&[&["autobahn"], which].concat());
     autobahn.env("STANDFAST_EXECUTABLE", step::release_executable());
     autobahn
 }
@@ -236,13 +284,13 @@ fn autobahn(which: &[&str]) -> Command {
 /// Skipped without mdBook.
 fn docs(install: bool) -> Command {
     let install = if install { "--install" } else { "--skip-without-mdbook" };
-    step::cargo(&["xtask", "docs", install])
+    step::xtask(&["docs", install])
 }
 
-/// Of static builds without optimization, in less time than those for users; `cargo xtask dist --check` is
-/// the whole.
+/// Of static builds as tests are built, in less time than those for users; `cargo xtask dist --check` is the
+/// whole.
 fn dist() -> Command {
-    let mut dist = step::cargo(&["xtask", "dist", "--profile", "packages", "--check", "--suite"]);
+    let mut dist = step::xtask(&["dist", "--profile", "dev", "--check", "--suite"]);
     dist.args(["--target", "aarch64-unknown-linux-musl", "--connections", "2000"]);
     dist
 }
@@ -256,26 +304,33 @@ fn crates() -> Command {
 
 /// Built as tests are.
 fn simulation(words: &[&str]) -> Command {
-    step::cargo(&[&["xtask", "sim", "--debug"], words].concat())
+    step::xtask(&[&["sim", "--debug"], words].concat())
 }
 
-/// Proves `connections` sockets as a user would, and checks in the report that all were open.
-fn prove(connections: u64) -> Result<Outcome> {
-    let report = env::temp_dir().join(format!("standfast-prove-{}.json", process::id()));
-    let mut command = step::cargo(&["run", "--release", "--quiet", "--", "prove"]);
-    command.args(["--connections", &connections.to_string(), "--json"]).arg(&report);
-    let mut outcome = step::run(&format!("{connections} sockets, proved"), &mut command)?;
-    let open = fs::read_to_string(&report).ok().and_then(|text| {
+/// Proves sockets as a user would, and checks in the report that all were open.
+fn prove() -> Step {
+    let mut command = Command::new(step::release_executable());
+    command.args(["prove", "--connections", &PROVED.to_string(), "--json"]).arg(proof());
+    let step = Step::new(&format!("{PROVED} sockets, proved"), command);
+    Step { check: Some(all_were_open), ..step }
+}
+
+/// The report of the proof.
+fn proof() -> PathBuf {
+    env::temp_dir().join(format!("standfast-prove-{}.json", process::id()))
+}
+
+fn all_were_open(outcome: &mut Outcome) {
+    let open = fs::read_to_string(proof()).ok().and_then(|text| {
         let report: Value = serde_json::from_str(&text).ok()?;
         report["connections"]["open"].as_u64()
     });
-    if outcome.failed == 0 && open != Some(connections) {
-        println!("{connections} sockets should be open; the report has {open:?}");
+    if outcome.failed == 0 && open != Some(PROVED) {
+        println!("{PROVED} sockets should be open; the report has {open:?}");
         (outcome.passed, outcome.failed) = (0, 1);
     }
     // Missing when nothing was written.
-    let _ = fs::remove_file(&report);
-    Ok(outcome)
+    let _ = fs::remove_file(proof());
 }
 
 /// Prints each step with its times, the slowest tests and the totals. Whether nothing failed.
@@ -329,12 +384,39 @@ mod counting {
     #[test]
     fn step_whose_needs_are_missing_is_skipped_and_counted() {
         let step = || Step::new("needs a compiler", Command::new("false"));
-        let outcomes = together(vec![step().only_with(false)], vec![step().only_with(false)]);
+        let outcomes = together(vec![step().only_with(false)], vec![step().only_with(false)], 1);
         let outcomes = outcomes.unwrap();
         assert_eq!(outcomes.iter().map(|outcome| outcome.skipped).sum::<u64>(), 2);
         assert!(summarise(&outcomes, Duration::ZERO), "a skip is no failure");
-        let outcomes = together(vec![step().only_with(true)], Vec::new()).unwrap();
+        let outcomes = together(vec![step().only_with(true)], Vec::new(), 1).unwrap();
         assert!(!summarise(&outcomes, Duration::ZERO));
+    }
+
+    #[test]
+    fn steps_beside_others_run_at_the_same_time_and_each_once() {
+        let folder = step::target_folder().join(format!("beside-{}", process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        // Each of the two waits for the other; in one lane the first would fail.
+        let wait = |own: &str, other: &str| {
+            let script = format!(
+                "touch {own}; for i in $(seq 600); do test -e {other} && exit; sleep 0.1; done; exit 1"
+            );
+            let mut command = Command::new("sh");
+            command.args(["-c", &script]).current_dir(&folder);
+            Step::new(own, command)
+        };
+        let beside = vec![wait("a", "b"), wait("b", "c")];
+        let outcomes = together(vec![wait("c", "a")], beside, 2).unwrap();
+        assert_eq!(outcomes.iter().map(|outcome| outcome.passed).sum::<u64>(), 3);
+        assert_eq!(outcomes.len(), 3);
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn check_of_a_step_decides() {
+        let fail: fn(&mut Outcome) = |outcome| outcome.failed = 1;
+        let step = Step { check: Some(fail), ..Step::new("checked", Command::new("true")) };
+        assert_eq!(together(vec![step], Vec::new(), 1).unwrap()[0].failed, 1);
     }
 
     #[test]

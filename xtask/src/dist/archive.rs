@@ -40,7 +40,7 @@ pub(super) fn pack(built: &Built, extras: &Extras, dist: &Path) -> Result<PathBu
     }
     let uncompressed = dist.join(format!("{name}.tar"));
     tar(&stage, &[&name], &uncompressed)?;
-    output(Command::new("gzip").args(["-n9", "--force"]).arg(&uncompressed))?;
+    built.gzip(&uncompressed)?;
     Ok(dist.join(format!("{name}.tar.gz")))
 }
 

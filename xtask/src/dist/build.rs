@@ -1,4 +1,4 @@
-//! The static executable of a target, cross-compiled with zig as C compiler and linker.
+//! The static executables, cross-compiled with zig as C compiler and linker.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -7,23 +7,40 @@ use std::process::Command;
 use anyhow::{Result, ensure};
 
 use super::tools::Tools;
-use super::{Target, output};
+use super::{Built, Target, USERS_PROFILE, output};
 use crate::{elf, step};
 
-/// Builds `standfast` and checks that it needs no loader.
-pub(super) fn build(target: &Target, profile: &str, tools: &Tools) -> Result<PathBuf> {
-    add_standard_library(target)?;
-    println!("=== {}, profile {profile}", target.triple);
+/// Builds `standfast` for all targets at once and checks that none needs a loader.
+///
+/// One cargo: what runs on this machine (procedural macros, build scripts) is built once for all, and the last
+/// crates of one target, which wait for each other, beside those of the other.
+pub(super) fn build(
+    targets: Vec<&'static Target>,
+    profile: &str,
+    tools: &Tools,
+) -> Result<Vec<Built>> {
     let mut cargo = step::cargo(&["zigbuild", "--locked", "--package", "standfast-cli"]);
-    cargo.args(["--profile", profile, "--target", target.triple]);
-    cargo.env("RUSTFLAGS", remapped_paths());
+    cargo.args(["--profile", profile]);
+    for target in &targets {
+        add_standard_library(target)?;
+        println!("=== {}, profile {profile}", target.triple);
+        cargo.args(["--target", target.triple]);
+    }
+    // With --target the flags are not those of what runs here: with the profile `dev` that is shared with the
+    // tests, which are built without flags.
+    let is_small = profile == USERS_PROFILE;
+    let strip = if is_small { "" } else { " -Cstrip=symbols" };
+    cargo.env("RUSTFLAGS", remapped_paths() + strip);
     ensure!(tools.first_in_path(&mut cargo)?.status()?.success(), "the build failed");
     // cargo's folder of the profile `dev` has another name.
     let folder = if profile == "dev" { "debug" } else { profile };
-    let executable = step::target_folder().join(target.triple).join(folder).join("standfast");
-    let shown = executable.display();
-    ensure!(elf::is_static(&executable)?, "{shown} is not static: it names a loader");
-    Ok(executable)
+    let built = |target: &'static Target| {
+        let executable = step::target_folder().join(target.triple).join(folder).join("standfast");
+        let shown = executable.display();
+        ensure!(elf::is_static(&executable)?, "{shown} is not static: it names a loader");
+        Ok(Built { target, executable, is_small })
+    };
+    targets.into_iter().map(built).collect()
 }
 
 /// Adds Rust's standard library for a target, unless it is here.

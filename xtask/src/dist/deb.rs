@@ -23,7 +23,7 @@ pub(super) fn pack(built: &Built, profile: &str, extras: &Extras, dist: &Path) -
     deb.args(["deb", "--quiet", "--no-build", "--no-strip", "--package", "standfast-cli"]);
     deb.args(["--target", built.target.triple, "--profile", profile]);
     deb.args(["--deb-version", &version(VERSION), "--output"]).arg(&file);
-    if profile != super::USERS_PROFILE {
+    if !built.is_small {
         // xz takes ten times as long.
         deb.arg("--fast");
     }

@@ -65,7 +65,7 @@ fn image(built: &Built, extras: &Extras, stage: &Path, blobs: &Path) -> Result<V
     let layer = stage.join("layer.tar");
     tar(&root, &["."], &layer)?;
     let uncompressed = sha256(&layer)?;
-    output(Command::new("gzip").args(["-n9", "--force"]).arg(&layer))?;
+    built.gzip(&layer)?;
     let layer = blob(LAYER, &fs::read(stage.join("layer.tar.gz"))?, blobs)?;
     let config = json!({
         // The same bytes on every day.

@@ -95,7 +95,7 @@ pub enum Event {
     Expecting { publisher: u32, expected: u64 },
     Received { publisher: u32, received: u64, duplicated: u64 },
     Churned { owed: u64, lost: u64 },
-    Row(ProgressRow),
+    Row(Box<ProgressRow>),
     Error { message: String },
     Summary(Box<Outcome>),
 }
@@ -322,7 +322,7 @@ impl<W: Write> Control<W> {
         }
         self.last_row_ns = now_ns;
         let (last_second, so_far) = self.second.latency(&self.run, now_ns);
-        self.emit(&Event::Row(ProgressRow {
+        self.emit(&Event::Row(Box::new(ProgressRow {
             elapsed: (now_ns - self.began_ns) as f64 / 1e9,
             open: counts.open,
             failed: counts.failed_total(),
@@ -339,7 +339,7 @@ impl<W: Write> Control<W> {
             errors: counts.errors().into_iter().map(|(kind, n)| (kind.to_owned(), n)).collect(),
             last_second,
             so_far,
-        }))
+        })))
     }
 }
 

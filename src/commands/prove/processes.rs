@@ -380,7 +380,7 @@ impl Load {
             }
             Event::Churned { .. } => progress.churned = true,
             Event::Expecting { .. } => self.expecting = true,
-            Event::Row(row) => progress.row = row,
+            Event::Row(row) => progress.row = *row,
             Event::Received { received, .. } => progress.row.publications = received,
             Event::Ready { .. } | Event::Answered { .. } | Event::Error { .. } => {}
             Event::Summary(_) => {}

@@ -36,14 +36,14 @@ fn value() -> impl Strategy<Value = Value> {
 
 fn packed(json: &str) -> Vec<u8> {
     let mut out = b"before".to_vec();
-    Encoding::Msgpack.encode(true, json, &mut out).unwrap();
+    Encoding::Msgpack.encode(true, json, &mut out).expect("JSON is encoded");
     out.split_off(b"before".len())
 }
 
 fn decoded(encoding: Encoding, data: &[u8]) -> Result<String, Malformed> {
     let mut out = Vec::new();
     encoding.decode(data, &mut out)?;
-    Ok(String::from_utf8(out).unwrap())
+    Ok(String::from_utf8(out).expect("text is decoded"))
 }
 
 /// Bytes that begin like a message, so that more of the reader is reached.

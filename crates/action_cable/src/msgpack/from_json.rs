@@ -208,9 +208,9 @@ fn put_number(text: &str, out: &mut Vec<u8>) {
 pub(crate) fn put_unsigned(number: u64, out: &mut Vec<u8>) {
     match number {
         0..=0x7f => out.push(number as u8),
-        0..=0xff => out.extend_from_slice(&[0xcc, number as u8]),
-        0..=0xffff => put_big_endian(0xcd, &(number as u16).to_be_bytes(), out),
-        0..=0xffff_ffff => put_big_endian(0xce, &(number as u32).to_be_bytes(), out),
+        0x80..=0xff => out.extend_from_slice(&[0xcc, number as u8]),
+        0x100..=0xffff => put_big_endian(0xcd, &(number as u16).to_be_bytes(), out),
+        0x1_0000..=0xffff_ffff => put_big_endian(0xce, &(number as u32).to_be_bytes(), out),
         _ => put_big_endian(0xcf, &number.to_be_bytes(), out),
     }
 }

@@ -1,3 +1,5 @@
+//! Sessions are resumed once, by who had them, and their bytes are exact.
+
 use std::collections::BTreeMap;
 
 use super::*;

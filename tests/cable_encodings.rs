@@ -4,7 +4,7 @@
 use serde_json::json;
 
 use crate::harness::server::Server;
-use crate::harness::socket::{BINARY, Socket, TEXT, upgrade};
+use crate::harness::socket::{BINARY, Frame, Socket, TEXT, upgrade};
 use crate::harness::{eventually, http};
 
 const NEWS: &str = r#"{"channel":"$pubsub","stream_name":"news"}"#;
@@ -29,20 +29,27 @@ impl Client {
         client
     }
 
-    /// The next message; there are no pings yet.
+    /// The next message other than a ping.
     fn receive(&mut self) -> Vec<u8> {
-        let frame = self.socket.frame().expect("a message before the end");
+        let frame = self.frame();
         assert_eq!(frame.first, BINARY, "{frame:?}");
         frame.payload
+    }
+
+    /// The next frame other than a ping.
+    fn frame(&mut self) -> Frame {
+        loop {
+            let frame = self.socket.frame().expect("a message before the end");
+            let pings = [&b"\x82\xa4type\xa4ping"[..], b"\x08\x03"];
+            if !pings.iter().any(|ping| frame.payload.starts_with(ping)) {
+                return frame;
+            }
+        }
     }
 
     fn send(&mut self, message: &[u8]) {
         self.socket.send_frame(BINARY, message);
     }
-}
-
-fn server() -> Server {
-    Server::start(&["--ping-interval", "1h"])
 }
 
 fn publish(server: &Server, data: &str) {
@@ -71,7 +78,7 @@ fn field(number: u8, text: &str) -> Vec<u8> {
 
 #[test]
 fn messages_are_maps_in_messagepack() {
-    let server = server();
+    let server = Server::start(&[]);
     for protocol in ["actioncable-v1-msgpack", "actioncable-v1-ext-msgpack"] {
         let mut client = Client::connect(&server, protocol);
         let welcome = [&[0x82][..], &packed("type"), &packed("welcome"), &packed("sid")].concat();
@@ -95,7 +102,7 @@ fn messages_are_maps_in_messagepack() {
 
 #[test]
 fn messages_have_the_fields_of_anycables_schema_in_protobuf() {
-    let server = server();
+    let server = Server::start(&[]);
     for (protocol, identifier, message) in
         [("actioncable-v1-protobuf", 3, 5), ("actioncable-v1-ext-protobuf", 2, 3)]
     {
@@ -122,7 +129,7 @@ fn messages_have_the_fields_of_anycables_schema_in_protobuf() {
 
 #[test]
 fn hostile_messages_end_the_session_with_a_reason_in_its_encoding() {
-    let server = server();
+    let server = Server::start(&[]);
     let packed_reason = [
         &[0x83][..],
         &packed("type"),
@@ -181,7 +188,7 @@ fn hostile_messages_end_the_session_with_a_reason_in_its_encoding() {
 /// A broadcast with a type of its own, which Protobuf's schema cannot name.
 #[test]
 fn what_an_encoding_has_no_place_for_is_counted() {
-    let server = server();
+    let server = Server::start(&[]);
     let mut clients = ["msgpack", "protobuf"].map(|encoding| {
         let mut client = Client::connect(&server, &format!("actioncable-v1-ext-{encoding}"));
         match encoding {
@@ -212,7 +219,7 @@ fn what_an_encoding_has_no_place_for_is_counted() {
 /// With offsets a WebSocket pong takes its place, so that what follows does not wait for it.
 #[test]
 fn what_an_encoding_has_no_place_for_keeps_its_place_in_the_history() {
-    let server = Server::start(&["--ping-interval", "1h", "--history", "memory"]);
+    let server = Server::start(&["--history", "memory"]);
     let typed = json!({"stream": "news", "data": "1", "meta": {"broadcast_type": "note"}});
     let broadcast = || http::post(server.admin, "/_broadcast", &typed.to_string()).status;
     publish(&server, "0");
@@ -223,7 +230,7 @@ fn what_an_encoding_has_no_place_for_keeps_its_place_in_the_history() {
     client.send(&[b"\x10\x01".to_vec(), field(3, NEWS), b"\x42\x02\x08\x01".to_vec()].concat());
     assert_eq!(client.receive(), [b"\x08\x04".to_vec(), field(2, NEWS)].concat());
     let mut data = |message: &[u8]| {
-        let frame = client.socket.frame().expect("a frame");
+        let frame = client.frame();
         let begin = [&field(2, NEWS)[..], message].concat();
         frame.first == BINARY && frame.payload.starts_with(&begin)
             || frame.first == PONG && message.is_empty() && frame.payload.is_empty()
@@ -234,7 +241,7 @@ fn what_an_encoding_has_no_place_for_keeps_its_place_in_the_history() {
     assert_eq!(client.receive(), [b"\x08\x06".to_vec(), field(2, NEWS)].concat());
     assert_eq!(broadcast(), 201);
     publish(&server, "3");
-    let placeholder = client.socket.frame().expect("a frame");
+    let placeholder = client.frame();
     assert_eq!((placeholder.first, placeholder.payload.len()), (PONG, 0));
     let message = client.receive();
     assert!(message.starts_with(&[&field(2, NEWS)[..], b"\x1a\x01\x03"].concat()), "{message:x?}");

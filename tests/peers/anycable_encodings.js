@@ -82,7 +82,7 @@ const BODY = {
   text: 'héllo ✓ 😀',
   numbers: [0, -1, 300, -40000, 1.5, 2 ** 40, -(2 ** 40)],
   nested: { empty: {}, list: [[], [null, true, false]] },
-  long: 'x'.repeat(70000),
+  long: 'x'.repeat(40000),
 };
 
 async function main() {

@@ -1,16 +1,21 @@
-//! Answers of an application, over HTTP RPC and gRPC, with the readers of `serve`: any bytes are an answer or
-//! an error; what an answer makes a connection keep is counted in full, and state survives the next call.
+//! Answers of an application, over HTTP RPC, gRPC and to `--auth-url`, with the readers of `serve`: any bytes
+//! are an answer or an error; what an answer makes a connection keep is counted in full, and state survives the
+//! next call; a decision is within its bounds.
 //!
-//! The first byte chooses: a body of JSON, or a body of gRPC for one of the methods, with or without the
-//! prefix of its message.
+//! The first byte chooses: a decision, a body of JSON, or a body of gRPC for one of the methods, with or without
+//! the prefix of its message.
 #![no_main]
 #![allow(dead_code, unreachable_pub, reason = "modules of `serve`")]
 
 use libfuzzer_sys::fuzz_target;
 
+#[path = "../../crates/serve/src/path.rs"]
+mod path;
+
 #[path = "../../crates/serve/src/app"]
 mod app {
     pub mod call;
+    pub mod decision;
     mod proto;
 
     use self::call::{Method, Reply};
@@ -21,11 +26,15 @@ mod app {
 }
 
 use app::call::{Call, CommandName, Env, Method, Reply, State, What};
+use app::decision::{Decision, Verdict};
 use app::decode;
 
 fuzz_target!(|data: &[u8]| {
     let Some((&choice, body)) = data.split_first() else { return };
     let method = Method::ALL[usize::from(choice >> 2) % Method::ALL.len()];
+    if method == Method::Authorize {
+        return decide(body);
+    }
     let read = match choice & 3 {
         0 | 1 => Reply::from_json(body),
         2 => decode(method, body),
@@ -36,6 +45,20 @@ fuzz_target!(|data: &[u8]| {
         Err(why) => assert!(!why.is_empty()),
     }
 });
+
+fn decide(body: &[u8]) {
+    match Decision::from_json(body) {
+        Ok(decision) => {
+            assert!(decision.bytes() >= decision.reason.len());
+            assert!(decision.reason.len() <= 512 && decision.ttl_s <= 3600);
+            match decision.verdict {
+                Verdict::Allowed(own) => assert_ne!(own.expires_in_s, Some(0)),
+                Verdict::Denied(status) => assert!((400..500).contains(&status)),
+            }
+        }
+        Err(why) => assert!(!why.is_empty()),
+    }
+}
 
 fn framed(message: &[u8]) -> Vec<u8> {
     let length = u32::try_from(message.len()).expect("inputs are short").to_be_bytes();

@@ -12,9 +12,6 @@ use crate::auth::Auth;
 use crate::hooks::WebhookConfig;
 use crate::origin::Origin;
 
-/// Longest topic name, in bytes of UTF-8: names are kept per worker and compared at each publish.
-pub const TOPIC_BYTES_MAX: usize = 256;
-
 /// Connections to plan for by default.
 pub(crate) const CONNECTIONS_DEFAULT: u64 = 1_000_000;
 

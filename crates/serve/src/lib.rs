@@ -49,8 +49,9 @@ pub use crate::app::{
 pub use crate::auth::{
     Auth, Credentials, KeySet, Refusal, Secret, StreamKind, Times, VerifiedToken,
 };
-pub use crate::config::{Channels, Config, HistoryConfig, Live, PresenceConfig, TOPIC_BYTES_MAX};
+pub use crate::config::{Channels, Config, HistoryConfig, Live, PresenceConfig};
 pub use crate::hooks::{EventKinds, WebhookConfig};
 pub use crate::origin::Origin;
+pub use crate::path::TOPIC_BYTES_MAX;
 pub use crate::server::Running;
 pub use crate::start::{StartError, start};

@@ -2,7 +2,8 @@
 
 use std::borrow::Cow;
 
-use crate::config::TOPIC_BYTES_MAX;
+/// Longest topic name, in bytes of UTF-8: names are kept per worker and compared at each publish.
+pub const TOPIC_BYTES_MAX: usize = 256;
 
 /// The route of a path.
 #[derive(Debug, PartialEq, Eq)]

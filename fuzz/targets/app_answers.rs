@@ -17,17 +17,20 @@ mod app {
     pub mod call;
     pub mod decision;
     mod proto;
+    pub mod reply;
 
-    use self::call::{Method, Reply};
+    use self::call::Method;
+    use self::reply::Reply;
 
     pub fn decode(method: Method, body: &[u8]) -> Result<Reply, String> {
         proto::decode(method, body)
     }
 }
 
-use app::call::{Call, CommandName, Env, Method, Reply, State, What};
+use app::call::{Call, CommandName, Env, Method, State, What};
 use app::decision::{Decision, Verdict};
 use app::decode;
+use app::reply::Reply;
 
 fuzz_target!(|data: &[u8]| {
     let Some((&choice, body)) = data.split_first() else { return };

@@ -21,11 +21,12 @@ use prost::Message;
 use tokio::net::lookup_host;
 use tokio::sync::Mutex;
 
-use super::call::{Call, Method, Reply, What};
+use super::call::{Call, Method, What};
 use super::client::{CallError, chain};
 use super::config::AppConfig;
 use super::connect::connect;
 use super::proto;
+use super::reply::Reply;
 use super::target::Host;
 
 /// Time after which names are looked up again, in nanoseconds.
@@ -319,8 +320,8 @@ fn encode(call: &Call) -> Vec<u8> {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::call::Status;
     use super::super::proto::{decode, unframed};
+    use super::super::reply::Status;
     use super::*;
 
     #[test]

@@ -4,10 +4,11 @@ use engine::sys::process::now_ns;
 use hyper::StatusCode;
 use hyper::header::{AUTHORIZATION, HeaderName, HeaderValue};
 
-use super::call::{Call, Reply};
+use super::call::Call;
 use super::client::{CallError, HttpAnswer, HttpClient};
 use super::config::{AppConfig, AuthUrl};
 use super::decision::Decision;
+use super::reply::Reply;
 use super::target::Host;
 use crate::shared::UnixClock;
 use crate::signature::{self, Signer};

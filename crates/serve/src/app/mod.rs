@@ -15,6 +15,7 @@ mod grpc;
 mod http;
 mod proto;
 mod queue;
+pub(crate) mod reply;
 mod runner;
 pub(crate) mod session;
 mod stats;
@@ -26,12 +27,13 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use engine::ConnId;
 
-use self::call::{Call, Reply};
+use self::call::Call;
 use self::concurrency::Concurrency;
 pub use self::config::{AppConfig, AuthUrl, DisconnectMode};
 use self::decision::{Credentials, Decision, Decisions};
 pub(crate) use self::queue::Full;
 use self::queue::{Queue, QueueLimits};
+use self::reply::Reply;
 pub(crate) use self::runner::start;
 pub(crate) use self::stats::{Stats, Times};
 pub use self::target::{PostUrl, PostUrlError, Target, TargetError};

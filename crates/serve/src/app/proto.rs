@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use prost::Message as _;
 
-use super::call::{Method, PresenceReply, Reply, States, Status};
+use super::call::Method;
+use super::reply::{PresenceReply, Reply, States, Status};
 
 /// Bytes before a message: whether it is compressed, and its length.
 pub(super) const PREFIX_BYTES: usize = 5;

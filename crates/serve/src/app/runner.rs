@@ -9,11 +9,12 @@ use engine::{Remote, invariant};
 use tokio::runtime::{Builder, Handle};
 use tracing::{info, warn};
 
-use super::call::{Call, Method, Reply, Status};
+use super::call::{Call, Method};
 use super::client::{CallError, shown};
 use super::grpc::GrpcApp;
 use super::http::{HttpApp, HttpAuth};
 use super::queue::{Ended, Entry, Next};
+use super::reply::{Reply, Status};
 use super::target::Target;
 use super::{Answered, Calls, Failure};
 use crate::handler::Post;

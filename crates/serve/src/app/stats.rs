@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::Failure;
-use super::call::{Method, Status};
+use super::call::Method;
+use super::reply::Status;
 
 /// Upper bounds of times in nanoseconds: 1 ms to 30 s.
 const TIMES: [u64; 10] = [

@@ -10,7 +10,7 @@ use action_cable::{Encoding, Message, Presence, PresenceEvent, data_prefix, type
 use engine::{ConnId, Core, SharedFrame, Sys};
 
 use super::ServeHandler;
-use crate::app::call::PresenceReply;
+use crate::app::reply::PresenceReply;
 use crate::identifiers::Index;
 use crate::presence::{Info, Refused};
 use crate::session::{Session, SessionProtocol};

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::app::call::{Reply, State};
+use crate::app::call::State;
+use crate::app::reply::Reply;
 use crate::app::stored::StoredChannel;
 use crate::app::{AppConfig, Target};
 

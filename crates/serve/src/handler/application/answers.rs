@@ -8,7 +8,8 @@ use serde::Deserialize;
 use wire::websocket::{CloseCode, OpCode};
 
 use super::{ServeHandler, identifier_of, is_app_channel};
-use crate::app::call::{CommandName, Reply, Status, What};
+use crate::app::call::{CommandName, What};
+use crate::app::reply::{Reply, Status};
 use crate::app::session::{AppSession, Channel};
 use crate::app::{Answered, DisconnectMode, Failure};
 use crate::auth::{Cause, TokenIdentity, Whispers};

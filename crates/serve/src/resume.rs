@@ -2,8 +2,8 @@
 //! clients can resume them. Bounded by age and by bytes: the oldest is dropped first.
 //!
 //! A session is named by its session id, which nobody can guess ([`crate::sid`]); it is resumed once, and
-//! only by a client with the same identity. If the application knows the session, it is told of the end when
-//! the session is dropped: never for one that is resumed, and once for each other one.
+//! only by a client with the same identity. If the application knows the session, Disconnect is
+//! called once, when the session is dropped; not for a session that is resumed.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

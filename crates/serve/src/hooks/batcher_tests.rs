@@ -119,7 +119,7 @@ fn events_that_are_too_old_are_dropped_and_told_unless_they_are_being_sent() {
     assert_eq!(sent(batcher.next(3 * age_ns + 100 * MS)), (2, strings(&["c"]), 2));
 }
 
-/// What a batch that is dropped had to tell is told by the next one.
+/// A batch carries the number of events dropped before it. If the batch is dropped too, the next one carries that number.
 #[test]
 fn drops_told_by_a_batch_that_is_dropped_are_told_again() {
     let mut batcher = Batcher::new(limits());

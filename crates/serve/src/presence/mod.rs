@@ -272,9 +272,9 @@ impl Presence {
         last
     }
 
-    /// The members of a topic as JSON, or with `records` off only their number. A client that asks while very
-    /// many are joining waits, unless it has waited long enough (`at_once`): what it is told is right until
-    /// the next event. `known` is the number of an earlier answer.
+    /// The members of a topic as JSON, or with `records` off only their number. While very many
+    /// join, a client waits for its answer until they have, or until it has waited long enough (`at_once`). The
+    /// answer holds until the next event. `known` is the number of an earlier answer.
     pub(crate) fn info(
         &self,
         topic: &str,

@@ -161,7 +161,7 @@ pub(crate) fn encode<S: Sys, H: Handler>(
             if out.len() == before {
                 identifiers.count_unencodable();
                 if publication.position().is_some() {
-                    // Nothing for the client, but in its place.
+                    // An empty pong takes the message's place in the history.
                     wire::websocket::encode(out, OpCode::Pong, &[]);
                 }
             }

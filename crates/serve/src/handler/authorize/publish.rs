@@ -44,7 +44,7 @@ impl Publisher {
 }
 
 impl ServeHandler {
-    /// A message of a client that may not publish: that is a mistake of the client, which is told.
+    /// Refuses a message of a client that may not publish, and tells the client.
     pub(in crate::handler) fn refuse_publication<S: Sys>(
         &self,
         core: &mut Core<S, Self>,

@@ -93,9 +93,14 @@ impl Simulation {
     fn turns(&mut self, for_ns: u64) {
         let step_ns = 50 * MILLISECOND_NS;
         for _ in 0..for_ns.div_ceil(step_ns).max(1) {
-            for _ in 0..4 {
-                for worker in &mut self.workers {
-                    worker.turn(Some(Duration::ZERO)).unwrap();
+            // A worker turns again at once while connections wait to be accepted.
+            let mut accepted = u64::MAX;
+            while accepted != self.totals().accepted {
+                accepted = self.totals().accepted;
+                for _ in 0..4 {
+                    for worker in &mut self.workers {
+                        worker.turn(Some(Duration::ZERO)).unwrap();
+                    }
                 }
             }
             self.kernel.advance(step_ns.min(for_ns));

@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 
 use super::{BYTES, COMMANDS, VARINT};
 use crate::Malformed;
+use crate::history::{History, Position};
 use crate::json::{Object, put_payload, put_string};
 
 /// Appends a client's message as JSON. Of a repeated field the last counts, unknown fields are skipped, as
@@ -21,7 +22,7 @@ pub(crate) fn command_to_json(data: &[u8], out: &mut Vec<u8>) -> Result<(), Malf
             4 => text = Some(value.text("data")?),
             8 => {
                 let bytes = value.bytes().ok_or(Malformed::Invalid("history"))?;
-                history.get_or_insert_default().read(bytes)?;
+                read_history(history.get_or_insert_default(), bytes)?;
             }
             _ => {}
         }
@@ -40,97 +41,60 @@ pub(crate) fn command_to_json(data: &[u8], out: &mut Vec<u8>) -> Result<(), Malf
         _ => {}
     }
     if let Some(history) = history {
-        history.put(object.key("history"));
+        history.put(&mut object);
     }
     object.end();
     Ok(())
 }
 
-/// `HistoryRequest`.
-#[derive(Default)]
-struct History<'a> {
-    since: Option<i64>,
-    streams: Vec<Stream<'a>>,
-}
-
-/// An entry of `streams`.
-#[derive(Default)]
-struct Stream<'a> {
-    name: &'a str,
-    epoch: &'a str,
-    offset: u64,
-}
-
 const HISTORY: Malformed = Malformed::Invalid("history");
 
-impl<'a> History<'a> {
-    fn read(&mut self, data: &'a [u8]) -> Result<(), Malformed> {
-        let mut fields = Fields { data, at: 0 };
-        while let Some((number, value)) = fields.next()? {
-            match number {
-                // Negative numbers are sent as if they were large ones.
-                1 => self.since = Some(value.number().ok_or(HISTORY)? as i64),
-                2 => {
-                    let stream = Stream::read(value.bytes().ok_or(HISTORY)?)?;
-                    // No stream has no name.
-                    self.streams.extend(Some(stream).filter(|stream| !stream.name.is_empty()));
-                }
-                _ => {}
+/// Reads a `HistoryRequest` into what was read before.
+fn read_history<'a>(history: &mut History<'a>, data: &'a [u8]) -> Result<(), Malformed> {
+    let mut fields = Fields { data, at: 0 };
+    while let Some((number, value)) = fields.next()? {
+        match number {
+            // Negative numbers are sent as if they were large ones.
+            1 => history.since = Some(value.number().ok_or(HISTORY)? as i64),
+            2 => {
+                let stream = read_stream(value.bytes().ok_or(HISTORY)?)?;
+                // No stream has no name.
+                history.streams.extend(Some(stream).filter(|stream| !stream.stream_id.is_empty()));
             }
+            _ => {}
         }
-        Ok(())
     }
-
-    fn put(&self, out: &mut Vec<u8>) {
-        let mut history = Object::begin(out);
-        if let Some(since) = self.since {
-            let out = history.key("since");
-            if since < 0 {
-                out.push(b'-');
-            }
-            crate::json::put_number(since.unsigned_abs(), out);
-        }
-        if !self.streams.is_empty() {
-            let mut streams = Object::begin(history.key("streams"));
-            for Stream { name, epoch, offset } in &self.streams {
-                let mut position = Object::begin(streams.key(name));
-                position.number("offset", *offset).text("epoch", epoch).end();
-            }
-            streams.end();
-        }
-        history.end();
-    }
+    Ok(())
 }
 
-impl<'a> Stream<'a> {
-    fn read(data: &'a [u8]) -> Result<Self, Malformed> {
-        let mut stream = Stream::default();
-        let mut fields = Fields { data, at: 0 };
-        while let Some((number, value)) = fields.next()? {
-            match number {
-                1 => stream.name = value.text("history")?,
-                2 => stream.read_position(value.bytes().ok_or(HISTORY)?)?,
-                _ => {}
-            }
+/// Reads an entry of `streams`.
+fn read_stream(data: &[u8]) -> Result<Position<'_>, Malformed> {
+    let mut stream = Position { stream_id: "".into(), epoch: "".into(), offset: 0 };
+    let mut fields = Fields { data, at: 0 };
+    while let Some((number, value)) = fields.next()? {
+        match number {
+            1 => stream.stream_id = value.text("history")?.into(),
+            2 => read_position(&mut stream, value.bytes().ok_or(HISTORY)?)?,
+            _ => {}
         }
-        Ok(stream)
     }
+    Ok(stream)
+}
 
-    /// `StreamHistoryRequest`.
-    fn read_position(&mut self, data: &'a [u8]) -> Result<(), Malformed> {
-        let mut fields = Fields { data, at: 0 };
-        while let Some((number, value)) = fields.next()? {
-            match number {
-                2 => self.epoch = value.text("history")?,
-                3 => {
-                    let offset = value.number().filter(|offset| *offset <= i64::MAX as u64);
-                    self.offset = offset.ok_or(HISTORY)?;
-                }
-                _ => {}
+/// Reads a `StreamHistoryRequest`.
+fn read_position<'a>(stream: &mut Position<'a>, data: &'a [u8]) -> Result<(), Malformed> {
+    let mut fields = Fields { data, at: 0 };
+    while let Some((number, value)) = fields.next()? {
+        match number {
+            2 => stream.epoch = value.text("history")?.into(),
+            3 => {
+                let offset = value.number().filter(|offset| *offset <= i64::MAX as u64);
+                stream.offset = offset.ok_or(HISTORY)?;
             }
+            _ => {}
         }
-        Ok(())
     }
+    Ok(())
 }
 
 /// The fields of a message.

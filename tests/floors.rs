@@ -237,6 +237,37 @@ fn rust_files() -> Vec<PathBuf> {
     files
 }
 
+/// A published crate is built from its package alone, so files that its code includes lie in its folder.
+/// `cargo publish --dry-run` finds that as well, after minutes of compiling.
+#[test]
+fn crates_include_only_files_of_their_package() {
+    let mut included = 0;
+    for file in rust_files() {
+        let below = file.strip_prefix(root()).unwrap();
+        let parts: Vec<&str> = below.iter().filter_map(|part| part.to_str()).collect();
+        let package = match parts.as_slice() {
+            ["crates", name, "src", ..] => format!("crates/{name}"),
+            ["src", ..] => String::new(),
+            _ => continue,
+        };
+        let text = fs::read_to_string(&file).unwrap();
+        for path in ["include_str!(\"", "include_bytes!(\""]
+            .iter()
+            .flat_map(|form| text.split(form).skip(1).filter_map(|rest| rest.split('"').next()))
+        {
+            included += 1;
+            let target = file.parent().unwrap().join(path).canonicalize().expect(path);
+            let inside = target.starts_with(root().join(&package).canonicalize().unwrap());
+            // `exclude` in Cargo.toml, and other packages.
+            let left_out = ["crates", "xtask", "bench", ".cargo", ".ci", ".github"];
+            let packed = !package.is_empty()
+                || !left_out.iter().any(|name| target.starts_with(root().join(name)));
+            assert!(inside && packed, "{}: {path} is not in its package", file.display());
+        }
+    }
+    assert!(included >= 20, "{included} included files were found");
+}
+
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }

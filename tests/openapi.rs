@@ -1,5 +1,5 @@
-//! `docs/protocol/openapi.json` describes what the admin listener of `serve` answers: every operation of every
-//! path, with each key and with bad input. A path that one of the two lacks is found.
+//! `crates/serve/src/control/openapi.json` describes what the admin listener of `serve` answers: every
+//! operation of every path, with each key and with bad input. A path that one of the two lacks is found.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use crate::harness::server::Server;
 use crate::harness::signing::{SECRET, derived_key};
 
 const KEY: &str = "the-admin-key";
-const DOCUMENT: &str = include_str!("../docs/protocol/openapi.json");
+const DOCUMENT: &str = include_str!("../crates/serve/src/control/openapi.json");
 
 /// What an operation answers to a request.
 struct Case {

@@ -1,12 +1,12 @@
-//! The paths under `/api/` that the listener leaves to the program. `docs/protocol/openapi.json` describes
-//! them all, and a test compares it with this table.
+//! The paths under `/api/` that the listener leaves to the program. `openapi.json` describes them all, and a
+//! test compares it with this table.
 
 use admin::{ApiRequest, Reply};
 
 use super::Control;
 
 /// The description of all paths, in OpenAPI 3.1.
-const OPENAPI: &str = include_str!("../../../../docs/protocol/openapi.json");
+const OPENAPI: &str = include_str!("openapi.json");
 
 /// Answers a request, given the part of its path that stands for the name in braces.
 type Answer = fn(&Control, &str, &ApiRequest<'_>) -> Reply;

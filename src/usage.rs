@@ -140,7 +140,35 @@ const FOREIGN: &[(&str, &[&str], &str)] = &[
     (
         "serve",
         &["--jwt_id_key", "--jwt-key", "--token", "--auth"],
-        "tokens are checked with --secret file:PATH",
+        "tokens are checked with --secret file:PATH; an application decides with --auth-url URL",
+    ),
+    (
+        "serve",
+        &["--broker", "--presets"],
+        "messages are kept with --history memory, members with --presence memory",
+    ),
+    (
+        "serve",
+        &["--rpc", "--rpc-url", "--rpc_url", "--rpc-impl", "--rpc_impl", "--app-url"],
+        "the application is --rpc-host http://HOST/PATH or, by gRPC, --rpc-host HOST:PORT",
+    ),
+    ("serve", &["--norpc"], "no application is called without --rpc-host: leave it out"),
+    ("serve", &["--noauth"], "clients need no token without --enforce-jwt: leave it out"),
+    ("serve", &["--path"], "the path of Action Cable is --cable-path PATH"),
+    (
+        "serve",
+        &["--sse", "--turbo_streams", "--turbo-streams"],
+        "/events and Turbo Streams are always served: leave it out; signed streams need --secret",
+    ),
+    (
+        "serve",
+        &["--broadcast_adapter", "--broadcast-adapter"],
+        "applications post to /_broadcast of the --admin listener: leave it out",
+    ),
+    (
+        "serve proxy",
+        &["--metrics_http", "--metrics", "--metrics-port", "--metrics_port"],
+        "metrics are at /metrics of the --admin listener",
     ),
     (
         "proxy",
@@ -159,6 +187,25 @@ const FOREIGN_COMMANDS: &[(&[&str], &str)] = &[
     (&["check", "limits"], "standfast doctor"),
     (&["compare", "init", "from-curl", "from-har", "from-k6"], "standfast load COMMAND"),
 ];
+
+/// Commands below `load` and `token` that need an argument, and how they are typed.
+const EXAMPLES: &[(&str, &str, &str)] = &[
+    ("load", "compare", "standfast load compare before.json after.json"),
+    ("load", "from-curl", "standfast load from-curl commands.txt"),
+    ("load", "from-har", "standfast load from-har recording.har > scenario.toml"),
+    ("load", "from-k6", "standfast load from-k6 script.js > scenario.toml"),
+    ("load", "merge", "standfast load merge a.json b.json"),
+    ("token", "check", "standfast token check - --secret file:PATH < token"),
+    ("token", "create", "standfast token create '{\"user_id\":1}' --secret file:PATH"),
+    ("token", "key", "standfast token key publish --secret file:PATH; or broadcast"),
+    ("token", "sign-stream", "standfast token sign-stream chat/1 --secret file:PATH"),
+];
+
+/// The subcommand of these words, if it is one of [`EXAMPLES`], and its example.
+fn example(command: &str, subcommand: &str) -> Option<(&'static str, &'static str)> {
+    let found = EXAMPLES.iter().find(|(one, name, _)| *one == command && *name == subcommand);
+    found.map(|(_, name, example)| (*name, *example))
+}
 
 /// Prints what is wrong with the command line, or the help that it asks for, and exits.
 pub(crate) fn exit(error: &clap::Error, words: &[String]) -> ! {
@@ -211,8 +258,11 @@ pub(crate) fn without_drawing(error: &str) -> String {
 /// The message: at most three lines.
 fn text(error: &clap::Error, words: &[String]) -> String {
     let command = words.get(1).filter(|word| !word.starts_with('-')).map_or("", String::as_str);
+    let example = example(command, words.get(2).map_or("", String::as_str));
     let named = if command.is_empty() || error.kind() == ErrorKind::InvalidSubcommand {
         "standfast".to_owned()
+    } else if let Some((subcommand, _)) = example {
+        format!("standfast {command} {subcommand}")
     } else {
         format!("standfast {command}")
     };
@@ -221,6 +271,7 @@ fn text(error: &clap::Error, words: &[String]) -> String {
         let _ = write!(text, "\n  {hint}");
     }
     let more = match command {
+        _ if example.is_some() => format!("{named} --help"),
         "load" | "serve" | "proxy" | "stress" => format!("standfast help {command} all"),
         "" => "standfast --help".to_owned(),
         _ if error.kind() == ErrorKind::InvalidSubcommand => "standfast --help".to_owned(),
@@ -241,8 +292,18 @@ fn what(error: &clap::Error) -> String {
     match error.kind() {
         ErrorKind::UnknownArgument => format!("unknown option {arg}"),
         ErrorKind::MissingRequiredArgument => {
-            let arg = arg.trim_end_matches("...").trim_matches(['<', '>']);
-            format!("{} missing", arg.replace(">...", "").replace(['<', '>'], ""))
+            // A positional that needs two values is named twice.
+            let one = arg.split_once("> <").map_or(arg.as_str(), |(one, _)| one);
+            format!("{} missing", one.trim_end_matches("...").trim_matches(['<', '>']))
+        }
+        ErrorKind::TooFewValues => {
+            let number = |kind| match error.get(kind) {
+                Some(ContextValue::Number(number)) => *number,
+                _ => 0,
+            };
+            let (min, found) =
+                (number(ContextKind::MinValues), number(ContextKind::ActualNumValues));
+            format!("expected at least {min} values, found {found}")
         }
         ErrorKind::InvalidSubcommand => {
             let word = listed(ContextKind::InvalidSubcommand).unwrap_or_default();
@@ -271,8 +332,14 @@ fn hint(error: &clap::Error, command: &str, words: &[String]) -> Option<String> 
                 _ => None,
             })
         }
-        ErrorKind::MissingRequiredArgument if command == "load" => {
-            Some("for example: standfast load http://127.0.0.1:8080/ --duration 10s".to_owned())
+        ErrorKind::MissingRequiredArgument | ErrorKind::TooFewValues => {
+            let subcommand = words.get(2).map_or("", String::as_str);
+            let example = match example(command, subcommand) {
+                Some((_, example)) => example,
+                None if command == "load" => "standfast load http://127.0.0.1:8080/ --duration 10s",
+                None => return None,
+            };
+            Some(format!("for example: {example}"))
         }
         ErrorKind::InvalidSubcommand => {
             let word = match error.get(ContextKind::InvalidSubcommand) {
@@ -401,6 +468,9 @@ mod tests {
                 "did you mean --connections?",
             ),
             ("standfast load", "standfast load: URL missing", "standfast load http://"),
+            ("standfast load merge", "standfast load merge: A.json B.json missing", "merge a.json"),
+            ("standfast load merge a.json", "expected at least 2 values, found 1", "merge a.json"),
+            ("standfast token create", "token create: IDENTIFIERS missing", "{\"user_id\":1}"),
             ("standfast laod http://a", "no such command: laod", "did you mean standfast load?"),
             ("standfast http://a", "no such command: http://a", "standfast load http://a"),
             ("standfast doctor 10k", "no such command: 10k", "doctor --connections 10k"),

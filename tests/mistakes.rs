@@ -111,17 +111,65 @@ const SERVERS: &[Mistake] = &[
     ("proxy --listen TAKEN --admin off --upstream 127.0.0.1:1", "TAKEN", "choose another port"),
 ];
 
+/// Applications, history, presence, webhooks, tokens and results.
+const APPLICATIONS: &[Mistake] = &[
+    ("serve --rpc-host 3000", "'3000' for '--rpc-host", "HOST:PORT"),
+    ("serve --rpc-host redis://a", "redis://a", "grpc://HOST:PORT"),
+    ("serve --rpc_host localhost:1", "--rpc_host", "did you mean --rpc-host?"),
+    ("serve --rpc-url http://a/", "--rpc-url", "--rpc-host http://HOST/PATH"),
+    ("serve --norpc", "--norpc", "leave it out"),
+    ("serve --noauth", "--noauth", "--enforce-jwt"),
+    ("serve --rpc-timeout 5", "--rpc-timeout", "5s"),
+    ("serve --auth http://a/", "unknown option --auth", "--auth-url URL"),
+    ("serve --auth-url localhost:3000/auth", "localhost:3000/auth", "http://HOST/PATH"),
+    ("serve --webhook-url localhost:3000", "localhost:3000", "http://HOST/PATH"),
+    ("serve --webhooks-url http://a/", "--webhooks-url", "did you mean --webhook-url?"),
+    ("serve --webhook-url http://a/ --webhook-events connects", "connects", "disconnect"),
+    ("serve --history redis", "redis", "off, memory"),
+    ("serve --history", "--history", "off, memory"),
+    ("serve --history-ttl 300", "--history-ttl", "300s"),
+    ("serve --presence on", "'on' for '--presence", "off, memory"),
+    ("serve --broker memory", "--broker", "--history memory"),
+    ("serve --presets broker", "--presets", "--presence memory"),
+    ("serve --path /cable", "--path", "--cable-path PATH"),
+    ("serve --sse", "--sse", "leave it out"),
+    ("serve --metrics_http /metrics", "--metrics_http", "--admin listener"),
+    ("token create", "token create: IDENTIFIERS missing", "'{\"user_id\":1}' --secret"),
+    ("token create user --secret s", "JSON object", "{\"user_id\":1}"),
+    ("token create {} --secret s --expires 60", "--expires", "60s"),
+    ("token create {\"user_id\":1}", "no secret", "--jwt-secret"),
+    ("token key", "token key: USE missing", "token key publish"),
+    ("token sign-stream", "STREAM missing", "sign-stream chat/1"),
+    ("load K6", ".js is no scenario", "standfast load from-k6"),
+    ("load HAR", ".har is no scenario", "standfast load from-har"),
+    ("load from-k6", "load from-k6: FILE missing", "from-k6 script.js"),
+    ("load from-k6 HAR", "no request to convert", "http.get("),
+    ("load merge", "load merge: A.json B.json missing", "merge a.json b.json"),
+    ("load merge BROKEN", "expected at least 2 values, found 1", "merge a.json b.json"),
+    ("load merge BROKEN BROKEN", "broken.toml", "written by --json FILE"),
+    ("load compare BROKEN", "load compare", "compare before.json after.json"),
+];
+
 #[test]
 fn sixty_mistakes_have_what_where_and_what_next() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = taken.local_addr().unwrap().to_string();
-    let all = [OTHER_TOOLS, TARGETS, COMMANDS, SERVERS].concat();
+    let all = [OTHER_TOOLS, TARGETS, COMMANDS, SERVERS, APPLICATIONS].concat();
     assert!(all.len() >= 60, "{}", all.len());
     let broken = Scratch::new("broken.toml", "a = 1\nb = = 2\n");
+    let k6 = "import http from 'k6/http';\nexport default function () { http.get('http://a/'); }\n";
+    let (k6, har) = (Scratch::new("script.js", k6), Scratch::new("recording.har", "{}"));
     let mut wrong = Vec::new();
     for (line, what, next) in all {
-        let line =
-            line.replace("URL", URL).replace("TAKEN", &taken).replace("BROKEN", broken.path());
+        let line = [
+            ("URL", URL),
+            ("TAKEN", &taken),
+            ("BROKEN", broken.path()),
+            ("K6", k6.path()),
+            ("HAR", har.path()),
+        ]
+        .iter()
+        .fold(line.to_owned(), |line, (name, value)| line.replace(name, value));
         let what = what.replace("TAKEN", &taken);
         let words: Vec<&str> = line.split(' ').collect();
         let Finished { code, stdout, stderr } = executable::run(&words);

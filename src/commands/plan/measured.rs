@@ -127,7 +127,8 @@ pub(crate) fn read_json(path: &Path) -> Result<Value> {
         bail!("{file} has {length} bytes: expected at most {FILE_BYTES_MAX}");
     }
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {file}"))?;
-    serde_json::from_str(&text).with_context(|| format!("{file} is not JSON"))
+    serde_json::from_str(&text)
+        .with_context(|| format!("{file} is not JSON: expected a result written by --json FILE"))
 }
 
 fn from_proof(value: &Value) -> Measured {

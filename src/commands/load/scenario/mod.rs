@@ -110,6 +110,16 @@ fn text(name: &str) -> Result<(String, PathBuf)> {
     if size > file::FILE_BYTES_MAX {
         bail!("{name} has {size} bytes: expected at most {}", file::FILE_BYTES_MAX);
     }
+    let converter = match path.extension().and_then(|extension| extension.to_str()) {
+        Some("js" | "mjs" | "ts") => Some(("a k6 script", "from-k6")),
+        Some("har") => Some(("a recording", "from-har")),
+        _ => None,
+    };
+    if let Some((what, command)) = converter {
+        bail!(
+            "{name} is no scenario (TOML)\n  to convert {what}: standfast load {command} {name} > scenario.toml"
+        );
+    }
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {name}"))?;
     Ok((text, path.parent().unwrap_or(Path::new(".")).to_owned()))
 }

@@ -24,6 +24,8 @@ pub(crate) struct Settings<A> {
     /// The parsed settings.
     pub(crate) args: A,
     values: Layer,
+    /// Keys that a layer sets.
+    given: Vec<String>,
 }
 
 impl<A: Args + FromArgMatches> Settings<A> {
@@ -65,7 +67,8 @@ impl<A: Args + FromArgMatches> Settings<A> {
         all.extend(flags);
         let matches = parse(&command, &all).map_err(|error| anyhow!(short_message(&error)))?;
         let args = A::from_arg_matches(&matches)?;
-        Ok(Settings { args, values: values_of(&command, &matches, |_| true) })
+        let given = all.into_keys().collect();
+        Ok(Settings { args, values: values_of(&command, &matches, |_| true), given })
     }
 
     /// Reads one layer alone, to check it.
@@ -80,7 +83,30 @@ impl<A: Args + FromArgMatches> Settings<A> {
         all.extend(layer);
         let matches = parse(&command, &all).map_err(|error| anyhow!(short_message(&error)))?;
         let args = A::from_arg_matches(&matches)?;
-        Ok(Settings { args, values: values_of(&command, &matches, |_| true) })
+        let given = all.into_keys().collect();
+        Ok(Settings { args, values: values_of(&command, &matches, |_| true), given })
+    }
+
+    /// Settings that a layer has and whose part is off: `no effect without FLAG: FLAGS`. `parts` has the flags that
+    /// turn a part on, and how its keys begin.
+    pub(crate) fn without_effect(&self, parts: &[(&str, &[&str])]) -> Vec<String> {
+        let is_on = |flag: &str| {
+            let mut words = flag.trim_start_matches("--").split(' ');
+            let key = words.next().unwrap_or_default().replace('-', "_");
+            let value = self.values.get(&key).and_then(|values| values.first());
+            value.is_some_and(|value| words.next().is_none_or(|_| value != "off"))
+        };
+        let mut found = Vec::new();
+        for (flags, beginnings) in parts {
+            let of_part = |key: &&String| beginnings.iter().any(|begin| key.starts_with(begin));
+            let idle = self.given.iter().filter(of_part);
+            let idle: Vec<String> =
+                idle.map(|key| format!("--{}", key.replace('_', "-"))).collect();
+            if !idle.is_empty() && !flags.split(" or ").any(is_on) {
+                found.push(format!("no effect without {flags}: {}", idle.join(", ")));
+            }
+        }
+        found
     }
 
     /// Keys whose values differ.

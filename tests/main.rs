@@ -64,6 +64,7 @@ mod log_sinks;
 mod many_clients;
 mod metric_names;
 mod mistakes;
+mod mistakes_running;
 mod openapi;
 mod operators;
 mod oracle;

@@ -53,6 +53,16 @@ const RELOADABLE: &[&[&str]] = &[
     ],
 ];
 
+/// Parts that are off by default: the flag that turns one on, and how the keys of its other flags begin.
+const PARTS: &[(&str, &[&str])] = &[
+    ("--auth-url", &["auth_"]),
+    ("--history memory", &["history_", "sessions_"]),
+    ("--presence memory", &["presence_"]),
+    ("--rpc-host", &["rpc_", "http_rpc_", "disconnect_"]),
+    ("--rpc-host or --auth-url", &["proxy_headers", "proxy_cookies"]),
+    ("--webhook-url", &["webhook_"]),
+];
+
 /// Serve WebSockets: /cable, /topics/NAME, /events, /echo, /health
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
@@ -167,6 +177,9 @@ pub(crate) fn run(flags: &ArgMatches) -> Result<ExitCode> {
     settings.args.server.init_process();
     if !ignored.is_empty() {
         warn!("environment variables ignored: {}", ignored.join(", "));
+    }
+    for idle in settings.without_effect(PARTS) {
+        warn!("{idle}");
     }
     let running = serve::start(&config)?;
     running::run_until_signal(running, settings, |running, old| {

@@ -11,6 +11,8 @@ use crate::publish::BodyError;
 
 /// Longest `meta.broadcast_type`, in bytes: it is a word.
 const KIND_BYTES_MAX: usize = 64;
+/// What errors show. `data` is text, also where it is JSON.
+const PUBLICATION: &str = r#"{"stream":"NAME","data":"TEXT"}"#;
 
 /// What a body requests.
 #[derive(Debug, PartialEq, Eq)]
@@ -70,11 +72,11 @@ struct Payload {
 pub(crate) fn parse(body: &[u8], message_bytes_max: usize) -> Result<BroadcastRequest, BodyError> {
     let publication = |(at, item)| publication(item, at, message_bytes_max);
     if body.trim_ascii_start().starts_with(b"[") {
-        let items: Vec<Item> = read(body)?;
+        let items: Vec<Item> = read(body, PUBLICATION)?;
         let items = items.into_iter().enumerate().map(publication);
         return items.collect::<Result<_, _>>().map(BroadcastRequest::Publications);
     }
-    let item: Item = read(body)?;
+    let item: Item = read(body, PUBLICATION)?;
     match (&item.stream, &item.command) {
         (None, Some(command)) if command == "disconnect" => {
             let payload = item.payload.ok_or_else(|| malformed("payload is missing"))?;
@@ -88,7 +90,7 @@ pub(crate) fn parse(body: &[u8], message_bytes_max: usize) -> Result<BroadcastRe
 
 /// Parses a body posted to `/api/disconnect`.
 pub(crate) fn parse_disconnect(body: &[u8]) -> Result<Disconnect, BodyError> {
-    disconnect(read(body)?, "identifier")
+    disconnect(read(body, r#"{"identifier":"…"}"#)?, "identifier")
 }
 
 fn disconnect(payload: Payload, field: &str) -> Result<Disconnect, BodyError> {
@@ -123,8 +125,9 @@ fn publication(item: Item, at: usize, max: usize) -> Result<Broadcast, BodyError
     Ok(Broadcast { stream, data, exclude, kind, transient })
 }
 
-fn read<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, BodyError> {
-    serde_json::from_slice(body).map_err(|error| malformed(&error.to_string()))
+fn read<'b, T: Deserialize<'b>>(body: &'b [u8], expected: &str) -> Result<T, BodyError> {
+    serde_json::from_slice(body)
+        .map_err(|error| malformed(&format!("{error}; expected {expected}")))
 }
 
 fn malformed(what: &str) -> BodyError {

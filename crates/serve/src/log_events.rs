@@ -31,6 +31,19 @@ pub(crate) enum LogEvent {
     /// A token or a subscription was refused. The text is the name or the identifier, where it is no
     /// secret, or empty.
     AccessRefused(Cause, Box<str>),
+    /// A client requested what a part of the server does that is off.
+    RequestedOff(Part),
+}
+
+/// A part of the server that a flag turns on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Part {
+    History,
+    Presence,
+}
+
+impl Part {
+    pub(crate) const ALL: [Part; 2] = [Part::History, Part::Presence];
 }
 
 /// The workers' end of the queue. Posting makes no system call on a descriptor.
@@ -130,6 +143,13 @@ fn text(event: &LogEvent) -> String {
             }
         }
         LogEvent::AccessRefused(cause, what) => access(*cause, what),
+        LogEvent::RequestedOff(Part::History) => {
+            "history rejected: missed messages are not kept; to keep them, add --history memory"
+                .to_owned()
+        }
+        LogEvent::RequestedOff(Part::Presence) => {
+            "presence rejected: it is off; to turn it on, add --presence memory".to_owned()
+        }
     }
 }
 

@@ -15,7 +15,7 @@ use crate::app::Calls;
 use crate::auth::{Access, Refusals};
 use crate::config::{Channels, Config, HistoryConfig, Live};
 use crate::hooks::Hooks;
-use crate::log_events::LogSender;
+use crate::log_events::{LogEvent, LogSender, Part};
 use crate::origin::Origins;
 use crate::presence::Presence;
 use crate::requested::Requested;
@@ -139,6 +139,8 @@ pub(crate) struct Shared {
     /// Workers that have started; the control plane does not wake the others.
     started: Box<[AtomicBool]>,
     draining: AtomicBool,
+    /// Parts that are off and that a client has requested.
+    requested_off: [AtomicBool; Part::ALL.len()],
     policy: RwLock<Arc<Policy>>,
 }
 
@@ -191,6 +193,7 @@ impl Shared {
             counters: (0..workers).map(|_| WorkerCounters::default()).collect(),
             started: (0..workers).map(|_| AtomicBool::new(false)).collect(),
             draining: AtomicBool::new(false),
+            requested_off: Default::default(),
             policy: RwLock::new(Arc::new(policy(
                 &config.live,
                 local,
@@ -198,6 +201,14 @@ impl Shared {
                 config.may_be_rebound(),
                 config.is_public(),
             ))),
+        }
+    }
+
+    /// Logs, once per process, that a client requests a part that is off.
+    pub(crate) fn log_off(&self, part: Part) {
+        let Some(requested) = self.requested_off.get(part as usize) else { return };
+        if !requested.load(Ordering::Relaxed) && !requested.swap(true, Ordering::Relaxed) {
+            self.log.post(LogEvent::RequestedOff(part));
         }
     }
 

@@ -67,6 +67,17 @@ struct Address {
     down_until_ns: AtomicU64,
 }
 
+/// An error of HTTP/2, with what to do if the peer answered in HTTP/1.1: its first bytes, `HTT`, read as the
+/// length of a frame that is too long.
+fn explained(why: String) -> String {
+    match why.contains("frame with invalid size") {
+        true => {
+            format!("{why}; no gRPC is spoken there: HTTP RPC is --rpc-host http://HOST:PORT/PATH")
+        }
+        false => why,
+    }
+}
+
 impl GrpcApp {
     pub(super) fn new(config: &AppConfig, hosts: &[Host]) -> Self {
         GrpcApp {
@@ -85,14 +96,14 @@ impl GrpcApp {
         let request = self.request(call, &address)?;
         if let Err(error) = sender.ready().await {
             self.forget(&address).await;
-            return Err(CallError::Unreached(chain(&error)));
+            return Err(CallError::Unreached(explained(chain(&error))));
         }
         match sender.try_send_request(request).await {
             Ok(response) => self.read(call.method(), response).await,
             Err(mut error) => {
                 self.forget(&address).await;
                 let unsent = error.take_message().is_some();
-                let why = chain(&error.into_error());
+                let why = explained(chain(&error.into_error()));
                 Err(if unsent { CallError::Unreached(why) } else { CallError::Lost(why) })
             }
         }

@@ -87,7 +87,7 @@ pub(crate) fn start(calls: Arc<Calls>, remote: Remote<Post>, clock: &UnixClock) 
         }
     });
     let auth = config.auth.as_ref().map(|auth| {
-        info!("clients of topics are authorized by {}", auth.url);
+        info!("clients of topics are authorized by {}", auth.url.with_path());
         if auth.secret.is_none() {
             warn!("calls of --auth-url are not signed: set --auth-secret or --secret");
         }
@@ -230,7 +230,7 @@ impl Runner {
     fn log(&self, call: &Call, ended: Ended, why: Option<String>) {
         let config = &self.calls.config;
         let (at, target) = match call.method() {
-            Method::Authorize => (1, config.auth.as_ref().map(|auth| auth.url.to_string())),
+            Method::Authorize => (1, config.auth.as_ref().map(|auth| auth.url.with_path())),
             _ => (0, config.target.as_ref().map(Target::to_string)),
         };
         let target = target.unwrap_or_default();

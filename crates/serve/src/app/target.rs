@@ -59,6 +59,13 @@ impl fmt::Display for PostUrl {
     }
 }
 
+impl PostUrl {
+    /// With the path, and without the query, which may contain a key.
+    pub(crate) fn with_path(&self) -> String {
+        format!("{self}{}", self.path.split('?').next().unwrap_or_default())
+    }
+}
+
 impl FromStr for PostUrl {
     type Err = PostUrlError;
 
@@ -183,7 +190,8 @@ fn host(text: &str, default_port: u16) -> Result<Host, TargetError> {
     let named = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
     let valid = match address {
         true => name.parse::<std::net::Ipv6Addr>().is_ok(),
-        false => !name.is_empty() && name.bytes().all(named),
+        // A number alone is a port whose host was forgotten.
+        false => name.bytes().all(named) && !name.bytes().all(|byte| byte.is_ascii_digit()),
     };
     if !valid {
         return Err(TargetError);
@@ -206,12 +214,15 @@ mod tests {
             let url: PostUrl = text.parse().unwrap();
             assert_eq!((url.to_string().as_str(), &*url.path), (shown, path));
         }
+        let url: PostUrl = "http://app/ask/it?key=1".parse().unwrap();
+        assert_eq!(url.with_path(), "http://app:80/ask/it");
         for wrong in [
             "",
             "app",
             "app:80",
             "grpc://a",
             "http://",
+            "http://3000/",
             "http:///a",
             "http://a:0/",
             "http://u:p@a/",
@@ -251,6 +262,8 @@ mod tests {
             "http://a b",
             "http://a/?x",
             "dns://8.8.8.8/a:1",
+            "3000",
+            "grpc://3000",
             "grpc-list://",
             "grpc-list://a:1,",
             "user@a:1",

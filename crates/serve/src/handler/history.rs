@@ -15,6 +15,7 @@ use wire::websocket::CloseCode;
 
 use super::ServeHandler;
 use crate::identifiers::{Form, Group};
+use crate::log_events::Part;
 use crate::protocols::{Events, encode};
 use crate::session::SessionProtocol;
 
@@ -163,6 +164,9 @@ impl ServeHandler {
         identifier: Cow<'_, str>,
         request: &History<'_>,
     ) {
+        if self.shared.history().is_none() {
+            self.shared.log_off(Part::History);
+        }
         let Some((index, found)) = self.identifiers.find(&identifier) else {
             return self.reject_history(core, id, identifier, None);
         };

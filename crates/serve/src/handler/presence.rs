@@ -12,6 +12,7 @@ use engine::{ConnId, Core, SharedFrame, Sys};
 use super::ServeHandler;
 use crate::app::reply::PresenceReply;
 use crate::identifiers::Index;
+use crate::log_events::Part;
 use crate::presence::{Info, Refused};
 use crate::session::{Session, SessionProtocol};
 
@@ -363,8 +364,9 @@ impl ServeHandler {
         identifier: Cow<'_, str>,
         why: Refused,
     ) {
-        if let Some(presence) = &self.shared.presence {
-            presence.refused(why);
+        match &self.shared.presence {
+            Some(presence) => presence.refused(why),
+            None => self.shared.log_off(Part::Presence),
         }
         self.send_message(core, id, &Message::Presence { identifier, event: PresenceEvent::Error });
     }

@@ -95,7 +95,12 @@ impl ServeHandler {
             }
             Route::Events => self.stream_events(core, id, request),
             Route::Broadcast if self.broadcasts.is_some() => self.broadcast(worker, request.head),
-            Route::Echo | Route::Broadcast | Route::Unknown => not_found(),
+            Route::Broadcast => refuse(404, ON_ADMIN),
+            Route::Echo => refuse(404, "Not found: /echo needs --echo.\n"),
+            Route::Unknown => match request.head.path() {
+                path if path == "/metrics" || path.starts_with("/api/") => refuse(404, ON_ADMIN),
+                _ => refuse(404, PATHS),
+            },
         }
     }
 
@@ -419,6 +424,11 @@ impl ServeHandler {
         )
     }
 }
+
+/// Of a path that operators and publishers have.
+const ON_ADMIN: &str = "Not found: this path is on the listener of --admin (127.0.0.1:8090).\n";
+/// Of a path that no listener has.
+const PATHS: &str = "Not found: expected /topics/NAME, /events?topic=NAME or /cable.\n";
 
 /// 404.
 pub(super) fn not_found() -> Answer {

@@ -137,6 +137,48 @@ fn a_stream_shows_topics_and_refusals() {
 }
 
 #[test]
+fn parts_that_are_on_have_sections_and_others_have_none() {
+    let ids = |page: &Value| -> Vec<String> {
+        let sections = page["page"]["sections"].as_array().unwrap();
+        sections.iter().map(|section| section["id"].as_str().unwrap().to_owned()).collect()
+    };
+    let parts = ["application", "history", "presence", "webhooks"];
+    let plain = Server::start(&[]);
+    let page = ids(&Live::open(&plain, "").event("page"));
+    assert!(page.iter().all(|id| !parts.contains(&id.as_str())), "{page:?}");
+
+    let away = crate::harness::Deserted::port();
+    let application = away.address.to_string();
+    let hooks = format!("http://{application}/");
+    let server = Server::start(&[
+        "--history=memory",
+        "--presence=memory",
+        "--rpc-host",
+        &application,
+        "--webhook-url",
+        &hooks,
+    ]);
+    assert_eq!(server.publish(&json!({"topic": "a", "data": "kept"})).status, 200);
+    // Its call waits, as the application is away.
+    let _client = Socket::open(server.listen, "/cable");
+    let _subscriber = Socket::open(server.listen, "/topics/a");
+    let mut live = Live::open(&server, "");
+    let page = ids(&live.event("page"));
+    assert!(parts.iter().all(|id| page.iter().any(|one| one == id)), "{page:?}");
+    eventually("the sample shows all parts", || {
+        let values = live.event("sample")["values"].take();
+        let call = &values["application"];
+        values["history"]["messages"] == 1
+            && values["presence"]["members"] == 0
+            && call["waiting"]
+                .as_u64()
+                .zip(call["running"].as_u64())
+                .is_some_and(|(a, b)| a + b == 1)
+            && values["webhooks"][0]["waiting"].as_u64().is_some_and(|waiting| waiting >= 1)
+    });
+}
+
+#[test]
 fn topics_that_are_not_public_are_counted_with_the_flag() {
     let server = Server::start_with(&[], &[("STANDFAST_SERVE_SECRET", SECRET)]);
     let mut refused = Socket::connect(server.listen);

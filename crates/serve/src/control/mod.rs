@@ -7,6 +7,7 @@ mod application;
 mod connections;
 mod history;
 mod page;
+mod page_parts;
 mod presence;
 mod top_topics;
 mod webhooks;
@@ -393,7 +394,7 @@ impl Program for Control {
     }
 
     fn page(&self) -> Option<Value> {
-        Some(page::sections())
+        Some(page::sections(self.part_sections()))
     }
 
     fn sample(&self, complete: bool) -> Value {

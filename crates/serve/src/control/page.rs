@@ -23,8 +23,8 @@ const WORKER_COLUMNS: [WorkerColumn; 2] = [
     WorkerColumn::per_second("messages_out", "Messages out/s"),
 ];
 
-/// The sections and how they are shown.
-pub(super) fn sections() -> Value {
+/// The sections and how they are shown. `parts` are those of parts that are on.
+pub(super) fn sections(parts: Vec<Value>) -> Value {
     let protocols = SessionProtocol::names();
     let protocols: Vec<&str> = protocols.split(", ").collect();
     let end = json!({
@@ -33,7 +33,7 @@ pub(super) fn sections() -> Value {
         "confirm": "End the session of {peer}?", "done": "Session ended", "needs": "change",
         "fields": [{ "name": "reconnect", "label": "The client may reconnect", "type": "flag" }],
     });
-    json!({
+    let mut page = json!({
         "program": "serve",
         "version": env!("CARGO_PKG_VERSION"),
         "sections": [
@@ -51,7 +51,6 @@ pub(super) fn sections() -> Value {
                 { "id": "subscriptions", "label": "Subscriptions", "unit": "count" },
                 { "id": "topics", "label": "Topics", "unit": "count" },
                 { "id": "published", "label": "Published", "unit": "count", "rate": true },
-                { "id": "members", "label": "Present members", "unit": "count" },
             ] },
             { "id": "queues", "title": "Queues", "kind": "figures", "items": [
                 { "id": "queued_bytes", "label": "Send queues", "unit": "bytes", "chart": true },
@@ -121,7 +120,12 @@ pub(super) fn sections() -> Value {
                   { "name": "data", "label": "Message", "type": "lines", "required": true },
                 ] } },
         ],
-    })
+    });
+    if let Some(sections) = page["sections"].as_array_mut() {
+        let after_queues = 2;
+        sections.splice(after_queues..after_queues, parts);
+    }
+    page
 }
 
 impl Control {
@@ -148,7 +152,6 @@ impl Control {
                 "subscriptions": self.sum(|worker| worker.subscriptions.get()),
                 "topics": self.shared.directory.topics(),
                 "published": published,
-                "members": self.present_members(),
             },
             "queues": {
                 "queued_bytes": totals.queued_bytes,
@@ -161,6 +164,9 @@ impl Control {
             "refusals": self.refusals(&totals),
             "workers": self.page_workers(),
         });
+        if let Some(values) = values.as_object_mut() {
+            values.extend(self.part_values());
+        }
         if complete {
             values["topics"] = self.page_topics();
         }
@@ -230,6 +236,16 @@ impl Control {
                 "Requests to /_broadcast without the key",
                 self.sum(|worker| worker.broadcast_refused.get()),
                 "The publisher needs --broadcast-key, or the key derived from --secret",
+            ),
+            (
+                "history_off",
+                "Requests for missed messages, which are not kept",
+                if self.shared.history().is_some() {
+                    0
+                } else {
+                    self.sum(|worker| worker.history_off.get())
+                },
+                "--history memory",
             ),
             (
                 "message_too_big",

@@ -30,13 +30,8 @@ impl Control {
         }
     }
 
-    fn presence_figures(&self) -> PresenceStats {
+    pub(super) fn presence_figures(&self) -> PresenceStats {
         self.shared.presence.as_ref().map(|presence| presence.stats()).unwrap_or_default()
-    }
-
-    /// Members that are present now; 0 without presence.
-    pub(super) fn present_members(&self) -> u64 {
-        self.presence_figures().members
     }
 
     pub(super) fn presence_metrics(&self, exposition: &mut Exposition) {

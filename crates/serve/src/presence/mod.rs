@@ -237,7 +237,7 @@ impl Presence {
         drop(shard);
         self.counters.joined.fetch_add(joined.new.into(), Ordering::Relaxed);
         self.release(reserved.saturating_sub(added + joined.added));
-        self.count_freed(joined.freed);
+        self.free(joined.freed);
         self.alarm.ring_at(next_ns);
         Ok(joined.id)
     }
@@ -462,12 +462,8 @@ impl Presence {
     fn free(&self, bytes: usize) {
         if bytes > 0 {
             self.release(bytes);
-            self.count_freed(bytes);
+            self.counters.freed_total.fetch_add(bytes as u64, Ordering::Relaxed);
         }
-    }
-
-    fn count_freed(&self, bytes: usize) {
-        self.counters.freed_total.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     fn shard(&self, topic: &str) -> MutexGuard<'_, Shard> {

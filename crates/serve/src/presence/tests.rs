@@ -47,6 +47,20 @@ fn members_join_leave_and_expire() {
     assert_eq!((stats.joined, stats.left, stats.expired, stats.events), (1, 0, 1, [1, 1, 0, 0]));
 }
 
+/// A session may change its info as often as it likes.
+#[test]
+fn a_shorter_info_frees_bytes() {
+    let presence = presence(64 * 1024);
+    let long = format!("\"{}\"", "x".repeat(2000));
+    for round in 0..100 {
+        presence.join("news", "ann", Some(&long), round > 0, 0).unwrap();
+        presence.join("news", "ann", Some("1"), true, 0).unwrap();
+    }
+    presence.leave("news", "ann", 0);
+    turn(&presence, WINDOW);
+    assert_eq!(presence.stats().bytes, 0);
+}
+
 #[test]
 fn a_million_members_are_bounded_in_bytes_and_nothing_stays() {
     let presence = presence(64 * 1024);

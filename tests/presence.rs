@@ -178,6 +178,27 @@ fn what_cannot_be_is_an_error_and_counted() {
     assert_eq!(metrics["standfast_presence_members"], 21.0 - refused("bytes"));
 }
 
+/// A client that joins again replaces its info, which counts for its connection as it is then.
+#[test]
+fn another_info_counts_for_the_connection() {
+    let server = server(&["--max-subscription-bytes", "3KiB"]);
+    let mut client = subscribed(&server);
+    let held = || server.metrics()["standfast_subscription_bytes"];
+    join(&mut client, "ann", json!(1));
+    assert_eq!(client.hear(), joined("ann", json!(1)));
+    let least = held();
+    join(&mut client, "ann", json!("x".repeat(1000)));
+    eventually("the info counts", || held() == least + 1001.0);
+    join(&mut client, "ann", json!("x".repeat(3000)));
+    assert_eq!(client.hear(), error(), "too long beside the subscription");
+    join(&mut client, "ann", json!(2));
+    eventually("the shorter one counts", || held() == least);
+    let refused = "standfast_presence_refused_total{cause=\"connection\"}";
+    assert_eq!(server.metrics()[refused], 1.0);
+    client.send(&json!({"command": "unsubscribe", "identifier": NEWS}));
+    eventually("nothing is left", || held() == 0.0);
+}
+
 #[test]
 fn without_presence_commands_and_the_api_say_so() {
     let server = Server::start(&[]);

@@ -135,23 +135,27 @@ impl ServeHandler {
             return Err(Refused::OtherId);
         }
         let again = before.is_some();
+        let before = before.map_or(0, |joined| joined.bytes);
         let length = member.len() + info.map_or(0, str::len);
-        let bytes = JOINED_BYTES.saturating_add(length);
-        let held = self.session_bytes(core, id);
-        if !again && held.saturating_add(bytes) > self.policy.channels.max_subscription_bytes {
+        let bytes = u32::try_from(JOINED_BYTES.saturating_add(length)).unwrap_or(u32::MAX);
+        let more = bytes.saturating_sub(before);
+        let held = self.session_bytes(core, id).saturating_add(more as usize);
+        if more > 0 && held > self.policy.channels.max_subscription_bytes {
             return Err(Refused::Connection);
         }
         let member = presence.join(&topic, member, info, again, core.now_ns())?;
-        if again {
-            return Ok(());
-        }
-        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-        let joined = Joined { identifier: index, topic, id: member, bytes };
-        // Most have one.
         let all = self.members.by_id.entry(id).or_default();
-        all.reserve_exact(1);
-        all.push(joined);
-        self.counters(core.worker()).subscription_bytes.add(bytes.into());
+        match all.iter_mut().find(|joined| joined.identifier == index) {
+            Some(joined) => joined.bytes = bytes,
+            None => {
+                // Most have one.
+                all.reserve_exact(1);
+                all.push(Joined { identifier: index, topic, id: member, bytes });
+            }
+        }
+        let counters = self.counters(core.worker());
+        counters.subscription_bytes.add(more.into());
+        counters.uncount_bytes(before.saturating_sub(bytes));
         Ok(())
     }
 

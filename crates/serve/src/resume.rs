@@ -11,9 +11,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use engine::ConnId;
 
-use crate::app::Calls;
 use crate::app::call::Env;
 use crate::app::stored::StoredApp;
+use crate::app::{Calls, Room};
 
 /// Memory of an entry beyond its texts, and of one of its subscriptions, in bytes.
 const SESSION_BYTES: usize = 240;
@@ -212,19 +212,20 @@ impl StoredSessions {
     /// Drops sessions that are too old or have ended: as many as the application can be told of now. To be
     /// called periodically.
     pub(crate) fn expire(&self, now_ns: u64) {
-        let room = self.calls.as_ref().map_or(usize::MAX, |calls| calls.disconnect_room());
+        let room = Room { calls: usize::MAX, bytes: usize::MAX };
+        let mut room = self.calls.as_ref().map_or(room, |calls| calls.disconnect_room());
         let draining = self.draining.load(Ordering::Relaxed);
         let mut dropped = Vec::new();
         let mut stored = self.lock();
-        while dropped.len() < room
-            && let Some(id) = stored.ended.pop_front()
+        while let Some(id) = stored.ended.front().copied()
+            && stored.fits(id, &mut room)
         {
+            stored.ended.pop_front();
             dropped.extend(stored.remove(id).map(|entry| (id, entry.session)));
         }
-        while dropped.len() < room
-            && let Some((since_ns, id)) = stored.order.front().copied()
-        {
-            if !draining && now_ns.saturating_sub(since_ns) < self.age_ns {
+        while let Some((since_ns, id)) = stored.order.front().copied() {
+            let keeps = !draining && now_ns.saturating_sub(since_ns) < self.age_ns;
+            if keeps || !stored.fits(id, &mut room) {
                 break;
             }
             stored.order.pop_front();
@@ -271,6 +272,18 @@ impl Stored {
     /// The session to be dropped first.
     fn oldest(&mut self) -> Option<ConnId> {
         self.ended.pop_front().or_else(|| self.order.pop_front().map(|(_, id)| id))
+    }
+
+    /// Takes room for the call that tells of a session's end, if there is a session and a call.
+    fn fits(&self, id: ConnId, room: &mut Room) -> bool {
+        let session = self.by_id.get(&id).map(|entry| &entry.session);
+        let Some(session) = session.filter(|own| own.app.is_some()) else { return true };
+        if room.calls == 0 || room.bytes == 0 {
+            return false;
+        }
+        room.calls -= 1;
+        room.bytes = room.bytes.saturating_sub(session.bytes());
+        true
     }
 
     /// Marks a session that is not to be resumed any more. Returns whether it was.

@@ -49,7 +49,7 @@ pub struct AppConfig {
     pub timeout: Duration,
     /// Calls that may wait. Default 100,000.
     pub queue: usize,
-    /// Their memory, in bytes. Default 64 MiB.
+    /// Their memory, in bytes, and as much for disconnects that wait. Default 64 MiB.
     pub queue_bytes: usize,
     /// Time that a call may wait. Default 30 s.
     pub queue_wait: Duration,

@@ -31,7 +31,7 @@ use self::call::Call;
 use self::concurrency::Concurrency;
 pub use self::config::{AppConfig, AuthUrl, DisconnectMode};
 use self::decision::{Credentials, Decision, Decisions};
-pub(crate) use self::queue::Full;
+pub(crate) use self::queue::{Full, Room};
 use self::queue::{Queue, QueueLimits};
 use self::reply::Reply;
 pub(crate) use self::runner::start;
@@ -177,12 +177,12 @@ impl Calls {
         let bytes = call.bytes();
         let mut inner = self.lock();
         let dropped = inner.queue.push_disconnect(now_ns, id, call, bytes);
-        inner.stats.disconnects_dropped += u64::from(dropped.is_some());
+        inner.stats.disconnects_dropped += dropped.len() as u64;
         self.notify(&inner, now_ns);
     }
 
-    /// Disconnects that can be queued before the oldest is dropped.
-    pub(crate) fn disconnect_room(&self) -> usize {
+    /// What can be added to the disconnects before the oldest is dropped.
+    pub(crate) fn disconnect_room(&self) -> Room {
         self.lock().queue.disconnect_room()
     }
 

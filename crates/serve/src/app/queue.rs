@@ -30,13 +30,13 @@ const PAUSE_NS: (u64, u64) = (50_000_000, 1_000_000_000);
 pub(crate) struct QueueLimits {
     /// Calls that wait.
     pub(crate) calls: usize,
-    /// Their memory.
+    /// Their memory, and as much for disconnects that wait.
     pub(crate) bytes: usize,
     /// Time that a call may wait.
     pub(crate) wait_ns: u64,
     /// Time that a client waits before it gives up.
     pub(crate) patience_ns: u64,
-    /// Disconnects that wait; beyond that the oldest are dropped.
+    /// Disconnects that wait; for more, or when they have as many bytes, the oldest are dropped.
     pub(crate) disconnects: usize,
     /// Disconnects per second.
     pub(crate) disconnect_rate: u32,
@@ -84,6 +84,13 @@ pub(crate) enum Next<C> {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Full;
 
+/// Room in a lane.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Room {
+    pub(crate) calls: usize,
+    pub(crate) bytes: usize,
+}
+
 /// How a call ended.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
@@ -103,7 +110,9 @@ pub(crate) struct Queue<C> {
     /// By position.
     waiting: BTreeMap<u64, Entry<C>>,
     by_id: HashMap<ConnId, u64>,
+    /// Of the calls that wait, and of the disconnects.
     bytes: usize,
+    disconnect_bytes: usize,
     /// The most bytes since [`Queue::has_emptied`] was true.
     peak_bytes: usize,
     /// The connections whose call runs, and whether they have ended since.
@@ -127,6 +136,7 @@ impl<C> Queue<C> {
             waiting: BTreeMap::new(),
             by_id: HashMap::new(),
             bytes: 0,
+            disconnect_bytes: 0,
             peak_bytes: 0,
             running: HashMap::new(),
             disconnects: VecDeque::new(),
@@ -163,28 +173,35 @@ impl<C> Queue<C> {
         Ok(())
     }
 
-    /// Adds a disconnect. Returns the one that is dropped for it, if there is no room.
+    /// Adds a disconnect. Returns those that are dropped for it, if there is no room.
     pub(crate) fn push_disconnect(
         &mut self,
         now_ns: u64,
         id: ConnId,
         call: C,
         bytes: usize,
-    ) -> Option<C> {
-        let entry = self.entry(now_ns, id, Method::Disconnect, call, bytes);
-        self.bytes += entry.bytes;
-        self.disconnects.push_back(entry);
-        if self.disconnects.len() <= self.limits.disconnects {
-            return None;
+    ) -> Vec<C> {
+        let mut dropped = Vec::new();
+        while self.disconnects.len() >= self.limits.disconnects
+            || self.disconnect_bytes >= self.limits.bytes
+        {
+            let Some(oldest) = self.disconnects.pop_front() else { break };
+            self.disconnect_bytes -= oldest.bytes;
+            dropped.push(oldest.call);
         }
-        let dropped = self.disconnects.pop_front()?;
-        self.bytes -= dropped.bytes;
-        Some(dropped.call)
+        let entry = self.entry(now_ns, id, Method::Disconnect, call, bytes);
+        self.disconnect_bytes += entry.bytes;
+        self.peak_bytes = self.peak_bytes.max(self.bytes());
+        self.disconnects.push_back(entry);
+        dropped
     }
 
-    /// Disconnects that can be added before the oldest is dropped.
-    pub(crate) fn disconnect_room(&self) -> usize {
-        self.limits.disconnects.saturating_sub(self.disconnects.len())
+    /// What can be added to the disconnects before the oldest is dropped.
+    pub(crate) fn disconnect_room(&self) -> Room {
+        Room {
+            calls: self.limits.disconnects.saturating_sub(self.disconnects.len()),
+            bytes: self.limits.bytes.saturating_sub(self.disconnect_bytes),
+        }
     }
 
     /// A connection has ended: removes its waiting call. Returns `false` if there is none: it runs, or
@@ -293,9 +310,9 @@ impl<C> Queue<C> {
 
     /// Whether much of the memory that calls held is free again, since the last time that it was.
     pub(crate) fn has_emptied(&mut self) -> bool {
-        let emptied = self.peak_bytes >= EMPTIED_BYTES_MIN && self.bytes < self.peak_bytes / 2;
+        let emptied = self.peak_bytes >= EMPTIED_BYTES_MIN && self.bytes() < self.peak_bytes / 2;
         if emptied {
-            self.peak_bytes = self.bytes;
+            self.peak_bytes = self.bytes();
         }
         emptied
     }
@@ -314,7 +331,7 @@ impl<C> Queue<C> {
 
     /// Their memory, in bytes.
     pub(crate) fn bytes(&self) -> usize {
-        self.bytes
+        self.bytes + self.disconnect_bytes
     }
 
     /// How long the oldest call has waited, disconnects aside.
@@ -356,7 +373,7 @@ impl<C> Queue<C> {
         if self.may_disconnect(now_ns)
             && let Some(entry) = self.disconnects.pop_front()
         {
-            self.bytes -= entry.bytes;
+            self.disconnect_bytes -= entry.bytes;
             self.disconnects_running += 1;
             if !self.draining {
                 let interval_ns = 1_000_000_000 / u64::from(self.limits.disconnect_rate.max(1));
@@ -384,11 +401,12 @@ impl<C> Queue<C> {
     }
 
     fn insert(&mut self, entry: Entry<C>) {
-        self.bytes += entry.bytes;
-        self.peak_bytes = self.peak_bytes.max(self.bytes);
         if entry.method == Method::Disconnect {
+            self.disconnect_bytes += entry.bytes;
             return self.disconnects.push_front(entry);
         }
+        self.bytes += entry.bytes;
+        self.peak_bytes = self.peak_bytes.max(self.bytes());
         self.by_id.insert(entry.id, entry.position);
         self.waiting.insert(entry.position, entry);
     }

@@ -101,10 +101,25 @@ fn it_is_bounded_by_number_and_bytes() {
     assert_eq!(queue.push(0, id(2), Method::Connect, 2, 51), Err(Full));
     assert_eq!(queue.push(0, id(2), Method::Connect, 2, 10), Ok(()));
     assert_eq!(queue.push(0, id(3), Method::Connect, 3, 10), Err(Full));
-    assert_eq!(queue.push_disconnect(0, id(4), 4, 10), None);
-    assert_eq!(queue.push_disconnect(0, id(5), 5, 10), None);
-    assert_eq!(queue.push_disconnect(0, id(6), 6, 10), Some(4), "the oldest is dropped");
+    assert!(queue.push_disconnect(0, id(4), 4, 10).is_empty());
+    assert!(queue.push_disconnect(0, id(5), 5, 10).is_empty());
+    assert_eq!(queue.push_disconnect(0, id(6), 6, 10), [4], "the oldest is dropped");
     assert_eq!((queue.len(), queue.bytes()), (4, 80));
+}
+
+#[test]
+fn disconnects_take_no_room_of_other_calls() {
+    let mut queue = Queue::new(QueueLimits { bytes: 100, ..limits() }, Concurrency::new(None));
+    for number in 0..4 {
+        assert!(queue.push_disconnect(0, id(number), number, 30).is_empty());
+    }
+    assert_eq!(queue.disconnect_room(), Room { calls: 96, bytes: 0 });
+    assert!(queue.has_room(100), "clients connect while others leave");
+    assert_eq!(queue.push(0, id(5), Method::Connect, 5, 100), Ok(()));
+    assert_eq!(queue.push_disconnect(0, id(6), 6, 30), [0], "the oldest is dropped");
+    assert_eq!(queue.push_disconnect(0, id(7), 7, 1_000), [1], "and no more than for its number");
+    assert_eq!(queue.push_disconnect(0, id(8), 8, 1), [2, 3, 6, 7]);
+    assert_eq!((queue.len(), queue.bytes()), (2, 101));
 }
 
 #[test]
@@ -217,7 +232,7 @@ proptest! {
                 Step::Disconnect(conn) => {
                     number += 1;
                     open.insert(number);
-                    if let Some(dropped) = queue.push_disconnect(now, id(conn), number, 10) {
+                    for dropped in queue.push_disconnect(now, id(conn), number, 10) {
                         prop_assert!(open.remove(&dropped));
                     }
                 }

@@ -267,6 +267,30 @@ fn a_flood_of_commands_is_bounded_and_none_is_lost() {
     assert!(server.metrics()["standfast_subscription_bytes"] < 4_000.0);
 }
 
+/// A subscribe with requests for after its confirmation is kept until it is answered, and counts meanwhile.
+#[test]
+fn what_a_subscribe_requests_counts_while_it_waits() {
+    let (release, wait) = mpsc::channel::<()>();
+    let wait = std::sync::Mutex::new(wait);
+    let app = App::start(move |call| {
+        if call.name() == "subscribe" {
+            let _ = wait.lock().unwrap().recv();
+        }
+        chat(call)
+    });
+    let server = server(&app, &["--rpc-timeout", "60s"]);
+    let mut cable = join(&server, "ann").welcomed();
+    let history = json!({"streams": {"x".repeat(50_000): {"offset": 1, "epoch": "e"}}});
+    let identifier = room("a").to_string();
+    let subscribe = json!({"command": "subscribe", "identifier": identifier, "history": history});
+    cable.socket.send_frame(TEXT, subscribe.to_string().as_bytes());
+    let held = || server.metrics()["standfast_subscription_bytes"];
+    eventually("it counts", || held() > 50_000.0);
+    release.send(()).unwrap();
+    assert_eq!(cable.hear()["type"], "confirm_subscription");
+    assert!(held() < 4_000.0, "{}", held());
+}
+
 /// Several streams of one subscription, one stream of several subscriptions, none at all.
 #[test]
 fn a_subscription_has_the_streams_that_the_application_chooses() {

@@ -120,12 +120,15 @@ impl AppSession {
     pub(crate) fn bytes(&self) -> usize {
         let states = self.channels.iter().map(|channel| CHANNEL_BYTES + channel.istate.bytes());
         let held = self.held.as_ref().map_or(0, |held| held.bytes);
+        let message = self.in_flight.as_ref().and_then(|own| own.message.as_ref());
+        let message = message.map_or(0, |message| message.len());
         SESSION_BYTES
             + self.env.bytes()
             + self.identifiers.len()
             + self.cstate.bytes()
             + states.sum::<usize>()
             + held
+            + message
     }
 
     /// The call with this content.

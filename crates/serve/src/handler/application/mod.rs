@@ -295,8 +295,12 @@ impl ServeHandler {
             data: data.into(),
             istate,
         };
+        let keeps = message.is_some();
         let in_flight = InFlight { command: Some((name, text)), message };
         self.submit(core, id, in_flight, what);
+        if keeps {
+            self.count_app_bytes(core, id);
+        }
     }
 
     fn submit<S: Sys>(

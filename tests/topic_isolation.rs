@@ -1,13 +1,14 @@
 //! A topic with more subscriptions than can be served soon: it is refused by itself, and other topics do
 //! not wait for it.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use crate::harness::app::{Answer, App, room};
 use crate::harness::cable::Cable;
 use crate::harness::server::Server;
 use crate::harness::socket::{Socket, TEXT};
@@ -172,5 +173,48 @@ fn an_overloaded_topic_is_refused_alone_and_delays_no_other() {
     });
     let stats = http::get(server.admin, "/api/stats").json();
     assert_eq!(stats["topic_overloaded"], refused, "{stats}");
+    crowd.leave(&server);
+}
+
+/// Whispers wait behind a command that the application has yet to answer. When it has, the topic of most is
+/// overloaded: they wait again, and so does what the client has sent after them.
+#[test]
+fn whispers_behind_a_command_stay_in_order_while_their_topic_is_overloaded() {
+    const LARGE: usize = 10;
+    let (release, wait) = mpsc::channel::<()>();
+    let wait = Mutex::new(wait);
+    let app = App::start(move |call| {
+        if call.name() == "message" {
+            let _ = wait.lock().unwrap().recv();
+        }
+        let params: Value = serde_json::from_str(call.identifier()).unwrap_or_default();
+        let topic = params["room"].as_str().unwrap_or_default();
+        Answer::Json(json!({"status": 1, "env": {"istate": {"$w": topic}}}))
+    });
+    let url = app.url();
+    let flags = ["--workers", "1", "--max-subscription-bytes", "16MiB", "--rpc-timeout", "60s"];
+    let server = Server::start(&[&flags[..], &["--rpc-host", &url]].concat());
+    let crowd = Crowd::join(&server);
+    let mut small = Socket::open(server.listen, "/topics/small");
+    let mut cable = Cable::join(server.listen, None).welcomed();
+    for topic in ["large", "small"] {
+        assert_eq!(cable.subscribe(&room(topic)), "confirm_subscription");
+    }
+    let mut send = |command: &str, topic: &str, data: Value| {
+        let identifier = room(topic).to_string();
+        let message = json!({"command": command, "identifier": identifier, "data": data});
+        cable.socket.send_frame(TEXT, message.to_string().as_bytes());
+    };
+    send("message", "large", json!("{}"));
+    (1..=LARGE).for_each(|number| send("whisper", "large", json!(number)));
+    send("whisper", "small", json!(1));
+    send("ping", "", Value::Null);
+    assert_eq!(cable.hear()["type"], "pong", "the server has read the whispers");
+    release.send(()).unwrap();
+    assert_eq!(small.frame().expect("the last whisper").payload, b"1");
+    let published = server.metrics()["standfast_published_total{door=\"socket\"}"];
+    assert_eq!(published, LARGE as f64 + 1.0, "those before it are accepted");
+    assert!(server.metrics()["standfast_publish_paused_total"] > 0.0);
+    crowd.until_received(LARGE);
     crowd.leave(&server);
 }

@@ -64,6 +64,11 @@ impl RetryQueue {
         self.waiting.push_back((id, publication));
     }
 
+    /// Whether a publication of this connection waits.
+    pub(crate) fn holds(&self, id: ConnId) -> bool {
+        self.waiting.iter().any(|(own, _)| *own == id)
+    }
+
     fn delay_ns(&self) -> u64 {
         (RETRY_AFTER.as_nanos() as u64) << self.in_vain.min(DOUBLINGS_MAX)
     }

@@ -276,7 +276,7 @@ impl ServeHandler {
             if self.try_publish(core, &publication) {
                 delivered = true;
                 self.counters(core.worker()).published.add(1);
-                core.resume(id);
+                self.resume_publisher(core, id);
             } else {
                 self.retry_queue.push_again(id, publication);
             }

@@ -255,9 +255,24 @@ impl ServeHandler {
         self.end_identifiers(session);
     }
 
-    /// Performs commands that waited, up to the next call.
+    /// A publication of a connection that was refused is accepted now: the connection is read again, and
+    /// commands that waited are performed.
+    pub(in crate::handler) fn resume_publisher<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        id: ConnId,
+    ) {
+        let session = self.app.as_mut().and_then(|app| app.session(id));
+        let held = session.and_then(|session| session.held.as_ref());
+        if !held.is_some_and(|held| held.paused) {
+            core.resume(id);
+        }
+        self.perform_held(core, id);
+    }
+
+    /// Performs commands that waited, up to the next call, or to a whisper that has to wait itself.
     fn perform_held<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) {
-        while core.is_open(id) {
+        while core.is_open(id) && !self.retry_queue.holds(id) {
             let Some(session) = self.app.as_mut().and_then(|app| app.session(id)) else { return };
             if session.in_flight.is_some() {
                 return;
@@ -276,7 +291,7 @@ impl ServeHandler {
                 true => self.app_command(core, id, command, &message),
                 false => self.execute(core, id, command),
             }
-            if resume {
+            if resume && !self.retry_queue.holds(id) {
                 core.resume(id);
             }
         }

@@ -69,8 +69,7 @@ impl ServeHandler {
         };
         if publisher.in_flight.is_some() || !publisher.held.messages.is_empty() {
             let message = [&[u8::from(binary)], data].concat();
-            publisher.held.push(&message);
-            if publisher.held.paused {
+            if publisher.held.push(&message) {
                 core.pause(id);
             }
             return;

@@ -4,10 +4,11 @@
 //! A unary call is a POST whose body is one message after five bytes, and whose status is in the
 //! trailers; that needs no gRPC library.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use engine::TlsClient;
 use engine::sys::process::now_ns;
@@ -20,6 +21,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use prost::Message;
 use tokio::net::lookup_host;
 use tokio::sync::Mutex;
+use tokio::time::timeout;
 
 use super::call::{Call, Method, What};
 use super::client::{CallError, chain};
@@ -31,6 +33,8 @@ use super::target::Host;
 
 /// Time after which names are looked up again, in nanoseconds.
 const NAMES_NS: u64 = 30_000_000_000;
+/// Time for the lookup of a name.
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time for which an address that was not reached is left out, in nanoseconds.
 const DOWN_NS: u64 = 1_000_000_000;
 
@@ -114,9 +118,18 @@ impl GrpcApp {
         let now_ns = now_ns();
         let mut addresses = self.addresses.lock().await;
         let fresh = addresses.looked_up_ns.is_some_and(|at| now_ns.saturating_sub(at) < NAMES_NS);
-        if !fresh || addresses.all.is_empty() {
-            self.look_up(&mut addresses).await?;
+        if addresses.all.is_empty() {
+            // The other calls wait.
+            addresses.all = self.look_up(&[]).await?;
             addresses.looked_up_ns = Some(now_ns);
+        } else if !fresh {
+            // The others, and this one if it ends meanwhile, leave what is known as it is.
+            addresses.looked_up_ns = Some(now_ns);
+            let known = addresses.all.clone();
+            drop(addresses);
+            let found = self.look_up(&known).await;
+            addresses = self.addresses.lock().await;
+            addresses.all = found.unwrap_or(known);
         }
         let all = &addresses.all;
         let first = self.next.fetch_add(1, Ordering::Relaxed);
@@ -126,43 +139,39 @@ impl GrpcApp {
         found.cloned().ok_or_else(|| CallError::Unreached("no address".to_owned()))
     }
 
-    /// Looks up all names; addresses that are known keep their connections.
-    async fn look_up(&self, addresses: &mut Addresses) -> Result<(), CallError> {
-        let mut known: HashMap<SocketAddr, Arc<Address>> =
-            addresses.all.drain(..).map(|address| (address.at, address)).collect();
-        let mut error = None;
+    /// Looks up all names; addresses that are known keep their connections. Those of a name that cannot be
+    /// looked up may still be right.
+    async fn look_up(&self, known: &[Arc<Address>]) -> Result<Vec<Arc<Address>>, CallError> {
+        let mut all: Vec<Arc<Address>> = Vec::new();
+        let mut error = "no address".to_owned();
         for host in &self.hosts {
-            let found = match lookup_host((&*host.name, host.port)).await {
-                Ok(found) => found,
+            let authority: Box<str> = host.to_string().into();
+            let lookup = timeout(LOOKUP_TIMEOUT, lookup_host((&*host.name, host.port))).await;
+            let found: Vec<SocketAddr> = match lookup.unwrap_or_else(|late| Err(late.into())) {
+                Ok(found) => found.collect(),
                 Err(why) => {
-                    error = Some(format!("{host}: {why}"));
-                    continue;
+                    error = format!("{host}: {why}");
+                    let own = known.iter().filter(|address| address.authority == authority);
+                    own.map(|address| address.at).collect()
                 }
             };
             for at in found {
-                if addresses.all.iter().any(|address| address.at == at) {
+                if all.iter().any(|address| address.at == at) {
                     continue;
                 }
-                let address = known.remove(&at).unwrap_or_else(|| {
+                let address = known.iter().find(|address| address.at == at).cloned();
+                all.push(address.unwrap_or_else(|| {
                     Arc::new(Address {
                         at,
-                        authority: host.to_string().into(),
+                        authority: authority.clone(),
                         name: host.name.clone(),
                         sender: Mutex::new(None),
                         down_until_ns: AtomicU64::new(0),
                     })
-                });
-                addresses.all.push(address);
+                }));
             }
         }
-        match error.filter(|_| addresses.all.is_empty()) {
-            None => Ok(()),
-            Some(why) => {
-                // What was known may still be right.
-                addresses.all.extend(known.into_values());
-                if addresses.all.is_empty() { Err(CallError::Unreached(why)) } else { Ok(()) }
-            }
-        }
+        if all.is_empty() { Err(CallError::Unreached(error)) } else { Ok(all) }
     }
 
     /// The connection to an address, which is opened if there is none.
@@ -192,7 +201,7 @@ impl GrpcApp {
         let mut builder = Builder::new(TokioExecutor::new());
         builder.timer(TokioTimer::new()).max_header_list_size(16 * 1024);
         // A peer that is gone is noticed, also while no call is made.
-        builder.keep_alive_interval(std::time::Duration::from_secs(10));
+        builder.keep_alive_interval(Duration::from_secs(10));
         let (sender, connection) =
             builder.handshake(TokioIo::new(stream)).await.map_err(|error| chain(&error))?;
         tokio::spawn(async move {
@@ -334,6 +343,31 @@ mod tests {
     use super::super::proto::{decode, unframed};
     use super::super::reply::Status;
     use super::*;
+
+    /// A call ends when its time is over, also while names are looked up again.
+    #[test]
+    fn addresses_outlive_a_call_that_looks_up_names() {
+        use std::task::{Context, Waker};
+
+        let host = Host { name: "localhost".into(), port: 1 };
+        let app = GrpcApp::new(&AppConfig::new(), &[host]);
+        // One thread that looks up names, and something else for it to do.
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_time().max_blocking_threads(1).build().unwrap();
+        let (release, wait) = std::sync::mpsc::channel::<()>();
+        runtime.block_on(async {
+            let before = app.address().await.unwrap();
+            app.addresses.lock().await.looked_up_ns = Some(0);
+            let busy = tokio::task::spawn_blocking(move || wait.recv());
+            let mut call = Box::pin(app.address());
+            assert!(call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+            drop(call);
+            release.send(()).unwrap();
+            busy.await.unwrap().unwrap();
+            let known = app.addresses.lock().await.all.clone();
+            assert!(known.iter().any(|address| Arc::ptr_eq(address, &before)));
+        });
+    }
 
     #[test]
     fn a_body_is_exactly_one_message() {

@@ -161,6 +161,7 @@ fn a_list_of_grpc_hosts_is_balanced_and_outlives_them() {
     let hosts = format!("grpc-list://{},127.0.0.1:{first},127.0.0.1:{second}", away.address);
     let server = Server::start(&["--rpc-host", &hosts]);
     let cables: Vec<Cable> = (0..20).map(|_| join(&server).welcomed()).collect();
+    eventually("all calls are noted", || noted(&one).len() + noted(&two).len() >= 20);
     for app in [&one, &two] {
         let connects = noted(app).len();
         assert!((5..=15).contains(&connects), "{connects}");

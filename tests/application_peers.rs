@@ -151,6 +151,35 @@ fn statuses_of_grpc_are_understood() {
     assert_eq!(cable.subscribe(&room("a")), "confirm_subscription");
 }
 
+/// Answers that are none of the contract let nobody in, whatever they say before.
+#[test]
+fn wrong_answers_of_grpc_are_refusals() {
+    let Some(app) = Program::start(&peer::NODE, "grpc_wrong.js", &[]) else { return };
+    let host = format!("grpc://127.0.0.1:{}", app.first_line());
+    let server = Server::start(&["--rpc-host", &host, "--rpc-timeout", "500ms"]);
+    for (case, status) in [
+        ("no_status", "invalid"),
+        ("no_number", "invalid"),
+        ("refused", "invalid"),
+        ("two_messages", "invalid"),
+        ("page", "invalid"),
+        ("long", "invalid"),
+        ("status_in_head", "invalid"),
+        ("not_found", "invalid"),
+        ("no_trailers", "lost"),
+        ("reset", "lost"),
+        ("gone", "lost"),
+        ("never_ends", "timeout"),
+    ] {
+        let before = calls(&server, "connect", status);
+        let cookie = format!("case={case}");
+        let mut cable = Cable::connect(server.listen, "", "", ("Cookie", &cookie));
+        assert_eq!(cable.socket.close_code(), 1011, "{case}");
+        assert_eq!(calls(&server, "connect", status), before + 1.0, "{case}: {}", server.log());
+    }
+    Cable::connect(server.listen, "", "", ("Cookie", "case=right")).welcome();
+}
+
 /// Balanced over the hosts of a list, of which one is away; then the other one, too, and both return.
 #[test]
 fn a_list_of_grpc_hosts_is_balanced_and_outlives_them() {

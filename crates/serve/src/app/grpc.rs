@@ -249,7 +249,7 @@ impl GrpcApp {
             return Err(if busy { CallError::Busy(why) } else { CallError::Invalid(why) });
         }
         // An error without a message has its status in the head.
-        status(&head.headers)?;
+        status(&head.headers, true)?;
         let (mut message, mut trailers) = (Vec::new(), None);
         while let Some(frame) = body.frame().await {
             let frame = frame.map_err(|error| CallError::Lost(chain(&error)))?;
@@ -267,17 +267,19 @@ impl GrpcApp {
         let Some(trailers) = trailers else {
             return Err(CallError::Lost("the answer has no trailers".to_owned()));
         };
-        status(&trailers)?;
+        status(&trailers, false)?;
         proto::decode(method, &message).map_err(CallError::Invalid)
     }
 }
 
-/// Checks the status of a call, if these headers have it.
-fn status(headers: &HeaderMap) -> Result<(), CallError> {
+/// Checks the status of a call, which trailers must have; the head has one only without a message.
+fn status(headers: &HeaderMap, is_head: bool) -> Result<(), CallError> {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
     let message = || admin::log::shown(text("grpc-message").unwrap_or_default().as_bytes());
     match text("grpc-status") {
-        None | Some("0") => Ok(()),
+        Some("0") => Ok(()),
+        None if is_head => Ok(()),
+        None => Err(CallError::Invalid("the trailers have no grpc-status".to_owned())),
         // RESOURCE_EXHAUSTED and UNAVAILABLE: the application says that it has not performed the call.
         Some(code @ ("8" | "14")) => {
             Err(CallError::Busy(format!("grpc-status {code}: {}", message())))

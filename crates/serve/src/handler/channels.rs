@@ -66,7 +66,12 @@ impl ServeHandler {
         if let Some(identity) = identity {
             self.sessions.add(id, identity);
         }
-        self.heartbeat_connections += u32::from(session.protocol().has_heartbeat());
+        if session.protocol().has_heartbeat() {
+            if self.heartbeat_connections == 0 {
+                self.heartbeat.begin(core.now_ns());
+            }
+            self.heartbeat_connections += 1;
+        }
         match core.user_mut(id) {
             Some(user) => *user = session,
             None => invariant::broken("a connection has a session from its start"),

@@ -37,6 +37,11 @@ impl Heartbeat {
         self.judged_from_ns = now_ns.saturating_add(timeout_ns.unwrap_or(u64::MAX));
     }
 
+    /// The first connection has come: what was due before is not.
+    pub(super) fn begin(&mut self, now_ns: u64) {
+        (self.step, self.slot) = (now_ns / STEP.as_nanos() as u64, None);
+    }
+
     /// When the next step is due; it may be past.
     fn next_ns(&self) -> u64 {
         (self.step + 1) * STEP.as_nanos() as u64
@@ -179,6 +184,24 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// A connection that is the only one waits for its step, too.
+    #[test]
+    fn the_first_heartbeat_is_spread_over_the_interval() {
+        let began = Duration::from_secs(1_000_000) + STEP / 2;
+        let mut heartbeat = Heartbeat::default();
+        heartbeat.begin(began.as_nanos() as u64);
+        let mut first = vec![Duration::ZERO; 300];
+        for passed in (0..=INTERVAL.as_millis() as u64).map(Duration::from_millis) {
+            let now_ns = (began + passed).as_nanos() as u64;
+            while let Some(slot) = heartbeat.due(now_ns, first.len() as u32, INTERVAL) {
+                assert_eq!(std::mem::replace(&mut first[slot as usize], passed), Duration::ZERO);
+            }
+        }
+        assert!(first.iter().all(|first| *first > Duration::ZERO && *first <= INTERVAL));
+        let early = first.iter().filter(|first| **first <= INTERVAL / 2).count();
+        assert!((140..=160).contains(&early), "{early}");
     }
 
     #[test]

@@ -255,3 +255,70 @@ fn what_an_encoding_has_no_place_for_keeps_its_place_in_the_history() {
     assert_eq!((placeholder.first, placeholder.payload.len()), (PONG, 0));
     assert!(client.receive().starts_with(&begins(3)));
 }
+
+/// Members as maps; clients of Protobuf, whose schema has neither these commands nor their events, are not told.
+#[test]
+fn presence_is_told_in_messagepack() {
+    let flags = ["--presence", "memory", "--presence-window", "20ms", "--presence-ttl", "100ms"];
+    let server = Server::start(&flags);
+    let mut protobuf = Client::connect(&server, "actioncable-v1-ext-protobuf");
+    protobuf.send(&[b"\x10\x01".to_vec(), field(3, NEWS)].concat());
+    assert_eq!(protobuf.receive(), [b"\x08\x04".to_vec(), field(2, NEWS)].concat());
+    let event = |fields: &[u8]| {
+        let mut message = vec![0x83];
+        for text in ["type", "presence", "identifier", NEWS, "message"] {
+            message.extend(packed(text));
+        }
+        [&message[..], fields].concat()
+    };
+    // {"command": …, "identifier": …, "presence": {"id": …, "info": {"n": [1]}}}
+    let with_member = |command: &str, id: &str| {
+        let texts = ["command", command, "identifier", NEWS, "presence"].map(packed).concat();
+        let member = [&[0x82][..], &map(&[("id", id)])[1..], &packed("info"), b"\x81\xa1n\x91\x01"];
+        [vec![0x83], texts, member.concat()].concat()
+    };
+    let record = |kind: &[(&str, &str)]| {
+        let fields = map(kind);
+        [&[fields[0] + 1], &fields[1..], &packed("info"), b"\x81\xa1n\x91\x01"].concat()
+    };
+    let join = |client: &mut Client, command: &str, id: &str| {
+        client.send(&with_member(command, id));
+        if command == "subscribe" {
+            let confirmed = map(&[("type", "confirm_subscription"), ("identifier", NEWS)]);
+            assert_eq!(client.receive(), confirmed);
+        }
+        assert_eq!(client.receive(), event(&record(&[("type", "join"), ("id", id)])));
+    };
+    let mut ann = Client::connect(&server, "actioncable-v1-ext-msgpack");
+    join(&mut ann, "subscribe", "ann");
+    let mut bob = Client::connect(&server, "actioncable-v1-ext-msgpack");
+    bob.send(&map(&[("command", "subscribe"), ("identifier", NEWS)]));
+    bob.receive();
+    join(&mut bob, "join", "bob");
+    assert_eq!(ann.receive(), event(&record(&[("type", "join"), ("id", "bob")])));
+    let request = [("command", "presence"), ("identifier", NEWS)];
+    bob.send(&map(&request));
+    let members = [record(&[("id", "ann")]), record(&[("id", "bob")])].concat();
+    let list = ["type", "info", "total"].map(packed).concat();
+    let list = [vec![0x83], list, vec![2], packed("records"), vec![0x92], members].concat();
+    assert_eq!(bob.receive(), event(&list));
+    // Only their number.
+    let number = [&packed("data")[..], b"\x81\xaereturn_records\xc2"].concat();
+    let request = map(&request);
+    bob.send(&[&[request[0] + 1], &request[1..], &number].concat());
+    let total = bob.receive();
+    assert!(total.starts_with(&event(b"\x83\xa4type\xa4info\xa5total\x02")), "{total:x?}");
+    // A second id on one connection.
+    bob.send(&with_member("join", "eve"));
+    assert_eq!(bob.receive(), event(&map(&[("type", "error")])));
+    bob.send(&map(&[("command", "leave"), ("identifier", NEWS)]));
+    let left = |id: &str| event(&map(&[("type", "leave"), ("id", id)]));
+    assert_eq!(bob.receive(), left("bob"));
+    drop(ann);
+    assert_eq!(bob.receive(), left("ann"));
+    publish(&server, "1");
+    let data = [field(2, NEWS), b"\x1a\x01\x01".to_vec()].concat();
+    assert_eq!(protobuf.receive(), data, "nothing came before it");
+    // Two joins and two leaves.
+    assert_eq!(server.metrics()["standfast_messages_unencodable_total"], 4.0);
+}

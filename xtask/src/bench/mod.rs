@@ -29,6 +29,7 @@ mod siege;
 mod siege_holders;
 mod siege_proxy;
 mod siege_proxy_holders;
+mod soak;
 mod tools;
 mod wrapped;
 
@@ -112,6 +113,8 @@ enum Bench {
     Page,
     /// 10,000 members who join one topic within two seconds: events that each receives
     Presence,
+    /// An hour of killed clients and an application that is killed, slow and wrong: messages lost or doubled
+    Soak,
     /// Memory that remains after 100,000 refused handshakes, 100,000 resets, 10,000 endless request
     /// heads; what clients hold by padded identifiers, begun messages, silent admin connections, and
     /// with a closed log
@@ -201,6 +204,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
             Bench::Compare => compare::run(&bench)?,
             Bench::Page => page::run(&bench)?,
             Bench::Presence => presence::run(&bench)?,
+            Bench::Soak => soak::run(&bench)?,
             Bench::Siege => siege::run(&bench)?,
             Bench::ProxySiege => siege_proxy::run(&bench)?,
             Bench::Idle => hold::idle(&bench)?,

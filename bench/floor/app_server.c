@@ -2,7 +2,8 @@
  * DELAY_MS; further ones wait in the order they came. Every client is admitted to the one channel there is,
  * {"channel":"Bench"}, and streams "bench".
  *
- * Usage: app_server DELAY_MS SLOTS    prints {"port":N} when ready; 0 milliseconds answers at once
+ * Usage: app_server DELAY_MS SLOTS [each]    prints {"port":N} when ready; 0 milliseconds answers at once
+ *   each    every client has an identity of its own, and two streams
  * Obeys stdin:
  *   figures    prints {"connects":..,"commands":..,"disconnects":..,"most":..,"connections":..} since the last time;
  *              `most` calls were performed at a time, over `connections`
@@ -35,6 +36,14 @@ static const char *answers[] = {
     "{\"status\":1}",
 };
 
+/* With "each", which numbers its clients. */
+static const char *answers_each[] = {
+    "{\"status\":1,\"identifiers\":\"{\\\"user\\\":\\\"%06lu\\\"}\"}",
+    "{\"status\":1,\"streams\":[\"bench\",\"bench:more\"]}",
+    "{\"status\":1}",
+};
+
+static int each;
 static struct conn **conns;
 static struct ring waiting, running;
 static size_t slots, most, opened;
@@ -63,8 +72,11 @@ static void answer(struct call c) {
     if (!conns[c.fd] || !conns[c.fd]->waits) return; /* its caller has gone */
     conns[c.fd]->waits = 0;
     char out[1024];
+    char own[256];
+    const char *body = answers[c.what];
+    if (each) snprintf(own, sizeof own, answers_each[c.what], calls[CONNECT]), body = own;
     int len = snprintf(out, sizeof out, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n\r\n%s",
-                       strlen(answers[c.what]), answers[c.what]);
+                       strlen(body), body);
     if (send(c.fd, out, (size_t)len, MSG_NOSIGNAL) != len) close_conn(c.fd);
 }
 
@@ -131,8 +143,9 @@ static void figures(void) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 3) {
-        fprintf(stderr, "usage: app_server DELAY_MS SLOTS\n");
+    each = argc == 4 && !strcmp(argv[3], "each");
+    if (argc != 3 && !each) {
+        fprintf(stderr, "usage: app_server DELAY_MS SLOTS [each]\n");
         return 2;
     }
     delay_ns = (uint64_t)(atof(argv[1]) * 1e6), slots = (size_t)atoi(argv[2]);

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::Context;
 use super::peer::Peer;
 use super::report::{self, Target};
-use super::rounds::{Figures, Rounds, median};
+use super::rounds::{Contestant, Figures, Rounds, median};
 use super::server::{Kind, Server};
 
 const SOCKETS: usize = 10_000;
@@ -19,6 +19,7 @@ const PER_SECOND: usize = 100;
 const SECONDS: f64 = 10.0;
 const SERVERS: [Kind; 2] = [Kind::Standfast, Kind::Bun];
 const CPU: &str = "cpu s";
+const PER_DELIVERY: &str = "µs cpu per delivery";
 
 /// Publishes each message when all sockets have received the one before. Returns whether the targets
 /// were met.
@@ -26,23 +27,9 @@ pub(super) fn one_at_a_time(bench: &Context) -> Result<bool> {
     let sockets = bench.connections.unwrap_or(SOCKETS);
     println!("\n=== fanout: {MESSAGES} messages to {sockets} sockets, one at a time, one worker");
     let servers = bench.servers(&SERVERS);
-    let rounds = Rounds::run(&servers, bench.pairs, |kind| {
-        let mut scene = Scene::open(bench, kind, sockets)?;
-        for sent in 1..=WARM_UP_MESSAGES {
-            scene.publish_one(sent)?;
-        }
-        scene.mark()?;
-        let before = scene.server.cpu_seconds()?;
-        for sent in 1..=MESSAGES {
-            scene.publish_one(sent)?;
-        }
-        let cpu = scene.server.cpu_seconds()? - before;
-        let result = scene.expect(MESSAGES, 1.0)?;
-        let mut figures = figures(&result, cpu, sockets * MESSAGES)?;
-        figures.insert("µs cpu per delivery", cpu * 1e6 / (sockets * MESSAGES) as f64);
-        Ok(figures)
-    })?;
-    rounds.print(&[CPU, "µs cpu per delivery", "missing", "p50 ms", "p99 ms"]);
+    let rounds =
+        Rounds::run(&servers, bench.pairs, |kind| one_by_one(Scene::open(bench, kind, sockets)?))?;
+    rounds.print(&[CPU, PER_DELIVERY, "missing", "p50 ms", "p99 ms"]);
     let mut targets = missing_target(&rounds);
     if rounds.have(Kind::Standfast, Kind::Bun) {
         let ratio = median(rounds.ratios(Kind::Standfast, Kind::Bun, CPU));
@@ -89,6 +76,72 @@ pub(super) fn at_a_rate(bench: &Context) -> Result<bool> {
     report::finish(&bench.out, "rate", settings, rounds.json(), &targets)
 }
 
+/// A server with or without a history.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Keeps {
+    Nothing,
+    History,
+}
+
+impl Contestant for Keeps {
+    fn name(self) -> &'static str {
+        match self {
+            Keeps::Nothing => "without",
+            Keeps::History => "with history",
+        }
+    }
+}
+
+/// [`one_at_a_time`] with and without a history. Returns whether the targets were met.
+pub(super) fn with_history(bench: &Context) -> Result<bool> {
+    let sockets = bench.connections.unwrap_or(SOCKETS);
+    println!("\n=== fanout-history: {MESSAGES} messages to {sockets} sockets, one worker");
+    let both = [Keeps::Nothing, Keeps::History];
+    let rounds = Rounds::run(&both, bench.pairs, |keeps| {
+        let flags = match keeps {
+            Keeps::Nothing => vec![],
+            Keeps::History => vec!["--history".to_owned(), "memory".to_owned()],
+        };
+        one_by_one(Scene::open_with(bench, Kind::Standfast, sockets, &flags)?)
+    })?;
+    rounds.print(&[CPU, PER_DELIVERY, "missing", "p50 ms", "p99 ms"]);
+    let ratios = rounds.ratios(Keeps::History, Keeps::Nothing, CPU);
+    println!("with ÷ without, by round: {ratios:.3?}");
+    let amiss = |keeps| {
+        let sum = |figure| rounds.values(keeps, figure).iter().map(|n| n.abs()).sum::<f64>();
+        sum("missing") + sum("uneven") + sum("closed")
+    };
+    let targets = [
+        Target::at_most(
+            "lost, doubled or closed, all rounds",
+            both.into_iter().map(amiss).sum(),
+            0.0,
+        ),
+        Target::at_most("server CPU, with ÷ without history", median(ratios), 1.1),
+    ];
+    let settings =
+        json!({ "sockets": sockets, "bytes": BYTES, "messages": MESSAGES, "workers": 1 });
+    report::finish(&bench.out, "fanout-history", settings, rounds.json(), &targets)
+}
+
+/// Publishes each message when all sockets have received the one before.
+fn one_by_one(mut scene: Scene) -> Result<Figures> {
+    for sent in 1..=WARM_UP_MESSAGES {
+        scene.publish_one(sent)?;
+    }
+    scene.mark()?;
+    let before = scene.server.cpu_seconds()?;
+    for sent in 1..=MESSAGES {
+        scene.publish_one(sent)?;
+    }
+    let cpu = scene.server.cpu_seconds()? - before;
+    let result = scene.expect(MESSAGES, 1.0)?;
+    let deliveries = scene.sockets * MESSAGES;
+    let mut figures = figures(&result, cpu, deliveries)?;
+    figures.insert(PER_DELIVERY, cpu * 1e6 / deliveries as f64);
+    Ok(figures)
+}
+
 /// A server, its subscribers and a publisher.
 struct Scene {
     publisher: Peer,
@@ -99,7 +152,12 @@ struct Scene {
 
 impl Scene {
     fn open(bench: &Context, kind: Kind, sockets: usize) -> Result<Scene> {
-        let server = Server::start(kind, &bench.tools)?;
+        Scene::open_with(bench, kind, sockets, &[])
+    }
+
+    /// The same with additional flags.
+    fn open_with(bench: &Context, kind: Kind, sockets: usize, flags: &[String]) -> Result<Scene> {
+        let server = Server::start_with(kind, &bench.tools, flags)?;
         // Paced: a storm's dropped connection requests would be retried during the measurement.
         let mut crowd = server.crowd(&bench.tools, sockets, "paced:10000")?;
         let opened = crowd.receive(Duration::from_secs(90))?;

@@ -7,14 +7,18 @@
 //!
 //! Not a profiler and not a test: run it on an otherwise idle machine, or the figures mean nothing.
 
+mod admin;
 mod answers;
 mod applications;
+mod away;
 mod compare;
 mod connects;
 mod echo;
 mod fanout;
+mod history;
 mod hold;
 mod http;
+mod idle_bytes;
 mod million;
 mod page;
 mod peer;
@@ -88,6 +92,8 @@ enum Bench {
     Connects,
     /// Server CPU for publishing to 10,000 sockets, one message at a time
     Fanout,
+    /// The same with and without a history, in turn
+    FanoutHistory,
     /// 100 messages per second to 10,000 sockets: delivery, latency, CPU
     Rate,
     /// Latency of `/health` and the admin listener during a connection storm and a broadcast
@@ -113,7 +119,15 @@ enum Bench {
     Page,
     /// 10,000 members who join one topic within two seconds: events that each receives
     Presence,
-    /// An hour of killed clients and an application that is killed, slow and wrong: messages lost or doubled
+    /// 10,000 clients that are away for 5 s during 100 messages per second: each message once, when they have
+    /// caught up
+    Away,
+    /// 100,000 topics of 100 messages in the history: counted and resident bytes, what is dropped
+    History,
+    /// Memory of an idle client of `/cable`, without and with an application
+    IdleBytes,
+    /// An hour of killed clients and an application that is killed, slow and wrong: messages lost or doubled;
+    /// not part of `all`
     Soak,
     /// Memory that remains after 100,000 refused handshakes, 100,000 resets, 10,000 endless request
     /// heads; what clients hold by padded identifiers, begun messages, silent admin connections, and
@@ -126,16 +140,17 @@ enum Bench {
     Idle,
     /// `standfast prove` with a million sockets
     Million,
-    /// All of these, million last
+    /// All of these except `soak`, million last
     All,
 }
 
-const ALL: [Bench; 21] = [
+const ALL: [Bench; 25] = [
     Bench::Echo,
     Bench::Deflate,
     Bench::Tls,
     Bench::Connects,
     Bench::Fanout,
+    Bench::FanoutHistory,
     Bench::Rate,
     Bench::Answers,
     Bench::Applications,
@@ -148,6 +163,9 @@ const ALL: [Bench; 21] = [
     Bench::Compare,
     Bench::Page,
     Bench::Presence,
+    Bench::Away,
+    Bench::History,
+    Bench::IdleBytes,
     Bench::Siege,
     Bench::ProxySiege,
     Bench::Idle,
@@ -192,6 +210,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
             Bench::Tls => wrapped::tls(&bench)?,
             Bench::Connects => connects::run(&bench)?,
             Bench::Fanout => fanout::one_at_a_time(&bench)?,
+            Bench::FanoutHistory => fanout::with_history(&bench)?,
             Bench::Rate => fanout::at_a_rate(&bench)?,
             Bench::Answers => answers::run(&bench)?,
             Bench::Applications => applications::run(&bench)?,
@@ -204,6 +223,9 @@ pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
             Bench::Compare => compare::run(&bench)?,
             Bench::Page => page::run(&bench)?,
             Bench::Presence => presence::run(&bench)?,
+            Bench::Away => away::run(&bench)?,
+            Bench::History => history::run(&bench)?,
+            Bench::IdleBytes => idle_bytes::run(&bench)?,
             Bench::Soak => soak::run(&bench)?,
             Bench::Siege => siege::run(&bench)?,
             Bench::ProxySiege => siege_proxy::run(&bench)?,

@@ -17,8 +17,9 @@ pub(super) struct Tools {
     control: PathBuf,
 }
 
-const FLOOR: [&str; 7] = [
+const FLOOR: [&str; 8] = [
     "app_server",
+    "away_client",
     "echo_server",
     "echo_client",
     "connect_client",

@@ -53,8 +53,11 @@ impl Connections {
 
 struct Entry {
     identifiers: Arc<str>,
-    expires_unix_s: Option<u64>,
+    /// [`NEVER`] if the token does not expire; an `Option` would take 8 bytes of each entry.
+    expires_unix_s: u64,
 }
+
+const NEVER: u64 = u64::MAX;
 
 impl SessionIndex {
     /// Adds a connection with the identity of its token.
@@ -63,13 +66,15 @@ impl SessionIndex {
             Some((shared, _)) => Arc::clone(shared),
             None => (&*holder.identifiers).into(),
         };
-        let expires_unix_s = holder.expires_unix_s;
+        let expires_unix_s = holder.expires_unix_s.unwrap_or(NEVER);
         let connections = self.by_identifiers.entry(Arc::clone(&identifiers));
         connections
             .and_modify(|connections| connections.insert(id))
             .or_insert(Connections::One(id));
         self.by_slot.insert(id.slot(), Entry { identifiers, expires_unix_s });
-        self.expiries.extend(expires_unix_s.map(|until| (until, id)));
+        if expires_unix_s != NEVER {
+            self.expiries.insert((expires_unix_s, id));
+        }
     }
 
     /// Removes a connection that has closed.
@@ -84,9 +89,7 @@ impl SessionIndex {
         if self.by_slot.capacity() > 64 && self.by_slot.len() < self.by_slot.capacity() / 8 {
             self.by_slot.shrink_to(2 * self.by_slot.len());
         }
-        if let Some(until) = expires_unix_s {
-            self.expiries.remove(&(until, id));
-        }
+        self.expiries.remove(&(expires_unix_s, id));
         let Some(ids) = self.by_identifiers.get_mut(&identifiers) else {
             return invariant::broken("a session with identifiers is found by them");
         };

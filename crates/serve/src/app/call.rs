@@ -39,34 +39,54 @@ impl Method {
     }
 }
 
-/// The handshake of a client, which each call repeats.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Env {
-    pub(crate) url: Box<str>,
-    /// The selected headers, with names in lower case, and `REMOTE_ADDR`.
-    pub(crate) headers: Box<[(Arc<str>, Box<str>)]>,
-}
+/// The handshake of a client, which each call repeats: its URL, the selected headers, with names in lower
+/// case, and `REMOTE_ADDR`. A clone shares it.
+///
+/// It is one text, because it is kept as long as the connection: the URL on the first line, and a line
+/// `NAME: VALUE` for each header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Env(Arc<str>);
 
 impl Env {
+    pub(crate) fn new<'h>(url: &str, headers: impl Iterator<Item = (&'h str, &'h str)>) -> Env {
+        // No request head has line breaks within these; a line more would be a header that nobody sent.
+        let line = |text: &str| text.replace(['\r', '\n'], " ");
+        let mut text = line(url);
+        for (name, value) in headers {
+            text.push('\n');
+            text.push_str(&line(name));
+            text.push_str(": ");
+            text.push_str(&line(value));
+        }
+        Env(text.into())
+    }
+
+    pub(crate) fn url(&self) -> &str {
+        self.0.lines().next().unwrap_or_default()
+    }
+
+    /// Names and values.
+    pub(crate) fn headers(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.lines().skip(1).filter_map(|line| line.split_once(": "))
+    }
+
     /// Its memory, in bytes.
     pub(crate) fn bytes(&self) -> usize {
-        let header = |(_, value): &(Arc<str>, Box<str>)| 48 + value.len();
-        64 + self.url.len() + self.headers.iter().map(header).sum::<usize>()
+        32 + self.0.len()
     }
 
     /// Whether it has the same URL, but for the session that is to be resumed, and the same headers. The
     /// address may be another one.
     pub(crate) fn is_same_client(&self, other: &Env) -> bool {
         fn parts(env: &Env) -> (&str, impl Iterator<Item = String>) {
-            let (path, query) = match env.url.split_once('?') {
+            let (path, query) = match env.url().split_once('?') {
                 Some((path, query)) => (path, Some(query)),
-                None => (&*env.url, None),
+                None => (env.url(), None),
             };
             (path, parameters_except(query, "sid"))
         }
         fn headers(env: &Env) -> impl Iterator<Item = (&str, &str)> {
-            let all = env.headers.iter().map(|(name, value)| (&**name, &**value));
-            all.filter(|(name, _)| *name != REMOTE_ADDR)
+            env.headers().filter(|(name, _)| *name != REMOTE_ADDR)
         }
         let ((path, query), (other_path, other_query)) = (parts(self), parts(other));
         path == other_path && query.eq(other_query) && headers(self).eq(headers(other))
@@ -139,7 +159,7 @@ impl CommandName {
 pub(crate) struct Call {
     /// The session id.
     pub(crate) sid: Box<str>,
-    pub(crate) env: Arc<Env>,
+    pub(crate) env: Env,
     pub(crate) cstate: State,
     pub(crate) what: What,
 }
@@ -287,8 +307,8 @@ impl Serialize for EnvJson<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let Call { env, cstate, what, .. } = self.0;
         let mut map = serializer.serialize_map(None)?;
-        map.serialize_entry("url", &env.url)?;
-        map.serialize_entry("headers", &Pairs(&env.headers))?;
+        map.serialize_entry("url", env.url())?;
+        map.serialize_entry("headers", &Pairs(env))?;
         if !cstate.fields().is_empty() {
             map.serialize_entry("cstate", cstate)?;
         }
@@ -309,11 +329,11 @@ impl Serialize for EnvJson<'_> {
     }
 }
 
-struct Pairs<'p>(&'p [(Arc<str>, Box<str>)]);
+struct Pairs<'p>(&'p Env);
 
 impl Serialize for Pairs<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(self.0.iter().map(|(name, value)| (&**name, value)))
+        serializer.collect_map(self.0.headers())
     }
 }
 
@@ -334,8 +354,8 @@ mod tests {
     }
 
     fn call(what: What) -> Value {
-        let headers = [("cookie".into(), "a=1".into()), ("REMOTE_ADDR".into(), "127.0.0.1".into())];
-        let env = Arc::new(Env { url: "ws://x/cable".into(), headers: headers.into() });
+        let headers = [("cookie", "a=1"), ("REMOTE_ADDR", "127.0.0.1")];
+        let env = Env::new("ws://x/cable", headers.into_iter());
         let call = Call { sid: "s".into(), env, cstate: state(&[("user", "7")]), what };
         serde_json::to_value(call).unwrap()
     }
@@ -383,7 +403,7 @@ mod tests {
             message: message.map(|(data, binary)| (data.into(), binary)),
         };
         let ask = |question| {
-            let env = Arc::new(Env { url: "http://x/topics/news".into(), headers: [].into() });
+            let env = Env::new("http://x/topics/news", std::iter::empty());
             let cstate = State::default();
             let call = Call { sid: "s".into(), env, cstate, what: What::Authorize(question) };
             serde_json::to_value(call).unwrap()

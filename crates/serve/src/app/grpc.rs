@@ -303,10 +303,10 @@ fn encode(call: &Call) -> Vec<u8> {
     let pairs = |fields: &[(Box<str>, Box<str>)]| -> BTreeMap<String, String> {
         fields.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect()
     };
-    let headers = call.env.headers.iter();
+    let headers = call.env.headers();
     let mut env = proto::Env {
-        url: call.env.url.to_string(),
-        headers: headers.map(|(name, value)| (name.to_string(), value.to_string())).collect(),
+        url: call.env.url().to_owned(),
+        headers: headers.map(|(name, value)| (name.to_owned(), value.to_owned())).collect(),
         cstate: pairs(call.cstate.fields()),
         istate: BTreeMap::new(),
     };
@@ -433,9 +433,9 @@ mod tests {
     #[test]
     fn calls_are_written_by_their_field_numbers() {
         use super::super::call::{CommandName, Env, State};
-        let env = Arc::new(Env { url: "u".into(), headers: [("h".into(), "v".into())].into() });
+        let env = Env::new("u", [("h", "v")].into_iter());
         let call =
-            |what| Call { sid: "s".into(), env: Arc::clone(&env), cstate: State::default(), what };
+            |what| Call { sid: "s".into(), env: env.clone(), cstate: State::default(), what };
         let in_env = b"\x0a\x01u\x12\x06\x0a\x01h\x12\x01v";
         assert_eq!(encode(&call(What::Connect)), [b"\x1a\x0b", &in_env[..]].concat());
         let what = What::Command {

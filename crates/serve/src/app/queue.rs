@@ -73,9 +73,9 @@ impl<C> Entry<C> {
 #[derive(Debug)]
 pub(crate) enum Next<C> {
     /// Perform this call. [`Queue::finished`] or [`Queue::put_back`] must follow.
-    Call(Entry<C>),
+    Call(Box<Entry<C>>),
     /// This one has waited for too long.
-    Late(Entry<C>),
+    Late(Box<Entry<C>>),
     /// Nothing, until a call is pushed or ends, or until this time.
     Wait(Option<u64>),
 }
@@ -107,8 +107,8 @@ pub(crate) enum Ended {
 pub(crate) struct Queue<C> {
     limits: QueueLimits,
     concurrency: Concurrency,
-    /// By position.
-    waiting: BTreeMap<u64, Entry<C>>,
+    /// By position. Boxed, because the nodes of a map that is filled in order stay half empty.
+    waiting: BTreeMap<u64, Box<Entry<C>>>,
     by_id: HashMap<ConnId, u64>,
     /// Of the calls that wait, and of the disconnects.
     bytes: usize,
@@ -117,7 +117,7 @@ pub(crate) struct Queue<C> {
     peak_bytes: usize,
     /// The connections whose call runs, and whether they have ended since.
     running: HashMap<ConnId, bool>,
-    disconnects: VecDeque<Entry<C>>,
+    disconnects: VecDeque<Box<Entry<C>>>,
     disconnects_running: usize,
     next_disconnect_ns: u64,
     next_position: u64,
@@ -279,7 +279,7 @@ impl<C> Queue<C> {
     }
 
     /// Puts back a call that has [ended](Queue::finished) without effect, where it was.
-    pub(crate) fn put_back(&mut self, entry: Entry<C>) {
+    pub(crate) fn put_back(&mut self, entry: Box<Entry<C>>) {
         self.insert(entry);
     }
 
@@ -394,13 +394,13 @@ impl<C> Queue<C> {
         method: Method,
         call: C,
         bytes: usize,
-    ) -> Entry<C> {
+    ) -> Box<Entry<C>> {
         let position = self.next_position;
         self.next_position += 1;
-        Entry { id, method, call, bytes, queued_ns: now_ns, position, repeats: 0 }
+        Box::new(Entry { id, method, call, bytes, queued_ns: now_ns, position, repeats: 0 })
     }
 
-    fn insert(&mut self, entry: Entry<C>) {
+    fn insert(&mut self, entry: Box<Entry<C>>) {
         if entry.method == Method::Disconnect {
             self.disconnect_bytes += entry.bytes;
             return self.disconnects.push_front(entry);
@@ -411,7 +411,7 @@ impl<C> Queue<C> {
         self.waiting.insert(entry.position, entry);
     }
 
-    fn remove(&mut self, position: u64) -> Option<Entry<C>> {
+    fn remove(&mut self, position: u64) -> Option<Box<Entry<C>>> {
         let entry = self.waiting.remove(&position)?;
         self.by_id.remove(&entry.id);
         self.bytes -= entry.bytes;

@@ -31,7 +31,7 @@ fn push(queue: &mut Queue<u64>, now: u64, number: u64) {
 }
 
 /// The call that is next, which must be one.
-fn call(queue: &mut Queue<u64>, now: u64) -> Entry<u64> {
+fn call(queue: &mut Queue<u64>, now: u64) -> Box<Entry<u64>> {
     match queue.next(now) {
         Next::Call(entry) => entry,
         other => panic!("{other:?}"),
@@ -148,7 +148,7 @@ fn disconnects_have_their_own_rate_and_delay_no_other_call() {
 fn calls_that_do_not_reach_the_application_wait_and_one_at_a_time_tries() {
     let mut queue = queue(10);
     (0..5).for_each(|number| push(&mut queue, 0, number));
-    let unreached = |queue: &mut Queue<u64>, now, entry: Entry<u64>| {
+    let unreached = |queue: &mut Queue<u64>, now, entry: Box<Entry<u64>>| {
         assert!(!queue.finished(now, entry.id, entry.method, 0, Ended::Unreached));
         queue.put_back(entry);
     };
@@ -218,7 +218,7 @@ proptest! {
         let (mut now, mut number) = (0, 0u64);
         let mut open = std::collections::BTreeSet::new();
         let mut busy = std::collections::BTreeSet::new();
-        let mut running: Vec<Entry<u64>> = Vec::new();
+        let mut running: Vec<Box<Entry<u64>>> = Vec::new();
         for step in steps {
             match step {
                 Step::Push(conn, bytes) if !busy.contains(&conn) => {

@@ -127,7 +127,7 @@ fn start_calls(runner: &Arc<Runner>, runtime: &Handle) {
 
 impl Runner {
     /// Performs a call, and then others as long as some are ready.
-    async fn perform(self: Arc<Self>, mut entry: Entry<Call>) {
+    async fn perform(self: Arc<Self>, mut entry: Box<Entry<Call>>) {
         loop {
             let began_ns = now_ns();
             let timeout = self.calls.config.timeout;
@@ -167,11 +167,11 @@ impl Runner {
     /// Reports the end of a call; without an outcome it is put back. Returns the next one.
     fn finish(
         self: &Arc<Self>,
-        entry: Entry<Call>,
+        entry: Box<Entry<Call>>,
         began_ns: u64,
         ended: Ended,
         outcome: Option<Result<Reply, Failure>>,
-    ) -> Option<Entry<Call>> {
+    ) -> Option<Box<Entry<Call>>> {
         let now_ns = now_ns();
         let latency_ns = now_ns.saturating_sub(began_ns);
         let mut inner = self.calls.lock();
@@ -213,8 +213,8 @@ impl Runner {
     }
 
     /// Posts the end of a call to the worker of its connection.
-    async fn deliver(self: Arc<Self>, entry: Entry<Call>, outcome: Result<Reply, Failure>) {
-        let Entry { id, call, .. } = entry;
+    async fn deliver(self: Arc<Self>, entry: Box<Entry<Call>>, outcome: Result<Reply, Failure>) {
+        let Entry { id, call, .. } = *entry;
         if call.method() == Method::Disconnect {
             return;
         }

@@ -21,7 +21,7 @@ const CHANNEL_BYTES: usize = 32;
 /// A connection whose commands the application answers.
 pub(crate) struct AppSession {
     pub(crate) id: ConnId,
-    pub(crate) env: Arc<Env>,
+    pub(crate) env: Env,
     /// The connection's identifiers, shared with the index of sessions.
     pub(crate) identifiers: Arc<str>,
     pub(crate) cstate: State,
@@ -86,7 +86,7 @@ impl Held {
 }
 
 impl AppSession {
-    pub(crate) fn new(id: ConnId, env: Arc<Env>, identifiers: Arc<str>) -> Self {
+    pub(crate) fn new(id: ConnId, env: Env, identifiers: Arc<str>) -> Self {
         AppSession {
             id,
             env,
@@ -134,7 +134,7 @@ impl AppSession {
 
     /// The call with this content.
     pub(crate) fn call(&self, sid: String, what: What) -> Call {
-        let (env, cstate) = (Arc::clone(&self.env), self.cstate.clone());
+        let (env, cstate) = (self.env.clone(), self.cstate.clone());
         Call { sid: sid.into(), env, cstate, what }
     }
 

@@ -15,7 +15,7 @@ pub(crate) struct StoredApp {
     /// Its session id.
     pub(crate) sid: Box<str>,
     /// Its handshake.
-    pub(crate) env: Arc<Env>,
+    pub(crate) env: Env,
     /// Its identifiers.
     pub(crate) identifiers: Arc<str>,
     pub(crate) cstate: State,
@@ -60,7 +60,7 @@ impl StoredApp {
             identifiers: Arc::clone(&self.identifiers),
             subscriptions: self.channels.iter().map(state).collect(),
         };
-        let (env, cstate) = (Arc::clone(&self.env), self.cstate.clone());
+        let (env, cstate) = (self.env.clone(), self.cstate.clone());
         Call { sid: self.sid.clone(), env, cstate, what }
     }
 }

@@ -30,7 +30,7 @@ impl ServeHandler {
         id: ConnId,
         protocol: Protocol,
         identity: Result<Option<TokenIdentity>, Disconnect>,
-        env: Option<Arc<Env>>,
+        env: Option<Env>,
         resumed: Option<StoredSession>,
     ) {
         let known = identity.as_ref().ok().and_then(Option::as_ref);

@@ -1,6 +1,6 @@
 //! [`Handshakes`]: what calls of the application repeat of a client's handshake.
 
-use std::sync::Arc;
+use std::borrow::Cow;
 
 use engine::{Answer, ConnId, Core, Handler, Response, Sys, retry_after};
 use wire::http::Request;
@@ -10,18 +10,16 @@ use crate::app::call::{Env, REMOTE_ADDR};
 
 /// Which parts of a handshake calls repeat.
 pub(super) struct Handshakes {
-    headers: Vec<Arc<str>>,
+    headers: Vec<Box<str>>,
     /// The cookies; by default all.
     cookies: Vec<Box<str>>,
-    remote_addr: Arc<str>,
 }
 
 impl Handshakes {
     pub(super) fn new(config: &AppConfig) -> Self {
         Handshakes {
-            headers: config.proxy_headers.iter().map(|name| Arc::from(&**name)).collect(),
+            headers: config.proxy_headers.clone(),
             cookies: config.proxy_cookies.clone(),
-            remote_addr: REMOTE_ADDR.into(),
         }
     }
 
@@ -35,23 +33,23 @@ impl Handshakes {
         let scheme = if core.is_encrypted(id) { "https" } else { "http" };
         let host = String::from_utf8_lossy(head.authority().unwrap_or_default());
         let query = head.query().map(|query| format!("?{query}")).unwrap_or_default();
-        let url = format!("{scheme}://{host}{}{query}", head.path()).into();
-        let mut headers = Vec::with_capacity(self.headers.len() + 1);
+        let url = format!("{scheme}://{host}{}{query}", head.path());
+        let mut headers: Vec<(&str, Cow<'_, str>)> = Vec::with_capacity(self.headers.len() + 1);
         for name in &self.headers {
             let Some(value) = head.header(name) else { continue };
             let value = String::from_utf8_lossy(value);
-            let value: Box<str> = match &**name {
+            let value = match &**name {
                 "cookie" if !self.cookies.is_empty() => selected(&value, &self.cookies).into(),
-                _ => value.into(),
+                _ => value,
             };
             if !value.is_empty() {
-                headers.push((Arc::clone(name), value));
+                headers.push((name, value));
             }
         }
         let (peer, client) = core.addresses(id);
         let address = client.or(peer).map(|address| address.to_string()).unwrap_or_default();
-        headers.push((Arc::clone(&self.remote_addr), address.into()));
-        Env { url, headers: headers.into() }
+        headers.push((REMOTE_ADDR, address.into()));
+        Env::new(&url, headers.iter().map(|(name, value)| (*name, &**value)))
     }
 }
 

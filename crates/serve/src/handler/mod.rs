@@ -95,7 +95,7 @@ enum PendingOpen {
         protocol: Protocol,
         identity: Result<Option<TokenIdentity>, Disconnect>,
         /// What calls of the application repeat of the handshake, where it is called.
-        env: Option<Arc<Env>>,
+        env: Option<Env>,
         /// The session that the client resumes.
         resumed: Option<StoredSession>,
     },

@@ -60,7 +60,7 @@ impl ServeHandler {
         core: &mut Core<S, Self>,
         id: ConnId,
         session: StoredSession,
-        env: Option<Arc<Env>>,
+        env: Option<Env>,
     ) -> Option<Vec<String>> {
         let StoredSession { identifiers, app, .. } = session;
         let known = app.is_some();

@@ -141,7 +141,7 @@ impl ServeHandler {
         self.pending_open = Some(match pending_open {
             PendingOpen::Cable { identity, env, .. } => {
                 let resumed = match protocol.extended {
-                    true => self.find_session(core, request.head, &identity, env.as_deref()),
+                    true => self.find_session(core, request.head, &identity, env.as_ref()),
                     false => None,
                 };
                 PendingOpen::Cable { protocol, identity, env, resumed }

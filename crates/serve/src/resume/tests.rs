@@ -103,9 +103,8 @@ fn an_identity_is_ended_also_for_those_that_lose_their_connection_soon() {
     assert!(!sessions.has(id(7), 4 * ENDED_NS) && sessions.has(id(8), 4 * ENDED_NS));
 }
 
-fn env(url: &str, cookie: &str, address: &str) -> Arc<Env> {
-    let headers = [("cookie".into(), cookie.into()), ("REMOTE_ADDR".into(), address.into())];
-    Arc::new(Env { url: url.into(), headers: headers.into() })
+fn env(url: &str, cookie: &str, address: &str) -> Env {
+    Env::new(url, [("cookie", cookie), ("REMOTE_ADDR", address)].into_iter())
 }
 
 fn of_app(has_token: bool, identity: &str) -> StoredSession {

@@ -90,14 +90,14 @@ impl ServeHandler {
         id: ConnId,
         request: &Incoming<'_, '_>,
         has_identity: bool,
-    ) -> Result<Option<Arc<Env>>, Answer> {
+    ) -> Result<Option<Env>, Answer> {
         let Some(app) = self.app.as_ref().filter(|_| request.upgrade.is_some()) else {
             return Ok(None);
         };
         if !has_identity && !app.calls.has_room() {
             return Err(too_many_wait(core.random()));
         }
-        Ok(Some(Arc::new(app.handshakes.env(core, id, request.head))))
+        Ok(Some(app.handshakes.env(core, id, request.head)))
     }
 
     /// Begins the session of a new connection. Returns whether the application decides about it: then it
@@ -106,7 +106,7 @@ impl ServeHandler {
         &mut self,
         core: &mut Core<S, Self>,
         id: ConnId,
-        env: Arc<Env>,
+        env: Env,
     ) -> bool {
         let Some(app) = &mut self.app else { return false };
         let identifiers = self.sessions.identifiers(id);

@@ -32,7 +32,7 @@ impl ServeHandler {
         let (channels, identifiers) = self.channels_of(core, session);
         let app = StoredApp {
             sid: self.shared.sids.of(session.id).into(),
-            env: Arc::clone(&session.env),
+            env: session.env.clone(),
             identifiers: Arc::clone(&session.identifiers),
             cstate: session.cstate.clone(),
             channels,
@@ -81,7 +81,7 @@ impl ServeHandler {
         &mut self,
         core: &mut Core<S, Self>,
         id: ConnId,
-        env: Arc<Env>,
+        env: Env,
         stored: StoredApp,
     ) -> Vec<String> {
         let StoredApp { identifiers, cstate, channels, has_token, known, .. } = stored;

@@ -65,7 +65,7 @@ struct Waiting {
 }
 
 struct Asked {
-    env: Arc<Env>,
+    env: Env,
     topic: Arc<str>,
     credentials: Credentials,
     /// Of its token.
@@ -139,7 +139,7 @@ impl ServeHandler {
             invariant::broken("a question has an application");
             return unavailable("The application cannot be asked.\n", core.random());
         };
-        let env = Arc::new(authorizer.handshakes.env(core, id, head));
+        let env = authorizer.handshakes.env(core, id, head);
         let known = identity.as_ref().map(|identity| &*identity.identifiers);
         let credentials = credentials(&form, &env, head.query(), known);
         let calls = Arc::clone(&authorizer.calls);
@@ -166,9 +166,9 @@ impl ServeHandler {
         Answer::LaterWithin(longest_ns.saturating_add(GRACE_NS))
     }
 
-    fn question(&self, id: ConnId, env: &Arc<Env>, question: Question) -> Call {
+    fn question(&self, id: ConnId, env: &Env, question: Question) -> Call {
         let sid = self.shared.sids.of(id).into();
-        let (env, cstate) = (Arc::clone(env), State::default());
+        let (env, cstate) = (env.clone(), State::default());
         Call { sid, env, cstate, what: What::Authorize(question) }
     }
 
@@ -312,8 +312,8 @@ fn credentials(
     };
     let pairs = query.unwrap_or_default().split('&');
     let pairs = pairs.filter(|pair| !varies.contains(&pair.split('=').next().unwrap_or_default()));
-    let host = env.url.split('/').nth(2).unwrap_or_default();
-    let headers = env.headers.iter().flat_map(|(name, value)| [name.as_bytes(), value.as_bytes()]);
+    let host = env.url().split('/').nth(2).unwrap_or_default();
+    let headers = env.headers().flat_map(|(name, value)| [name.as_bytes(), value.as_bytes()]);
     let first = [form.protocol(), host, identity.unwrap_or_default()].map(str::as_bytes);
     let separator = [b"?".as_slice()];
     let parts = first.into_iter().chain(pairs.map(str::as_bytes)).chain(separator).chain(headers);
@@ -325,8 +325,8 @@ mod tests {
     use super::*;
 
     fn of(form: &AskedForm, url: &str, cookie: &str, identity: Option<&str>) -> Credentials {
-        let headers = [("cookie".into(), cookie.into()), ("REMOTE_ADDR".into(), "::1".into())];
-        let env = Env { url: url.into(), headers: headers.into() };
+        let headers = [("cookie", cookie), ("REMOTE_ADDR", "::1")];
+        let env = Env::new(url, headers.into_iter());
         credentials(form, &env, url.split_once('?').map(|(_, query)| query), identity)
     }
 

@@ -20,7 +20,7 @@ const CLOSE_REASON_BYTES: usize = 123;
 /// A connection whose messages are asked about.
 pub(super) struct Publisher {
     pub(super) id: ConnId,
-    env: Arc<Env>,
+    env: Env,
     topic: Arc<str>,
     /// The message that is asked about, and whether it is binary.
     pub(super) in_flight: Option<(Arc<[u8]>, bool)>,
@@ -31,7 +31,7 @@ pub(super) struct Publisher {
 }
 
 impl Publisher {
-    pub(super) fn new(id: ConnId, env: Arc<Env>, topic: Arc<str>) -> Self {
+    pub(super) fn new(id: ConnId, env: Env, topic: Arc<str>) -> Self {
         let held = Held::default();
         Publisher { id, env, topic, in_flight: None, held, allowed_until_ns: 0 }
     }
@@ -93,7 +93,7 @@ impl ServeHandler {
         }
         let message = (Arc::from(data), binary);
         publisher.in_flight = Some(message.clone());
-        let (env, topic) = (Arc::clone(&publisher.env), Arc::clone(&publisher.topic));
+        let (env, topic) = (publisher.env.clone(), Arc::clone(&publisher.topic));
         let question = Question {
             protocol: "topic",
             topic,

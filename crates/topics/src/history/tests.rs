@@ -172,6 +172,47 @@ fn the_oldest_of_all_topics_is_evicted_for_the_limit_of_all() {
     assert_eq!(history.first("009", after(9), at_ns), Err(Unavailable::Evicted));
 }
 
+/// Many topics in turn, against a list of all that was published: what is kept is the end of it that fits, to the
+/// byte, whatever the topics and the lengths.
+#[test]
+fn what_is_kept_of_many_topics_is_exactly_the_newest_that_fits() {
+    const TOPICS: usize = 300;
+    let name = |topic: usize| format!("topic {topic:03}");
+    let entries = TOPICS * TopicHistory::bytes_of(&name(0));
+    let limits =
+        HistoryLimits { messages: 100, age_ns: SECOND_NS, bytes: entries + 500_000, ..LIMITS };
+    let history = history(limits);
+    let mut published: Vec<(usize, usize)> = Vec::new();
+    for number in 0..20_000 {
+        // Each topic in turn at first, then in leaps.
+        let topic = if number < 6_000 { number % TOPICS } else { number * 7_919 % TOPICS };
+        let data = "x".repeat(number * 31 % 97);
+        publish(&history, &name(topic), &data, 10 + number as u64);
+        published.push((topic, Kept::bytes_of(&publication("", &data, 0))));
+        if number % 1_000 != 999 {
+            continue;
+        }
+        let (mut bytes, mut lengths) = (entries, vec![0; TOPICS]);
+        for (topic, length) in published.iter().rev() {
+            bytes += length;
+            if bytes > limits.bytes {
+                bytes -= length;
+                break;
+            }
+            lengths[*topic] += 1;
+        }
+        let now_ns = 10 + number as u64;
+        let held = |topic: usize| {
+            let read = |view: View<'_>| view.publications(view.lowest(), view.last(), usize::MAX);
+            history.read(&name(topic), now_ns, read).map_or(0, |all| all.len())
+        };
+        assert_eq!((0..TOPICS).map(held).collect::<Vec<_>>(), lengths, "after {number}");
+        assert_eq!((history.stats().bytes, audit(&history)), (bytes, bytes), "after {number}");
+        let stats = history.stats();
+        assert_eq!(stats.messages as u64 + evicted(&history, Eviction::Bytes), stats.kept_total);
+    }
+}
+
 #[test]
 fn a_topic_that_is_due_to_be_forgotten_can_be_published_to() {
     let history = history(LIMITS);

@@ -78,18 +78,19 @@ fn while_probing(ports: [u16; 2], work: impl FnOnce() -> Result<()>) -> Result<[
     Ok([health?, admin?])
 }
 
-fn finish(probe: JoinHandle<Result<Vec<f64>>>) -> Result<Vec<f64>> {
-    probe.join().map_err(|_| anyhow!("a probe panicked"))?
+fn finish(probe: JoinHandle<Result<Vec<(Instant, f64)>>>) -> Result<Vec<f64>> {
+    let latencies = probe.join().map_err(|_| anyhow!("a probe panicked"))??;
+    Ok(latencies.into_iter().map(|(_, ms)| ms).collect())
 }
 
-/// Latencies of `path` in milliseconds, until `stop`.
-pub(super) fn probe(port: u16, path: &str, stop: &AtomicBool) -> Result<Vec<f64>> {
+/// Latencies of `path` in milliseconds, until `stop`, each with when it was requested.
+pub(super) fn probe(port: u16, path: &str, stop: &AtomicBool) -> Result<Vec<(Instant, f64)>> {
     let mut stream = connect(port)?;
     let mut latencies = Vec::new();
     while !stop.load(Ordering::Relaxed) {
         let started = Instant::now();
         let keep = get(&mut stream, path).with_context(|| format!("requesting {path}"))?;
-        latencies.push(started.elapsed().as_secs_f64() * 1e3);
+        latencies.push((started, started.elapsed().as_secs_f64() * 1e3));
         if !keep {
             stream = connect(port)?;
         }

@@ -7,7 +7,7 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -35,6 +35,10 @@ const HEALTH: &str = "/health p99, ms";
 const THROUGHPUT: &str = "calls per CPU second";
 const MEMORY: &str = "MB resident at most";
 const GROWTH: &str = "KB more than at the start, a client";
+/// When the storm is over: of clients that are connected and subscribed.
+const SETTLED: Duration = Duration::from_secs(10);
+const MEMORY_AFTER: &str = "MB resident 10 s after the storm";
+const GROWTH_AFTER: &str = "KB more than at the start, a client, 10 s after";
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Server {
@@ -66,7 +70,7 @@ pub(super) fn run(bench: &Context) -> Result<bool> {
             bench,
             server,
             clients,
-            &Storm { delay: DELAY, stale: NEVER, hold: "2s", core: Core::Any },
+            &Storm { delay: DELAY, stale: NEVER, hold: 15, core: Core::Any },
         )
     })?;
     patient.print(&[
@@ -76,6 +80,8 @@ pub(super) fn run(bench: &Context) -> Result<bool> {
         HEALTH,
         MEMORY,
         GROWTH,
+        MEMORY_AFTER,
+        GROWTH_AFTER,
         "CPU seconds",
         "calls",
     ]);
@@ -85,7 +91,7 @@ pub(super) fn run(bench: &Context) -> Result<bool> {
             bench,
             server,
             clients,
-            &Storm { delay: DELAY, stale: STALE, hold: "20s", core: Core::Any },
+            &Storm { delay: DELAY, stale: STALE, hold: 20, core: Core::Any },
         )
     })?;
     leaving.print(&[
@@ -100,7 +106,7 @@ pub(super) fn run(bench: &Context) -> Result<bool> {
     ]);
     println!("\n=== applications: an application that answers at once, one core");
     let fast = Rounds::run(&servers, bench.pairs, |server| {
-        let storm = Storm { delay: Duration::ZERO, stale: NEVER, hold: "1s", core: Core::Server };
+        let storm = Storm { delay: Duration::ZERO, stale: NEVER, hold: 1, core: Core::Server };
         once(bench, server, clients, &storm)
     })?;
     fast.print(&[THROUGHPUT, SUBSCRIBED, "failed", MEMORY, GROWTH]);
@@ -125,8 +131,10 @@ pub(super) fn run(bench: &Context) -> Result<bool> {
                 ratio(&fast, THROUGHPUT),
                 2.0,
             ),
-            Target::at_most("memory, ours ÷ AnyCable's", ratio(&patient, MEMORY), 0.05),
-            Target::at_most("memory of a client, ours ÷ AnyCable's", ratio(&patient, GROWTH), 0.05),
+            Target::at_most("memory at most, ours ÷ AnyCable's", ratio(&patient, MEMORY), 0.05),
+            Target::at_most("the same by client", ratio(&patient, GROWTH), 0.05),
+            Target::at_most("memory after, ours ÷ AnyCable's", ratio(&patient, MEMORY_AFTER), 0.05),
+            Target::at_most("the same by client, after", ratio(&patient, GROWTH_AFTER), 0.05),
         ]);
     }
     let settings =
@@ -140,7 +148,8 @@ struct Storm {
     delay: Duration,
     /// When clients leave without a ping.
     stale: &'static str,
-    hold: &'static str,
+    /// Seconds that they stay when the last is subscribed.
+    hold: u64,
     core: Core,
 }
 
@@ -155,27 +164,36 @@ fn once(bench: &Context, server: Server, clients: usize, storm: &Storm) -> Resul
     thread::sleep(Duration::from_millis(500));
     let (cpu, at_start) = (proc::cpu_seconds(pid)?, proc::rss_bytes(pid)?);
 
-    let resident = Arc::new(AtomicU64::new(0));
     let stop = Arc::new(AtomicBool::new(false));
     let (of_watch, of_probe) = (Arc::clone(&stop), Arc::clone(&stop));
-    let seen = Arc::clone(&resident);
     let watch = thread::spawn(move || {
+        let mut resident = Vec::new();
         while !of_watch.load(Ordering::Relaxed) {
-            seen.fetch_max(proc::rss_bytes(pid).unwrap_or(0), Ordering::Relaxed);
+            resident.push((Instant::now(), proc::rss_bytes(pid).unwrap_or(0)));
             thread::sleep(Duration::from_millis(100));
         }
+        resident
     });
     let probe = thread::spawn(move || answers::probe(public, "/health", &of_probe));
     let outcome = load(bench, public, clients, storm);
+    let ended = Instant::now();
     stop.store(true, Ordering::Relaxed);
-    watch.join().map_err(|_| anyhow!("the watch panicked"))?;
-    let mut health = probe.join().map_err(|_| anyhow!("the probe panicked"))??;
+    let resident = watch.join().map_err(|_| anyhow!("the watch panicked"))?;
+    let health = probe.join().map_err(|_| anyhow!("the probe panicked"))??;
     let outcome = outcome?;
     let spent = proc::cpu_seconds(pid)? - cpu;
+    // Those of the storm, without the time that all have been subscribed for.
+    let subscribed = ended.checked_sub(Duration::from_secs(storm.hold)).unwrap_or(ended);
+    let in_storm = health.into_iter().filter(|(at, _)| *at <= subscribed).map(|(_, ms)| ms);
+    let mut health: Vec<f64> = in_storm.collect();
     health.sort_by(f64::total_cmp);
     let p99 = health.get(health.len() * 99 / 100).copied().context("no answer of /health")?;
 
-    let most = resident.load(Ordering::Relaxed);
+    let most = resident.iter().map(|(_, bytes)| *bytes).max().unwrap_or_default();
+    let settled = resident.iter().find(|(at, _)| *at >= subscribed + SETTLED);
+    // Of shorter storms: at the end.
+    let after = settled.or(resident.last()).map_or(0, |(_, bytes)| *bytes);
+    let growth = |bytes: u64| bytes.saturating_sub(at_start) as f64 / 1e3 / clients as f64;
     let calls = app.request("figures", Duration::from_secs(5))?;
     let of =
         |value: &Value| value.as_f64().with_context(|| format!("a figure is missing: {outcome}"));
@@ -188,7 +206,10 @@ fn once(bench: &Context, server: Server, clients: usize, storm: &Storm) -> Resul
         ("left", of(&cable["stale"])? + of(&connections["reconnects"])?),
         (HEALTH, p99),
         (MEMORY, most as f64 / 1e6),
-        (GROWTH, most.saturating_sub(at_start) as f64 / 1e3 / clients as f64),
+        (GROWTH, growth(most)),
+        (MEMORY_AFTER, after as f64 / 1e6),
+        (GROWTH_AFTER, growth(after)),
+        ("MB at the start", at_start as f64 / 1e6),
         ("CPU seconds", spent),
         ("calls", calls),
         (THROUGHPUT, calls / spent),
@@ -257,7 +278,7 @@ fn load(bench: &Context, port: u16, clients: usize, storm: &Storm) -> Result<Val
         &"--connect-timeout",
         &"120s",
         &"--hold",
-        &storm.hold,
+        &format!("{}s", storm.hold),
         &"--plain",
         &"--json",
         &file,

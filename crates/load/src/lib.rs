@@ -51,4 +51,4 @@ pub use crate::transport::endpoint::Endpoint;
 pub use crate::transport::retry::{Growth, Retry};
 pub use crate::workload::fanout::http::HttpPublish;
 pub use crate::workload::validator::{AnswerVerdict, Validator};
-pub use crate::workload::{requests, scenario, stages};
+pub use crate::workload::{requests, scenario, stages, subscribers};

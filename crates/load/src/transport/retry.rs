@@ -42,7 +42,7 @@ impl Retry {
     };
 
     /// The wait after failed attempt `attempt`, counted from 1. `random` is uniform over all of u64.
-    fn wait_ns(&self, attempt: u32, random: u64) -> u64 {
+    pub(crate) fn wait_ns(&self, attempt: u32, random: u64) -> u64 {
         let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         if self.growth == Growth::Cable {
             let jitter = if attempt <= 1 { 1.0 } else { 0.15 };

@@ -11,5 +11,6 @@ pub mod scenario;
 pub(crate) mod shares;
 pub(crate) mod socket;
 pub mod stages;
+pub mod subscribers;
 pub(crate) mod sweep;
 pub(crate) mod validator;

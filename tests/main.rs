@@ -72,6 +72,7 @@ mod peers;
 mod planning;
 mod presence;
 mod prove;
+mod prove_cluster;
 mod prove_proxies;
 mod proxy;
 mod proxy_admin;

@@ -28,7 +28,7 @@ struct First {
     page: &'static str,
 }
 
-const FIRST: [First; 4] = [LOAD, SERVE, PROXY, STRESS];
+const FIRST: [First; 5] = [LOAD, SERVE, PROXY, PROVE, STRESS];
 
 const LOAD: First = First {
     command: "load",
@@ -106,6 +106,28 @@ const PROXY: First = First {
         "standfast proxy check proxy.toml",
     ],
     page: "docs/operate/proxy.md",
+};
+
+const PROVE: First = First {
+    command: "prove",
+    flags: &[
+        ("scenario", "Scenario file, or a built-in scenario such as million or cable-10k"),
+        ("connections", "Number of WebSockets [default: what fits, max 1M]"),
+        ("connect", "How to open connections [default: windowed]"),
+        ("hold", "How long to hold them [default: 30s]"),
+        ("heartbeat", "Ping interval, 0 to disable [default: 30s]"),
+        ("message_every", "Message interval [default: 0, no messages]"),
+        ("broadcasts", "Messages published to all WebSockets [default: 1]"),
+        ("json", "Write the results to a file, or - for stdout"),
+        ("html", "Write a report as one HTML page"),
+        ("force", "Start even if the machine's limits seem too low"),
+        ("plain", "Print rows of text instead of the live screen"),
+    ],
+    examples: [
+        "standfast prove --connections 100k --hold 5m",
+        "standfast prove cluster --duration 2m --html cluster.html",
+    ],
+    page: "docs/load/prove.md",
 };
 
 const STRESS: First = First {

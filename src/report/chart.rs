@@ -179,7 +179,7 @@ impl Chart<'_> {
 }
 
 /// 45 s, 2:30, 1:00:00
-fn clock(seconds: f64) -> String {
+pub(super) fn clock(seconds: f64) -> String {
     let whole = seconds.round() as u64;
     match (whole / 3_600, whole / 60 % 60, whole % 60) {
         (0, 0, _) if seconds.fract() != 0.0 && seconds < 10.0 => format!("{seconds:.1} s"),

@@ -14,6 +14,7 @@ mod outcome;
 pub(crate) mod prometheus;
 mod scale;
 pub(crate) mod screen;
+mod timeline;
 mod timings;
 
 use std::path::Path;
@@ -27,6 +28,7 @@ use serde::Serialize;
 
 use self::chart::{Chart, Drawing, Line};
 use self::scale::Unit;
+pub(crate) use self::timeline::{Lane, Timeline};
 pub(crate) use self::timings::Timings;
 use crate::output;
 use load::{Latency, Sample, SampleSeries, Usage};
@@ -53,6 +55,8 @@ pub(crate) struct Report<'a> {
     pub(crate) tables: Vec<Table>,
     /// What is compared.
     pub(crate) bars: Vec<Bars>,
+    /// What happened when.
+    pub(crate) timeline: Option<Timeline>,
     /// The configuration, including defaults.
     pub(crate) configuration: Rows,
     pub(crate) series: &'a SampleSeries,
@@ -159,6 +163,7 @@ impl Report<'_> {
                 figures => Serde(&self.figures),
                 tables => Serde(&self.tables),
                 bars => Serde(&self.bars),
+                timeline => Serde(self.timeline.as_ref().map(Timeline::draw)),
                 configuration => Serde(&self.configuration),
                 ended => now(),
                 charts => Serde(charts(samples)),
@@ -369,6 +374,7 @@ mod tests {
             bars: Bars::new("By <i>name</i>", [("x".into(), 0.0, "0".into(), false)])
                 .into_iter()
                 .collect(),
+            timeline: None,
             configuration: vec![("subprotocol".into(), "☃ & <i>co</i>".into())],
             series,
             machine: &Machine::read(),

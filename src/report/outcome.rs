@@ -43,6 +43,7 @@ impl<'a> Report<'a> {
             timings: shown.map(Timings::of).unwrap_or_default(),
             figures: shown.map(figures).unwrap_or_default(),
             tables,
+            timeline: None,
             bars: compared(outcomes).into_iter().chain(shown.and_then(statuses)).collect(),
             configuration: shown.map(|outcome| outcome.config.settings.clone()).unwrap_or_default(),
             series,

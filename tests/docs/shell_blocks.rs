@@ -45,6 +45,7 @@ const NOT_RUN: &[(&str, &str, &str)] = &[
     ("docs/load/plan.md", "standfast prove", MINUTES),
     ("docs/operate/applications.md", "", "applications of the reader"),
     ("docs/load/plan.md", "standfast plan --connections", "needs the result of prove"),
+    ("docs/load/prove-cluster.md", "", MINUTES),
     ("docs/load/prove.md", "", MINUTES),
     ("docs/load/scenarios.md", "standfast load scenario.toml --target", READERS_SERVER),
     ("docs/load/scenarios.md", "standfast load go-stress-http", READERS_SERVER),

@@ -4,6 +4,7 @@
 
 mod broadcast;
 mod churn;
+pub(crate) mod cluster;
 mod link;
 mod page;
 mod phases;
@@ -31,41 +32,49 @@ use self::screen::Screen;
 use crate::commands::load as load_command;
 use crate::{output, units};
 
+/// Headings of the flags, which are topics of `standfast help prove`.
+const TRAFFIC: &str = "Traffic";
+const PROXIES: &str = "Proxies";
+const OUTPUT: &str = "Output";
+
 /// Hold up to a million WebSockets on this machine and report the result
 #[derive(clap::Args, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
+    #[command(subcommand)]
+    task: Option<Task>,
     /// Scenario file, or a built-in scenario: cable-10k, cable-500k, cable-churn, million, million-hold,
     /// nginx-active, nginx-idle, slow-link, storm; flags override it
     #[arg(value_name = "SCENARIO")]
     scenario: Option<String>,
     /// Number of WebSockets [default: what fits, max 1M]
-    #[arg(long, value_name = "N", value_parser = units::count)]
+    #[arg(long, value_name = "N", value_parser = units::count, help_heading = TRAFFIC)]
     connections: Option<u64>,
     /// How to open connections [default: windowed]
     ///
     /// windowed, storm (all at once), paced:RATE or one-by-one
-    #[arg(long, value_name = "HOW", value_parser = load_command::connect)]
+    #[arg(long, value_name = "HOW", value_parser = load_command::connect, help_heading = TRAFFIC)]
     connect: Option<Connect>,
     /// How long to hold them [default: 30s]
-    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", value_parser = units::duration, help_heading = TRAFFIC)]
     hold: Option<Duration>,
     /// Ping interval, 0 to disable [default: 30s]
     ///
     /// Every ping must be answered. Default with --message-every: 0
-    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", value_parser = units::duration, help_heading = TRAFFIC)]
     heartbeat: Option<Duration>,
     /// Message interval [default: 0, no messages]
     ///
     /// Every message must be echoed
-    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", value_parser = units::duration, help_heading = TRAFFIC)]
     message_every: Option<Duration>,
     /// Messages published to all WebSockets [default: 1]
     ///
     /// Published one after another. Default with --message-every: 0
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", help_heading = TRAFFIC)]
     broadcasts: Option<u32>,
     /// Run only these cells, such as 1k-128B-10s
-    #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', help_heading = PROXIES)]
     cells: Vec<String>,
     /// Proxies [default: standfast,nginx,haproxy]
     #[arg(
@@ -73,25 +82,33 @@ pub(crate) struct Args {
         value_name = "NAME,…",
         value_delimiter = ',',
         value_enum,
-        hide_possible_values = true
-    )]
+        hide_possible_values = true, help_heading = PROXIES)]
     proxies: Vec<Competitor>,
     /// Write the results to a file, or - for stdout
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
     json: Option<String>,
     /// Write a report as one HTML page
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
     html: Option<String>,
     /// Start even if the machine's limits seem too low
-    #[arg(long)]
+    #[arg(long, help_heading = OUTPUT)]
     force: bool,
     /// Print rows of text instead of the live screen
-    #[arg(long)]
+    #[arg(long, help_heading = OUTPUT)]
     plain: bool,
+}
+
+/// What else can be proved.
+#[derive(clap::Subcommand, Debug)]
+enum Task {
+    Cluster(Box<cluster::Args>),
 }
 
 /// Runs the proof. Exit code 0: held; 1: fell short; 2: could not start; 130: Ctrl-C.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    if let Some(Task::Cluster(args)) = &args.task {
+        return cluster::run(args);
+    }
     let json_to_stdout = args.json.as_deref() == Some(output::STDOUT);
     let mut screen = Screen::new(args.plain, json_to_stdout);
     let plan = Plan::new(args)?;

@@ -32,6 +32,7 @@ pub(super) fn report<'a>(proof: &'a Proof, plan: &Plan) -> Report<'a> {
         timings: proof.timings.clone(),
         figures: figures(proof),
         bars: Vec::new(),
+        timeline: None,
         tables: vec![Table {
             title: "Memory by number of sockets",
             heads: vec!["sockets", "server", "client", "kernel, both ends"],

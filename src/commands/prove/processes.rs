@@ -52,8 +52,12 @@ impl Started {
 
 /// Starts this executable with `arguments`; `before` is a command prefix, such as `ip netns exec`. The
 /// child has its own process group, so Ctrl-C reaches only the proof, which then ends its children in
-/// order. Its standard error goes through the screen, which may own the terminal.
-fn start(before: &[String], arguments: &[String]) -> Result<Started> {
+/// order. Each line of its standard error is passed on.
+fn start(
+    before: &[String],
+    arguments: &[String],
+    pass_on: impl Fn(String) + Send + 'static,
+) -> Result<Started> {
     let program = std::env::current_exe().context("cannot find the path of this executable")?;
     let mut words = before.iter().map(OsString::from).chain([program.into()]);
     let mut child = child_process::Command::new(words.next().unwrap_or_default())
@@ -78,14 +82,23 @@ fn start(before: &[String], arguments: &[String]) -> Result<Started> {
         }
     });
     let stderr = std::thread::spawn(move || {
-        BufReader::new(stderr).lines().map_while(Result::ok).for_each(screen::aside);
+        BufReader::new(stderr).lines().map_while(Result::ok).for_each(pass_on);
     });
     Ok(Started { child, lines, stderr })
 }
 
-/// Starts this executable and returns its first JSON line.
+/// Starts this executable and returns its first JSON line. Its standard error goes through the screen, which
+/// may own the terminal.
 pub(super) fn start_and_wait(arguments: &[String]) -> Result<(Child, Value)> {
-    let started = start(&[], arguments)?;
+    start_logged(arguments, screen::aside)
+}
+
+/// The same with the lines of its standard error passed on.
+pub(super) fn start_logged(
+    arguments: &[String],
+    pass_on: impl Fn(String) + Send + 'static,
+) -> Result<(Child, Value)> {
+    let started = start(&[], arguments, pass_on)?;
     match started.lines.recv_timeout(READY_TIMEOUT) {
         Ok(ready) => Ok((started.child, ready)),
         Err(_) => {
@@ -157,7 +170,7 @@ impl Serve {
         }
         arguments.extend(plan.serve.iter().cloned());
         let before = namespaces.map(Namespaces::at_server).unwrap_or_default();
-        let started = start(&before, &arguments)?;
+        let started = start(&before, &arguments, screen::aside)?;
         let Ok(ready) = started.lines.recv_timeout(READY_TIMEOUT) else {
             started.kill();
             bail!("the server did not start; see its messages above");
@@ -284,7 +297,7 @@ impl Load {
         let sources = namespaces.map(Namespaces::sources).unwrap_or_default();
         arguments.extend(sources.iter().map(|source| format!("--source={source}")));
         let before = namespaces.map(Namespaces::at_clients).unwrap_or_default();
-        let started = start(&before, &arguments)?;
+        let started = start(&before, &arguments, screen::aside)?;
         if started.lines.recv_timeout(READY_TIMEOUT).is_err() {
             started.kill();
             bail!("the load process did not start; see its messages above");

@@ -135,7 +135,8 @@ pub(super) struct Installed {
     pub(super) version: String,
 }
 
-fn in_path(name: &str) -> Option<PathBuf> {
+/// Finds an executable in PATH or in the folders of system programs.
+pub(in crate::commands::prove) fn in_path(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders =
         std::env::split_paths(&path).chain(["/usr/sbin".into(), "/usr/local/sbin".into()]);

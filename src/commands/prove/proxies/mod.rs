@@ -16,8 +16,8 @@ use serde::Serialize;
 
 pub(super) use self::cell::{Cell, Table};
 use self::cell_run::Figures;
-pub(super) use self::competitor::Competitor;
 use self::competitor::Installed;
+pub(super) use self::competitor::{Competitor, in_path};
 use super::Args;
 use super::phases::Stop;
 use super::plan::Plan;

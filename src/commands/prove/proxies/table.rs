@@ -158,6 +158,7 @@ pub(super) fn page<'a>(experiment: &'a Experiment, plan: &Plan) -> Report<'a> {
         figures: figures(experiment),
         tables: tables(experiment),
         bars: Vec::new(),
+        timeline: None,
         configuration: configuration(experiment, plan),
         series: &NO_SERIES,
         machine: &experiment.machine,

@@ -1,0 +1,387 @@
+//! The checker: what became of every publication at every subscriber of its topic. Each pair is delivered
+//! once, lost with a cause that was told, or unexplained. Pure.
+//!
+//! Owed are publications that were acknowledged, to clients that had subscribed before at any time. A loss is
+//! explained only if its subscriber can know of it:
+//!
+//! - its connection ended, within a fault's window, and nothing later of the same publisher arrived before;
+//! - it was without a subscription when the publication was sent, for such a reason;
+//! - the server told it of a gap, or its node counted one, in time: [`TELL_WITHIN`] after the publication or
+//!   after the end of the faults that it was sent in.
+//!
+//! A publication that arrives twice, or before an earlier one of its publisher that was acknowledged before it was
+//! sent, is explained only across two connections of a client, within a fault's window.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use engine::Closed;
+use load::subscribers::{Event, SubscriberLog};
+use serde::Serialize;
+
+use super::evidence::{Answer, Evidence, Publication, Topic, Window};
+use super::faults::Fault;
+
+/// How long a gap may stay untold after the fault, and a fault may have effects after its end: a node's
+/// reconnect to the broker, a client's to a node, a stopped node's backlog.
+pub(super) const TELL_WITHIN: Duration = Duration::from_secs(15);
+/// Tells and ends are noticed by other clocks than publications are: a poll, another thread.
+const SLACK: Duration = Duration::from_secs(1);
+/// The fault that ends connections of clients from their side.
+const DROPPED: &str = Fault::DropClients { percent: 0 }.name();
+/// Examples of what is unexplained that are kept.
+const EXAMPLES_MAX: usize = 20;
+
+/// What was found.
+#[derive(Clone, Default, PartialEq, Debug, Serialize)]
+pub(super) struct Findings {
+    /// Acknowledged publications times the subscribers that they were owed to.
+    pub(super) pairs: u64,
+    pub(super) delivered: u64,
+    /// The same of what was published when all had recovered.
+    pub(super) calm_pairs: u64,
+    pub(super) calm_delivered: u64,
+    /// Losses with a cause that was told, by cause.
+    pub(super) explained: BTreeMap<String, u64>,
+    pub(super) unexplained: Unexplained,
+    /// Delivered a second time, or out of order, with a cause.
+    pub(super) doubled_explained: u64,
+    pub(super) reordered_explained: u64,
+    /// Refused or unanswered publications that arrived at somebody all the same.
+    pub(super) refused_delivered: u64,
+    pub(super) unanswered_delivered: u64,
+    /// Losses whose gap was told with no fault near.
+    pub(super) told_without_fault: u64,
+    pub(super) examples: Vec<String>,
+    /// Per second from the first publication on: explained and unexplained losses.
+    #[serde(skip)]
+    pub(super) by_second: Vec<(u64, u64)>,
+}
+
+/// What no fault and no tell explains.
+#[derive(Copy, Clone, Default, PartialEq, Eq, Debug, Serialize)]
+pub(super) struct Unexplained {
+    pub(super) lost: u64,
+    pub(super) doubled: u64,
+    pub(super) reordered: u64,
+    /// Received of a topic that the client is not subscribed to, or never published.
+    pub(super) foreign: u64,
+    pub(super) damaged: u64,
+}
+
+impl Unexplained {
+    pub(super) fn total(&self) -> u64 {
+        self.lost + self.doubled + self.reordered + self.foreign + self.damaged
+    }
+}
+
+/// Judges all pairs.
+pub(super) fn check(evidence: &Evidence) -> Findings {
+    let topics = evidence.by_topic();
+    let first_ns = evidence.publications.iter().map(|one| one.sent_ns).min().unwrap_or(0);
+    let mut checker = Checker { evidence, first_ns, findings: Findings::default() };
+    let none = Topic::default();
+    for log in &evidence.subscribers {
+        checker.subscriber(log, topics.get(&log.topic).unwrap_or(&none));
+    }
+    checker.findings
+}
+
+struct Checker<'a> {
+    evidence: &'a Evidence,
+    first_ns: u64,
+    findings: Findings,
+}
+
+/// One subscription of a client, from its confirmation to its end.
+struct Session {
+    endpoint: usize,
+    from_ns: u64,
+    until_ns: u64,
+    /// `None` if it was there at the end.
+    ended: Option<Closed>,
+    /// Of each publisher, the newest position that arrived.
+    newest: BTreeMap<u32, usize>,
+    told_ns: Vec<u64>,
+}
+
+/// Why a loss is none of ours.
+enum Explanation {
+    /// A fault, by its text.
+    Fault(String),
+    /// A gap was told, without a fault.
+    Told,
+}
+
+impl Checker<'_> {
+    fn subscriber(&mut self, log: &SubscriberLog, topic: &Topic<'_>) {
+        let mut arrived = vec![None; topic.publications.len()];
+        let sessions = self.replay(log, topic, &mut arrived);
+        let Some(since_ns) = sessions.first().map(|first| first.from_ns) else { return };
+        for (at, publication) in topic.publications.iter().enumerate() {
+            let is_here = arrived.get(at).is_some_and(Option::is_some);
+            match publication.answer {
+                Answer::Acknowledged if publication.sent_ns > since_ns => {
+                    let is_calm = publication.sent_ns >= self.evidence.calm_from_ns;
+                    self.findings.pairs += 1;
+                    self.findings.calm_pairs += u64::from(is_calm);
+                    self.findings.calm_delivered += u64::from(is_calm && is_here);
+                    match is_here {
+                        true => self.findings.delivered += 1,
+                        false => self.lost(log, publication, at, &sessions),
+                    }
+                }
+                Answer::Acknowledged => {}
+                Answer::Refused(_) => self.findings.refused_delivered += u64::from(is_here),
+                Answer::Unknown => self.findings.unanswered_delivered += u64::from(is_here),
+            }
+        }
+    }
+
+    /// Goes through a log: its sessions, and in which of them each publication arrived first.
+    fn replay(
+        &mut self,
+        log: &SubscriberLog,
+        topic: &Topic<'_>,
+        arrived: &mut [Option<usize>],
+    ) -> Vec<Session> {
+        let mut sessions: Vec<Session> = Vec::new();
+        for record in &log.records {
+            let number = sessions.len();
+            let Some(session) = sessions.last_mut() else {
+                match record.event {
+                    Event::Subscribed { endpoint } => {
+                        sessions.push(Session::new(endpoint, record.at_ns));
+                    }
+                    // Nothing can arrive before the first subscription.
+                    Event::Received { .. } => self.findings.unexplained.foreign += 1,
+                    Event::Damaged => self.findings.unexplained.damaged += 1,
+                    Event::Ended { .. } | Event::Gap => {}
+                }
+                continue;
+            };
+            match record.event {
+                Event::Subscribed { endpoint } => {
+                    sessions.push(Session::new(endpoint, record.at_ns));
+                }
+                Event::Ended { why } => {
+                    (session.until_ns, session.ended) = (record.at_ns, Some(why))
+                }
+                Event::Gap => session.told_ns.push(record.at_ns),
+                Event::Damaged => self.findings.unexplained.damaged += 1,
+                Event::Received { publisher, sequence } => {
+                    let Some(&at) = topic.position.get(&(publisher, sequence)) else {
+                        self.foreign(log, publisher, sequence);
+                        continue;
+                    };
+                    self.received(log, topic, at, (number, record.at_ns), arrived, session);
+                }
+            }
+        }
+        sessions
+    }
+
+    fn received(
+        &mut self,
+        log: &SubscriberLog,
+        topic: &Topic<'_>,
+        at: usize,
+        (number, now_ns): (usize, u64),
+        arrived: &mut [Option<usize>],
+        session: &mut Session,
+    ) {
+        let (Some(publication), Some(before)) = (topic.publications.get(at), arrived.get_mut(at))
+        else {
+            return;
+        };
+        if let Some(first) = *before {
+            let fault = self.fault_between(publication.sent_ns, now_ns, None, |_| true);
+            if first != number && fault.is_some() {
+                self.findings.doubled_explained += 1;
+            } else {
+                self.findings.unexplained.doubled += 1;
+                self.example("doubled", log, publication);
+            }
+            return;
+        }
+        *before = Some(number);
+        let newest = session.newest.entry(publication.publisher).or_insert(at);
+        let is_late = *newest > at
+            && topic.publications.get(*newest).is_some_and(|newer| {
+                publication.answer == Answer::Acknowledged && publication.ended_ns <= newer.sent_ns
+            });
+        *newest = (*newest).max(at);
+        if is_late {
+            self.findings.unexplained.reordered += 1;
+            self.example("reordered", log, publication);
+        }
+    }
+
+    fn foreign(&mut self, log: &SubscriberLog, publisher: u32, sequence: u32) {
+        self.findings.unexplained.foreign += 1;
+        if self.findings.examples.len() < EXAMPLES_MAX {
+            let client = log.client;
+            self.findings.examples.push(format!(
+                "foreign: client {client} of topic {} received number {sequence} of publisher {publisher}",
+                log.topic
+            ));
+        }
+    }
+
+    fn lost(
+        &mut self,
+        log: &SubscriberLog,
+        publication: &Publication,
+        at: usize,
+        sessions: &[Session],
+    ) {
+        let explanation = self.explain(publication, at, sessions);
+        let second = (publication.sent_ns.saturating_sub(self.first_ns) / 1_000_000_000) as usize;
+        if self.findings.by_second.len() <= second {
+            self.findings.by_second.resize(second + 1, (0, 0));
+        }
+        let bin = self.findings.by_second.get_mut(second);
+        match &explanation {
+            Some(_) => bin.into_iter().for_each(|bin| bin.0 += 1),
+            None => bin.into_iter().for_each(|bin| bin.1 += 1),
+        }
+        match explanation {
+            Some(Explanation::Fault(cause)) => {
+                *self.findings.explained.entry(cause).or_default() += 1;
+            }
+            Some(Explanation::Told) => {
+                self.findings.told_without_fault += 1;
+                let cause = "gap told, no fault near".to_owned();
+                *self.findings.explained.entry(cause).or_default() += 1;
+            }
+            None => {
+                self.findings.unexplained.lost += 1;
+                self.example("lost", log, publication);
+            }
+        }
+    }
+
+    /// Why a subscriber could know that it misses this publication.
+    fn explain(
+        &self,
+        publication: &Publication,
+        at: usize,
+        sessions: &[Session],
+    ) -> Option<Explanation> {
+        let sent_ns = publication.sent_ns;
+        let until_ns = self.deadline_ns(sent_ns);
+        // The last subscription that began before the publication was sent.
+        let number = sessions.iter().rposition(|session| session.from_ns <= sent_ns)?;
+        let session = sessions.get(number)?;
+        let node = self.evidence.endpoints_are_nodes.then_some(session.endpoint);
+        if let Some(ended) = session.ended {
+            let is_passed =
+                session.newest.get(&publication.publisher).is_some_and(|&newest| newest > at);
+            let was_away = session.until_ns <= sent_ns;
+            if was_away || (!is_passed && session.until_ns <= until_ns) {
+                let back_ns = sessions.get(number + 1).map_or(u64::MAX, |next| next.from_ns);
+                return self.away(session.until_ns, back_ns, node, ended);
+            }
+        }
+        let is_told = session.told_ns.iter().any(|&told_ns| is_within(told_ns, sent_ns, until_ns))
+            || self.evidence.tells.iter().any(|tell| {
+                node.is_none_or(|node| tell.node == node)
+                    && is_within(tell.at_ns, sent_ns, until_ns)
+            });
+        is_told.then(|| {
+            match self.fault_between(sent_ns, sent_ns, node, |window| window.kind != DROPPED) {
+                Some(window) => Explanation::Fault(window.cause.clone()),
+                None => Explanation::Told,
+            }
+        })
+    }
+
+    /// The cause of an end that a client noticed. It must be back in time, if it ever is: what keeps it away
+    /// longer is no effect of the fault.
+    fn away(
+        &self,
+        ended_ns: u64,
+        back_ns: u64,
+        node: Option<usize>,
+        why: Closed,
+    ) -> Option<Explanation> {
+        // A client ends its connection itself only if the plan drops it.
+        let of_plan = |window: &&Window| (window.kind == DROPPED) == (why == Closed::Aborted);
+        let window = self.fault_between(ended_ns, ended_ns, node, of_plan)?;
+        let fault = Explanation::Fault(window.cause.clone());
+        (back_ns <= self.deadline_ns(ended_ns)).then_some(fault)
+    }
+
+    /// The fault in whose window a time lies, with what it may have after its end. Prefers one that is not over,
+    /// then one of the node, then the latest.
+    fn fault_between(
+        &self,
+        from_ns: u64,
+        until_ns: u64,
+        node: Option<usize>,
+        is_possible: impl Fn(&&Window) -> bool,
+    ) -> Option<&Window> {
+        let (within, slack) = (nanoseconds(TELL_WITHIN), nanoseconds(SLACK));
+        let covers = |window: &&Window| {
+            window.from_ns <= until_ns && from_ns <= window.until_ns.saturating_add(within)
+        };
+        let rank = |window: &&Window| {
+            let is_near = from_ns <= window.until_ns.saturating_add(slack);
+            (is_near, window.node.is_none() || window.node == node, window.from_ns)
+        };
+        let windows = self.evidence.windows.iter().filter(covers);
+        windows.filter(is_possible).max_by_key(rank)
+    }
+
+    /// Until when a gap that begins at this time must be told: within the limit, after the end of all faults
+    /// that follow one another from there.
+    fn deadline_ns(&self, from_ns: u64) -> u64 {
+        let within = nanoseconds(TELL_WITHIN);
+        let mut end_ns = from_ns;
+        // Windows are in the order of their beginnings.
+        for window in &self.evidence.windows {
+            if window.from_ns <= end_ns && end_ns < window.until_ns {
+                end_ns = window.until_ns;
+            }
+        }
+        end_ns.saturating_add(within)
+    }
+
+    fn example(&mut self, what: &str, log: &SubscriberLog, publication: &Publication) {
+        if self.findings.examples.len() >= EXAMPLES_MAX {
+            return;
+        }
+        let seconds = publication.sent_ns.saturating_sub(self.first_ns) as f64 / 1e9;
+        let Publication { topic, node, sequence, .. } = publication;
+        self.findings.examples.push(format!(
+            "{what}: client {}, number {sequence} of topic {topic}, published at node {} after \
+             {seconds:.3} s",
+            log.client,
+            node + 1
+        ));
+    }
+}
+
+impl Session {
+    fn new(endpoint: u8, from_ns: u64) -> Session {
+        Session {
+            endpoint: endpoint.into(),
+            from_ns,
+            until_ns: u64::MAX,
+            ended: None,
+            newest: BTreeMap::new(),
+            told_ns: Vec::new(),
+        }
+    }
+}
+
+fn is_within(told_ns: u64, sent_ns: u64, until_ns: u64) -> bool {
+    told_ns.saturating_add(nanoseconds(SLACK)) >= sent_ns && told_ns <= until_ns
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests;

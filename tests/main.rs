@@ -28,6 +28,7 @@ mod cable_encodings;
 mod cable_load;
 mod cable_scenarios;
 mod compression;
+mod deploy;
 mod docs;
 mod doctor;
 mod doctor_limits;

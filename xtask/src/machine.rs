@@ -1,5 +1,5 @@
 //! What the suite needs on this machine: Rust components, Debian packages, the npm packages of
-//! `tests/peers` (in `.peers`, which git ignores) and the Autobahn TestSuite.
+//! `tests/peers` (in `.peers`, which git ignores), Kubernetes' schemas and the Autobahn TestSuite.
 //!
 //! Installs what is missing with `--install` or `CI` set, else names the command that does. Never
 //! upgrades or removes anything.
@@ -12,6 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::autobahn;
 use crate::step;
+use crate::venv;
 
 /// A program that the suite runs, the command that checks for it, and its Debian packages.
 struct Need {
@@ -70,7 +71,9 @@ pub(crate) struct RequirementsArgs {
 /// as skipped. With `CI` that fails the step.
 pub(crate) fn run(args: &RequirementsArgs) -> Result<bool> {
     let mut missing = 0;
-    for requirement in [rust_components, debian_packages, npm_packages, autobahn_testsuite] {
+    let all =
+        [rust_components, debian_packages, npm_packages, kubernetes_schemas, autobahn_testsuite];
+    for requirement in all {
         if let Err(error) = requirement(args.install) {
             println!("{error:#}");
             missing += 1;
@@ -174,6 +177,19 @@ fn has_packages_of(source: &Path, target: &Path) -> Result<bool> {
     let installed = modified(&target.join("node_modules/.package-lock.json"));
     let same = fs::read(&copy).is_ok_and(|copy| copy == lock);
     Ok(same && installed.is_ok_and(|at| modified(&copy).is_ok_and(|copied| copied <= at)))
+}
+
+/// The schemas of Kubernetes' API, by which the manifests in `deploy/` are checked.
+const KUBERNETES_SCHEMAS: [&str; 1] = ["kubernetes-validate==1.37.0"];
+
+fn kubernetes_schemas(install: bool) -> Result<()> {
+    if venv::is_installed("kubernetes", &KUBERNETES_SCHEMAS) {
+        println!("Kubernetes' schemas are installed");
+        return Ok(());
+    }
+    let hint = "missing: Kubernetes' schemas. To install: cargo xtask requirements --install";
+    ensure!(install, hint);
+    venv::install("kubernetes", &KUBERNETES_SCHEMAS).map(drop)
 }
 
 fn autobahn_testsuite(install: bool) -> Result<()> {

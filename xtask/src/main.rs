@@ -19,6 +19,7 @@ mod sim;
 mod step;
 mod suite;
 mod tests;
+mod venv;
 
 use std::process::ExitCode;
 

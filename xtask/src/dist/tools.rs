@@ -2,14 +2,12 @@
 //! linker for both processors, `wheel`, and uv to check the wheel.
 
 use std::env;
-use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 
-use super::output;
-use crate::step;
+use crate::venv;
 
 /// Versions that the packages are made with.
 const REQUIREMENTS: [&str; 4] =
@@ -26,22 +24,7 @@ impl Tools {
     /// # Errors
     /// Without Python's `venv`, or when pip finds no package for this machine.
     pub(super) fn install() -> Result<Tools> {
-        let folder = step::target_folder().join("tools/packaging");
-        let (bin, list) = (folder.join("bin"), folder.join("installed.txt"));
-        let wanted = REQUIREMENTS.join("\n");
-        if !fs::read_to_string(&list).is_ok_and(|installed| installed == wanted) {
-            println!("installing {} into {}", REQUIREMENTS.join(", "), folder.display());
-            let venv =
-                Command::new("python3").args(["-m", "venv", "--clear"]).arg(&folder).status();
-            ensure!(
-                venv.is_ok_and(|status| status.success()),
-                "no Python environment for the packaging tools: apt-get install python3-venv"
-            );
-            let mut pip = Command::new(bin.join("pip"));
-            pip.args(["install", "--quiet", "--disable-pip-version-check"]).args(REQUIREMENTS);
-            output(&mut pip)?;
-            fs::write(&list, wanted)?;
-        }
+        let bin = venv::install("packaging", &REQUIREMENTS)?;
         Ok(Tools { bin })
     }
 

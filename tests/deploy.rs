@@ -1,0 +1,82 @@
+//! What `deploy/` starts: the Kubernetes manifests match the schemas of the API, and every command line in them
+//! and in the compose file is one that the executable accepts.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::harness::executable::standfast;
+use crate::harness::skip;
+
+/// Lists the containers of both files as JSON: name, arguments and names of environment variables.
+const CONTAINERS: &str = r#"
+import json, sys, yaml
+found = []
+for document in yaml.safe_load_all(open("deploy/kubernetes/standfast.yaml")):
+    if document["kind"] == "Deployment":
+        for c in document["spec"]["template"]["spec"]["containers"]:
+            found.append({"name": c["name"], "args": c["args"], "env": [e["name"] for e in c["env"]]})
+for name, service in yaml.safe_load(open("deploy/compose/compose.yaml"))["services"].items():
+    if service["image"].startswith("standfast"):
+        env = list(service.get("environment", {}))
+        found.append({"name": name, "args": service["command"], "env": env})
+json.dump(found, sys.stdout)
+"#;
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// A program of the environment with the schemas, which `cargo xtask requirements --install` makes.
+fn program(name: &str) -> Option<PathBuf> {
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent()?;
+    let path = target.join("tools/kubernetes/bin").join(name);
+    path.exists().then_some(path)
+}
+
+#[test]
+fn the_kubernetes_manifests_match_the_schemas_of_the_api() {
+    let Some(validate) = program("kubernetes-validate") else {
+        return skip::missing("Kubernetes' schemas: cargo xtask requirements --install");
+    };
+    // The oldest version whose preStop hook can sleep without a feature gate, and the newest known.
+    for version in ["1.30", "1.37"] {
+        let mut command = Command::new(&validate);
+        command.args(["--strict", "-k", version]).arg("deploy/kubernetes/standfast.yaml");
+        let output = command.current_dir(root()).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned()
+            + &String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{version}: {text}");
+        assert_eq!(text.matches("passed").count(), 5, "{version}: {text}");
+    }
+}
+
+#[test]
+fn every_container_has_a_command_line_that_the_executable_accepts() {
+    let Some(python) = program("python") else {
+        return skip::missing("Kubernetes' schemas: cargo xtask requirements --install");
+    };
+    let output = Command::new(python).args(["-c", CONTAINERS]).current_dir(root()).output();
+    let output = output.unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let containers: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(containers.len(), 5, "one in Kubernetes, three nodes and a proxy in compose");
+    for container in containers {
+        let words = |key: &str| -> Vec<String> {
+            let list = container[key].as_array().unwrap();
+            list.iter().map(|word| word.as_str().unwrap().to_owned()).collect()
+        };
+        // A variable is a flag by another name; `--help` acts once all before it has been read.
+        let mut args = words("args");
+        args.extend(words("env").iter().map(|variable| {
+            let flag = variable.strip_prefix("STANDFAST_SERVE_").unwrap();
+            format!("--{}=redis://127.0.0.1", flag.to_lowercase().replace('_', "-"))
+        }));
+        args.push("--help".to_owned());
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        let output = standfast(&args).output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{container}: {error}");
+    }
+}

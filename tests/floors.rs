@@ -14,6 +14,7 @@ const WORKSPACE_CRATES: &[(&str, &[&str])] = &[
     ("standfast-wire", &[]),
     ("standfast-action-cable", &[]),
     ("standfast-capacity", &[]),
+    ("standfast-brokers", &[]),
     ("standfast-engine", &["standfast-wire"]),
     ("standfast-topics", &["standfast-engine", "standfast-wire"]),
     (

@@ -1,0 +1,9 @@
+//! Publications between nodes, over Redis or NATS.
+//!
+//! The crate knows no topics of workers and no clients: who uses it says which channels it wants and what it
+//! publishes, and is told what arrives, what is confirmed and what may be missing.
+
+pub mod limits;
+pub mod settings;
+
+pub use settings::{RedisUrl, ServerAddress, UrlError};

@@ -5,5 +5,9 @@
 
 pub mod limits;
 pub mod settings;
+pub mod transport;
 
 pub use settings::{RedisUrl, ServerAddress, UrlError};
+pub use transport::{
+    Channel, Fault, FaultKind, Inbox, InboxReceiver, Incoming, Link, Outgoing, Transport,
+};

@@ -1,0 +1,230 @@
+//! [`Transport`]: how a broker is reached; [`Link`]: one connection to it, or several that live and end together.
+//!
+//! A transport knows channels and bytes only. What a message means (`envelope.rs`), what is wanted
+//! (`interest.rs`) and what is missing (`gaps.rs`) is the same for all of them, and the driver (`driver.rs`)
+//! calls each link from one thread.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+/// The name of a channel or a subject, as the broker knows it.
+pub type Channel = Arc<str>;
+
+/// A message for all subscribers of a channel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outgoing {
+    /// Where it goes.
+    pub channel: Channel,
+    /// An encoded envelope.
+    pub body: Vec<u8>,
+}
+
+/// A message that arrived.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Incoming {
+    /// Where it was published.
+    pub channel: Box<str>,
+    /// What was published.
+    pub body: Vec<u8>,
+}
+
+/// Why there is no connection to a broker, or not any more.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum FaultKind {
+    /// Nothing accepts connections there, or not in time.
+    Unreachable,
+    /// The broker refused the credentials, or what they permit is not enough.
+    Refused,
+    /// It is a replica: what is published there reaches no other server.
+    ReadOnly,
+    /// It did not answer in time.
+    Silent,
+    /// It closed the connection, or the network did.
+    Closed,
+    /// It answered what it should not.
+    Protocol,
+}
+
+impl FaultKind {
+    /// All kinds.
+    pub const ALL: [FaultKind; 6] = [
+        FaultKind::Unreachable,
+        FaultKind::Refused,
+        FaultKind::ReadOnly,
+        FaultKind::Silent,
+        FaultKind::Closed,
+        FaultKind::Protocol,
+    ];
+
+    /// Its name in metrics.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            FaultKind::Unreachable => "unreachable",
+            FaultKind::Refused => "refused",
+            FaultKind::ReadOnly => "read_only",
+            FaultKind::Silent => "silent",
+            FaultKind::Closed => "closed",
+            FaultKind::Protocol => "protocol",
+        }
+    }
+}
+
+/// The end of a connection, or of an attempt to connect.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Fault {
+    /// What operators count.
+    pub kind: FaultKind,
+    /// One sentence for logs and `/ready`, without secrets.
+    pub why: String,
+}
+
+impl Fault {
+    /// A fault with its reason.
+    pub fn new(kind: FaultKind, why: impl Into<String>) -> Self {
+        Fault { kind, why: why.into() }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.why)
+    }
+}
+
+impl std::error::Error for Fault {}
+
+/// How a broker is reached.
+pub trait Transport {
+    /// A connection.
+    type Link: Link;
+
+    /// The server for logs, without secrets.
+    fn server(&self) -> String;
+
+    /// Connects and authenticates, and verifies that the server takes publications. What arrives goes to the
+    /// inbox until the link is dropped. The caller bounds the time.
+    ///
+    /// # Errors
+    /// Why not, so that it is tried again later.
+    fn connect(&self, inbox: Inbox) -> impl Future<Output = Result<Self::Link, Fault>>;
+}
+
+/// An open connection. All its methods may be in progress at the same time; after the first fault it is dropped.
+pub trait Link {
+    /// Publishes in this order. Ends when the broker has all of them; then the result says how many connections
+    /// each one reached, where the broker tells: 0 only if nobody is subscribed.
+    ///
+    /// # Errors
+    /// Any number of them may have been published.
+    fn publish(&self, batch: &[Outgoing]) -> impl Future<Output = Result<Vec<Option<u64>>, Fault>>;
+
+    /// Subscribes to channels, at most [`crate::limits::BATCH_CHANNELS`]. Ends when the broker has confirmed all
+    /// of them: what is published from then on arrives in the inbox.
+    ///
+    /// # Errors
+    /// The broker refused it or did not answer.
+    fn subscribe(&self, channels: &[Channel]) -> impl Future<Output = Result<(), Fault>>;
+
+    /// Ends subscriptions, at most [`crate::limits::BATCH_CHANNELS`].
+    ///
+    /// # Errors
+    /// The broker did not answer.
+    fn unsubscribe(&self, channels: &[Channel]) -> impl Future<Output = Result<(), Fault>>;
+
+    /// Verifies that the broker answers and still takes publications.
+    ///
+    /// # Errors
+    /// It does not.
+    fn check(&self) -> impl Future<Output = Result<(), Fault>>;
+
+    /// Ends when the connection has ended.
+    fn ended(&self) -> impl Future<Output = Fault>;
+}
+
+/// Where a link puts what arrives, in the broker's order. It takes a bounded number of bytes: what finds no room
+/// is dropped and counted, and the hole in its sender's numbers tells that it is missing.
+#[derive(Clone)]
+pub struct Inbox {
+    sender: UnboundedSender<Incoming>,
+    waiting: Arc<AtomicUsize>,
+    dropped: Arc<AtomicU64>,
+    bytes_max: usize,
+}
+
+/// The other end of an [`Inbox`].
+pub struct InboxReceiver {
+    receiver: UnboundedReceiver<Incoming>,
+    waiting: Arc<AtomicUsize>,
+}
+
+impl Inbox {
+    /// An empty inbox for `bytes_max` bytes. `dropped` counts what finds no room.
+    #[must_use]
+    pub fn new(bytes_max: usize, dropped: Arc<AtomicU64>) -> (Inbox, InboxReceiver) {
+        let (sender, receiver) = unbounded_channel();
+        let waiting = Arc::new(AtomicUsize::new(0));
+        let other = InboxReceiver { receiver, waiting: Arc::clone(&waiting) };
+        (Inbox { sender, waiting, dropped, bytes_max }, other)
+    }
+
+    /// Adds a message, if there is room.
+    pub fn push(&self, message: Incoming) {
+        let bytes = message.bytes();
+        if self.waiting.load(Ordering::Relaxed).saturating_add(bytes) > self.bytes_max {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        self.waiting.fetch_add(bytes, Ordering::Relaxed);
+        if self.sender.send(message).is_err() {
+            // The link is being dropped.
+            self.waiting.fetch_sub(bytes, Ordering::Relaxed);
+        }
+    }
+}
+
+impl InboxReceiver {
+    /// The next message; `None` once the link is gone.
+    pub async fn next(&mut self) -> Option<Incoming> {
+        let message = self.receiver.recv().await?;
+        self.waiting.fetch_sub(message.bytes(), Ordering::Relaxed);
+        Some(message)
+    }
+
+    /// The next message, if there is one now.
+    pub fn try_next(&mut self) -> Option<Incoming> {
+        let message = self.receiver.try_recv().ok()?;
+        self.waiting.fetch_sub(message.bytes(), Ordering::Relaxed);
+        Some(message)
+    }
+}
+
+impl Incoming {
+    /// Memory that it holds, in bytes.
+    fn bytes(&self) -> usize {
+        size_of::<Self>() + self.channel.len() + self.body.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_inbox_keeps_the_order_and_drops_what_finds_no_room() {
+        let dropped = Arc::new(AtomicU64::new(0));
+        let message = |number: u8| Incoming { channel: "a".into(), body: vec![number; 100] };
+        let room_for_two = 2 * message(0).bytes();
+        let (inbox, mut receiver) = Inbox::new(room_for_two, Arc::clone(&dropped));
+        (1..=3).for_each(|number| inbox.push(message(number)));
+        assert_eq!(receiver.try_next(), Some(message(1)));
+        inbox.push(message(4));
+        assert_eq!(receiver.try_next(), Some(message(2)));
+        assert_eq!((receiver.try_next(), receiver.try_next()), (Some(message(4)), None));
+        assert_eq!(dropped.load(Ordering::Relaxed), 1, "the third");
+    }
+}

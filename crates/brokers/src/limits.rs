@@ -14,3 +14,5 @@ pub const RETRY_LONGEST: Duration = Duration::from_secs(5);
 pub const RETRY_FIRST: Duration = Duration::from_millis(50);
 /// Channels in one command to subscribe or unsubscribe.
 pub const BATCH_CHANNELS: usize = 512;
+/// Channels that nobody wants any more and that are not unsubscribed yet. With more the oldest go early.
+pub const LINGERING_MAX: usize = 64 * 1024;

@@ -1,0 +1,408 @@
+//! [`Interest`]: which channels are wanted, and which of them the broker has confirmed. It has no clock and does
+//! no I/O.
+//!
+//! A channel is asked for in batches, and unsubscribed a while after it was wanted for the last time, so that a
+//! page that is loaded again costs the broker nothing. After a disconnect nothing is confirmed, and all that is
+//! wanted is asked for again; a channel that had been confirmed before has missed something then.
+
+use std::collections::{HashMap, VecDeque};
+
+use foldhash::fast::RandomState;
+
+use crate::limits::{BATCH_CHANNELS, LINGERING_MAX};
+use crate::transport::Channel;
+
+/// Time between attempts to unsubscribe a channel whose confirmation has not arrived yet, in nanoseconds.
+const AGAIN_NS: u64 = 100_000_000;
+
+/// The channels of one connection.
+#[derive(Debug)]
+pub struct Interest {
+    linger_ns: u64,
+    channels: HashMap<Channel, Entry, RandomState>,
+    /// To be asked for, with some that are not wanted any more.
+    queue: VecDeque<Channel>,
+    /// When each channel that nobody wants may go, oldest first, with some that are wanted again.
+    lingering: VecDeque<(u64, Channel)>,
+    /// Channels that are not confirmed.
+    open: usize,
+    /// The number of the next entry.
+    next_id: u64,
+}
+
+#[derive(Debug)]
+struct Entry {
+    /// Differs from that of earlier entries of the channel.
+    id: u64,
+    /// Somebody has to be told of the confirmation.
+    awaited: bool,
+    wanted: bool,
+    state: State,
+    /// It was confirmed before a disconnect: something may be missing.
+    missed: bool,
+    /// When it may go, while nobody wants it.
+    until_ns: u64,
+    /// What `confirmed` was given.
+    generation: u64,
+}
+
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum State {
+    Queued,
+    Asked,
+    Confirmed,
+}
+
+/// What a confirmation means for a channel.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Confirmed {
+    /// The channel.
+    pub channel: Channel,
+    /// Somebody waits for it.
+    pub awaited: bool,
+    /// It was confirmed before, and then the connection was lost.
+    pub missed: bool,
+}
+
+/// A subscribed channel.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Subscribed {
+    /// Differs from that of every other channel and of earlier subscriptions to this one.
+    pub id: u64,
+    /// The generation given when it was confirmed.
+    pub generation: u64,
+    /// The broker has confirmed it.
+    pub confirmed: bool,
+}
+
+impl Interest {
+    /// Nothing is wanted. Channels are unsubscribed `linger_ns` after they were wanted.
+    #[must_use]
+    pub fn new(linger_ns: u64) -> Self {
+        Interest {
+            linger_ns,
+            channels: HashMap::default(),
+            queue: VecDeque::new(),
+            lingering: VecDeque::new(),
+            open: 0,
+            next_id: 0,
+        }
+    }
+
+    /// A channel is wanted until [`Interest::release`]. Returns whether there is something new to ask for.
+    pub fn want(&mut self, channel: &Channel) -> bool {
+        if let Some(entry) = self.channels.get_mut(channel) {
+            entry.wanted = true;
+            return false;
+        }
+        self.next_id += 1;
+        let entry = Entry {
+            id: self.next_id,
+            awaited: false,
+            wanted: true,
+            state: State::Queued,
+            missed: false,
+            until_ns: 0,
+            generation: 0,
+        };
+        self.channels.insert(Channel::clone(channel), entry);
+        self.queue.push_back(Channel::clone(channel));
+        self.open += 1;
+        true
+    }
+
+    /// Nobody wants a channel any more.
+    pub fn release(&mut self, now_ns: u64, channel: &str) {
+        let Some((channel, _)) = self.channels.get_key_value(channel) else { return };
+        let channel = Channel::clone(channel);
+        let until_ns = now_ns.saturating_add(self.linger_ns);
+        if let Some(entry) = self.channels.get_mut(&channel) {
+            (entry.wanted, entry.until_ns) = (false, until_ns);
+        }
+        self.lingering.push_back((until_ns, channel));
+    }
+
+    /// Whether the broker has confirmed a channel. If not, its confirmation will be `awaited`.
+    pub fn confirmed_or_await(&mut self, channel: &str) -> bool {
+        let Some(entry) = self.channels.get_mut(channel) else { return false };
+        entry.awaited |= entry.state != State::Confirmed;
+        entry.state == State::Confirmed
+    }
+
+    /// A channel that is wanted or lingers.
+    #[must_use]
+    pub fn get(&self, channel: &str) -> Option<(Channel, Subscribed)> {
+        let (channel, entry) = self.channels.get_key_value(channel)?;
+        let confirmed = entry.state == State::Confirmed;
+        let subscribed = Subscribed { id: entry.id, generation: entry.generation, confirmed };
+        Some((Channel::clone(channel), subscribed))
+    }
+
+    /// The next channels to subscribe to, at most [`BATCH_CHANNELS`].
+    pub fn take_wanted(&mut self) -> Vec<Channel> {
+        let mut batch = Vec::new();
+        while batch.len() < BATCH_CHANNELS {
+            let Some(channel) = self.queue.pop_front() else { break };
+            // It may have been unsubscribed meanwhile, and be wanted again further behind.
+            if let Some(entry) = self.channels.get_mut(&channel)
+                && entry.state == State::Queued
+            {
+                entry.state = State::Asked;
+                batch.push(channel);
+            }
+        }
+        if self.queue.is_empty() {
+            self.queue = VecDeque::new();
+        }
+        batch
+    }
+
+    /// The broker has confirmed these: what is published from now on arrives. Returns those that were not confirmed
+    /// before, by another batch or by a message.
+    pub fn confirm<'c>(
+        &mut self,
+        channels: impl IntoIterator<Item = &'c Channel>,
+        generation: u64,
+    ) -> Vec<Confirmed> {
+        let mut confirmed = Vec::new();
+        for channel in channels {
+            let Some(entry) = self.channels.get_mut(channel) else { continue };
+            if entry.state != State::Asked {
+                continue;
+            }
+            (entry.state, entry.generation) = (State::Confirmed, generation);
+            self.open -= 1;
+            let (awaited, missed) =
+                (std::mem::take(&mut entry.awaited), std::mem::take(&mut entry.missed));
+            confirmed.push(Confirmed { channel: Channel::clone(channel), awaited, missed });
+        }
+        confirmed
+    }
+
+    /// The channels to unsubscribe from now, at most [`BATCH_CHANNELS`]. They are forgotten.
+    pub fn take_unwanted(&mut self, now_ns: u64) -> Vec<Channel> {
+        let mut batch = Vec::new();
+        while batch.len() < BATCH_CHANNELS {
+            let many = self.lingering.len() > LINGERING_MAX;
+            if !many && self.lingering.front().is_none_or(|(until_ns, _)| *until_ns > now_ns) {
+                break;
+            }
+            let Some((until_ns, channel)) = self.lingering.pop_front() else { break };
+            let gone = |entry: &&mut Entry| !entry.wanted && entry.until_ns == until_ns;
+            let Some(entry) = self.channels.get_mut(&channel).filter(gone) else { continue };
+            match entry.state {
+                State::Asked => {
+                    let until_ns = now_ns.saturating_add(AGAIN_NS);
+                    entry.until_ns = until_ns;
+                    self.lingering.push_back((until_ns, channel));
+                    break;
+                }
+                State::Queued => {
+                    self.open -= 1;
+                    self.channels.remove(&channel);
+                }
+                State::Confirmed => {
+                    self.channels.remove(&channel);
+                    batch.push(channel);
+                }
+            }
+        }
+        if self.lingering.is_empty() {
+            self.lingering = VecDeque::new();
+        }
+        batch
+    }
+
+    /// When channels are next to be unsubscribed.
+    #[must_use]
+    pub fn due_ns(&self) -> Option<u64> {
+        self.lingering.front().map(|(until_ns, _)| *until_ns)
+    }
+
+    /// The connection is lost: nothing is confirmed, and everything is asked for again.
+    pub fn disconnected(&mut self) {
+        self.queue = VecDeque::with_capacity(self.channels.len());
+        for (channel, entry) in &mut self.channels {
+            entry.missed |= entry.state == State::Confirmed;
+            entry.state = State::Queued;
+            self.queue.push_back(Channel::clone(channel));
+        }
+        self.open = self.channels.len();
+    }
+
+    /// Channels that are not confirmed.
+    #[must_use]
+    pub fn open(&self) -> usize {
+        self.open
+    }
+
+    /// All channels, those that linger included.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.channels.len()
+    }
+
+    /// Whether nothing is wanted.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.channels.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn channel(name: &str) -> Channel {
+        name.into()
+    }
+
+    fn names(confirmed: &[Confirmed]) -> Vec<(&str, bool, bool)> {
+        confirmed.iter().map(|one| (&*one.channel, one.awaited, one.missed)).collect()
+    }
+
+    #[test]
+    fn a_channel_is_asked_for_once_and_confirmed_once() {
+        let mut interest = Interest::new(10);
+        assert!(interest.want(&channel("a")) && !interest.want(&channel("a")));
+        assert!(!interest.confirmed_or_await("a"));
+        let batch = interest.take_wanted();
+        assert_eq!((batch.clone(), interest.take_wanted().len()), (vec![channel("a")], 0));
+        assert_eq!(interest.open(), 1);
+        assert_eq!(names(&interest.confirm(&batch, 3)), [("a", true, false)]);
+        assert_eq!(names(&interest.confirm(&batch, 4)), []);
+        assert!(interest.confirmed_or_await("a") && interest.open() == 0);
+        let subscribed = Subscribed { id: 1, generation: 3, confirmed: true };
+        assert_eq!(interest.get("a"), Some((channel("a"), subscribed)));
+        assert!(!interest.confirmed_or_await("b"), "nobody wants it");
+    }
+
+    #[test]
+    fn batches_are_bounded() {
+        let mut interest = Interest::new(0);
+        for number in 0..1_100 {
+            assert!(interest.want(&number.to_string().into()));
+        }
+        let sizes: Vec<usize> = (0..4)
+            .map(|_| {
+                let batch = interest.take_wanted();
+                interest.confirm(&batch, 0);
+                batch.len()
+            })
+            .collect();
+        assert_eq!(sizes, [512, 512, 76, 0]);
+        (0..1_100).for_each(|number| interest.release(0, &number.to_string()));
+        let sizes: Vec<usize> = (0..4).map(|_| interest.take_unwanted(0).len()).collect();
+        assert_eq!((sizes, interest.len()), (vec![512, 512, 76, 0], 0));
+    }
+
+    #[test]
+    fn a_channel_lingers_and_is_kept_if_it_is_wanted_again() {
+        let mut interest = Interest::new(10);
+        interest.want(&channel("a"));
+        let batch = interest.take_wanted();
+        interest.confirm(&batch, 0);
+        interest.release(5, "a");
+        assert_eq!(interest.due_ns(), Some(15));
+        assert!(interest.take_unwanted(14).is_empty() && !interest.want(&channel("a")));
+        assert!(interest.take_unwanted(15).is_empty() && interest.confirmed_or_await("a"));
+        interest.release(20, "a");
+        interest.release(22, "a");
+        assert!(interest.take_unwanted(30).is_empty(), "since the last time");
+        assert_eq!(interest.take_unwanted(32), [channel("a")]);
+        assert!(interest.want(&channel("a")), "it has to be asked for again");
+        assert_eq!(interest.get("a").unwrap().1.id, 2);
+    }
+
+    #[test]
+    fn a_channel_that_is_asked_for_is_not_unsubscribed_before_its_confirmation() {
+        let mut interest = Interest::new(0);
+        interest.want(&channel("a"));
+        let batch = interest.take_wanted();
+        interest.release(0, "a");
+        assert!(interest.take_unwanted(1).is_empty());
+        interest.confirm(&batch, 0);
+        assert_eq!(interest.take_unwanted(1 + AGAIN_NS), [channel("a")]);
+        interest.want(&channel("b"));
+        interest.release(0, "b");
+        assert!(interest.take_unwanted(1).is_empty() && interest.take_wanted().is_empty());
+        assert_eq!((interest.len(), interest.open()), (0, 0), "it was never asked for");
+    }
+
+    #[test]
+    fn after_a_disconnect_everything_is_asked_for_and_only_what_was_confirmed_has_missed_something()
+    {
+        let mut interest = Interest::new(1_000);
+        interest.want(&channel("a"));
+        let batch = interest.take_wanted();
+        interest.confirm(&batch, 0);
+        interest.want(&channel("b"));
+        interest.take_wanted();
+        interest.disconnected();
+        interest.want(&channel("c"));
+        assert!(!interest.confirmed_or_await("a") && interest.open() == 3);
+        let batch = interest.take_wanted();
+        assert_eq!(batch.len(), 3);
+        interest.disconnected();
+        let batch = interest.take_wanted();
+        let mut confirmed = interest.confirm(&batch, 0);
+        confirmed.sort_by(|a, b| a.channel.cmp(&b.channel));
+        let expected = [("a", true, true), ("b", false, false), ("c", false, false)];
+        assert_eq!(names(&confirmed), expected);
+    }
+
+    proptest! {
+        /// The broker's side of it: a set of subscriptions, lost with the connection.
+        #[test]
+        fn what_is_wanted_is_subscribed_in_the_end(
+            steps in proptest::collection::vec((0..6u8, 0..8u8), 0..200),
+        ) {
+            let mut interest = Interest::new(3);
+            let (mut wanted, mut subscribed) = ([false; 8], std::collections::HashSet::new());
+            let (mut now_ns, mut asked): (u64, Vec<Channel>) = (0, Vec::new());
+            let work = |interest: &mut Interest, subscribed: &mut std::collections::HashSet<_>,
+                        asked: &mut Vec<Channel>, now_ns| {
+                subscribed.extend(asked.iter().cloned());
+                interest.confirm(&*asked, 0);
+                asked.clear();
+                for gone in interest.take_unwanted(now_ns) {
+                    subscribed.remove(&gone);
+                }
+                *asked = interest.take_wanted();
+            };
+            for (step, number) in steps {
+                let name: Channel = number.to_string().into();
+                now_ns += 1;
+                match step {
+                    0 | 1 if !wanted[usize::from(number)] => {
+                        wanted[usize::from(number)] = true;
+                        interest.want(&name);
+                    }
+                    2 if wanted[usize::from(number)] => {
+                        wanted[usize::from(number)] = false;
+                        interest.release(now_ns, &name);
+                    }
+                    3 => {
+                        subscribed.clear();
+                        asked.clear();
+                        interest.disconnected();
+                    }
+                    _ => work(&mut interest, &mut subscribed, &mut asked, now_ns),
+                }
+            }
+            now_ns += AGAIN_NS + 10;
+            for _ in 0..4 {
+                work(&mut interest, &mut subscribed, &mut asked, now_ns);
+                now_ns += AGAIN_NS + 10;
+            }
+            let expected = (0..8).filter(|number| wanted[*number]).map(|number| number.to_string());
+            let mut expected: Vec<String> = expected.collect();
+            let mut found: Vec<String> = subscribed.iter().map(|name| name.to_string()).collect();
+            (expected.sort(), found.sort());
+            prop_assert_eq!(&expected, &found);
+            prop_assert_eq!((interest.open(), interest.len()), (0, expected.len()));
+        }
+    }
+}

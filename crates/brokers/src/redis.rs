@@ -1,0 +1,321 @@
+//! Redis as a [`Transport`]: publish and subscribe in RESP3, which needs Redis 6 or Valkey.
+//!
+//! A link is two connections, so that what arrives does not wait behind what is published. Plain TCP, TLS and UNIX
+//! sockets; a user of the access control list or a password. With sentinels the host of the URL is the name of
+//! their master, and its address is asked for before each attempt to connect.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::sync::Arc;
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Cmd, ErrorKind, ProtocolVersion, PushInfo, PushKind};
+use redis::{RedisConnectionInfo, RedisError, Value};
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::oneshot;
+use tokio::task::{JoinHandle, spawn_local};
+use tokio_rustls::TlsConnector;
+
+use crate::limits::ANSWER_TIMEOUT;
+use crate::settings::{RedisUrl, ServerAddress};
+use crate::transport::{Channel, Fault, FaultKind, Inbox, Incoming, Link, Outgoing, Transport};
+
+/// The name of the client in the server's list.
+const CLIENT: &str = "standfast";
+
+/// A Redis server, or the master of its sentinels.
+#[derive(Clone, Debug)]
+pub struct RedisTransport {
+    /// The server; with sentinels the host is their name for it.
+    pub url: RedisUrl,
+    /// Trust and identity for `rediss://`.
+    pub tls: Option<Arc<ClientConfig>>,
+    /// Host and port of each sentinel; none to connect to the URL's host.
+    pub sentinels: Vec<(String, u16)>,
+    /// The password of the sentinels, if they have one.
+    pub sentinel_password: Option<String>,
+}
+
+/// Two connections to one server.
+pub struct RedisLink {
+    publisher: Connection,
+    subscriber: Connection,
+}
+
+/// A connection and the task that moves its bytes, which ends with it.
+struct Connection {
+    commands: MultiplexedConnection,
+    driver: JoinHandle<()>,
+    ended: RefCell<Option<oneshot::Receiver<()>>>,
+    /// The user may ask for the role of the server.
+    asks_role: bool,
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
+impl Transport for RedisTransport {
+    type Link = RedisLink;
+
+    fn server(&self) -> String {
+        match self.sentinels.first() {
+            None => self.url.to_string(),
+            Some((host, port)) => format!("{} of the sentinel {host}:{port}", self.url),
+        }
+    }
+
+    async fn connect(&self, inbox: Inbox) -> Result<RedisLink, Fault> {
+        let address = self.address().await?;
+        let publisher = self.open(&address, None).await?;
+        let subscriber = self.open(&address, Some(inbox)).await?;
+        let mut link = RedisLink { publisher, subscriber };
+        link.publisher.asks_role = link.publisher.require_master().await?;
+        Ok(link)
+    }
+}
+
+impl RedisTransport {
+    /// Where the server is now.
+    async fn address(&self) -> Result<ServerAddress, Fault> {
+        let ServerAddress::Tcp(master, _) = &self.url.address else {
+            return Ok(self.url.address.clone());
+        };
+        if self.sentinels.is_empty() {
+            return Ok(self.url.address.clone());
+        }
+        let mut last = Fault::new(FaultKind::Unreachable, "no sentinel answers");
+        for (host, port) in &self.sentinels {
+            match self.ask_sentinel(host, *port, master).await {
+                Ok(address) => return Ok(address),
+                Err(fault) => last = fault,
+            }
+        }
+        Err(last)
+    }
+
+    async fn ask_sentinel(
+        &self,
+        host: &str,
+        port: u16,
+        master: &str,
+    ) -> Result<ServerAddress, Fault> {
+        let at = format!("sentinel {host}:{port}");
+        let asking = async {
+            let stream = TcpStream::connect((host, port))
+                .await
+                .map_err(|error| Fault::new(FaultKind::Unreachable, format!("{at}: {error}")))?;
+            let mut info = info();
+            if let Some(password) = &self.sentinel_password {
+                info = info.set_password(password);
+            }
+            let connection = Connection::new(&info, stream, None).await?;
+            let mut command = redis::cmd("SENTINEL");
+            command.arg("get-master-addr-by-name").arg(master);
+            connection.send(&command).await
+        };
+        match tokio::time::timeout(ANSWER_TIMEOUT, asking).await {
+            Err(_) => Err(Fault::new(FaultKind::Silent, format!("{at} does not answer"))),
+            Ok(Err(fault)) => Err(fault),
+            Ok(Ok(Value::Array(parts))) => master_address(&parts)
+                .ok_or_else(|| Fault::new(FaultKind::Protocol, format!("{at}: invalid answer"))),
+            Ok(Ok(_)) => {
+                let why = format!("{at} knows no master named {master}");
+                Err(Fault::new(FaultKind::Unreachable, why))
+            }
+        }
+    }
+
+    async fn open(
+        &self,
+        address: &ServerAddress,
+        inbox: Option<Inbox>,
+    ) -> Result<Connection, Fault> {
+        let mut info = info().set_db(self.url.database);
+        if let Some(user) = &self.url.user {
+            info = info.set_username(user);
+        }
+        if let Some(password) = &self.url.password {
+            info = info.set_password(password);
+        }
+        let unreachable =
+            |error: std::io::Error| Fault::new(FaultKind::Unreachable, error.to_string());
+        match address {
+            ServerAddress::Unix(path) => {
+                let stream = UnixStream::connect(path).await.map_err(unreachable)?;
+                Connection::new(&info, stream, inbox).await
+            }
+            ServerAddress::Tcp(host, port) => {
+                let stream = TcpStream::connect((&**host, *port)).await.map_err(unreachable)?;
+                stream.set_nodelay(true).map_err(unreachable)?;
+                let Some(config) = self.tls.as_ref().filter(|_| self.url.tls) else {
+                    return Connection::new(&info, stream, inbox).await;
+                };
+                let name = ServerName::try_from(host.clone()).map_err(|_| {
+                    Fault::new(FaultKind::Unreachable, format!("invalid server name {host:?}"))
+                })?;
+                let stream = TlsConnector::from(Arc::clone(config)).connect(name, stream).await;
+                let stream = stream.map_err(|error| {
+                    Fault::new(FaultKind::Unreachable, format!("TLS with {host}: {error}"))
+                })?;
+                Connection::new(&info, stream, inbox).await
+            }
+        }
+    }
+}
+
+fn info() -> RedisConnectionInfo {
+    RedisConnectionInfo::default()
+        .set_protocol(ProtocolVersion::RESP3)
+        .set_lib_name(CLIENT, env!("CARGO_PKG_VERSION"))
+}
+
+fn master_address(parts: &[Value]) -> Option<ServerAddress> {
+    let [Value::BulkString(host), Value::BulkString(port)] = parts else { return None };
+    let host = String::from_utf8(host.clone()).ok()?;
+    let port = std::str::from_utf8(port).ok()?.parse().ok()?;
+    Some(ServerAddress::Tcp(host, port))
+}
+
+impl Connection {
+    async fn new(
+        info: &RedisConnectionInfo,
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        inbox: Option<Inbox>,
+    ) -> Result<Self, Fault> {
+        let mut config = AsyncConnectionConfig::new().set_response_timeout(Some(ANSWER_TIMEOUT));
+        if let Some(inbox) = inbox {
+            config = config.set_push_sender(move |push: PushInfo| {
+                if let Some(message) = message_of(push) {
+                    inbox.push(message);
+                }
+                Ok::<(), std::convert::Infallible>(())
+            });
+        }
+        let opened = MultiplexedConnection::new_with_config(info, stream, config).await;
+        let (commands, driver) = opened.map_err(fault)?;
+        let (ends, ended) = oneshot::channel();
+        let driver = spawn_local(async move {
+            driver.await;
+            let _ = ends.send(());
+        });
+        let ended = RefCell::new(Some(ended));
+        Ok(Connection { commands, driver, ended, asks_role: false })
+    }
+
+    async fn send(&self, command: &Cmd) -> Result<Value, Fault> {
+        let value = self.commands.clone().send_packed_command(command).await.map_err(fault)?;
+        value.extract_error().map_err(fault)
+    }
+
+    async fn ping(&self) -> Result<(), Fault> {
+        self.send(&redis::cmd("PING")).await.map(drop)
+    }
+
+    /// Verifies that what is published here reaches replicas and their subscribers, too. Returns whether the user
+    /// may ask for that.
+    async fn require_master(&self) -> Result<bool, Fault> {
+        let role = match self.commands.clone().send_packed_command(&redis::cmd("ROLE")).await {
+            Ok(role) => role.extract_error(),
+            Err(error) => Err(error),
+        };
+        match role {
+            Err(error) if error.code() == Some("NOPERM") => Ok(false),
+            Err(error) => Err(fault(error)),
+            Ok(Value::Array(parts)) => match parts.first() {
+                Some(Value::BulkString(role)) if role != b"master" => {
+                    let role = String::from_utf8_lossy(role);
+                    let why = format!("the server is read-only: its role is {role}, not master");
+                    Err(Fault::new(FaultKind::ReadOnly, why))
+                }
+                _ => Ok(true),
+            },
+            Ok(_) => Ok(true),
+        }
+    }
+
+    async fn ended(&self) {
+        let ended = self.ended.borrow_mut().take();
+        match ended {
+            Some(ended) => drop(ended.await),
+            None => std::future::pending().await,
+        }
+    }
+}
+
+/// A publication among what the server sends of its own accord.
+fn message_of(push: PushInfo) -> Option<Incoming> {
+    if push.kind != PushKind::Message {
+        return None;
+    }
+    let mut data = push.data.into_iter();
+    match (data.next()?, data.next()?) {
+        (Value::BulkString(channel), Value::BulkString(body)) => {
+            // Other programs may use any bytes as a channel; we subscribe to none of these.
+            Some(Incoming { channel: String::from_utf8(channel).ok()?.into(), body })
+        }
+        _ => None,
+    }
+}
+
+fn fault(error: RedisError) -> Fault {
+    let code = error.code().unwrap_or_default();
+    let kind = match (error.kind(), code) {
+        (ErrorKind::AuthenticationFailed, _) => FaultKind::Refused,
+        (_, "NOAUTH" | "WRONGPASS" | "NOPERM" | "NOPROTO") => FaultKind::Refused,
+        (_, "READONLY") => FaultKind::ReadOnly,
+        _ if error.is_timeout() => FaultKind::Silent,
+        _ if error.is_io_error() || error.is_connection_dropped() => FaultKind::Closed,
+        _ => FaultKind::Protocol,
+    };
+    Fault::new(kind, error.to_string())
+}
+
+impl Link for RedisLink {
+    async fn publish(&self, batch: &[Outgoing]) -> Result<Vec<Option<u64>>, Fault> {
+        let mut pipeline = redis::Pipeline::with_capacity(batch.len());
+        for Outgoing { channel, body } in batch {
+            pipeline.cmd("PUBLISH").arg(&**channel).arg(&**body);
+        }
+        let mut commands = self.publisher.commands.clone();
+        let sent = commands.send_packed_commands(&pipeline, 0, batch.len()).await;
+        let reached = |value: Value| match value.extract_error().map_err(fault)? {
+            Value::Int(reached) => Ok(u64::try_from(reached).ok()),
+            _ => Err(Fault::new(FaultKind::Protocol, "invalid answer to PUBLISH")),
+        };
+        sent.map_err(fault)?.into_iter().map(reached).collect()
+    }
+
+    async fn subscribe(&self, channels: &[Channel]) -> Result<(), Fault> {
+        let names: Vec<&str> = channels.iter().map(|channel| &**channel).collect();
+        self.subscriber.commands.clone().subscribe(names).await.map_err(fault)
+    }
+
+    async fn unsubscribe(&self, channels: &[Channel]) -> Result<(), Fault> {
+        let names: Vec<&str> = channels.iter().map(|channel| &**channel).collect();
+        self.subscriber.commands.clone().unsubscribe(names).await.map_err(fault)
+    }
+
+    async fn check(&self) -> Result<(), Fault> {
+        self.subscriber.ping().await?;
+        match self.publisher.asks_role {
+            true => self.publisher.require_master().await.map(drop),
+            false => self.publisher.ping().await,
+        }
+    }
+
+    fn ended(&self) -> impl Future<Output = Fault> {
+        async {
+            tokio::select! {
+                () = self.publisher.ended() => {}
+                () = self.subscriber.ended() => {}
+            }
+            Fault::new(FaultKind::Closed, "the connection was closed")
+        }
+    }
+}

@@ -111,6 +111,16 @@ impl Interest {
         true
     }
 
+    /// A channel is about to be wanted: it is kept for a moment even if it is not. Returns whether there is
+    /// something new to ask for.
+    pub fn touch(&mut self, now_ns: u64, channel: &Channel) -> bool {
+        let new = !self.channels.contains_key(channel) && self.want(channel);
+        if new || self.channels.get(channel).is_some_and(|entry| !entry.wanted) {
+            self.release(now_ns, channel);
+        }
+        new
+    }
+
     /// Nobody wants a channel any more.
     pub fn release(&mut self, now_ns: u64, channel: &str) {
         let Some((channel, _)) = self.channels.get_key_value(channel) else { return };
@@ -182,7 +192,10 @@ impl Interest {
     /// The channels to unsubscribe from now, at most [`BATCH_CHANNELS`]. They are forgotten.
     pub fn take_unwanted(&mut self, now_ns: u64) -> Vec<Channel> {
         let mut batch = Vec::new();
-        while batch.len() < BATCH_CHANNELS {
+        for _ in 0..self.lingering.len() {
+            if batch.len() == BATCH_CHANNELS {
+                break;
+            }
             let many = self.lingering.len() > LINGERING_MAX;
             if !many && self.lingering.front().is_none_or(|(until_ns, _)| *until_ns > now_ns) {
                 break;
@@ -191,11 +204,15 @@ impl Interest {
             let gone = |entry: &&mut Entry| !entry.wanted && entry.until_ns == until_ns;
             let Some(entry) = self.channels.get_mut(&channel).filter(gone) else { continue };
             match entry.state {
+                _ if entry.awaited => {
+                    let until_ns = now_ns.saturating_add(self.linger_ns.max(AGAIN_NS));
+                    entry.until_ns = until_ns;
+                    self.lingering.push_back((until_ns, channel));
+                }
                 State::Asked => {
                     let until_ns = now_ns.saturating_add(AGAIN_NS);
                     entry.until_ns = until_ns;
                     self.lingering.push_back((until_ns, channel));
-                    break;
                 }
                 State::Queued => {
                     self.open -= 1;
@@ -329,6 +346,22 @@ mod tests {
         interest.release(0, "b");
         assert!(interest.take_unwanted(1).is_empty() && interest.take_wanted().is_empty());
         assert_eq!((interest.len(), interest.open()), (0, 0), "it was never asked for");
+    }
+
+    #[test]
+    fn a_channel_that_is_about_to_be_wanted_is_kept_while_somebody_waits_for_it() {
+        let mut interest = Interest::new(10);
+        assert!(interest.touch(0, &channel("a")) && !interest.touch(1, &channel("a")));
+        assert!(!interest.confirmed_or_await("a"));
+        assert_eq!((interest.take_unwanted(50).len(), interest.len()), (0, 1), "it is awaited");
+        let batch = interest.take_wanted();
+        assert_eq!(names(&interest.confirm(&batch, 0)), [("a", true, false)]);
+        interest.touch(AGAIN_NS + 45, &channel("a"));
+        assert!(interest.take_unwanted(AGAIN_NS + 50).is_empty(), "touched a moment ago");
+        assert_eq!(interest.take_unwanted(AGAIN_NS + 55), [channel("a")]);
+        interest.want(&channel("b"));
+        assert!(!interest.touch(0, &channel("b")));
+        assert_eq!((interest.take_unwanted(1_000).len(), interest.len()), (0, 1), "it is wanted");
     }
 
     #[test]

@@ -1,18 +1,26 @@
 //! Publications between nodes, over Redis or NATS.
 //!
-//! The crate knows no topics of workers and no clients: who uses it says which channels it wants and what it
-//! publishes, and is told what arrives, what is confirmed and what may be missing.
+//! The crate knows no topics of workers and no clients: who uses it says which topics it wants and what it
+//! publishes ([`Broker`]), and is told what arrives, what is confirmed and what may be missing ([`Receiver`]).
 
+mod bell;
+mod broker;
+mod driver;
 pub mod envelope;
+mod figures;
 pub mod gaps;
 pub mod interest;
 pub mod limits;
 #[cfg(feature = "redis")]
 pub mod redis;
 pub mod settings;
+mod ticket;
 pub mod transport;
 
+pub use broker::{Broker, OwnedExcept, Publication, Receiver, Settings, Unavailable, Undelivered};
+pub use figures::{Counters, GapCause, NodeSeen, ShardFigures};
 pub use settings::{RedisUrl, ServerAddress, UrlError};
+pub use ticket::{Outcome, Ticket};
 pub use transport::{
     Channel, Fault, FaultKind, Inbox, InboxReceiver, Incoming, Link, Outgoing, Transport,
 };

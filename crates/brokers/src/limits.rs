@@ -16,3 +16,29 @@ pub const RETRY_FIRST: Duration = Duration::from_millis(50);
 pub const BATCH_CHANNELS: usize = 512;
 /// Channels that nobody wants any more and that are not unsubscribed yet. With more the oldest go early.
 pub const LINGERING_MAX: usize = 64 * 1024;
+/// Bytes of publications that wait to be sent to one broker while it is connected.
+pub const QUEUE_BYTES: usize = 8 * 1024 * 1024;
+/// Publications and bytes sent with one write; the next ones wait for its answer.
+pub const BATCH_PUBLICATIONS: usize = 512;
+/// See [`BATCH_PUBLICATIONS`].
+pub const BATCH_BYTES: usize = 1024 * 1024;
+/// Bytes that have arrived from one broker and are not delivered yet.
+pub const INBOX_BYTES: usize = 32 * 1024 * 1024;
+/// Channels whose numbers a sender remembers, for one broker.
+pub const SENT_CHANNELS_MAX: usize = 256 * 1024;
+/// Pairs of channel and sender that a receiver remembers, for one broker.
+pub const RECEIVED_SENDERS_MAX: usize = 1024 * 1024;
+/// How long after the last publication to a channel its newest number is repeated.
+pub const BEACON_NS: u64 = 1_000_000_000;
+/// Interval of the signs of life of a node.
+pub const ALIVE_INTERVAL: Duration = Duration::from_secs(2);
+/// How long a node is listed after its last sign of life, in nanoseconds.
+pub const NODE_FORGOTTEN_NS: u64 = 60_000_000_000;
+/// Nodes that are listed.
+pub const NODES_MAX: usize = 1024;
+/// How long a publication is offered to a busy worker before it is given up, in nanoseconds.
+pub const DELIVERY_NS: u64 = 2_000_000_000;
+/// Pause before it is offered again.
+pub const DELIVERY_PAUSE: Duration = Duration::from_millis(2);
+/// Shortest time between two lines of the log about gaps, or about failed attempts to connect, in nanoseconds.
+pub const LOG_INTERVAL_NS: u64 = 10_000_000_000;

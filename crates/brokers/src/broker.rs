@@ -1,0 +1,423 @@
+//! [`Broker`]: what a program does with other nodes: it wants topics, publishes, and sends commands. All its
+//! methods may be called by any thread and wait for nothing.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use std::collections::VecDeque;
+
+use tokio::sync::Notify;
+
+use crate::bell::Bell;
+use crate::driver;
+use crate::envelope::{Message, NodeId};
+use crate::figures::{Counters, GapCause, NodeSeen, Nodes, ShardFigures};
+use crate::interest::Interest;
+use crate::limits::QUEUE_BYTES;
+use crate::ticket::Ticket;
+use crate::transport::{Channel, Fault, Transport};
+
+/// What holds for all connections.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Precedes the names of channels.
+    pub prefix: String,
+    /// The name of this node for others.
+    pub node_name: String,
+    /// How long a topic stays subscribed after it was wanted for the last time.
+    pub linger: Duration,
+    /// Bytes of publications that wait while there is no connection; 0 to refuse them.
+    pub spool_bytes: usize,
+    /// The monotonic clock, in nanoseconds.
+    pub clock: fn() -> u64,
+    /// Random numbers that differ from those of other processes.
+    pub random: fn() -> u64,
+}
+
+/// What a program does with what arrives. Called by one thread, in order.
+pub trait Receiver: Send + Sync + 'static {
+    /// A publication for the subscribers of a topic.
+    ///
+    /// # Errors
+    /// It was not delivered.
+    fn publication(&self, topic: &str, message: &Message<'_>) -> Result<(), Undelivered>;
+
+    /// The broker has confirmed topics that somebody waits for. False if it has to be told again.
+    fn confirmed(&self, topics: &[Box<str>]) -> bool;
+
+    /// Publications to these topics may be missing. False if it has to be told again.
+    fn gap(&self, topics: &[Box<str>], cause: GapCause) -> bool;
+
+    /// A command of another node. False if it has to be told again.
+    fn command(&self, body: &[u8]) -> bool;
+}
+
+/// Why a publication of another node was not delivered.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Undelivered {
+    /// Some thread is busy: try again soon.
+    Busy,
+    /// Its topic has too much pending: it is given up.
+    Overloaded,
+}
+
+/// Why a publication is not taken.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Unavailable {
+    /// There is no connection, and the spool has no room.
+    Down,
+    /// Too much waits to be sent.
+    Full,
+}
+
+/// A publication as it waits to be sent.
+#[derive(Clone, Debug)]
+pub struct Publication {
+    /// The payload.
+    pub data: Arc<[u8]>,
+    /// It is binary, not text.
+    pub binary: bool,
+    /// A history does not keep it.
+    pub transient: bool,
+    /// Who does not get it.
+    pub except: OwnedExcept,
+    /// The kind that receivers see.
+    pub kind: Option<Arc<str>>,
+}
+
+/// As [`crate::envelope::Except`].
+#[derive(Clone, Debug)]
+pub enum OwnedExcept {
+    /// Everyone gets it.
+    None,
+    /// A connection of this process.
+    Own(u64),
+    /// A session of any node.
+    Session(Box<str>),
+}
+
+/// What waits to be sent.
+pub(crate) struct Queued {
+    pub(crate) channel: Channel,
+    pub(crate) content: Content,
+    pub(crate) ticket: Option<Arc<Ticket>>,
+}
+
+pub(crate) enum Content {
+    Publication(Publication),
+    Command(Box<[u8]>),
+}
+
+impl Queued {
+    pub(crate) fn bytes(&self) -> usize {
+        let content = match &self.content {
+            Content::Publication(publication) => {
+                publication.data.len() + publication.kind.as_ref().map_or(0, |kind| kind.len())
+            }
+            Content::Command(body) => body.len(),
+        };
+        size_of::<Self>() + self.channel.len() + content
+    }
+}
+
+/// The connections of a process to its brokers.
+pub struct Broker {
+    pub(crate) node: NodeId,
+    pub(crate) settings: Settings,
+    pub(crate) shards: Box<[Shard]>,
+    pub(crate) counters: Counters,
+    pub(crate) nodes: Mutex<Nodes>,
+    bell: Arc<Bell>,
+    /// The channel of commands and of signs of life.
+    pub(crate) control: Channel,
+}
+
+/// One broker, which has the topics of a share of all hashes.
+pub(crate) struct Shard {
+    pub(crate) server: String,
+    pub(crate) inner: Mutex<Inner>,
+    /// Time of the last check, in nanoseconds.
+    pub(crate) check_ns: AtomicU64,
+    pub(crate) wakes: Wakes,
+}
+
+/// Wakes the parts of a shard's connection.
+#[derive(Default)]
+pub(crate) struct Wakes {
+    pub(crate) interest: Notify,
+    pub(crate) publisher: Notify,
+}
+
+pub(crate) struct Inner {
+    pub(crate) interest: Interest,
+    pub(crate) queue: VecDeque<Queued>,
+    pub(crate) queue_bytes: usize,
+    pub(crate) state: State,
+}
+
+/// The state of a connection.
+#[derive(Clone, Debug)]
+pub(crate) enum State {
+    /// It carries publications, since this time.
+    Up { since_ns: u64 },
+    /// There is none, or not everything is subscribed yet.
+    Down { since_ns: u64, why: Fault },
+}
+
+impl Shard {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Broker {
+    /// Prepares connections; [`Broker::start`] opens them. There is at least one transport.
+    #[must_use]
+    pub fn new<T: Transport>(settings: Settings, transports: &[T]) -> Arc<Broker> {
+        let now_ns = (settings.clock)();
+        let control: Channel = format!("{}:nodes", settings.prefix).into();
+        let linger_ns = u64::try_from(settings.linger.as_nanos()).unwrap_or(u64::MAX);
+        let shard = |transport: &T| Shard {
+            server: transport.server(),
+            inner: Mutex::new(Inner {
+                interest: Interest::new(linger_ns),
+                queue: VecDeque::new(),
+                queue_bytes: 0,
+                state: State::Down { since_ns: now_ns, why: driver::not_yet() },
+            }),
+            check_ns: AtomicU64::new(0),
+            wakes: Wakes::default(),
+        };
+        let broker = Broker {
+            node: NodeId((settings.random)()),
+            shards: transports.iter().map(shard).collect(),
+            counters: Counters::default(),
+            nodes: Mutex::default(),
+            bell: Arc::default(),
+            control: Channel::clone(&control),
+            settings,
+        };
+        broker.shard(&control).lock().interest.want(&control);
+        Arc::new(broker)
+    }
+
+    /// Starts the threads. What arrives goes to `receiver`.
+    ///
+    /// # Errors
+    /// A thread or the runtime cannot be started.
+    pub fn start<T: Transport + Send + 'static>(
+        self: &Arc<Self>,
+        transports: Vec<T>,
+        receiver: Arc<dyn Receiver>,
+    ) -> io::Result<()> {
+        driver::start(Arc::clone(self), transports, receiver)?;
+        let broker = Arc::downgrade(self);
+        self.bell.start(move || {
+            let Some(broker) = broker.upgrade() else { return false };
+            for Shard { wakes, .. } in &broker.shards {
+                wakes.interest.notify_one();
+                wakes.publisher.notify_one();
+            }
+            true
+        })
+    }
+
+    /// This process.
+    #[must_use]
+    pub fn node(&self) -> NodeId {
+        self.node
+    }
+
+    /// The name of this node.
+    #[must_use]
+    pub fn node_name(&self) -> &str {
+        &self.settings.node_name
+    }
+
+    pub(crate) fn now_ns(&self) -> u64 {
+        (self.settings.clock)()
+    }
+
+    fn channel(&self, topic: &str) -> Channel {
+        format!("{}:t:{topic}", self.settings.prefix).into()
+    }
+
+    /// The topic of a channel; `None` if it is another one.
+    pub(crate) fn topic<'c>(&self, channel: &'c str) -> Option<&'c str> {
+        channel.strip_prefix(&*self.settings.prefix)?.strip_prefix(":t:")
+    }
+
+    pub(crate) fn shard(&self, channel: &str) -> &Shard {
+        let at = shard_of(channel, self.shards.len());
+        // There is at least one.
+        self.shards.get(at).unwrap_or(&self.shards[0])
+    }
+
+    /// A topic has its first subscriber in this process.
+    pub fn want(&self, topic: &str) {
+        let channel = self.channel(topic);
+        if self.shard(&channel).lock().interest.want(&channel) {
+            self.bell.ring();
+        }
+    }
+
+    /// A topic has lost its last subscriber in this process.
+    pub fn release(&self, topic: &str) {
+        let (channel, now_ns) = (self.channel(topic), self.now_ns());
+        let shard = self.shard(&channel);
+        let mut inner = shard.lock();
+        let sooner = inner.interest.due_ns().is_none();
+        inner.interest.release(now_ns, &channel);
+        drop(inner);
+        if sooner {
+            self.bell.ring();
+        }
+    }
+
+    /// Wants a topic for a moment: somebody is about to subscribe, and then wants it with [`Broker::want`].
+    /// Returns whether the broker has confirmed it; otherwise [`Receiver::confirmed`] will be called with it.
+    pub fn prepare(&self, topic: &str) -> bool {
+        let (channel, now_ns) = (self.channel(topic), self.now_ns());
+        let mut inner = self.shard(&channel).lock();
+        inner.interest.touch(now_ns, &channel);
+        let confirmed = inner.interest.confirmed_or_await(&channel);
+        drop(inner);
+        if !confirmed {
+            self.bell.ring();
+        }
+        confirmed
+    }
+
+    /// Whether the broker has confirmed a topic that is wanted. If not, [`Receiver::confirmed`] will be called
+    /// with it.
+    pub fn confirmed_or_await(&self, topic: &str) -> bool {
+        let channel = self.channel(topic);
+        self.shard(&channel).lock().interest.confirmed_or_await(&channel)
+    }
+
+    /// Publishes to the subscribers of all nodes, this one included: each gets it when the broker returns it.
+    ///
+    /// # Errors
+    /// Nothing was published.
+    pub fn publish(
+        &self,
+        topic: &str,
+        publication: Publication,
+        ticket: Option<Arc<Ticket>>,
+    ) -> Result<(), Unavailable> {
+        let channel = self.channel(topic);
+        self.queue(Queued { channel, content: Content::Publication(publication), ticket })
+    }
+
+    /// Sends a command to the other nodes.
+    ///
+    /// # Errors
+    /// Nothing was sent.
+    pub fn command(&self, body: Box<[u8]>, ticket: Option<Arc<Ticket>>) -> Result<(), Unavailable> {
+        let channel = Channel::clone(&self.control);
+        self.queue(Queued { channel, content: Content::Command(body), ticket })
+    }
+
+    fn queue(&self, queued: Queued) -> Result<(), Unavailable> {
+        let bytes = queued.bytes();
+        let mut inner = self.shard(&queued.channel).lock();
+        let after = inner.queue_bytes.saturating_add(bytes);
+        let refused = match inner.state {
+            State::Down { .. } if after > self.settings.spool_bytes => Some(Unavailable::Down),
+            State::Up { .. }
+                if after > QUEUE_BYTES.max(self.settings.spool_bytes)
+                    && !inner.queue.is_empty() =>
+            {
+                Some(Unavailable::Full)
+            }
+            _ => None,
+        };
+        if let Some(why) = refused {
+            drop(inner);
+            self.counters.refused.fetch_add(1, Ordering::Relaxed);
+            return Err(why);
+        }
+        inner.queue.push_back(queued);
+        inner.queue_bytes = after;
+        drop(inner);
+        self.bell.ring();
+        Ok(())
+    }
+
+    /// Why publications do not reach all nodes now; `None` if they do.
+    #[must_use]
+    pub fn trouble(&self) -> Option<String> {
+        self.shards.iter().find_map(|shard| match &shard.lock().state {
+            State::Up { .. } => None,
+            State::Down { why, .. } => Some(format!("{}: {why}", shard.server)),
+        })
+    }
+
+    /// Publications that wait to be sent.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().queue.len()).sum()
+    }
+
+    /// The figures of each connection.
+    #[must_use]
+    pub fn shards(&self) -> Vec<ShardFigures> {
+        let figures = |shard: &Shard| {
+            let inner = shard.lock();
+            let (since_ns, fault) = match &inner.state {
+                State::Up { since_ns } => (*since_ns, None),
+                State::Down { since_ns, why } => (*since_ns, Some(why.clone())),
+            };
+            ShardFigures {
+                server: shard.server.clone(),
+                since_ns,
+                fault,
+                topics: inner.interest.len(),
+                unconfirmed: inner.interest.open(),
+                waiting: inner.queue.len(),
+                waiting_bytes: inner.queue_bytes,
+                check_ns: shard.check_ns.load(Ordering::Relaxed),
+            }
+        };
+        self.shards.iter().map(figures).collect()
+    }
+
+    /// What was counted.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// The other nodes heard of lately.
+    #[must_use]
+    pub fn nodes(&self) -> Vec<NodeSeen> {
+        self.nodes.lock().unwrap_or_else(PoisonError::into_inner).list(self.now_ns())
+    }
+}
+
+/// The shard of a channel: the same on all nodes, so a fixed hash (FNV-1a, folded).
+fn shard_of(channel: &str, shards: usize) -> usize {
+    let hash = channel.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    ((hash ^ (hash >> 32)) % shards.max(1) as u64) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn channels_are_spread_over_shards_in_the_same_way_by_every_node() {
+        let mut counts = [0; 3];
+        for number in 0..3_000 {
+            counts[shard_of(&format!("standfast:t:room:{number}"), 3)] += 1;
+        }
+        assert!(counts.iter().all(|count| (900..1_100).contains(count)), "{counts:?}");
+        let fixed = ["a", "b", "standfast:t:news"].map(|name| shard_of(name, 3));
+        assert_eq!(fixed, [1, 1, 2], "other versions of this program must agree");
+        assert_eq!(shard_of("a", 1), 0);
+    }
+}

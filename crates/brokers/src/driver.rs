@@ -1,0 +1,224 @@
+//! The thread of the connections: for each broker it connects, subscribes, publishes, delivers and checks, and
+//! begins again after every fault, for ever.
+//!
+//! The parts of a connection run at the same time and end together with the first fault. What was on its way then
+//! is sent again over the next connection, with its number, so receivers that have it do not deliver it twice.
+
+mod deliver;
+mod publish;
+mod subscribe;
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::runtime::Builder;
+use tokio::task::LocalSet;
+use tracing::{info, warn};
+
+use self::publish::{InFlight, Numbered};
+use crate::broker::{Broker, Receiver, Shard, State};
+use crate::figures::GapCause;
+use crate::gaps::{Received, Sequences};
+use crate::limits::{
+    BEACON_NS, CONNECT_TIMEOUT, INBOX_BYTES, LOG_INTERVAL_NS, PING_INTERVAL, RECEIVED_SENDERS_MAX,
+    RETRY_FIRST, RETRY_LONGEST, SENT_CHANNELS_MAX,
+};
+use crate::transport::{Fault, FaultKind, Inbox, Link, Transport};
+
+/// The state before the first attempt to connect.
+pub(crate) fn not_yet() -> Fault {
+    Fault::new(FaultKind::Unreachable, "not connected yet")
+}
+
+/// Starts the thread, which ends with the process.
+///
+/// # Errors
+/// The thread or its runtime cannot be started.
+pub(crate) fn start<T: Transport + Send + 'static>(
+    broker: Arc<Broker>,
+    transports: Vec<T>,
+    receiver: Arc<dyn Receiver>,
+) -> io::Result<()> {
+    let runtime = Builder::new_current_thread().enable_io().enable_time().build()?;
+    let run = move || {
+        let local = LocalSet::new();
+        for (at, transport) in transports.into_iter().enumerate() {
+            let driver = Driver::new(Arc::clone(&broker), at, Arc::clone(&receiver));
+            local.spawn_local(driver.run(transport));
+        }
+        runtime.block_on(local);
+    };
+    std::thread::Builder::new().name("pubsub".to_owned()).spawn(run).map(drop)
+}
+
+/// One broker's connection, as its thread knows it.
+struct Driver {
+    broker: Arc<Broker>,
+    at: usize,
+    receiver: Arc<dyn Receiver>,
+    sequences: RefCell<Sequences>,
+    received: RefCell<Received>,
+    /// What is on its way, and what was on its way when a connection was lost.
+    in_flight: RefCell<Option<InFlight>>,
+    resend: RefCell<VecDeque<Numbered>>,
+    gap_log: RefCell<GapLog>,
+}
+
+/// Gaps that are not logged yet.
+#[derive(Default)]
+struct GapLog {
+    topics: usize,
+    next_ns: u64,
+}
+
+impl Driver {
+    fn new(broker: Arc<Broker>, at: usize, receiver: Arc<dyn Receiver>) -> Self {
+        Driver {
+            broker,
+            at,
+            receiver,
+            sequences: RefCell::new(Sequences::new(BEACON_NS, SENT_CHANNELS_MAX)),
+            received: RefCell::new(Received::new(RECEIVED_SENDERS_MAX)),
+            in_flight: RefCell::default(),
+            resend: RefCell::default(),
+            gap_log: RefCell::default(),
+        }
+    }
+
+    fn shard(&self) -> &Shard {
+        // A driver is made for each shard.
+        self.broker.shards.get(self.at).unwrap_or(&self.broker.shards[0])
+    }
+
+    async fn run<T: Transport>(self, transport: T) {
+        let (mut failures, mut logged_ns) = (0u32, 0);
+        loop {
+            let (inbox, inbox_receiver) =
+                Inbox::new(INBOX_BYTES, Arc::clone(&self.broker.counters.dropped));
+            let connecting = tokio::time::timeout(CONNECT_TIMEOUT, transport.connect(inbox)).await;
+            let opened = connecting.unwrap_or_else(|_| {
+                let why = format!("no connection within {CONNECT_TIMEOUT:?}");
+                Err(Fault::new(FaultKind::Unreachable, why))
+            });
+            let fault = match opened {
+                Ok(link) => {
+                    self.broker.counters.connected.fetch_add(1, Ordering::Relaxed);
+                    let fault = tokio::select! {
+                        fault = link.ended() => fault,
+                        fault = self.deliver(inbox_receiver) => fault,
+                        fault = self.subscribe(&link) => fault,
+                        fault = self.publish(&link) => fault,
+                        fault = self.check(&link) => fault,
+                    };
+                    if self.is_up() {
+                        (failures, logged_ns) = (0, 0);
+                    }
+                    fault
+                }
+                Err(fault) => fault,
+            };
+            self.broker.counters.fault_add(fault.kind);
+            let now_ns = self.broker.now_ns();
+            if logged_ns == 0 || now_ns.saturating_sub(logged_ns) >= LOG_INTERVAL_NS {
+                logged_ns = now_ns.max(1);
+                warn!("pubsub disconnected: {}: {fault}; connecting again", self.shard().server);
+            }
+            self.disconnected(now_ns, fault);
+            tokio::time::sleep(self.pause(failures)).await;
+            failures = failures.saturating_add(1);
+        }
+    }
+
+    /// Time until the next attempt, with full jitter.
+    fn pause(&self, failures: u32) -> Duration {
+        let longest = RETRY_FIRST.saturating_mul(1 << failures.min(16)).min(RETRY_LONGEST);
+        let longest_ns = u64::try_from(longest.as_nanos()).unwrap_or(u64::MAX).max(1);
+        Duration::from_nanos((self.broker.settings.random)() % longest_ns)
+    }
+
+    fn is_up(&self) -> bool {
+        matches!(self.shard().lock().state, State::Up { .. })
+    }
+
+    /// Everything is subscribed: publications may be sent.
+    fn connected(&self, topics: usize) {
+        let since_ns = self.broker.now_ns();
+        let mut inner = self.shard().lock();
+        if matches!(inner.state, State::Up { .. }) {
+            return;
+        }
+        inner.state = State::Up { since_ns };
+        drop(inner);
+        info!("pubsub connected: {}, {topics} channels subscribed", self.shard().server);
+        self.shard().wakes.publisher.notify_one();
+    }
+
+    fn disconnected(&self, now_ns: u64, why: Fault) {
+        if let Some(in_flight) = self.in_flight.borrow_mut().take() {
+            self.resend.borrow_mut().extend(in_flight.into_numbered());
+        }
+        let mut inner = self.shard().lock();
+        inner.interest.disconnected();
+        inner.state = match std::mem::replace(&mut inner.state, State::Up { since_ns: 0 }) {
+            State::Up { .. } => State::Down { since_ns: now_ns, why },
+            State::Down { since_ns, .. } => State::Down { since_ns, why },
+        };
+    }
+
+    /// Ends if the broker does not answer.
+    async fn check(&self, link: &impl Link) -> Fault {
+        loop {
+            tokio::time::sleep(PING_INTERVAL).await;
+            let began_ns = self.broker.now_ns();
+            if let Err(fault) = link.check().await {
+                return fault;
+            }
+            let took_ns = self.broker.now_ns().saturating_sub(began_ns);
+            self.shard().check_ns.store(took_ns, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts, logs and tells that publications to channels may be missing.
+    async fn gap(&self, channels: &[impl AsRef<str>], cause: GapCause) {
+        let counters = &self.broker.counters;
+        counters.gaps_add(cause, channels.len());
+        let named = channels.first().map_or("", |channel| channel.as_ref());
+        self.log_gap(channels.len(), named, cause);
+        let topics = channels.iter().filter_map(|channel| self.broker.topic(channel.as_ref()));
+        let topics: Vec<Box<str>> = topics.map(Box::from).collect();
+        if !topics.is_empty() {
+            self.tell(|receiver| receiver.gap(&topics, cause)).await;
+        }
+    }
+
+    fn log_gap(&self, channels: usize, named: &str, cause: GapCause) {
+        let now_ns = self.broker.now_ns();
+        let mut log = self.gap_log.borrow_mut();
+        log.topics += channels;
+        if now_ns < log.next_ns {
+            return;
+        }
+        log.next_ns = now_ns.saturating_add(LOG_INTERVAL_NS);
+        let (topics, cause) = (std::mem::take(&mut log.topics), cause.name());
+        if named == &*self.broker.control {
+            warn!(topics, cause, "pubsub gap: commands of other nodes may be missing");
+        } else {
+            let named = self.broker.topic(named).unwrap_or(named);
+            warn!(
+                topics,
+                cause, "pubsub gap: publications may be missing, such as those to {named:?}"
+            );
+        }
+    }
+
+    /// Tells the program something, again until it takes it.
+    async fn tell(&self, telling: impl Fn(&dyn Receiver) -> bool) {
+        while !telling(&*self.receiver) {
+            tokio::time::sleep(crate::limits::DELIVERY_PAUSE).await;
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! The part of a connection that publishes: what was on its way when the last connection was lost, then what
+//! waits, then beacons and signs of life. The next batch is sent when the broker has the one before.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Driver;
+use crate::broker::{Content, OwnedExcept, Queued, State};
+use crate::envelope::{Envelope, Except, Message, Sequence};
+use crate::figures::Counters;
+use crate::limits::{ALIVE_INTERVAL, BATCH_BYTES, BATCH_PUBLICATIONS};
+use crate::ticket::Ticket;
+use crate::transport::{Channel, Fault, Link, Outgoing};
+
+/// Longest sleep without being woken.
+const SLEEP_MAX: Duration = Duration::from_secs(1);
+
+/// An encoded publication or command with its number.
+pub(super) struct Numbered {
+    outgoing: Outgoing,
+    at: Sequence,
+    ticket: Option<Arc<Ticket>>,
+}
+
+/// A batch that the broker has not answered. The last messages may have no number.
+pub(super) struct InFlight {
+    batch: Rc<[Outgoing]>,
+    about: Vec<(Sequence, Option<Arc<Ticket>>)>,
+}
+
+impl InFlight {
+    /// What has to be sent again.
+    pub(super) fn into_numbered(self) -> impl Iterator<Item = Numbered> {
+        let InFlight { batch, about } = self;
+        about.into_iter().enumerate().filter_map(move |(at, (sequence, ticket))| {
+            let outgoing = batch.get(at)?.clone();
+            Some(Numbered { outgoing, at: sequence, ticket })
+        })
+    }
+}
+
+impl Driver {
+    /// Publishes what is queued. Ends with a fault.
+    pub(super) async fn publish(&self, link: &impl Link) -> Fault {
+        let mut alive_ns = 0;
+        loop {
+            if !self.is_up() {
+                self.shard().wakes.publisher.notified().await;
+                continue;
+            }
+            let now_ns = self.broker.now_ns();
+            let (mut batch, about) = self.take_batch(now_ns);
+            let beacons = self.take_beacons(now_ns, batch.len());
+            let beaconed = beacons.len();
+            batch.extend(beacons);
+            if now_ns >= alive_ns && self.has_control() {
+                alive_ns = now_ns.saturating_add(ALIVE_INTERVAL.as_nanos() as u64);
+                let (node, name) = (self.broker.node, self.broker.node_name());
+                let body = Envelope::Alive { node, name }.encode();
+                batch.push(Outgoing { channel: Channel::clone(&self.broker.control), body });
+            }
+            if batch.is_empty() {
+                self.rest(now_ns, alive_ns).await;
+                continue;
+            }
+            let batch: Rc<[Outgoing]> = batch.into();
+            *self.in_flight.borrow_mut() = Some(InFlight { batch: Rc::clone(&batch), about });
+            let reached = match link.publish(&batch).await {
+                Ok(reached) => reached,
+                Err(fault) => return fault,
+            };
+            Counters::add(&self.broker.counters.beacons, beaconed);
+            let Some(InFlight { batch, about }) = self.in_flight.borrow_mut().take() else {
+                continue;
+            };
+            Counters::add(&self.broker.counters.published, about.len());
+            let mut sequences = self.sequences.borrow_mut();
+            for ((outgoing, (at, ticket)), reached) in batch.iter().zip(about).zip(reached) {
+                sequences.published(&outgoing.channel, at, reached);
+                if let Some(ticket) = ticket {
+                    ticket.published(reached);
+                }
+            }
+        }
+    }
+
+    fn has_control(&self) -> bool {
+        std::ptr::eq(self.broker.shard(&self.broker.control), self.shard())
+    }
+
+    /// Waits until there is something to send.
+    async fn rest(&self, now_ns: u64, alive_ns: u64) {
+        let beacon_ns = self.sequences.borrow().due_ns();
+        let alive_ns = self.has_control().then_some(alive_ns);
+        let due_ns = beacon_ns.into_iter().chain(alive_ns).min();
+        let sleep = due_ns.map_or(SLEEP_MAX, |due_ns| {
+            Duration::from_nanos(due_ns.saturating_sub(now_ns)).min(SLEEP_MAX)
+        });
+        let woken = self.shard().wakes.publisher.notified();
+        let _ = tokio::time::timeout(sleep, woken).await;
+    }
+
+    /// The next publications in their order, numbered and encoded.
+    fn take_batch(&self, now_ns: u64) -> (Vec<Outgoing>, Vec<(Sequence, Option<Arc<Ticket>>)>) {
+        let (mut batch, mut about, mut bytes) = (Vec::new(), Vec::new(), 0);
+        let mut resend = self.resend.borrow_mut();
+        while batch.len() < BATCH_PUBLICATIONS && bytes < BATCH_BYTES {
+            let Some(Numbered { outgoing, at, ticket }) = resend.pop_front() else { break };
+            bytes += outgoing.body.len();
+            batch.push(outgoing);
+            about.push((at, ticket));
+        }
+        let mut sequences = self.sequences.borrow_mut();
+        while batch.len() < BATCH_PUBLICATIONS && bytes < BATCH_BYTES {
+            let Some(Queued { channel, content, ticket }) = self.pop() else { break };
+            // A publisher that waited for too long was told that it is not published.
+            if ticket.as_ref().is_some_and(|ticket| !ticket.send()) {
+                continue;
+            }
+            let at = sequences.next(now_ns, &channel);
+            let body = self.encode(&content, at);
+            bytes += body.len();
+            batch.push(Outgoing { channel, body });
+            about.push((at, ticket));
+        }
+        (batch, about)
+    }
+
+    fn pop(&self) -> Option<Queued> {
+        let mut inner = self.shard().lock();
+        if !matches!(inner.state, State::Up { .. }) {
+            return None;
+        }
+        let queued = inner.queue.pop_front()?;
+        inner.queue_bytes = inner.queue_bytes.saturating_sub(queued.bytes());
+        Some(queued)
+    }
+
+    fn encode(&self, content: &Content, at: Sequence) -> Vec<u8> {
+        let node = self.broker.node;
+        match content {
+            Content::Command(body) => Envelope::Command { node, at, body }.encode(),
+            Content::Publication(publication) => {
+                let except = match &publication.except {
+                    OwnedExcept::None => Except::None,
+                    OwnedExcept::Own(connection) => Except::Own(*connection),
+                    OwnedExcept::Session(sid) => Except::Session(sid),
+                };
+                let message = Message {
+                    node,
+                    at,
+                    binary: publication.binary,
+                    transient: publication.transient,
+                    except,
+                    kind: publication.kind.as_deref(),
+                    data: &publication.data,
+                };
+                Envelope::Publication(message).encode()
+            }
+        }
+    }
+
+    fn take_beacons(&self, now_ns: u64, taken: usize) -> Vec<Outgoing> {
+        let most = BATCH_PUBLICATIONS.saturating_sub(taken);
+        let due = self.sequences.borrow_mut().take_due(now_ns, most);
+        let node = self.broker.node;
+        let beacon = |beacon: crate::gaps::Beacon| {
+            let body = Envelope::Beacon { node, newest: beacon.newest }.encode();
+            Outgoing { channel: beacon.channel, body }
+        };
+        due.into_iter().map(beacon).collect()
+    }
+}

@@ -1,0 +1,102 @@
+//! [`Ticket`]: the outcome of one publication, for a publisher that waits for it.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// What became of a publication.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// The broker has it, and passed it to so many connections, if it tells.
+    Published(Option<u64>),
+    /// It was not published and will not be.
+    Withdrawn,
+    /// It was on its way when the time was over: it may have been published, or will be.
+    Unknown,
+}
+
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum State {
+    Waiting,
+    Sent,
+    Published(Option<u64>),
+    Withdrawn,
+}
+
+/// A publication that somebody waits for.
+#[derive(Debug)]
+pub struct Ticket {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl Ticket {
+    /// Of a publication that is not sent yet.
+    #[must_use]
+    pub fn new() -> Arc<Ticket> {
+        Arc::new(Ticket { state: Mutex::new(State::Waiting), changed: Condvar::new() })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// It is about to be sent. False if it was withdrawn.
+    pub(crate) fn send(&self) -> bool {
+        let mut state = self.lock();
+        if *state == State::Waiting {
+            *state = State::Sent;
+        }
+        *state != State::Withdrawn
+    }
+
+    /// The broker has it.
+    pub(crate) fn published(&self, reached: Option<u64>) {
+        *self.lock() = State::Published(reached);
+        self.changed.notify_all();
+    }
+
+    /// Waits for the outcome. A publication that was not sent within the time is withdrawn.
+    #[must_use]
+    pub fn wait(&self, longest: Duration) -> Outcome {
+        let is_open = |state: &mut State| matches!(state, State::Waiting | State::Sent);
+        let waited = self.changed.wait_timeout_while(self.lock(), longest, is_open);
+        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        match *state {
+            State::Published(reached) => Outcome::Published(reached),
+            State::Sent => Outcome::Unknown,
+            State::Waiting | State::Withdrawn => {
+                *state = State::Withdrawn;
+                Outcome::Withdrawn
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_not_sent_in_time_is_withdrawn_and_what_was_sent_is_unknown() {
+        let none = Duration::ZERO;
+        let ticket = Ticket::new();
+        assert_eq!(ticket.wait(none), Outcome::Withdrawn);
+        assert!(!ticket.send(), "it must not be sent any more");
+        let ticket = Ticket::new();
+        assert!(ticket.send());
+        assert_eq!(ticket.wait(none), Outcome::Unknown);
+        assert!(ticket.send(), "again, after the connection was lost");
+        ticket.published(Some(2));
+        assert_eq!(ticket.wait(none), Outcome::Published(Some(2)));
+    }
+
+    #[test]
+    fn the_waiting_publisher_is_woken() {
+        let ticket = Ticket::new();
+        let other = Arc::clone(&ticket);
+        let waits = std::thread::spawn(move || other.wait(Duration::from_secs(60)));
+        assert!(ticket.send());
+        ticket.published(None);
+        assert_eq!(waits.join().unwrap(), Outcome::Published(None));
+    }
+}

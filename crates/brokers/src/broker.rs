@@ -44,14 +44,24 @@ pub trait Receiver: Send + Sync + 'static {
     /// It was not delivered.
     fn publication(&self, topic: &str, message: &Message<'_>) -> Result<(), Undelivered>;
 
-    /// The broker has confirmed topics that somebody waits for. False if it has to be told again.
-    fn confirmed(&self, topics: &[Box<str>]) -> bool;
+    /// The broker has confirmed topics: what is published to them from now on arrives. False if it has to be
+    /// told again.
+    fn confirmed(&self, topics: &[ConfirmedTopic]) -> bool;
 
     /// Publications to these topics may be missing. False if it has to be told again.
     fn gap(&self, topics: &[Box<str>], cause: GapCause) -> bool;
 
     /// A command of another node. False if it has to be told again.
     fn command(&self, body: &[u8]) -> bool;
+}
+
+/// A topic that the broker has confirmed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ConfirmedTopic {
+    /// Its name.
+    pub topic: Box<str>,
+    /// Somebody waits for it.
+    pub awaited: bool,
 }
 
 /// Why a publication of another node was not delivered.

@@ -433,7 +433,8 @@ mod tests {
             let expected = (0..8).filter(|number| wanted[*number]).map(|number| number.to_string());
             let mut expected: Vec<String> = expected.collect();
             let mut found: Vec<String> = subscribed.iter().map(|name| name.to_string()).collect();
-            (expected.sort(), found.sort());
+            expected.sort();
+            found.sort();
             prop_assert_eq!(&expected, &found);
             prop_assert_eq!((interest.open(), interest.len()), (0, expected.len()));
         }

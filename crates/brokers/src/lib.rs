@@ -17,7 +17,9 @@ pub mod settings;
 mod ticket;
 pub mod transport;
 
-pub use broker::{Broker, OwnedExcept, Publication, Receiver, Settings, Unavailable, Undelivered};
+pub use broker::{
+    Broker, ConfirmedTopic, OwnedExcept, Publication, Receiver, Settings, Unavailable, Undelivered,
+};
 pub use figures::{Counters, GapCause, NodeSeen, ShardFigures};
 pub use settings::{RedisUrl, ServerAddress, UrlError};
 pub use ticket::{Outcome, Ticket};

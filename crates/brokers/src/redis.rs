@@ -5,8 +5,8 @@
 //! their master, and its address is asked for before each attempt to connect.
 
 use std::cell::RefCell;
-use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Cmd, ErrorKind, ProtocolVersion, PushInfo, PushKind};
@@ -23,6 +23,8 @@ use crate::limits::ANSWER_TIMEOUT;
 use crate::settings::{RedisUrl, ServerAddress};
 use crate::transport::{Channel, Fault, FaultKind, Inbox, Incoming, Link, Outgoing, Transport};
 
+/// Time for a sentinel to answer; then the next one is asked.
+const SENTINEL_TIMEOUT: Duration = Duration::from_secs(1);
 /// The name of the client in the server's list.
 const CLIENT: &str = "standfast";
 
@@ -33,10 +35,8 @@ pub struct RedisTransport {
     pub url: RedisUrl,
     /// Trust and identity for `rediss://`.
     pub tls: Option<Arc<ClientConfig>>,
-    /// Host and port of each sentinel; none to connect to the URL's host.
-    pub sentinels: Vec<(String, u16)>,
-    /// The password of the sentinels, if they have one.
-    pub sentinel_password: Option<String>,
+    /// The sentinels; none to connect to the URL's host.
+    pub sentinels: Vec<RedisUrl>,
 }
 
 /// Two connections to one server.
@@ -66,7 +66,10 @@ impl Transport for RedisTransport {
     fn server(&self) -> String {
         match self.sentinels.first() {
             None => self.url.to_string(),
-            Some((host, port)) => format!("{} of the sentinel {host}:{port}", self.url),
+            Some(_) => match &self.url.address {
+                ServerAddress::Tcp(master, _) => format!("sentinel master {master}"),
+                ServerAddress::Unix(_) => self.url.to_string(),
+            },
         }
     }
 
@@ -90,8 +93,8 @@ impl RedisTransport {
             return Ok(self.url.address.clone());
         }
         let mut last = Fault::new(FaultKind::Unreachable, "no sentinel answers");
-        for (host, port) in &self.sentinels {
-            match self.ask_sentinel(host, *port, master).await {
+        for sentinel in &self.sentinels {
+            match ask_sentinel(sentinel, master).await {
                 Ok(address) => return Ok(address),
                 Err(fault) => last = fault,
             }
@@ -99,50 +102,12 @@ impl RedisTransport {
         Err(last)
     }
 
-    async fn ask_sentinel(
-        &self,
-        host: &str,
-        port: u16,
-        master: &str,
-    ) -> Result<ServerAddress, Fault> {
-        let at = format!("sentinel {host}:{port}");
-        let asking = async {
-            let stream = TcpStream::connect((host, port))
-                .await
-                .map_err(|error| Fault::new(FaultKind::Unreachable, format!("{at}: {error}")))?;
-            let mut info = info();
-            if let Some(password) = &self.sentinel_password {
-                info = info.set_password(password);
-            }
-            let connection = Connection::new(&info, stream, None).await?;
-            let mut command = redis::cmd("SENTINEL");
-            command.arg("get-master-addr-by-name").arg(master);
-            connection.send(&command).await
-        };
-        match tokio::time::timeout(ANSWER_TIMEOUT, asking).await {
-            Err(_) => Err(Fault::new(FaultKind::Silent, format!("{at} does not answer"))),
-            Ok(Err(fault)) => Err(fault),
-            Ok(Ok(Value::Array(parts))) => master_address(&parts)
-                .ok_or_else(|| Fault::new(FaultKind::Protocol, format!("{at}: invalid answer"))),
-            Ok(Ok(_)) => {
-                let why = format!("{at} knows no master named {master}");
-                Err(Fault::new(FaultKind::Unreachable, why))
-            }
-        }
-    }
-
     async fn open(
         &self,
         address: &ServerAddress,
         inbox: Option<Inbox>,
     ) -> Result<Connection, Fault> {
-        let mut info = info().set_db(self.url.database);
-        if let Some(user) = &self.url.user {
-            info = info.set_username(user);
-        }
-        if let Some(password) = &self.url.password {
-            info = info.set_password(password);
-        }
+        let info = info(&self.url).set_db(self.url.database);
         let unreachable =
             |error: std::io::Error| Fault::new(FaultKind::Unreachable, error.to_string());
         match address {
@@ -169,10 +134,44 @@ impl RedisTransport {
     }
 }
 
-fn info() -> RedisConnectionInfo {
-    RedisConnectionInfo::default()
+/// The address of a master as a sentinel knows it.
+async fn ask_sentinel(sentinel: &RedisUrl, master: &str) -> Result<ServerAddress, Fault> {
+    let ServerAddress::Tcp(host, port) = &sentinel.address else {
+        return Err(Fault::new(FaultKind::Unreachable, "a sentinel is reached by TCP"));
+    };
+    let at = format!("sentinel {host}:{port}");
+    let asking = async {
+        let stream = TcpStream::connect((&**host, *port)).await;
+        let stream =
+            stream.map_err(|error| Fault::new(FaultKind::Unreachable, format!("{at}: {error}")))?;
+        let connection = Connection::new(&info(sentinel), stream, None).await?;
+        let mut command = redis::cmd("SENTINEL");
+        command.arg("get-master-addr-by-name").arg(master);
+        connection.send(&command).await
+    };
+    match tokio::time::timeout(SENTINEL_TIMEOUT, asking).await {
+        Err(_) => Err(Fault::new(FaultKind::Silent, format!("{at} does not answer"))),
+        Ok(Err(fault)) => Err(fault),
+        Ok(Ok(Value::Array(parts))) => master_address(&parts)
+            .ok_or_else(|| Fault::new(FaultKind::Protocol, format!("{at}: invalid answer"))),
+        Ok(Ok(_)) => {
+            let why = format!("{at} knows no master named {master}");
+            Err(Fault::new(FaultKind::Unreachable, why))
+        }
+    }
+}
+
+fn info(url: &RedisUrl) -> RedisConnectionInfo {
+    let mut info = RedisConnectionInfo::default()
         .set_protocol(ProtocolVersion::RESP3)
-        .set_lib_name(CLIENT, env!("CARGO_PKG_VERSION"))
+        .set_lib_name(CLIENT, env!("CARGO_PKG_VERSION"));
+    if let Some(user) = &url.user {
+        info = info.set_username(user);
+    }
+    if let Some(password) = &url.password {
+        info = info.set_password(password);
+    }
+    info
 }
 
 fn master_address(parts: &[Value]) -> Option<ServerAddress> {
@@ -273,7 +272,11 @@ fn fault(error: RedisError) -> Fault {
         _ if error.is_io_error() || error.is_connection_dropped() => FaultKind::Closed,
         _ => FaultKind::Protocol,
     };
-    Fault::new(kind, error.to_string())
+    let why = match (error.code(), error.detail()) {
+        (Some(code), Some(detail)) => format!("{code} {detail}"),
+        _ => error.to_string(),
+    };
+    Fault::new(kind, why)
 }
 
 impl Link for RedisLink {
@@ -309,13 +312,11 @@ impl Link for RedisLink {
         }
     }
 
-    fn ended(&self) -> impl Future<Output = Fault> {
-        async {
-            tokio::select! {
-                () = self.publisher.ended() => {}
-                () = self.subscriber.ended() => {}
-            }
-            Fault::new(FaultKind::Closed, "the connection was closed")
+    async fn ended(&self) -> Fault {
+        tokio::select! {
+            () = self.publisher.ended() => {}
+            () = self.subscriber.ended() => {}
         }
+        Fault::new(FaultKind::Closed, "the connection was closed")
     }
 }

@@ -26,8 +26,11 @@ pub(super) struct Numbered {
 /// A batch that the broker has not answered. The last messages may have no number.
 pub(super) struct InFlight {
     batch: Rc<[Outgoing]>,
-    about: Vec<(Sequence, Option<Arc<Ticket>>)>,
+    about: Vec<About>,
 }
+
+/// The number of a message, and who waits for it.
+type About = (Sequence, Option<Arc<Ticket>>);
 
 impl InFlight {
     /// What has to be sent again.
@@ -102,7 +105,7 @@ impl Driver {
     }
 
     /// The next publications in their order, numbered and encoded.
-    fn take_batch(&self, now_ns: u64) -> (Vec<Outgoing>, Vec<(Sequence, Option<Arc<Ticket>>)>) {
+    fn take_batch(&self, now_ns: u64) -> (Vec<Outgoing>, Vec<About>) {
         let (mut batch, mut about, mut bytes) = (Vec::new(), Vec::new(), 0);
         let mut resend = self.resend.borrow_mut();
         while batch.len() < BATCH_PUBLICATIONS && bytes < BATCH_BYTES {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::Driver;
+use crate::broker::ConfirmedTopic;
 use crate::figures::{Counters, GapCause};
 use crate::interest::Confirmed;
 use crate::transport::{Channel, Fault, Link};
@@ -61,11 +62,13 @@ impl Driver {
         if !missed.is_empty() {
             self.gap(&missed, GapCause::Reconnected).await;
         }
-        let topic = |one: &Confirmed| self.broker.topic(&one.channel).map(Box::from);
-        let awaited = confirmed.iter().filter(|one| one.awaited).filter_map(topic);
-        let awaited: Vec<Box<str>> = awaited.collect();
-        if !awaited.is_empty() {
-            self.tell(|receiver| receiver.confirmed(&awaited)).await;
+        let topic = |one: &Confirmed| {
+            let topic = self.broker.topic(&one.channel)?.into();
+            Some(ConfirmedTopic { topic, awaited: one.awaited })
+        };
+        let confirmed: Vec<ConfirmedTopic> = confirmed.iter().filter_map(topic).collect();
+        if !confirmed.is_empty() {
+            self.tell(|receiver| receiver.confirmed(&confirmed)).await;
         }
     }
 }

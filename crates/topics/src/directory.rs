@@ -58,6 +58,8 @@ pub struct Publication {
     pub transient: bool,
     /// Only receivers whose protocol has a field for the kind get it.
     pub typed_only: bool,
+    /// It is no message: others before it may be missing.
+    pub gap: bool,
     /// Its position, set when it was published; offset 0 for none.
     epoch: AtomicU32,
     offset: AtomicU64,
@@ -78,6 +80,7 @@ impl Publication {
             kind: None,
             transient: false,
             typed_only: false,
+            gap: false,
             epoch: AtomicU32::new(0),
             offset: AtomicU64::new(0),
             reserved: OnceLock::new(),
@@ -265,7 +268,7 @@ impl Directory {
         let shard = self.shard(hash).read().unwrap_or_else(PoisonError::into_inner);
         let Some(entry) = shard.find(hash, |entry| entry.is(topic)) else { return Ok(0) };
         let all = entry.workers.iter();
-        if !entry.topic.accepts(publication.bytes(), all.clone().count()) {
+        if !publication.gap && !entry.topic.accepts(publication.bytes(), all.clone().count()) {
             return Err(Refused::TopicOverloaded);
         }
         let workers = all.filter(move |&worker| Some(worker) != except);

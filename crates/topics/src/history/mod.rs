@@ -267,6 +267,20 @@ impl History {
         posted
     }
 
+    /// Publications to a topic may be missing from now on: what was before is not available any more, to those
+    /// who ask for it by a position or by a time.
+    pub fn interrupt(&self, topic: &str, now_ns: u64) {
+        let hash = self.hash(topic);
+        let mut cell = self.lock(hash);
+        let index = cell.shard.find(hash, topic);
+        let add = || cell.shard.add(&self.hasher, hash, &topic.into());
+        let (is_new, index) = (index.is_none(), index.unwrap_or_else(add));
+        // The entry of a new topic has no bytes reserved, so it does not stay.
+        let freed = cell.shard.interrupt(&self.hasher, index, now_ns, is_new);
+        drop(cell);
+        self.release(freed);
+    }
+
     /// The offset of the first publication to send, or of the next one if none is missing.
     ///
     /// # Errors

@@ -257,6 +257,19 @@ impl Shard {
         now_ns: u64,
         forget: bool,
     ) -> usize {
+        self.kept_total += 1;
+        self.evicted[Eviction::TopicBytes as usize] += 1;
+        self.interrupt(hasher, index, now_ns, forget)
+    }
+
+    /// Passes over an offset, so that what was before it is not available any more. Returns the bytes freed.
+    pub(super) fn interrupt(
+        &mut self,
+        hasher: &RandomState,
+        index: u32,
+        now_ns: u64,
+        forget: bool,
+    ) -> usize {
         self.now_ns = self.now_ns.max(now_ns);
         let mut freed = 0;
         while let Some(bytes) = self.pop(index, Eviction::TopicBytes) {
@@ -273,8 +286,6 @@ impl Shard {
                 self.empty.push_back((index, next, now_ns));
             }
         }
-        self.kept_total += 1;
-        self.evicted[Eviction::TopicBytes as usize] += 1;
         self.tidy();
         freed
     }

@@ -292,3 +292,23 @@ fn an_epoch_is_eight_hexadecimal_digits() {
         assert_eq!(Epoch::parse(other), None, "{other}");
     }
 }
+
+#[test]
+fn after_an_interruption_nothing_before_it_is_available() {
+    let history = history(LIMITS);
+    assert_eq!((publish(&history, "a", "1", 10), publish(&history, "a", "2", 11)), (1, 2));
+    history.interrupt("a", 12);
+    assert_eq!(history.first("a", after(2), 13), Err(Unavailable::Evicted), "one may be missing");
+    assert_eq!(history.first("a", Start::Since(12), 13), Err(Unavailable::Evicted));
+    assert_eq!(history.first("a", Start::Since(13), 13), Ok(4));
+    assert_eq!(publish(&history, "a", "3", 14), 4, "an offset is passed over");
+    assert_eq!(history.first("a", after(3), 15), Ok(4));
+    assert_eq!((kept(&history, "a", 4, 15), history.last("a", 15).offset), (vec!["3".into()], 4));
+    // A topic that is not known has missed something, too.
+    assert_eq!(history.first("b", Start::Since(10), 15), Ok(1));
+    history.interrupt("b", 15);
+    assert_eq!(history.first("b", Start::Since(15), 16), Err(Unavailable::Evicted));
+    let stats = history.stats();
+    assert_eq!((stats.kept_total, stats.messages), (3, 1));
+    assert_eq!(stats.bytes, audit(&history));
+}

@@ -94,6 +94,12 @@ pub trait Program: Send + Sync + 'static {
         Reply::not_found(&self.paths())
     }
 
+    /// Whether publishing and ending sessions wait for something outside of the process: then they are called on
+    /// a thread for blocking calls.
+    fn waits_for_others(&self) -> bool {
+        false
+    }
+
     /// Whether this endpoint needs a key even where the listener has none.
     fn requires_key(&self, _entrance: AppEndpoint) -> bool {
         false

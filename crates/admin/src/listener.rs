@@ -28,6 +28,8 @@ use crate::{Address, ConnectionLimits, Program, accept};
 
 /// Threads that wait for answers of workers. Further requests queue.
 const BLOCKING_THREADS: usize = 2;
+/// The same where publishing waits for others, too.
+const BLOCKING_THREADS_MORE: usize = 32;
 /// Stack of each of these threads and of the listener's thread, in bytes.
 const STACK_BYTES: usize = 512 * 1024;
 
@@ -170,11 +172,13 @@ pub fn start(config: &Config, program: Arc<dyn Program>) -> Result<AdminListener
     let running = AdminListener { address: actual, key: of_guard, tls: tls.clone(), socket_file };
     let live = Arc::new(Live::new(Arc::clone(&program)));
     let (open, streams) = (Arc::clone(&connections), Arc::clone(&live));
+    let waits = program.waits_for_others();
+    let threads = if waits { BLOCKING_THREADS_MORE } else { BLOCKING_THREADS };
     let app = router(program, guard, open, streams, config.body_bytes_max);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .enable_time()
-        .max_blocking_threads(BLOCKING_THREADS)
+        .max_blocking_threads(threads)
         .thread_stack_size(STACK_BYTES)
         .thread_name("admin-wait")
         .build()

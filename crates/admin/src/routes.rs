@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::extract::{DefaultBodyLimit, Query, Request, State};
 use axum::http::{Extensions, Method, Uri, header};
 use axum::middleware::{self, Next};
@@ -283,15 +283,15 @@ async fn publish(
 ) -> Reply {
     let receivers = query.iter().find(|(name, _)| name == "receivers");
     match receivers.map(|(_, value)| value.as_str()) {
-        None | Some("false") => body.answer(400, |body| shared.program.publish(body, false)),
+        None | Some("false") => {
+            change(shared, body, 400, |program, body| program.publish(body, false)).await
+        }
         Some("true") => {
             let body = match body.read(400) {
                 Ok(body) => body,
                 Err(reply) => return reply,
             };
-            let publish = move || shared.program.publish(&body, true);
-            let reply = tokio::task::spawn_blocking(publish).await;
-            reply.unwrap_or_else(|_| Reply::error(500, "internal", "publishing failed"))
+            elsewhere(shared, body, |program, body| program.publish(body, true)).await
         }
         Some(other) => {
             let message = format!("invalid receivers \"{other}\": expected true or false");
@@ -301,11 +301,39 @@ async fn publish(
 }
 
 async fn disconnect(State(shared): State<Shared>, body: Posted) -> Reply {
-    body.answer(400, |body| shared.program.disconnect(body))
+    change(shared, body, 400, |program, body| program.disconnect(body)).await
 }
 
 async fn broadcast(State(shared): State<Shared>, body: Posted) -> Reply {
-    body.answer(422, |body| shared.program.broadcast(body))
+    change(shared, body, 422, |program, body| program.broadcast(body)).await
+}
+
+/// Lets the program execute a body here, or on a thread for blocking calls if it waits for something.
+/// `incomplete` is the status for a body that cannot be read.
+async fn change(
+    shared: Shared,
+    body: Posted,
+    incomplete: u16,
+    execute: fn(&dyn Program, &[u8]) -> Reply,
+) -> Reply {
+    if !shared.program.waits_for_others() {
+        return body.answer(incomplete, |body| execute(&*shared.program, body));
+    }
+    match body.read(incomplete) {
+        Ok(body) => elsewhere(shared, body, execute).await,
+        Err(reply) => reply,
+    }
+}
+
+/// The same on a thread for blocking calls.
+async fn elsewhere(
+    shared: Shared,
+    body: Bytes,
+    execute: fn(&dyn Program, &[u8]) -> Reply,
+) -> Reply {
+    let execute = move || execute(&*shared.program, &body);
+    let reply = tokio::task::spawn_blocking(execute).await;
+    reply.unwrap_or_else(|_| Reply::error(500, "internal", "the request failed"))
 }
 
 /// Passes a request for any other path to the program.

@@ -68,6 +68,9 @@ const ALREADY_SO: [(&str, &[&str]); 12] = [
     ("TURBO_STREAMS", &["true", "1"]),
 ];
 
+/// Where Redis is, which has no effect unless something uses it.
+const REDIS: [&str; 2] = ["REDIS_SENTINELS", "REDIS_URL"];
+
 /// The settings in the environment.
 #[derive(Debug, Default)]
 pub(crate) struct AnycableEnv {
@@ -96,8 +99,10 @@ impl AnycableEnv {
             .filter(|(_, value)| !value.is_empty())
             .collect();
         let mut this = AnycableEnv::default();
+        let uses_redis = variables.get("PUBSUB").is_some_and(|value| value == "redis");
         for (name, value) in &variables {
-            if !this.take(name, value)? {
+            let unused = REDIS.contains(&&**name) && !uses_redis;
+            if unused || !this.take(name, value)? {
                 this.ignored.push(format!("{PREFIX}{name}"));
             }
         }
@@ -164,6 +169,9 @@ impl AnycableEnv {
             }
             // `take_presence` adds presence.
             "BROKER" if value == "memory" => Ok(self.set("history", "memory")),
+            "PUBSUB" if value == "redis" => Ok(self.set("pubsub", value)),
+            "REDIS_URL" => Ok(self.set_list("redis_url", value)),
+            "REDIS_SENTINELS" => Ok(self.set_list("redis_sentinels", value)),
             "STREAMS_PRESENCE" => truth(name, value).map(|_| true),
             "MAX_CONN" => match number(name, value)? {
                 0 => Ok(true),
@@ -416,6 +424,16 @@ mod tests {
         assert_eq!(layer(&[broker, without]), [memory("history")]);
         assert_eq!(layer(&[without]), []);
         assert!(read(&[("ANYCABLE_STREAMS_PRESENCE", "perhaps")]).is_err());
+    }
+
+    #[test]
+    fn redis_is_used_for_publications_between_nodes() {
+        let url = ("ANYCABLE_REDIS_URL", "redis://a,redis://b");
+        let set = layer(&[url, ("ANYCABLE_PUBSUB", "redis"), ("ANYCABLE_REDIS_SENTINELS", "c")]);
+        let expected =
+            [("pubsub", "redis"), ("redis_sentinels", "c"), ("redis_url", "redis://a,redis://b")];
+        assert_eq!(set, expected.map(|(key, value)| (key.to_owned(), value.to_owned())));
+        assert!(layer(&[url]).is_empty() && layer(&[url, ("ANYCABLE_PUBSUB", "nats")]).is_empty());
     }
 
     #[test]

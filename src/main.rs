@@ -24,6 +24,7 @@ mod curl;
 mod history;
 mod output;
 mod presence;
+mod pubsub;
 mod report;
 #[allow(dead_code, reason = "`standfast proxy` uses it")]
 mod routes;

@@ -25,6 +25,7 @@ const WORKSPACE_CRATES: &[(&str, &[&str])] = &[
         "standfast-serve",
         &[
             "standfast-admin",
+            "standfast-brokers",
             "standfast-action-cable",
             "standfast-engine",
             "standfast-capacity",

@@ -66,6 +66,8 @@ mod many_clients;
 mod metric_names;
 mod mistakes;
 mod mistakes_running;
+mod nodes;
+mod nodes_redis;
 mod openapi;
 mod operators;
 mod oracle;

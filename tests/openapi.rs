@@ -61,6 +61,7 @@ fn cases(id: &str) -> Vec<Case> {
         get("/api/stats", 200),
         get("/api/live", 200),
         get("/api/openapi.json", 200),
+        get("/api/cluster", 200),
         post("/api/publish", "", &news, 200),
         post(
             "/api/publish",

@@ -16,6 +16,7 @@ pub(crate) mod nginx;
 pub(crate) mod peer;
 pub(crate) mod rails;
 pub(crate) mod recorder;
+pub(crate) mod redis;
 mod scratch;
 pub(crate) mod server;
 pub(crate) mod signing;

@@ -32,6 +32,11 @@ const NEEDS: &[Need] = &[
     Need { what: "nginx", check: &["test", "-x", "/usr/sbin/nginx"], packages: &["nginx"] },
     Need { what: "HAProxy", check: &["test", "-x", "/usr/sbin/haproxy"], packages: &["haproxy"] },
     Need {
+        what: "Redis",
+        check: &["test", "-x", "/usr/bin/redis-server"],
+        packages: &["redis-server"],
+    },
+    Need {
         what: "Python's websockets",
         check: &["/usr/bin/python3", "-c", "import websockets"],
         packages: &["python3", "python3-websockets"],

@@ -11,6 +11,7 @@ use crate::app::AppConfig;
 use crate::auth::Auth;
 use crate::hooks::WebhookConfig;
 use crate::origin::Origin;
+use crate::pubsub::PubsubConfig;
 
 /// Connections to plan for by default.
 pub(crate) const CONNECTIONS_DEFAULT: u64 = 1_000_000;
@@ -49,6 +50,8 @@ pub struct Config {
     pub app: Option<AppConfig>,
     /// Webhooks, if there is a receiver.
     pub webhooks: Option<WebhookConfig>,
+    /// Publications between nodes, if there are others.
+    pub pubsub: Option<PubsubConfig>,
     /// Settings that a reload can change.
     pub live: Live,
 }
@@ -180,6 +183,7 @@ impl Default for Config {
             backlog: 4096,
             app: None,
             webhooks: None,
+            pubsub: None,
             live: Live::default(),
         }
     }

@@ -24,6 +24,7 @@ mod path;
 mod presence;
 mod protocols;
 mod publish;
+mod pubsub;
 mod requested;
 mod resume;
 mod retry_queue;
@@ -36,6 +37,8 @@ mod signature;
 mod start;
 
 pub use admin::{Address, Server};
+pub use brokers::RedisUrl;
+pub use brokers::redis::RedisTransport;
 pub use engine::{
     AdmissionLimits, Compression, HttpsRedirect, Limits, Network, Prefix, Proxies, SlowConsumer,
     TlsClient, TlsError, TlsTrust,
@@ -53,5 +56,6 @@ pub use crate::config::{Channels, Config, HistoryConfig, Live, PresenceConfig};
 pub use crate::hooks::{EventKinds, WebhookConfig};
 pub use crate::origin::Origin;
 pub use crate::path::TOPIC_BYTES_MAX;
+pub use crate::pubsub::{PubsubConfig, PubsubTransport};
 pub use crate::server::Running;
 pub use crate::start::{StartError, start};

@@ -129,7 +129,10 @@ impl Server for Running {
         let sessions = self.shared.stored_sessions.as_ref().filter(|_| calls.is_some());
         let untold = sessions.is_some_and(|sessions| sessions.drain(now_ns()));
         let events = hooks.map_or(0, |hooks| hooks.waiting());
-        let idle = calls.is_none_or(|calls| calls.is_idle()) && !untold && events == 0;
+        let pubsub = self.shared.pubsub.as_ref();
+        let unsent = pubsub.map_or(0, |pubsub| pubsub.broker.waiting());
+        let idle =
+            calls.is_none_or(|calls| calls.is_idle()) && !untold && events == 0 && unsent == 0;
         if !idle && now_ns() < until_ns {
             self.finishing = Some((result, until_ns));
             return None;
@@ -137,6 +140,9 @@ impl Server for Running {
         let waiting = calls.map_or(0, |calls| calls.figures(now_ns()).1.waiting);
         if waiting > 0 {
             warn!("{waiting} calls of the application were not made");
+        }
+        if unsent > 0 {
+            warn!("{unsent} publications were not sent to the broker");
         }
         if events > 0 {
             warn!("{events} webhook events were not delivered");

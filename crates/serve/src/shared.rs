@@ -8,16 +8,18 @@ use std::time::SystemTime;
 use admin::Watchdog;
 use aws_lc_rs::rand;
 use engine::sys::process::now_ns;
-use engine::{Counter, HttpsRedirect, Limits, TlsServer, invariant};
+use engine::{Counter, HttpsRedirect, Limits, Remote, TlsServer, invariant};
 use topics::{Directory, Epoch, History, Start, Unavailable};
 
 use crate::app::Calls;
 use crate::auth::{Access, Refusals};
 use crate::config::{Channels, Config, HistoryConfig, Live};
+use crate::handler::Post;
 use crate::hooks::Hooks;
 use crate::log_events::{LogEvent, LogSender, Part};
 use crate::origin::Origins;
 use crate::presence::Presence;
+use crate::pubsub::Pubsub;
 use crate::requested::Requested;
 use crate::resume::StoredSessions;
 use crate::sid::Sids;
@@ -133,6 +135,8 @@ pub(crate) struct Shared {
     pub(crate) calls: Option<Arc<Calls>>,
     /// Webhooks, if there is a receiver.
     pub(crate) hooks: Option<Arc<Hooks>>,
+    /// What crosses nodes, with `--pubsub`.
+    pub(crate) pubsub: Option<Arc<Pubsub>>,
     pub(crate) log: LogSender,
     pub(crate) watchdog: Arc<Watchdog>,
     pub(crate) counters: Box<[WorkerCounters]>,
@@ -166,12 +170,8 @@ impl Shared {
         let hooks = config.webhooks.as_ref();
         let hooks = hooks.map(|config| Hooks::new(config, clock.clone(), random()));
         let mut directory = Directory::with_history(config.history.as_ref().map(history));
-        if let Some(hooks) = hooks.clone().filter(|hooks| hooks.config.events.has_occupancy()) {
-            directory.observe(move |topic, occupied| match occupied {
-                true => hooks.occupied(topic),
-                false => hooks.vacated(topic),
-            });
-        }
+        let pubsub = config.pubsub.as_ref().map(|config| Pubsub::new(config, random));
+        observe(&mut directory, hooks.as_ref(), pubsub.as_ref());
         Shared {
             echo: config.echo,
             cable_path: config.cable_path.clone(),
@@ -187,6 +187,7 @@ impl Shared {
             tls_port: None,
             directory,
             hooks,
+            pubsub,
             calls,
             log,
             watchdog,
@@ -274,6 +275,16 @@ impl Shared {
         self.started.iter().enumerate().filter_map(running)
     }
 
+    /// Status and body of `/ready`. Why a broker is not connected is told on the admin listener only.
+    pub(crate) fn readiness(&self, remote: &Remote<Post>) -> (u16, String) {
+        let ready = self.watchdog.readiness(remote, self.is_draining());
+        let trouble = self.pubsub.as_ref().and_then(|pubsub| pubsub.broker.trouble());
+        match trouble.filter(|_| ready.0 == 200) {
+            Some(_) => (503, "pubsub disconnected\n".to_owned()),
+            None => ready,
+        }
+    }
+
     pub(crate) fn is_draining(&self) -> bool {
         self.draining.load(Ordering::Relaxed)
     }
@@ -281,6 +292,27 @@ impl Shared {
     pub(crate) fn set_draining(&self) {
         self.draining.store(true, Ordering::Relaxed);
     }
+}
+
+/// Reports the first and the last subscribers of topics to those who want to know.
+fn observe(directory: &mut Directory, hooks: Option<&Arc<Hooks>>, pubsub: Option<&Arc<Pubsub>>) {
+    let hooks = hooks.filter(|hooks| hooks.config.events.has_occupancy()).cloned();
+    let broker = pubsub.map(|pubsub| Arc::clone(&pubsub.broker));
+    if hooks.is_none() && broker.is_none() {
+        return;
+    }
+    directory.observe(move |topic, occupied| {
+        match (&hooks, occupied) {
+            (Some(hooks), true) => hooks.occupied(topic),
+            (Some(hooks), false) => hooks.vacated(topic),
+            (None, _) => {}
+        }
+        match (&broker, occupied) {
+            (Some(broker), true) => broker.want(topic),
+            (Some(broker), false) => broker.release(topic),
+            (None, _) => {}
+        }
+    });
 }
 
 fn stored_sessions(config: &HistoryConfig, calls: Option<Arc<Calls>>) -> StoredSessions {

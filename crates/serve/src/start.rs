@@ -38,6 +38,8 @@ pub enum StartError {
     Presence(io::Error),
     /// The threads that send webhooks could not be started.
     Webhooks(io::Error),
+    /// The threads of the connections to brokers could not be started.
+    Pubsub(io::Error),
     /// The admin listener did not start.
     Admin(admin::StartError),
 }
@@ -50,6 +52,7 @@ impl fmt::Display for StartError {
             StartError::App(_) => f.write_str("cannot start the threads that call the application"),
             StartError::Presence(_) => f.write_str("cannot start the presence thread"),
             StartError::Webhooks(_) => f.write_str("cannot start the threads that send webhooks"),
+            StartError::Pubsub(_) => f.write_str("cannot start the threads of --pubsub"),
             StartError::Admin(error) => error.fmt(f),
         }
     }
@@ -62,7 +65,8 @@ impl std::error::Error for StartError {
             StartError::BroadcastQueue(error)
             | StartError::App(error)
             | StartError::Presence(error)
-            | StartError::Webhooks(error) => Some(error),
+            | StartError::Webhooks(error)
+            | StartError::Pubsub(error) => Some(error),
             StartError::Admin(error) => std::error::Error::source(error),
         }
     }
@@ -116,6 +120,10 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
     }
     if let Some(hooks) = &shared.hooks {
         hooks::start(hooks).map_err(StartError::Webhooks)?;
+    }
+    if let Some(pubsub) = &shared.pubsub {
+        let started = pubsub.start(&shared, service.remote().clone());
+        started.map_err(StartError::Pubsub)?;
     }
     service.admin = start_admin(config, control)?;
     log_ready(config, &listen, service.admin.as_ref());

@@ -12,11 +12,12 @@ const OPENAPI: &str = include_str!("openapi.json");
 type Answer = fn(&Control, &str, &ApiRequest<'_>) -> Reply;
 
 /// Each path and what answers it; a name in braces is what is between the text before and after it.
-const PATHS: [(&str, Answer); 5] = [
+const PATHS: [(&str, Answer); 6] = [
     ("/api/topics", |control, _, request| control.top_topics(request)),
     ("/api/connections/{id}", Control::connection),
     ("/api/history/{topic}", Control::topic_history),
     ("/api/presence/{topic}/users", Control::presence),
+    ("/api/cluster", |control, _, request| control.cluster(request)),
     ("/api/openapi.json", |_, _, request| openapi(request)),
 ];
 

@@ -4,6 +4,7 @@
 
 mod api;
 mod application;
+mod cluster;
 mod connections;
 mod history;
 mod page;
@@ -28,6 +29,7 @@ use crate::auth::Cause;
 use crate::broadcast::{self, Broadcast, BroadcastRequest, Disconnect};
 use crate::handler::Post;
 use crate::publish::{self, BodyError};
+use crate::pubsub::Posted;
 use crate::resume::StoredSessions;
 use crate::shared::Shared;
 
@@ -72,16 +74,17 @@ impl Control {
     }
 
     /// Converts items to publications. An excluded session that is unknown or closed excludes nobody.
-    fn publications(&self, items: Vec<Broadcast>) -> Vec<Arc<Publication>> {
+    fn publications(&self, items: Vec<Broadcast>) -> Vec<Posted> {
         let publication = |item: Broadcast| {
-            let except = item.exclude.and_then(|sid| self.shared.sids.find(&sid));
+            let exclude = item.exclude.map(String::into_boxed_str);
+            let except = exclude.as_ref().and_then(|sid| self.shared.sids.find(sid));
             let data = item.data.into_bytes().into();
             let mut publication =
                 Publication::new(item.stream.into(), data, false).accepted(now_ns());
             publication.except = except;
             publication.kind = item.kind.map(Into::into);
             publication.transient = item.transient;
-            Arc::new(publication)
+            Posted { publication: Arc::new(publication), exclude }
         };
         items.into_iter().map(publication).collect()
     }
@@ -90,16 +93,19 @@ impl Control {
     /// the number of receivers if it is known: because there are none, or because they are counted.
     fn publish_all(
         &self,
-        publications: Vec<Arc<Publication>>,
+        publications: Vec<Posted>,
         status: u16,
         taken: &AtomicU64,
         count_receivers: bool,
     ) -> Reply {
+        if let Some(pubsub) = &self.shared.pubsub {
+            return self.publish_to_nodes(pubsub, publications, status, taken, count_receivers);
+        }
         let (mut published, mut reached) = (0u64, 0);
         let (mut topics, mut refused) = (Vec::new(), None);
         let (history, mut offsets) = (self.shared.history(), Vec::new());
         // By value: a publication counts as pending while it is kept.
-        for publication in publications {
+        for Posted { publication, .. } in publications {
             let workers = match self.shared.directory.publish(&self.remote, &publication) {
                 Ok(workers) => workers,
                 Err(why) => {
@@ -160,6 +166,9 @@ impl Control {
                 return Reply::error(503, "overloaded", message);
             }
             notified += 1;
+        }
+        if let Some(pubsub) = self.shared.pubsub.as_ref().filter(|own| !own.disconnect(&request)) {
+            return self.not_on_all_nodes(pubsub);
         }
         Reply::json_with(status, &json!({ "workers": notified }))
     }
@@ -236,7 +245,13 @@ impl Program for Control {
     }
 
     fn ready(&self) -> (u16, String) {
-        self.shared.watchdog.readiness(&self.remote, self.shared.is_draining())
+        let trouble = self.shared.pubsub.as_ref().and_then(|pubsub| pubsub.broker.trouble());
+        match (self.shared.readiness(&self.remote), trouble) {
+            ((503, _), Some(why)) if self.healthy() => {
+                (503, format!("pubsub disconnected: {why}\n"))
+            }
+            (ready, _) => ready,
+        }
     }
 
     fn metrics(&self, exposition: &mut Exposition) {
@@ -321,6 +336,7 @@ impl Program for Control {
         self.presence_metrics(exposition);
         self.application_metrics(exposition);
         self.webhook_metrics(exposition);
+        self.cluster_metrics(exposition);
     }
 
     fn stats(&self) -> Value {
@@ -361,6 +377,7 @@ impl Program for Control {
             "presence": self.presence_stats(),
             "application": self.application_stats(),
             "webhooks": self.webhook_stats(),
+            "cluster": self.cluster_stats(),
         });
         stats.extend(self.shared.watchdog.stats(&self.remote));
         if let Value::Object(own) = own {
@@ -404,6 +421,8 @@ impl Program for Control {
     fn publish(&self, body: &[u8], count_receivers: bool) -> Reply {
         match publish::parse(body, self.message_bytes_max()) {
             Ok(publications) => {
+                let posted = |publication| Posted { publication, exclude: None };
+                let publications = publications.into_iter().map(posted).collect();
                 self.publish_all(publications, 200, &self.published, count_receivers)
             }
             Err(BodyError::Malformed(what)) => Reply::error(400, "bad_request", &what),
@@ -429,6 +448,10 @@ impl Program for Control {
                 Reply::error(400, "bad_request", &what)
             }
         }
+    }
+
+    fn waits_for_others(&self) -> bool {
+        self.shared.pubsub.is_some()
     }
 
     fn requires_key(&self, endpoint: AppEndpoint) -> bool {

@@ -60,6 +60,18 @@ pub(super) fn sections(parts: Vec<Value>) -> Value {
                 { "id": "dropped_gone", "label": "Dropped, client gone", "unit": "count" },
                 { "id": "publish_paused", "label": "Publishers paused", "unit": "count" },
             ] },
+            { "id": "brokers", "title": "Brokers", "kind": "table", "key": ["server"],
+              "sort": "server", "empty": "This node is alone (--pubsub none).", "limit": 20,
+              "note": "What this node exchanges with others. While a broker is disconnected publishing is refused.",
+              "columns": [
+                { "id": "server", "label": "Server" },
+                { "id": "state", "label": "State", "wrap": true },
+                { "id": "seconds", "label": "For", "unit": "seconds" },
+                { "id": "topics", "label": "Topics", "unit": "count" },
+                { "id": "unconfirmed", "label": "Not confirmed", "unit": "count" },
+                { "id": "waiting", "label": "Waiting", "unit": "count" },
+                { "id": "check_seconds", "label": "Round trip", "unit": "seconds" },
+              ] },
             { "id": "topics", "title": "Topics", "kind": "table", "key": ["topic"],
               "sort": "subscribers", "empty": "No topic has a subscriber.", "limit": 20,
               "note": "The largest and the busiest topics, every 5 s. Rates are averages over this minute and the one before.",
@@ -163,6 +175,7 @@ impl Control {
             },
             "refusals": self.refusals(&totals),
             "workers": self.page_workers(),
+            "brokers": self.page_brokers(),
         });
         if let Some(values) = values.as_object_mut() {
             values.extend(self.part_values());
@@ -175,6 +188,18 @@ impl Control {
             "status": self.status(),
             "values": values,
         })
+    }
+
+    fn page_brokers(&self) -> Value {
+        let stats = self.cluster_stats();
+        let connections = stats["connections"].as_array().cloned().unwrap_or_default();
+        let row = |mut connection: Value| {
+            if let Some(reason) = connection["reason"].as_str() {
+                connection["state"] = format!("disconnected: {reason}").into();
+            }
+            connection
+        };
+        connections.into_iter().map(row).collect()
     }
 
     fn page_workers(&self) -> Value {

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use action_cable::{Channel, Encoding, Message, Protocol};
+use action_cable::{Channel, Encoding, History, Message, Presence, Protocol};
 use engine::{ConnId, Core, Sys, invariant};
 use topics::{Publication, Subscriber};
 
@@ -83,11 +83,16 @@ impl ServeHandler {
         core: &mut Core<S, Self>,
         id: ConnId,
         identifier: Cow<'_, str>,
+        history: Option<&History<'_>>,
+        presence: Option<&Presence<'_>>,
     ) -> bool {
         // Clients repeat the command every half second until it is confirmed.
         if self.is_subscribed(core, id, &identifier) {
             self.send_message(core, id, &Message::Confirm { identifier });
             return true;
+        }
+        if self.is_held(id, &identifier) {
+            return false;
         }
         let grant = match self.grant(core, id, &identifier) {
             Ok(grant) => grant,
@@ -97,6 +102,10 @@ impl ServeHandler {
                 return false;
             }
         };
+        if !self.is_confirmed(&grant.stream) {
+            self.hold_subscribe(core, id, &grant.stream, &identifier, history, presence);
+            return false;
+        }
         self.join(core, id, &identifier, &grant);
         self.send_message(core, id, &Message::Confirm { identifier });
         true
@@ -128,6 +137,7 @@ impl ServeHandler {
         id: ConnId,
         identifier: &str,
     ) {
+        self.unhold(id, identifier);
         // No client of this worker is subscribed by it, so this one is not either.
         let Some((index, found)) = self.identifiers.find(identifier) else { return };
         let (topic, bytes) = (Arc::clone(&found.topic), found.bytes());
@@ -238,7 +248,8 @@ impl ServeHandler {
         id: ConnId,
         identifier: &str,
     ) -> Result<StreamGrant, Cause> {
-        let held = core.user(id).map_or(0, |session| session.subscriptions().len());
+        let (waiting_bytes, waiting) = self.held_commands(id);
+        let held = core.user(id).map_or(0, |session| session.subscriptions().len()) + waiting;
         if held >= self.policy.channels.max_subscriptions {
             return Err(Cause::Subscriptions);
         }
@@ -249,7 +260,7 @@ impl ServeHandler {
         let grant = self.policy.access.stream(&channel, self.shared.unix_s(core.now_ns()))?;
         let bytes = core.user(id).map_or(0, |session| session.subscriptions().bytes());
         let bytes = bytes.saturating_add(subscription_bytes(identifier, &grant.stream));
-        let bytes = self.members.held(id) + bytes as usize;
+        let bytes = self.members.held(id) + waiting_bytes + bytes as usize;
         if bytes > self.policy.channels.max_subscription_bytes {
             return Err(Cause::SubscriptionBytes);
         }

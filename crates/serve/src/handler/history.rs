@@ -148,6 +148,7 @@ impl ServeHandler {
         // Events of presence are for the extended protocol only, too; in Protobuf all its messages differ.
         let differs = self.shared.history().is_some()
             || self.shared.presence.is_some()
+            || self.shared.pubsub.is_some()
             || messages == Encoding::Protobuf;
         let form = match extended && differs {
             true => Form::CablePositions(index),

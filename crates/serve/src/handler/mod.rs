@@ -4,6 +4,7 @@
 mod application;
 mod authorize;
 mod channels;
+mod confirm;
 mod disconnects;
 mod encodings;
 mod expiry;
@@ -26,6 +27,7 @@ use wire::websocket::OpCode;
 
 use self::application::Application;
 use self::authorize::Authorizer;
+use self::confirm::Awaiting;
 use self::disconnects::Disconnects;
 use self::heartbeat::Heartbeat;
 use self::history::Replays;
@@ -70,6 +72,8 @@ pub(crate) enum Post {
     Disconnect(Arc<broadcast::Disconnect>),
     /// The end of a call of the application.
     Answered(Arc<Answered>),
+    /// The broker has confirmed these topics.
+    Confirmed(Arc<[Box<str>]>),
 }
 
 impl From<Arc<Publication>> for Post {
@@ -114,6 +118,8 @@ pub(crate) struct ServeHandler {
     authorizer: Option<Box<Authorizer>>,
     /// Set where there are webhooks.
     hooks: Option<Box<WorkerHooks>>,
+    /// Set with `--pubsub`.
+    awaiting: Option<Box<Awaiting>>,
     retry_queue: RetryQueue,
     /// Subscriptions that get missed messages.
     replays: Replays,
@@ -152,6 +158,7 @@ impl ServeHandler {
             authorizer: calls_for(|config| config.auth.is_some())
                 .map(|calls| Box::new(Authorizer::new(calls))),
             hooks: shared.hooks.clone().map(|hooks| Box::new(WorkerHooks::new(hooks))),
+            awaiting: shared.pubsub.clone().map(|pubsub| Box::new(Awaiting::new(pubsub))),
             shared,
             identifiers: Identifiers::default(),
             sessions: SessionIndex::default(),
@@ -199,7 +206,8 @@ impl ServeHandler {
             }
             Command::Subscribe { identifier, history, presence } => {
                 let named = identifier.clone();
-                let subscribed = self.subscribe(core, id, identifier);
+                let (since, member) = (history.as_ref(), presence.as_ref());
+                let subscribed = self.subscribe(core, id, identifier, since, member);
                 if let Some(history) = history.filter(|_| subscribed) {
                     self.request_history(core, id, named.clone(), &history);
                 }
@@ -258,6 +266,9 @@ impl ServeHandler {
         core: &mut Core<S, Self>,
         publication: &Arc<Publication>,
     ) -> bool {
+        if let Some(pubsub) = &self.shared.pubsub {
+            return pubsub.publish(publication);
+        }
         let identifiers = &self.identifiers;
         let encode = |core: &mut _, group, publication: &_, out: &mut _| {
             encode(identifiers, core, group, publication, out);
@@ -319,7 +330,10 @@ impl Handler for ServeHandler {
     }
 
     fn late_answer<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) -> Answer {
-        self.answer_decided(core, id)
+        match self.answer_held(core, id) {
+            Some(answer) => answer,
+            None => self.answer_decided(core, id),
+        }
     }
 
     fn open<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) {
@@ -401,6 +415,7 @@ impl Handler for ServeHandler {
         self.sessions.remove(id);
         self.end_app_session(core, id, true);
         self.end_questions(id);
+        self.unhold_all(id);
         self.unsubscribe_all(core, id);
     }
 
@@ -410,6 +425,7 @@ impl Handler for ServeHandler {
         self.note_end(core, id);
         self.end_app_session(core, id, true);
         self.end_questions(id);
+        self.unhold_all(id);
         self.unsubscribe_all(core, id);
     }
 
@@ -418,7 +434,7 @@ impl Handler for ServeHandler {
     }
 
     fn held_bytes<S: Sys>(&self, core: &Core<S, Self>, id: ConnId) -> usize {
-        let of_app = self.app_held(id) + self.questions_held(id);
+        let of_app = self.app_held(id) + self.questions_held(id) + self.held_commands(id).0;
         self.subscriptions_held(core, id) + of_app + self.members.held(id)
     }
 
@@ -446,6 +462,7 @@ impl Handler for ServeHandler {
             Post::Disconnect(request) => {
                 self.disconnect_all(core, &request.identifiers, request.reconnect);
             }
+            Post::Confirmed(topics) => self.topics_confirmed(&topics),
             Post::Answered(answered) => {
                 let answered = Arc::try_unwrap(answered).unwrap_or_else(|shared| (*shared).clone());
                 match &answered.call.what {
@@ -469,8 +486,9 @@ impl Handler for ServeHandler {
         let missed = self.send_missed(core);
         let members = self.send_members(core);
         let disconnects = self.continue_disconnects(core);
+        let held = self.continue_held(core);
         let (beat, expiry) = (self.beat(core), self.end_expired(core));
-        [sweep, self.retry_queue.next_ns(), missed, members, disconnects, beat, expiry]
+        [sweep, self.retry_queue.next_ns(), missed, members, disconnects, held, beat, expiry]
             .into_iter()
             .flatten()
             .min()

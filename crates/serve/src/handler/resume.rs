@@ -50,7 +50,27 @@ impl ServeHandler {
         let identity = identity.as_ref().ok()?;
         let id = self.named_session(head)?;
         let identity = identity.as_ref().map(|identity| &*identity.identifiers);
-        sessions.take(id, Claim { identity, env }, core.now_ns())
+        let session = sessions.take(id, Claim { identity, env }, core.now_ns())?;
+        if self.shared.pubsub.is_some() && !self.is_followed(core, &session) {
+            // Something may be missing: the client begins anew, and the session ends with its age.
+            sessions.put(id, session, core.now_ns());
+            return None;
+        }
+        Some(session)
+    }
+
+    /// Whether the broker has confirmed all topics of a session.
+    fn is_followed<S: Sys>(&self, core: &Core<S, Self>, session: &StoredSession) -> bool {
+        let now = self.shared.unix_s(core.now_ns());
+        let stream = |identifier: &Arc<str>| {
+            let channel = action_cable::channel(identifier).ok()?;
+            Some(self.policy.access.stream(&channel, now).ok()?.stream)
+        };
+        let own = session.identifiers.iter().filter_map(stream);
+        let channels = session.app.iter().flat_map(|app| &app.channels);
+        let of_app = channels.flat_map(|channel| channel.streams.iter().cloned());
+        // Each of them: what is not confirmed is asked for.
+        own.chain(of_app).filter(|topic| !self.is_confirmed(topic)).count() == 0
     }
 
     /// Subscribes a client to what it was subscribed to before, as far as it still may be. Returns the

@@ -9,6 +9,7 @@ use topics::Unavailable;
 use wire::http::Request;
 
 use super::authorize::AskedForm;
+use super::confirm::Handshake;
 use super::{PendingOpen, ServeHandler};
 use crate::app::decision::Publishing;
 use crate::auth::{Cause, Connect, TokenIdentity};
@@ -50,8 +51,7 @@ impl ServeHandler {
                 status_page(request.head, status, body, core.random())
             }
             Route::Ready => {
-                let (remote, draining) = (core.remote(), self.shared.is_draining());
-                let (status, body) = self.shared.watchdog.readiness(remote, draining);
+                let (status, body) = self.shared.readiness(core.remote());
                 status_page(request.head, status, body, core.random())
             }
             Route::Echo if self.shared.echo => match self.required_identity(core, request) {
@@ -66,6 +66,9 @@ impl ServeHandler {
                 refuse(403, "Subscribing without credentials is off: the server is not public.\n")
             }
             Route::Topic(name) => match self.required_identity(core, request) {
+                Ok(identity) if self.shared.pubsub.is_some() => {
+                    self.admit_topic(core, id, request, &name, identity)
+                }
                 Ok(identity) => {
                     let since = parameter(request.head.query(), "since");
                     let first = match self.first_missed(core, &name, since.as_deref()) {
@@ -243,7 +246,28 @@ impl ServeHandler {
             };
             return self.ask_to_connect(core, id, head, &topic, identity, form);
         }
-        self.open_events(core, id, &topic, identity.as_ref(), start.as_deref(), origin)
+        let (start, origin) = (start.map(|start| (*start).into()), origin.map(Into::into));
+        self.open_confirmed(core, id, Handshake::Events { topic, identity, start, origin })
+    }
+
+    /// As [`ServeHandler::admit`] for a plain topic, which the broker may have to confirm first.
+    fn admit_topic<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        id: ConnId,
+        request: &Incoming<'_, '_>,
+        name: &str,
+        identity: Option<TokenIdentity>,
+    ) -> Answer {
+        let Some(upgrade) = request.upgrade else { return Answer::Upgrade(None) };
+        if let Some(origin) = upgrade.origin
+            && let Some(refused) = self.refuse_origin(core, id, request.head, origin)
+        {
+            return refused;
+        }
+        let since = parameter(request.head.query(), "since").map(|since| (*since).into());
+        let (name, publishing) = (name.into(), Publishing::Allowed);
+        self.open_confirmed(core, id, Handshake::Topic { name, identity, since, publishing })
     }
 
     /// Begins a stream of events.

@@ -12,6 +12,7 @@ use topics::Publication;
 use wire::websocket::{self, CloseCode, OpCode, Protocols};
 
 use super::{Command, Disconnect, ProtocolAdapter, Receivers};
+use crate::identifiers::Group;
 
 /// `/cable`.
 pub(crate) struct Cable;
@@ -86,6 +87,26 @@ impl ProtocolAdapter for Cable {
         let code = CloseCode(sent.close_code());
         Message::Disconnect { reason: sent, reconnect }.encode(out);
         (code, "see the message before")
+    }
+}
+
+impl Cable {
+    /// Appends the message of the extended protocol that says that messages may be missing.
+    pub(super) fn gap<S: Sys, H: Handler>(
+        core: &mut Core<S, H>,
+        group: Group,
+        identifier: &str,
+        out: &mut Vec<u8>,
+    ) {
+        let (mut text, mut binary) = (Vec::new(), Vec::new());
+        let message = Message::RejectHistory { identifier: identifier.into() };
+        let message = encode_message(&message, &mut text);
+        if group.messages == Encoding::Json {
+            return core.encode_message(group.encoding, OpCode::Text, message, out);
+        }
+        if translated(group.messages, true, message, &mut binary) {
+            core.encode_message(group.encoding, OpCode::Binary, &binary, out);
+        }
     }
 }
 

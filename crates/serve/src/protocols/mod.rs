@@ -147,6 +147,7 @@ pub(crate) fn encode<S: Sys, H: Handler>(
     let Group { encoding, messages, form } = Group::of(group);
     let plain = Receivers { encoding, messages, prefix: &[], positions: false };
     match form {
+        _ if publication.gap => encode_gap(identifiers, core, Group::of(group), out),
         Form::Plain | Form::Cable(_) if publication.typed_only => {}
         Form::Plain => PlainTopic::encode(core, plain, publication, out),
         Form::Event => Events::encode(core, plain, publication, out),
@@ -165,6 +166,25 @@ pub(crate) fn encode<S: Sys, H: Handler>(
                     wire::websocket::encode(out, OpCode::Pong, &[]);
                 }
             }
+        }
+    }
+}
+
+/// Appends the frame that says that messages may be missing, where a protocol has one.
+fn encode_gap<S: Sys, H: Handler>(
+    identifiers: &Identifiers,
+    core: &mut Core<S, H>,
+    group: Group,
+    out: &mut Vec<u8>,
+) {
+    match group.form {
+        Form::Plain | Form::Cable(_) => {}
+        Form::Event => Events::reset("gap", None, out),
+        Form::CablePositions(index) => {
+            let Some(identifier) = identifiers.get(index) else {
+                return invariant::broken("a group of subscribers has an identifier");
+            };
+            Cable::gap(core, group, identifier.text(), out);
         }
     }
 }

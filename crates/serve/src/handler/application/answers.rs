@@ -23,7 +23,7 @@ impl ServeHandler {
         core: &mut Core<S, Self>,
         answered: Answered,
     ) {
-        let Answered { id, call, outcome } = answered;
+        let Some(Answered { id, call, outcome }) = self.hold_answer(core, answered) else { return };
         let Some(app) = &mut self.app else {
             return invariant::broken("an answer has an application");
         };

@@ -13,9 +13,10 @@ use engine::{Answer, ConnId, Core, Incoming, Sys, invariant};
 use wire::http::Request;
 
 use self::publish::Publisher;
+use super::ServeHandler;
+use super::confirm::Handshake;
 use super::handshake::{Handshakes, too_many_wait, unavailable};
 use super::routing::refuse;
-use super::{PendingOpen, ServeHandler};
 use crate::app::call::{Call, Env, Question, State, What};
 use crate::app::decision::{Credentials, Decision, Publishing, Verdict};
 use crate::app::{Answered, Calls, Failure, Full};
@@ -255,14 +256,10 @@ impl ServeHandler {
         let identity = named.map(|identifiers| TokenIdentity { identifiers, expires_unix_s });
         match form {
             AskedForm::Events { start, origin } => {
-                let (start, origin) = (start.as_deref(), origin.as_deref());
-                self.open_events(core, id, &topic, identity.as_ref(), start, origin)
+                let topic = (&*topic).into();
+                self.open_confirmed(core, id, Handshake::Events { topic, identity, start, origin })
             }
             AskedForm::Socket { since } => {
-                let first = match self.first_missed(core, &topic, since.as_deref()) {
-                    Ok(first) => first,
-                    Err(refused) => return refused,
-                };
                 let publishing = permission.publishing;
                 if publishing == Publishing::Asked
                     && let Some(authorizer) = &mut self.authorizer
@@ -271,8 +268,11 @@ impl ServeHandler {
                     authorizer.publishers.insert(id.slot(), Box::new(publisher));
                 }
                 let name = (&*topic).into();
-                self.pending_open = Some(PendingOpen::Topic { name, identity, first, publishing });
-                Answer::Upgrade(None)
+                self.open_confirmed(
+                    core,
+                    id,
+                    Handshake::Topic { name, identity, since, publishing },
+                )
             }
         }
     }

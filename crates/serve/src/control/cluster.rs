@@ -1,0 +1,182 @@
+//! What operators see of other nodes: `/api/cluster`, metrics, and publishing over a broker.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use admin::{ApiRequest, Exposition, Kind, Reply};
+use brokers::{FaultKind, GapCause, ShardFigures};
+use engine::sys::process::now_ns;
+use serde_json::{Value, json};
+
+use super::Control;
+use crate::pubsub::{Posted, Pubsub, Sent};
+
+impl Control {
+    /// As [`Control::publish_all`], over the broker. `receivers` are those of this node.
+    pub(super) fn publish_to_nodes(
+        &self,
+        pubsub: &Pubsub,
+        publications: Vec<Posted>,
+        status: u16,
+        taken: &AtomicU64,
+        count_receivers: bool,
+    ) -> Reply {
+        let topic = |posted: &Posted| posted.publication.topic.clone();
+        let topics: Vec<_> = match count_receivers {
+            true => publications.iter().map(topic).collect(),
+            false => Vec::new(),
+        };
+        let Sent { published, uncertain, complete, nodes } = pubsub.publish_all(publications);
+        taken.fetch_add(published, Ordering::Relaxed);
+        if complete {
+            let mut reply = json!({ "published": published });
+            if let Some(nodes) = nodes {
+                reply["nodes"] = nodes.into();
+            }
+            if count_receivers {
+                reply["receivers"] = self.receivers(&topics).into();
+            }
+            return Reply::json_with(status, &reply);
+        }
+        pubsub.unavailable.fetch_add(1, Ordering::Relaxed);
+        let why = trouble(pubsub);
+        let message = match uncertain {
+            0 => format!("{why}: publish again, without the first `published` publications"),
+            _ => format!(
+                "{why}: of the publications after the first `published`, `uncertain` may be published"
+            ),
+        };
+        let reply = json!({
+            "error": "pubsub_unavailable",
+            "message": message,
+            "published": published,
+            "uncertain": uncertain,
+        });
+        Reply::json_with(503, &reply)
+    }
+
+    /// The answer to a request to end sessions that did not reach the other nodes.
+    pub(super) fn not_on_all_nodes(&self, pubsub: &Pubsub) -> Reply {
+        pubsub.unavailable.fetch_add(1, Ordering::Relaxed);
+        let why = trouble(pubsub);
+        let message = format!("{why}: only this node ends the sessions; send the request again");
+        Reply::error(503, "pubsub_unavailable", &message)
+    }
+
+    /// `/api/cluster`.
+    pub(super) fn cluster(&self, request: &ApiRequest<'_>) -> Reply {
+        if request.method != "GET" {
+            return Reply::error(405, "method_not_allowed", "expected GET /api/cluster");
+        }
+        Reply::json_with(200, &self.cluster_stats())
+    }
+
+    /// The body of `/api/cluster`, which is also a part of `/api/stats`; null without `--pubsub`.
+    pub(super) fn cluster_stats(&self) -> Value {
+        let Some(pubsub) = &self.shared.pubsub else { return Value::Null };
+        let (broker, now_ns) = (&pubsub.broker, now_ns());
+        let seconds = |since_ns: u64| now_ns.saturating_sub(since_ns) as f64 / 1e9;
+        let connection = |shard: ShardFigures| {
+            json!({
+                "server": shard.server,
+                "state": if shard.fault.is_none() { "connected" } else { "disconnected" },
+                "seconds": seconds(shard.since_ns),
+                "fault": shard.fault.as_ref().map(|fault| fault.kind.name()),
+                "reason": shard.fault.as_ref().map(|fault| fault.why.as_str()),
+                "topics": shard.topics,
+                "unconfirmed": shard.unconfirmed,
+                "waiting": shard.waiting,
+                "waiting_bytes": shard.waiting_bytes,
+                "check_seconds": shard.check_ns as f64 / 1e9,
+            })
+        };
+        let nodes = broker.nodes().into_iter().map(|seen| {
+            let heard = seen.heard_ns_ago as f64 / 1e9;
+            json!({ "id": seen.node.to_string(), "name": &*seen.name, "heard_seconds_ago": heard })
+        });
+        let counters = broker.counters();
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let gaps = GapCause::ALL.map(GapCause::name).into_iter().zip(counters.gaps());
+        let gaps: serde_json::Map<String, Value> =
+            gaps.map(|(cause, count)| (cause.to_owned(), count.into())).collect();
+        json!({
+            "node": { "id": broker.node().to_string(), "name": broker.node_name() },
+            "connections": broker.shards().into_iter().map(connection).collect::<Value>(),
+            "nodes": nodes.collect::<Value>(),
+            "published": count(&counters.published),
+            "refused": count(&counters.refused),
+            "received": count(&counters.received),
+            "repeated": count(&counters.repeated),
+            "malformed": count(&counters.malformed),
+            "dropped": count(&counters.dropped),
+            "gaps": gaps,
+            "unconfirmed": count(&pubsub.unconfirmed),
+            "unavailable": count(&pubsub.unavailable),
+        })
+    }
+
+    /// Writes the metrics of what crosses nodes, if there is a broker.
+    pub(super) fn cluster_metrics(&self, exposition: &mut Exposition) {
+        let Some(pubsub) = &self.shared.pubsub else { return };
+        let (broker, counters) = (&pubsub.broker, pubsub.broker.counters());
+        let shards = broker.shards();
+        let mut family = |name, help, of: &dyn Fn(&ShardFigures) -> f64| {
+            let samples = shards.iter().map(|shard| (shard.server.clone(), of(shard)));
+            exposition.labelled(name, Kind::Gauge, help, "server", samples);
+        };
+        let help = "Whether publications can be exchanged over a broker: 1 or 0.";
+        family("pubsub_connected", help, &|shard| f64::from(shard.fault.is_none()));
+        let help = "Topics that this node is subscribed to at a broker, or wants to be.";
+        family("pubsub_topics", help, &|shard| shard.topics as f64);
+        let help = "Those that the broker has not confirmed.";
+        family("pubsub_topics_unconfirmed", help, &|shard| shard.unconfirmed as f64);
+        let help = "Publications that wait to be sent to a broker.";
+        family("pubsub_waiting", help, &|shard| shard.waiting as f64);
+        let help = "Memory of these publications.";
+        family("pubsub_waiting_bytes", help, &|shard| shard.waiting_bytes as f64);
+        let help = "Round trip of the last check of a broker.";
+        family("pubsub_check_seconds", help, &|shard| shard.check_ns as f64 / 1e9);
+        let help = "Other nodes heard of in the last minute.";
+        exposition.single("pubsub_nodes", Kind::Gauge, help, broker.nodes().len() as f64);
+        let mut counter = |name, help, counter: &AtomicU64| {
+            let value = counter.load(Ordering::Relaxed) as f64;
+            exposition.single(name, Kind::Counter, help, value);
+        };
+        let help = "Publications and commands that a broker has taken from this node.";
+        counter("pubsub_published", help, &counters.published);
+        let help = "Publications and commands not taken: no connection, or too many waited.";
+        counter("pubsub_refused", help, &counters.refused);
+        let help = "Publications that arrived from brokers, this node's own included.";
+        counter("pubsub_received", help, &counters.received);
+        let help = "Those that had arrived before, and were not delivered again.";
+        counter("pubsub_repeated", help, &counters.repeated);
+        let help = "Messages from brokers that this version does not understand.";
+        counter("pubsub_malformed", help, &counters.malformed);
+        let help =
+            "Messages from brokers dropped because too many waited; their topics have a gap.";
+        counter("pubsub_dropped", help, &counters.dropped);
+        let help = "Numbers of the newest publication sent again, so that losses are noticed.";
+        counter("pubsub_beacons", help, &counters.beacons);
+        counter("pubsub_subscribed", "Topics subscribed to at brokers.", &counters.subscribed);
+        counter("pubsub_unsubscribed", "Topics unsubscribed at brokers.", &counters.unsubscribed);
+        counter("pubsub_connects", "Connections to brokers opened.", &counters.connected);
+        let help = "Subscriptions refused because the broker did not confirm their topic in time.";
+        counter("pubsub_unconfirmed", help, &pubsub.unconfirmed);
+        let help = "Requests to publish or to end sessions answered 503 because of the broker.";
+        counter("pubsub_unavailable", help, &pubsub.unavailable);
+        let gaps = GapCause::ALL.map(GapCause::name).into_iter().zip(counters.gaps());
+        let gaps = gaps.map(|(cause, count)| (cause.to_owned(), count as f64));
+        let help = "Topics of which publications may be missing, each time, by cause: missing, \
+                    reconnected or overloaded.";
+        exposition.labelled("pubsub_gaps", Kind::Counter, help, "cause", gaps);
+        let faults = FaultKind::ALL.map(FaultKind::name).into_iter().zip(counters.faults());
+        let faults = faults.map(|(kind, count)| (kind.to_owned(), count as f64));
+        let help = "Connections to brokers lost and attempts failed, by kind.";
+        exposition.labelled("pubsub_faults", Kind::Counter, help, "kind", faults);
+    }
+}
+
+/// Why a broker did not take something.
+fn trouble(pubsub: &Pubsub) -> String {
+    let why = pubsub.broker.trouble();
+    why.unwrap_or_else(|| format!("the broker did not take it within {:?}", pubsub.timeout))
+}

@@ -1,0 +1,347 @@
+//! With `--pubsub`: what waits until the broker has confirmed a topic. Nothing is subscribed or answered before
+//! that, so a client that is confirmed misses nothing from then on.
+//!
+//! A command or an answer of the application is held and executed again when the topic is confirmed; a handshake
+//! is answered then. What is not confirmed in time is refused.
+
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use action_cable::{History, Message, Position, Presence};
+use engine::{Answer, ConnId, Core, Sys};
+
+use super::handshake::unavailable;
+use super::{PendingOpen, ServeHandler};
+use crate::app::decision::Publishing;
+use crate::app::{Answered, Failure};
+use crate::auth::TokenIdentity;
+use crate::protocols::Command;
+use crate::pubsub::Pubsub;
+
+/// Held commands and handshakes that go on in one turn.
+const RESUMED_PER_TURN: usize = 256;
+/// Memory of one that is held beyond its texts, in bytes.
+const HELD_BYTES: usize = 192;
+/// Time beyond that of the broker after which the engine gives a handshake up: its answer is on the way then.
+const GRACE_NS: u64 = 5_000_000_000;
+
+/// What one worker holds.
+pub(super) struct Awaiting {
+    pubsub: Arc<Pubsub>,
+    /// With the time at which each is refused, oldest first.
+    by_topic: HashMap<Arc<str>, VecDeque<(u64, Held)>>,
+    /// When to look for what is to be refused, by topic, oldest first.
+    order: VecDeque<(u64, Arc<str>)>,
+    /// Subscribes held of each connection.
+    commands: HashMap<ConnId, HeldBy>,
+    /// Handshakes, until they are answered, and whether their topic is confirmed.
+    handshakes: HashMap<ConnId, (Handshake, Option<bool>)>,
+    /// What goes on now, and whether its topic is confirmed.
+    ready: VecDeque<(Held, bool)>,
+}
+
+#[derive(Default)]
+struct HeldBy {
+    identifiers: HashSet<Arc<str>>,
+    bytes: usize,
+}
+
+enum Held {
+    Subscribe {
+        id: ConnId,
+        identifier: Arc<str>,
+        history: Option<History<'static>>,
+        presence: Option<(Box<str>, Option<Box<str>>)>,
+    },
+    Answered(Box<Answered>),
+    Handshake(ConnId),
+}
+
+/// The subscription that a handshake asks for.
+pub(super) enum Handshake {
+    Topic {
+        name: Box<str>,
+        identity: Option<TokenIdentity>,
+        since: Option<Box<str>>,
+        publishing: Publishing,
+    },
+    Events {
+        topic: Box<str>,
+        identity: Option<TokenIdentity>,
+        start: Option<Box<str>>,
+        origin: Option<Box<str>>,
+    },
+}
+
+impl Awaiting {
+    pub(super) fn new(pubsub: Arc<Pubsub>) -> Self {
+        Awaiting {
+            pubsub,
+            by_topic: HashMap::new(),
+            order: VecDeque::new(),
+            commands: HashMap::new(),
+            handshakes: HashMap::new(),
+            ready: VecDeque::new(),
+        }
+    }
+
+    fn timeout_ns(&self) -> u64 {
+        u64::try_from(self.pubsub.timeout.as_nanos()).unwrap_or(u64::MAX / 2)
+    }
+
+    fn hold(&mut self, now_ns: u64, topic: &str, held: Held) {
+        let topic: Arc<str> = topic.into();
+        let until_ns = now_ns.saturating_add(self.timeout_ns());
+        self.order.push_back((until_ns, Arc::clone(&topic)));
+        self.by_topic.entry(topic).or_default().push_back((until_ns, held));
+    }
+
+    /// A topic is confirmed.
+    fn confirmed(&mut self, topic: &str) {
+        let held = self.by_topic.remove(topic).unwrap_or_default();
+        self.ready.extend(held.into_iter().map(|(_, held)| (held, true)));
+        if self.by_topic.is_empty() {
+            (self.by_topic, self.order) = Default::default();
+        }
+    }
+
+    /// Refuses what has been held for too long.
+    fn expire(&mut self, now_ns: u64) {
+        while self.order.front().is_some_and(|(until_ns, _)| *until_ns <= now_ns) {
+            let Some((_, topic)) = self.order.pop_front() else { return };
+            let Some(held) = self.by_topic.get_mut(&topic) else { continue };
+            let late = held.partition_point(|(until_ns, _)| *until_ns <= now_ns);
+            self.ready.extend(held.drain(..late).map(|(_, held)| (held, false)));
+            if held.is_empty() {
+                self.by_topic.remove(&topic);
+            }
+        }
+    }
+
+    /// Forgets a connection that has ended.
+    pub(super) fn remove_all(&mut self, id: ConnId) {
+        self.commands.remove(&id);
+        self.handshakes.remove(&id);
+    }
+
+    /// No subscription by this identifier is wanted any more.
+    fn remove(&mut self, id: ConnId, identifier: &str) -> bool {
+        let Some(held_by) = self.commands.get_mut(&id) else { return false };
+        let removed = held_by.identifiers.remove(identifier);
+        if removed {
+            held_by.bytes = held_by.bytes.saturating_sub(HELD_BYTES + identifier.len());
+        }
+        if held_by.identifiers.is_empty() {
+            self.commands.remove(&id);
+        }
+        removed
+    }
+}
+
+impl ServeHandler {
+    /// Whether the broker has confirmed a topic, if there is one.
+    pub(super) fn is_confirmed(&self, topic: &str) -> bool {
+        self.awaiting.as_ref().is_none_or(|awaiting| awaiting.pubsub.broker.prepare(topic))
+    }
+
+    /// Whether a subscribe of a connection by this identifier is held.
+    pub(super) fn is_held(&self, id: ConnId, identifier: &str) -> bool {
+        let held_by = self.awaiting.as_ref().and_then(|awaiting| awaiting.commands.get(&id));
+        held_by.is_some_and(|held_by| held_by.identifiers.contains(identifier))
+    }
+
+    /// Memory and number of the subscribes that are held of a connection.
+    pub(super) fn held_commands(&self, id: ConnId) -> (usize, usize) {
+        let held_by = self.awaiting.as_ref().and_then(|awaiting| awaiting.commands.get(&id));
+        held_by.map_or((0, 0), |held_by| (held_by.bytes, held_by.identifiers.len()))
+    }
+
+    /// A subscribe that is held is not wanted any more.
+    pub(super) fn unhold(&mut self, id: ConnId, identifier: &str) {
+        if let Some(awaiting) = &mut self.awaiting {
+            awaiting.remove(id, identifier);
+        }
+    }
+
+    /// Nothing of a connection is held any more.
+    pub(super) fn unhold_all(&mut self, id: ConnId) {
+        if let Some(awaiting) = &mut self.awaiting {
+            awaiting.remove_all(id);
+        }
+    }
+
+    /// Holds a subscribe until its topic is confirmed.
+    pub(super) fn hold_subscribe<S: Sys>(
+        &mut self,
+        core: &Core<S, Self>,
+        id: ConnId,
+        topic: &str,
+        identifier: &str,
+        history: Option<&History<'_>>,
+        presence: Option<&Presence<'_>>,
+    ) {
+        let Some(awaiting) = &mut self.awaiting else { return };
+        let identifier: Arc<str> = identifier.into();
+        let held_by = awaiting.commands.entry(id).or_default();
+        held_by.bytes += HELD_BYTES + identifier.len();
+        held_by.identifiers.insert(Arc::clone(&identifier));
+        let history = history.map(owned);
+        let presence = presence.map(|one| ((&*one.id).into(), one.info.map(Into::into)));
+        let held = Held::Subscribe { id, identifier, history, presence };
+        awaiting.hold(core.now_ns(), topic, held);
+    }
+
+    /// Holds an answer of the application until the streams in it are confirmed. Returns it if they are.
+    pub(super) fn hold_answer<S: Sys>(
+        &mut self,
+        core: &Core<S, Self>,
+        answered: Answered,
+    ) -> Option<Answered> {
+        let Some(awaiting) = &mut self.awaiting else { return Some(answered) };
+        let streams = answered.outcome.as_ref().map_or(&[][..], |reply| &reply.streams);
+        let open = streams.iter().find(|stream| !awaiting.pubsub.broker.prepare(stream)).cloned();
+        match open {
+            None => Some(answered),
+            Some(stream) => {
+                awaiting.hold(core.now_ns(), &stream, Held::Answered(Box::new(answered)));
+                None
+            }
+        }
+    }
+
+    /// Answers a handshake now, or when its topic is confirmed.
+    pub(super) fn open_confirmed<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        id: ConnId,
+        handshake: Handshake,
+    ) -> Answer {
+        let topic = match &handshake {
+            Handshake::Topic { name, .. } => name,
+            Handshake::Events { topic, .. } => topic,
+        };
+        if self.is_confirmed(topic) {
+            return self.open_handshake(core, id, handshake);
+        }
+        let Some(awaiting) = &mut self.awaiting else {
+            return self.open_handshake(core, id, handshake);
+        };
+        let now_ns = core.now_ns();
+        awaiting.hold(now_ns, topic, Held::Handshake(id));
+        awaiting.handshakes.insert(id, (handshake, None));
+        Answer::LaterWithin(awaiting.timeout_ns().saturating_add(GRACE_NS))
+    }
+
+    fn open_handshake<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        id: ConnId,
+        handshake: Handshake,
+    ) -> Answer {
+        match handshake {
+            Handshake::Events { topic, identity, start, origin } => {
+                let (start, origin) = (start.as_deref(), origin.as_deref());
+                self.open_events(core, id, &topic, identity.as_ref(), start, origin)
+            }
+            Handshake::Topic { name, identity, since, publishing } => {
+                let first = match self.first_missed(core, &name, since.as_deref()) {
+                    Ok(first) => first,
+                    Err(refused) => return refused,
+                };
+                self.pending_open = Some(PendingOpen::Topic { name, identity, first, publishing });
+                Answer::Upgrade(None)
+            }
+        }
+    }
+
+    /// The late answer to a handshake that was held; `None` if it is not one.
+    pub(super) fn answer_held<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        id: ConnId,
+    ) -> Option<Answer> {
+        let awaiting = self.awaiting.as_mut()?;
+        let (handshake, confirmed) = awaiting.handshakes.remove(&id)?;
+        if confirmed == Some(true) {
+            return Some(self.open_confirmed(core, id, handshake));
+        }
+        awaiting.pubsub.unconfirmed.fetch_add(1, Ordering::Relaxed);
+        let why = "The subscription was not confirmed in time: try again.\n";
+        Some(unavailable(why, core.random()))
+    }
+
+    /// The broker has confirmed topics.
+    pub(super) fn topics_confirmed(&mut self, topics: &[Box<str>]) {
+        let Some(awaiting) = &mut self.awaiting else { return };
+        topics.iter().for_each(|topic| awaiting.confirmed(topic));
+    }
+
+    /// Goes on with what was held, a portion. Returns when to be called again.
+    pub(super) fn continue_held<S: Sys>(&mut self, core: &mut Core<S, Self>) -> Option<u64> {
+        let now_ns = core.now_ns();
+        self.awaiting.as_mut()?.expire(now_ns);
+        for _ in 0..RESUMED_PER_TURN {
+            let Some((held, confirmed)) = self.awaiting.as_mut()?.ready.pop_front() else { break };
+            match held {
+                Held::Subscribe { id, identifier, history, presence } => {
+                    self.continue_subscribe(core, id, &identifier, history, presence, confirmed);
+                }
+                Held::Answered(mut answered) => {
+                    if !confirmed {
+                        answered.outcome = Err(Failure::Timeout);
+                        self.awaiting.as_ref()?.pubsub.unconfirmed.fetch_add(1, Ordering::Relaxed);
+                    }
+                    self.app_answered(core, *answered);
+                }
+                Held::Handshake(id) => {
+                    if let Some(entry) = self.awaiting.as_mut()?.handshakes.get_mut(&id) {
+                        entry.1 = Some(confirmed);
+                        core.remote().answer(id, Answer::ByHandler);
+                    }
+                }
+            }
+        }
+        let awaiting = self.awaiting.as_mut()?;
+        if !awaiting.ready.is_empty() {
+            return Some(now_ns);
+        }
+        awaiting.order.front().map(|(until_ns, _)| *until_ns)
+    }
+
+    fn continue_subscribe<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        id: ConnId,
+        identifier: &str,
+        history: Option<History<'static>>,
+        presence: Option<(Box<str>, Option<Box<str>>)>,
+        confirmed: bool,
+    ) {
+        let Some(awaiting) = &mut self.awaiting else { return };
+        // It may have ended, or have unsubscribed.
+        if !awaiting.remove(id, identifier) || !core.is_open(id) {
+            return;
+        }
+        let identifier = Cow::Borrowed(identifier);
+        if !confirmed {
+            awaiting.pubsub.unconfirmed.fetch_add(1, Ordering::Relaxed);
+            return self.send_message(core, id, &Message::Reject { identifier });
+        }
+        let presence = presence
+            .as_ref()
+            .map(|(member, info)| Presence { id: Cow::Borrowed(&**member), info: info.as_deref() });
+        self.execute(core, id, Command::Subscribe { identifier, history, presence });
+    }
+}
+
+fn owned(history: &History<'_>) -> History<'static> {
+    let owned = |text: &Cow<'_, str>| Cow::Owned(text.clone().into_owned());
+    let position = |position: &Position<'_>| Position {
+        stream_id: owned(&position.stream_id),
+        epoch: owned(&position.epoch),
+        offset: position.offset,
+    };
+    History { since: history.since, streams: history.streams.iter().map(position).collect() }
+}

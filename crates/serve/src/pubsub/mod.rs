@@ -1,0 +1,159 @@
+//! Publications between nodes: [`Pubsub`] is what workers and the control plane use, `receiver.rs` what brokers
+//! call. The connections are in the crate [`brokers`].
+//!
+//! A publication goes to the broker only, and to the subscribers of this node when the broker returns it: so all
+//! nodes see one order, and what is not accepted reaches nobody. Without `--pubsub` none of this exists.
+
+mod config;
+mod receiver;
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::{Duration, Instant};
+
+use brokers::{Broker, Outcome, OwnedExcept, Ticket};
+use engine::Remote;
+use engine::sys::process::now_ns;
+use topics::Publication;
+
+pub use self::config::{PubsubConfig, PubsubTransport};
+use crate::broadcast::Disconnect;
+use crate::handler::Post;
+use crate::shared::Shared;
+
+/// A process's part of what crosses nodes.
+pub(crate) struct Pubsub {
+    pub(crate) broker: Arc<Broker>,
+    /// Time for the broker to confirm a subscription or to take a publication.
+    pub(crate) timeout: Duration,
+    transport: PubsubTransport,
+    /// Subscriptions and handshakes refused because the broker did not confirm their topic in time.
+    pub(crate) unconfirmed: AtomicU64,
+    /// Requests to publish answered 503 because of the broker.
+    pub(crate) unavailable: AtomicU64,
+}
+
+/// A publication that somebody posts, and the session that does not get it.
+pub(crate) struct Posted {
+    pub(crate) publication: Arc<Publication>,
+    pub(crate) exclude: Option<Box<str>>,
+}
+
+/// What became of the publications of one request.
+pub(crate) struct Sent {
+    /// Those that the broker has, from the first on.
+    pub(crate) published: u64,
+    /// Later ones that it may have, too.
+    pub(crate) uncertain: u64,
+    /// All were published.
+    pub(crate) complete: bool,
+    /// The most connections that one of them reached; `None` if the broker does not tell.
+    pub(crate) nodes: Option<u64>,
+}
+
+impl Pubsub {
+    pub(crate) fn new(config: &PubsubConfig, random: fn() -> u64) -> Arc<Self> {
+        let settings = brokers::Settings {
+            prefix: config.prefix.clone(),
+            node_name: config.node_name.clone(),
+            linger: config.linger,
+            spool_bytes: config.spool_bytes,
+            clock: now_ns,
+            random,
+        };
+        let broker = match &config.transport {
+            PubsubTransport::Redis(shards) => Broker::new(settings, shards),
+        };
+        let transport = config.transport.clone();
+        let (unconfirmed, unavailable) = (AtomicU64::new(0), AtomicU64::new(0));
+        Arc::new(Pubsub { broker, timeout: config.timeout, transport, unconfirmed, unavailable })
+    }
+
+    /// Starts the threads.
+    ///
+    /// # Errors
+    /// One cannot be started.
+    pub(crate) fn start(&self, shared: &Arc<Shared>, remote: Remote<Post>) -> io::Result<()> {
+        let receiver = Arc::new(receiver::Inward::new(shared, remote, self.broker.node()));
+        match self.transport.clone() {
+            PubsubTransport::Redis(shards) => self.broker.start(shards, receiver),
+        }
+    }
+
+    /// Publishes for a client of this node. False if it has to wait.
+    pub(crate) fn publish(&self, publication: &Publication) -> bool {
+        self.queue(publication, None, None).is_ok()
+    }
+
+    fn queue(
+        &self,
+        publication: &Publication,
+        exclude: Option<Box<str>>,
+        ticket: Option<Arc<Ticket>>,
+    ) -> Result<(), brokers::Unavailable> {
+        let except = match (exclude, publication.except) {
+            (Some(sid), _) => OwnedExcept::Session(sid),
+            (None, Some(id)) => OwnedExcept::Own(id.as_u64()),
+            (None, None) => OwnedExcept::None,
+        };
+        let message = brokers::Publication {
+            data: Arc::clone(&publication.data),
+            binary: publication.binary,
+            transient: publication.transient,
+            except,
+            kind: publication.kind.clone(),
+        };
+        self.broker.publish(&publication.topic, message, ticket)
+    }
+
+    /// Publishes in order, and waits until the broker has all.
+    pub(crate) fn publish_all(&self, publications: Vec<Posted>) -> Sent {
+        let until = self.deadline();
+        let total = publications.len();
+        let mut tickets = Vec::with_capacity(total);
+        for Posted { publication, exclude } in publications {
+            let ticket = Ticket::new();
+            if self.queue(&publication, exclude, Some(Arc::clone(&ticket))).is_err() {
+                break;
+            }
+            tickets.push(ticket);
+        }
+        let mut sent = Sent { published: 0, uncertain: 0, complete: false, nodes: None };
+        let mut in_order = true;
+        for ticket in tickets {
+            let left =
+                if in_order { until.saturating_duration_since(now()) } else { Duration::ZERO };
+            match ticket.wait(left) {
+                Outcome::Published(reached) if in_order => {
+                    sent.published += 1;
+                    sent.nodes = sent.nodes.max(reached);
+                }
+                Outcome::Published(_) | Outcome::Unknown => {
+                    (sent.uncertain, in_order) = (sent.uncertain + 1, false);
+                }
+                Outcome::Withdrawn => in_order = false,
+            }
+        }
+        sent.complete = sent.published == total as u64;
+        sent
+    }
+
+    /// Ends sessions on the other nodes. False if they may not have been told.
+    pub(crate) fn disconnect(&self, request: &Disconnect) -> bool {
+        let ticket = Ticket::new();
+        let body = receiver::disconnect_command(request);
+        self.broker.command(body, Some(Arc::clone(&ticket))).is_ok()
+            && matches!(ticket.wait(self.timeout), Outcome::Published(_))
+    }
+
+    fn deadline(&self) -> Instant {
+        let now = now();
+        now.checked_add(self.timeout).unwrap_or(now)
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "a deadline on a thread of the control plane")]
+fn now() -> Instant {
+    Instant::now()
+}

@@ -1,0 +1,125 @@
+//! [`Inward`]: what arrives from other nodes, to this node's workers.
+
+use std::sync::{Arc, Weak};
+
+use brokers::envelope::{Except, Message, NodeId};
+use brokers::{ConfirmedTopic, GapCause, Receiver, Undelivered};
+use engine::sys::process::now_ns;
+use engine::{ConnId, Remote};
+use topics::{Publication, Refused};
+use tracing::warn;
+
+use crate::broadcast::Disconnect;
+use crate::handler::Post;
+use crate::shared::Shared;
+
+/// A command that ends sessions: this byte, whether their clients may reconnect, and their identifiers.
+const DISCONNECT: u8 = 1;
+
+pub(super) struct Inward {
+    shared: Weak<Shared>,
+    remote: Remote<Post>,
+    node: NodeId,
+    no_data: Arc<[u8]>,
+}
+
+/// The command that ends sessions.
+pub(super) fn disconnect_command(request: &Disconnect) -> Box<[u8]> {
+    let mut body = vec![DISCONNECT, u8::from(request.reconnect)];
+    body.extend_from_slice(request.identifiers.as_bytes());
+    body.into()
+}
+
+fn parse_disconnect(body: &[u8]) -> Option<Disconnect> {
+    let [DISCONNECT, reconnect @ (0 | 1), identifiers @ ..] = body else { return None };
+    let identifiers = str::from_utf8(identifiers).ok()?.to_owned();
+    Some(Disconnect { identifiers, reconnect: *reconnect == 1 })
+}
+
+impl Inward {
+    pub(super) fn new(shared: &Arc<Shared>, remote: Remote<Post>, node: NodeId) -> Self {
+        Inward { shared: Arc::downgrade(shared), remote, node, no_data: Arc::default() }
+    }
+
+    /// Posts to every worker that runs. False if one of them has no room.
+    fn post_all(&self, shared: &Shared, bytes: usize, post: impl Fn() -> Post) -> bool {
+        shared.running().all(|worker| self.remote.post(worker, post(), bytes).is_ok())
+    }
+}
+
+impl Receiver for Inward {
+    fn publication(&self, topic: &str, message: &Message<'_>) -> Result<(), Undelivered> {
+        let Some(shared) = self.shared.upgrade() else { return Ok(()) };
+        let data = Arc::from(message.data);
+        let mut publication = Publication::new(topic.into(), data, message.binary);
+        publication.accepted_ns = now_ns();
+        publication.kind = message.kind.map(Arc::from);
+        publication.transient = message.transient;
+        publication.except = match message.except {
+            Except::Own(connection) => {
+                (message.node == self.node).then(|| ConnId::from_u64(connection))
+            }
+            Except::Session(sid) => shared.sids.find(sid),
+            Except::None => None,
+        };
+        match shared.directory.publish(&self.remote, &Arc::new(publication)) {
+            Ok(_) => Ok(()),
+            Err(Refused::MailboxFull) => Err(Undelivered::Busy),
+            Err(Refused::TopicOverloaded) => Err(Undelivered::Overloaded),
+        }
+    }
+
+    fn confirmed(&self, topics: &[ConfirmedTopic]) -> bool {
+        let Some(shared) = self.shared.upgrade() else { return true };
+        if let Some(history) = shared.history() {
+            // What was published before is not in it.
+            let now_ns = now_ns();
+            topics.iter().for_each(|one| history.interrupt(&one.topic, now_ns));
+        }
+        let awaited = topics.iter().filter(|one| one.awaited).map(|one| one.topic.clone());
+        let awaited: Arc<[Box<str>]> = awaited.collect();
+        let bytes = awaited.iter().map(|topic| topic.len() + size_of::<Box<str>>()).sum();
+        awaited.is_empty()
+            || self.post_all(&shared, bytes, || Post::Confirmed(Arc::clone(&awaited)))
+    }
+
+    fn gap(&self, topics: &[Box<str>], _: GapCause) -> bool {
+        let Some(shared) = self.shared.upgrade() else { return true };
+        topics.iter().all(|topic| {
+            if let Some(history) = shared.history() {
+                history.interrupt(topic, now_ns());
+            }
+            let data = Arc::clone(&self.no_data);
+            let mut notice = Publication::new((&**topic).into(), data, false);
+            (notice.gap, notice.transient) = (true, true);
+            shared.directory.publish(&self.remote, &Arc::new(notice)).is_ok()
+        })
+    }
+
+    fn command(&self, body: &[u8]) -> bool {
+        let Some(shared) = self.shared.upgrade() else { return true };
+        let Some(request) = parse_disconnect(body) else {
+            warn!("pubsub command ignored: it is of another version");
+            return true;
+        };
+        let bytes = size_of::<Disconnect>() + request.identifiers.len();
+        let request = Arc::new(request);
+        self.post_all(&shared, bytes, || Post::Disconnect(Arc::clone(&request)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_survive_the_way_and_others_are_ignored() {
+        for reconnect in [true, false] {
+            let request = Disconnect { identifiers: r#"{"user":"é"}"#.to_owned(), reconnect };
+            assert_eq!(parse_disconnect(&disconnect_command(&request)), Some(request));
+        }
+        for other in [&b""[..], b"\x01", b"\x02\x01x", b"\x01\x02x", b"\x01\x01\xff"] {
+            assert_eq!(parse_disconnect(other), None, "{other:?}");
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! The flags of publications between nodes: the broker, and what waits for it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use clap::ValueEnum;
+use serve::{PubsubConfig, PubsubTransport, RedisTransport, RedisUrl};
+
+use crate::application::tls_to;
+use crate::units;
+
+const HEADING: &str = "Nodes";
+
+/// The port of a sentinel without one.
+const SENTINEL_PORT: u16 = 26379;
+/// Longest name of a node, in bytes.
+const NAME_BYTES_MAX: usize = 255;
+
+/// The flags.
+#[derive(clap::Args, Debug)]
+#[group(id = "pubsub_flags")]
+pub(crate) struct Flags {
+    /// Exchange publications and commands with other nodes over this broker: none or redis
+    #[arg(long, value_name = "BROKER", default_value = "none", help_heading = HEADING)]
+    pubsub: Broker,
+    /// Redis servers: redis://, rediss:// or unix:. Several share the topics, in this order on all nodes
+    #[arg(long, value_name = "URL", value_delimiter = ',', default_value = "redis://127.0.0.1:6379",
+        help_heading = HEADING)]
+    redis_url: Vec<RedisUrl>,
+    /// Sentinels, [:PASSWORD@]HOST[:PORT]; the host of --redis-url is the name of their master
+    #[arg(long, value_name = "ADDRESS", value_delimiter = ',', value_parser = sentinel,
+        help_heading = HEADING)]
+    redis_sentinels: Vec<RedisUrl>,
+    /// Trust rediss:// servers whose certificate is of a CA in this PEM file, instead of the system's
+    #[arg(long, value_name = "FILE", help_heading = HEADING)]
+    redis_ca: Option<PathBuf>,
+    /// What the names of channels at the broker begin with; the same on all nodes
+    #[arg(long, value_name = "TEXT", default_value = "standfast", value_parser = prefix,
+        help_heading = HEADING)]
+    pubsub_prefix: String,
+    /// Stay subscribed to a topic for this time after its last subscriber has left
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = linger,
+        help_heading = HEADING)]
+    pubsub_linger: Duration,
+    /// Time for the broker to confirm a subscription or to take a publication
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::positive_duration,
+        help_heading = HEADING)]
+    pubsub_timeout: Duration,
+    /// Bytes of publications that wait while the broker is away; beyond them publishing is refused
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = units::size,
+        help_heading = HEADING)]
+    pubsub_spool: u64,
+    /// Name of this node for others [default: the host name]
+    #[arg(long, value_name = "NAME", value_parser = name, help_heading = HEADING)]
+    node_id: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Broker {
+    /// This node is alone
+    None,
+    /// Publish and subscribe of Redis 6 or newer, or Valkey
+    Redis,
+}
+
+impl Flags {
+    /// What crosses nodes, if there are others.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or flags that contradict each other.
+    pub(crate) fn config(&self) -> Result<Option<PubsubConfig>> {
+        if self.pubsub == Broker::None {
+            if !self.redis_sentinels.is_empty() {
+                bail!("--redis-sentinels has no effect without --pubsub redis");
+            }
+            return Ok(None);
+        }
+        let transport = |url: &RedisUrl| {
+            let tls = match url.tls {
+                // The name is that of each URL's host.
+                true => Some(tls_to("localhost", ("redis-ca", self.redis_ca.as_deref()), false)?),
+                false => None,
+            };
+            Ok(RedisTransport {
+                url: url.clone(),
+                tls: tls.map(|client| Arc::clone(&client.parts().0)),
+                sentinels: self.redis_sentinels.clone(),
+            })
+        };
+        let transports: Result<Vec<RedisTransport>> =
+            self.redis_url.iter().map(transport).collect();
+        Ok(Some(PubsubConfig {
+            transport: PubsubTransport::Redis(transports?),
+            prefix: self.pubsub_prefix.clone(),
+            node_name: self.node_id.clone().unwrap_or_else(host_name),
+            linger: self.pubsub_linger,
+            timeout: self.pubsub_timeout,
+            spool_bytes: usize::try_from(self.pubsub_spool).unwrap_or(usize::MAX),
+        }))
+    }
+}
+
+fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+fn sentinel(text: &str) -> Result<RedisUrl, String> {
+    let host = text.rsplit_once('@').map_or(text, |(_, host)| host);
+    let port = if host.contains(':') { String::new() } else { format!(":{SENTINEL_PORT}") };
+    let parsed = format!("redis://{text}{port}").parse();
+    parsed.map_err(|_| "expected [:PASSWORD@]HOST[:PORT]".to_owned())
+}
+
+fn prefix(text: &str) -> Result<String, String> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte);
+    match (1..=64).contains(&text.len()) && text.bytes().all(plain) {
+        true => Ok(text.to_owned()),
+        false => Err("expected 1 to 64 letters, digits, -, _, . or :".to_owned()),
+    }
+}
+
+fn linger(text: &str) -> Result<Duration, String> {
+    let time = units::duration(text)?;
+    match time >= Duration::from_secs(1) {
+        true => Ok(time),
+        false => Err("expected at least 1s".to_owned()),
+    }
+}
+
+fn name(text: &str) -> Result<String, String> {
+    match (1..=NAME_BYTES_MAX).contains(&text.len()) && !text.contains(char::is_control) {
+        true => Ok(text.to_owned()),
+        false => Err(format!("expected 1 to {NAME_BYTES_MAX} bytes without control characters")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sentinels_have_a_port_and_perhaps_a_password() {
+        assert_eq!(sentinel("a.example").unwrap().to_string(), "redis://a.example:26379");
+        let full = sentinel(":secret@10.0.0.1:5000").unwrap();
+        assert_eq!(full.to_string(), "redis://10.0.0.1:5000");
+        assert_eq!(full.password.as_deref(), Some("secret"));
+        assert!(sentinel("a:b").is_err());
+    }
+
+    #[test]
+    fn prefixes_and_names_are_what_brokers_and_logs_can_carry() {
+        assert!(prefix("app-1.prod:eu").is_ok() && name("node 1").is_ok());
+        for wrong in ["", "a b", "é", "a*", "a>"] {
+            assert!(prefix(wrong).is_err(), "{wrong}");
+        }
+        assert!(prefix(&"a".repeat(65)).is_err() && name("").is_err() && name("a\nb").is_err());
+        assert!(linger("1s").is_ok() && linger("999ms").is_err());
+    }
+}

@@ -67,12 +67,10 @@ pub struct Confirmed {
 /// A subscribed channel.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Subscribed {
-    /// Differs from that of every other channel and of earlier subscriptions to this one.
+    /// Differs from that of every other channel, and from that of the same channel before it was unsubscribed.
     pub id: u64,
     /// The generation given when it was confirmed.
     pub generation: u64,
-    /// The broker has confirmed it.
-    pub confirmed: bool,
 }
 
 impl Interest {
@@ -139,13 +137,11 @@ impl Interest {
         entry.state == State::Confirmed
     }
 
-    /// A channel that is wanted or lingers.
+    /// A channel that is wanted or lingers, confirmed or not.
     #[must_use]
-    pub fn get(&self, channel: &str) -> Option<(Channel, Subscribed)> {
-        let (channel, entry) = self.channels.get_key_value(channel)?;
-        let confirmed = entry.state == State::Confirmed;
-        let subscribed = Subscribed { id: entry.id, generation: entry.generation, confirmed };
-        Some((Channel::clone(channel), subscribed))
+    pub fn get(&self, channel: &str) -> Option<Subscribed> {
+        let entry = self.channels.get(channel)?;
+        Some(Subscribed { id: entry.id, generation: entry.generation })
     }
 
     /// The next channels to subscribe to, at most [`BATCH_CHANNELS`].
@@ -167,8 +163,8 @@ impl Interest {
         batch
     }
 
-    /// The broker has confirmed these: what is published from now on arrives. Returns those that were not confirmed
-    /// before, by another batch or by a message.
+    /// The broker has confirmed these: what is published from now on arrives. Returns those that are wanted
+    /// still.
     pub fn confirm<'c>(
         &mut self,
         channels: impl IntoIterator<Item = &'c Channel>,
@@ -291,8 +287,7 @@ mod tests {
         assert_eq!(names(&interest.confirm(&batch, 3)), [("a", true, false)]);
         assert_eq!(names(&interest.confirm(&batch, 4)), []);
         assert!(interest.confirmed_or_await("a") && interest.open() == 0);
-        let subscribed = Subscribed { id: 1, generation: 3, confirmed: true };
-        assert_eq!(interest.get("a"), Some((channel("a"), subscribed)));
+        assert_eq!(interest.get("a"), Some(Subscribed { id: 1, generation: 3 }));
         assert!(!interest.confirmed_or_await("b"), "nobody wants it");
     }
 
@@ -330,7 +325,7 @@ mod tests {
         assert!(interest.take_unwanted(30).is_empty(), "since the last time");
         assert_eq!(interest.take_unwanted(32), [channel("a")]);
         assert!(interest.want(&channel("a")), "it has to be asked for again");
-        assert_eq!(interest.get("a").unwrap().1.id, 2);
+        assert_eq!(interest.get("a").unwrap().id, 2);
     }
 
     #[test]

@@ -28,15 +28,7 @@ impl Driver {
         };
         let found = self.shard().lock().interest.get(channel);
         // It may have been unsubscribed a moment ago.
-        let Some((name, subscribed)) = found else { return };
-        let subscribed = if subscribed.confirmed {
-            subscribed
-        } else {
-            // A message is as good as the confirmation, which may be behind it.
-            self.confirm(std::slice::from_ref(&name)).await;
-            let found = self.shard().lock().interest.get(channel);
-            found.map_or(subscribed, |(_, subscribed)| subscribed)
-        };
+        let Some(subscribed) = found else { return };
         match envelope {
             Envelope::Publication(publication) => {
                 self.publication(channel, subscribed, &publication).await;

@@ -52,9 +52,8 @@ impl Driver {
         }
     }
 
-    /// The broker has confirmed channels, or a message of one has arrived. Tells what was missed before it tells
-    /// that they are confirmed.
-    pub(super) async fn confirm(&self, channels: &[Channel]) {
+    /// The broker has confirmed channels. Tells what was missed before it tells that they are confirmed.
+    async fn confirm(&self, channels: &[Channel]) {
         let generation = self.received.borrow().generation();
         let confirmed = self.shard().lock().interest.confirm(channels, generation);
         let missed: Vec<&Channel> =

@@ -17,10 +17,7 @@ pub(super) struct Handshakes {
 
 impl Handshakes {
     pub(super) fn new(config: &AppConfig) -> Self {
-        Handshakes {
-            headers: config.proxy_headers.clone(),
-            cookies: config.proxy_cookies.clone(),
-        }
+        Handshakes { headers: config.proxy_headers.clone(), cookies: config.proxy_cookies.clone() }
     }
 
     /// The URL and the headers of a handshake.

@@ -187,3 +187,21 @@ fn the_application_is_told_once_of_each_end_and_never_of_a_resumed_session() {
     sessions.put(id(22), of_app(false, "ann"), 125);
     assert!(!sessions.has(id(22), 125));
 }
+
+#[test]
+fn the_application_is_told_of_as_many_ends_as_their_calls_have_bytes_for() {
+    let target = "http://127.0.0.1:9/_anycable".parse::<Target>().unwrap();
+    let each = of_app(false, "ann").bytes();
+    let config = AppConfig { target: Some(target), queue_bytes: 3 * each - 1, ..AppConfig::new() };
+    let calls = Calls::new(&config);
+    let sessions = StoredSessions::new(100, 20 * each, Some(Arc::clone(&calls)));
+    (0..10).for_each(|number| sessions.put(id(number), of_app(false, "ann"), 10));
+    sessions.expire(120);
+    let waiting = || calls.figures(0).1.waiting;
+    assert_eq!((waiting(), sessions.held().0), (3, 7));
+    for _ in 0..10 {
+        sessions.expire(120);
+    }
+    assert_eq!(calls.figures(0).0.disconnects_dropped, 0, "the others wait where they are");
+    assert_eq!(waiting() + sessions.held().0, 10);
+}

@@ -6,7 +6,7 @@
 use std::env;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -44,6 +44,10 @@ const INSTALLERS: [(&str, &str); 5] = [
     // Debian's, for which the packages are.
     ("python3", "exec /usr/bin/python3 \"$@\"\n"),
 ];
+/// standfast, and a run with a threshold again if the machine was too busy to judge, as its reader would.
+const STANDFAST: &str = "case \" $* \" in\n*\" --fail \"*) ;;\n*) exec \"$EXECUTABLE\" \"$@\" ;;\nesac\n\
+     for attempt in 1 2 3 4 5; do\n  \"$EXECUTABLE\" \"$@\" >.run-$$ 2>&1\n  code=$?\n\
+     grep -q 'MISSED: the generator was saturated' .run-$$ || break\ndone\ncat .run-$$\nexit $code\n";
 /// curl on a terminal, but quiet about its progress.
 const CURLRC: &str = "silent\nshow-error\n";
 
@@ -64,8 +68,7 @@ impl Session {
         let folder = Folder::new(&format!("docs-{name}"));
         let bin = folder.0.join(".bin");
         fs::create_dir(&bin).unwrap();
-        symlink(executable::path(), bin.join("standfast")).unwrap();
-        for (program, script) in INSTALLERS {
+        for (program, script) in INSTALLERS.into_iter().chain([("standfast", STANDFAST)]) {
             let file = bin.join(program);
             fs::write(&file, format!("#!/bin/sh\n{script}")).unwrap();
             fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
@@ -77,6 +80,7 @@ impl Session {
         let mut shell = namespace.inside(&shell);
         let path = format!("{}:{}", bin.display(), env::var("PATH").unwrap_or_default());
         shell.current_dir(&folder.0).env("PATH", path).env("HOME", &folder.0);
+        shell.env("EXECUTABLE", executable::path());
         shell.env("PEERS", root().join(".peers/node_modules")).env("PYTHONUNBUFFERED", "1");
         shell.stdin(Stdio::piped()).process_group(0);
         shell.stdout(output.try_clone().unwrap()).stderr(output);

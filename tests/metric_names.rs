@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
+use crate::harness::Deserted;
 use crate::harness::http;
 use crate::harness::server::Server;
 use crate::harness::socket::{Socket, TEXT};
@@ -63,7 +64,10 @@ fn deployed(file: &str) -> String {
 
 #[test]
 fn board_and_alert_rules_name_metrics_that_exist_and_each_has_a_help() {
-    let serve = Server::start(&[]);
+    // Parts that are off expose no metrics.
+    let away = Deserted::port();
+    let url = format!("http://{}/", away.address);
+    let serve = Server::start(&["--rpc-host", &url, "--webhook-url", &url]);
     let mut socket = Socket::open(serve.listen, "/topics/news");
     socket.send_frame(TEXT, b"hello");
     socket.frame().unwrap();

@@ -31,6 +31,10 @@ pub(super) fn build(
     let is_small = profile == USERS_PROFILE;
     let strip = if is_small { "" } else { " -Cstrip=symbols" };
     cargo.env("RUSTFLAGS", remapped_paths() + strip);
+    if !is_small {
+        // Line tables would be compiled, linked, and stripped.
+        cargo.env("CARGO_PROFILE_DEV_DEBUG", "0");
+    }
     ensure!(tools.first_in_path(&mut cargo)?.status()?.success(), "the build failed");
     // cargo's folder of the profile `dev` has another name.
     let folder = if profile == "dev" { "debug" } else { profile };

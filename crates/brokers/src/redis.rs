@@ -19,7 +19,7 @@ use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, spawn_local};
 use tokio_rustls::TlsConnector;
 
-use crate::limits::ANSWER_TIMEOUT;
+use crate::limits::{ANSWER_TIMEOUT, CONNECT_TIMEOUT};
 use crate::settings::{RedisUrl, ServerAddress};
 use crate::transport::{Channel, Fault, FaultKind, Inbox, Incoming, Link, Outgoing, Transport};
 
@@ -46,8 +46,8 @@ pub struct RedisLink {
 }
 
 /// A connection and the task that moves its bytes, which ends with it.
-struct Connection {
-    commands: MultiplexedConnection,
+pub(crate) struct Connection {
+    pub(crate) commands: MultiplexedConnection,
     driver: JoinHandle<()>,
     ended: RefCell<Option<oneshot::Receiver<()>>>,
     /// The user may ask for the role of the server.
@@ -75,8 +75,9 @@ impl Transport for RedisTransport {
 
     async fn connect(&self, inbox: Inbox) -> Result<RedisLink, Fault> {
         let address = self.address().await?;
-        let publisher = self.open(&address, None).await?;
-        let subscriber = self.open(&address, Some(inbox)).await?;
+        let publisher = self.open(&address, None::<fn(PushInfo)>).await?;
+        let arrived = move |push| message_of(push).into_iter().for_each(|one| inbox.push(one));
+        let subscriber = self.open(&address, Some(arrived)).await?;
         let mut link = RedisLink { publisher, subscriber };
         link.publisher.asks_role = link.publisher.require_master().await?;
         Ok(link)
@@ -84,6 +85,21 @@ impl Transport for RedisTransport {
 }
 
 impl RedisTransport {
+    /// Connects for something other than a link. `push` gets what arrives of its own accord, where it is read.
+    pub(crate) async fn connection(
+        &self,
+        push: Option<impl Fn(PushInfo) + Send + Sync + 'static>,
+    ) -> Result<Connection, Fault> {
+        let connecting = async { self.open(&self.address().await?, push).await };
+        match tokio::time::timeout(CONNECT_TIMEOUT, connecting).await {
+            Ok(opened) => opened,
+            Err(_) => {
+                let why = format!("no connection within {CONNECT_TIMEOUT:?}");
+                Err(Fault::new(FaultKind::Unreachable, why))
+            }
+        }
+    }
+
     /// Where the server is now.
     async fn address(&self) -> Result<ServerAddress, Fault> {
         let ServerAddress::Tcp(master, _) = &self.url.address else {
@@ -105,7 +121,7 @@ impl RedisTransport {
     async fn open(
         &self,
         address: &ServerAddress,
-        inbox: Option<Inbox>,
+        push: Option<impl Fn(PushInfo) + Send + Sync + 'static>,
     ) -> Result<Connection, Fault> {
         let info = info(&self.url).set_db(self.url.database);
         let unreachable =
@@ -113,13 +129,13 @@ impl RedisTransport {
         match address {
             ServerAddress::Unix(path) => {
                 let stream = UnixStream::connect(path).await.map_err(unreachable)?;
-                Connection::new(&info, stream, inbox).await
+                Connection::new(&info, stream, push).await
             }
             ServerAddress::Tcp(host, port) => {
                 let stream = TcpStream::connect((&**host, *port)).await.map_err(unreachable)?;
                 stream.set_nodelay(true).map_err(unreachable)?;
                 let Some(config) = self.tls.as_ref().filter(|_| self.url.tls) else {
-                    return Connection::new(&info, stream, inbox).await;
+                    return Connection::new(&info, stream, push).await;
                 };
                 let name = ServerName::try_from(host.clone()).map_err(|_| {
                     Fault::new(FaultKind::Unreachable, format!("invalid server name {host:?}"))
@@ -128,7 +144,7 @@ impl RedisTransport {
                 let stream = stream.map_err(|error| {
                     Fault::new(FaultKind::Unreachable, format!("TLS with {host}: {error}"))
                 })?;
-                Connection::new(&info, stream, inbox).await
+                Connection::new(&info, stream, push).await
             }
         }
     }
@@ -144,7 +160,7 @@ async fn ask_sentinel(sentinel: &RedisUrl, master: &str) -> Result<ServerAddress
         let stream = TcpStream::connect((&**host, *port)).await;
         let stream =
             stream.map_err(|error| Fault::new(FaultKind::Unreachable, format!("{at}: {error}")))?;
-        let connection = Connection::new(&info(sentinel), stream, None).await?;
+        let connection = Connection::new(&info(sentinel), stream, None::<fn(PushInfo)>).await?;
         let mut command = redis::cmd("SENTINEL");
         command.arg("get-master-addr-by-name").arg(master);
         connection.send(&command).await
@@ -185,14 +201,12 @@ impl Connection {
     async fn new(
         info: &RedisConnectionInfo,
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-        inbox: Option<Inbox>,
+        push: Option<impl Fn(PushInfo) + Send + Sync + 'static>,
     ) -> Result<Self, Fault> {
         let mut config = AsyncConnectionConfig::new().set_response_timeout(Some(ANSWER_TIMEOUT));
-        if let Some(inbox) = inbox {
-            config = config.set_push_sender(move |push: PushInfo| {
-                if let Some(message) = message_of(push) {
-                    inbox.push(message);
-                }
+        if let Some(push) = push {
+            config = config.set_push_sender(move |arrived: PushInfo| {
+                push(arrived);
                 Ok::<(), std::convert::Infallible>(())
             });
         }
@@ -238,7 +252,8 @@ impl Connection {
         }
     }
 
-    async fn ended(&self) {
+    /// Ends when the connection has ended.
+    pub(crate) async fn ended(&self) {
         let ended = self.ended.borrow_mut().take();
         match ended {
             Some(ended) => drop(ended.await),
@@ -262,7 +277,7 @@ fn message_of(push: PushInfo) -> Option<Incoming> {
     }
 }
 
-fn fault(error: RedisError) -> Fault {
+pub(crate) fn fault(error: RedisError) -> Fault {
     let code = error.code().unwrap_or_default();
     let kind = match (error.kind(), code) {
         (ErrorKind::AuthenticationFailed, _) => FaultKind::Refused,

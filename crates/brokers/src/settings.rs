@@ -32,11 +32,19 @@ pub struct RedisUrl {
 
 /// A URL that names no server.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("invalid URL of a Redis server {shown:?}: {why}")]
+#[error("invalid URL of a {broker} server {shown:?}: {why}")]
 pub struct UrlError {
+    /// Which broker's.
+    broker: &'static str,
     /// The URL without its password.
     shown: String,
     why: &'static str,
+}
+
+impl UrlError {
+    pub(crate) fn new(broker: &'static str, url: &str, why: &'static str) -> Self {
+        UrlError { broker, shown: without_password(url), why }
+    }
 }
 
 /// Without the password: for logs.
@@ -69,7 +77,7 @@ impl std::str::FromStr for RedisUrl {
             Some(("unix" | "redis+unix", rest)) => unix(rest),
             _ => Err("expected redis://HOST, rediss://HOST or unix:/PATH"),
         };
-        parsed.map_err(|why| UrlError { shown: without_password(text), why })
+        parsed.map_err(|why| UrlError::new("Redis", text, why))
     }
 }
 
@@ -87,13 +95,13 @@ fn tcp(rest: &str, tls: bool) -> Result<RedisUrl, &'static str> {
         None => ("", authority),
     };
     let (user, password) = credentials.split_once(':').unwrap_or((credentials, ""));
-    let (host, port) = host_and_port(place)?;
+    let (host, port) = host_and_port(place, REDIS_PORT)?;
     let address = ServerAddress::Tcp(host.to_owned(), port);
     let (user, password) = (decoded(user)?, decoded(password)?);
     Ok(RedisUrl { address, tls, user, password, database: database(path)? })
 }
 
-fn host_and_port(place: &str) -> Result<(&str, u16), &'static str> {
+pub(crate) fn host_and_port(place: &str, usual: u16) -> Result<(&str, u16), &'static str> {
     let (host, port) = match place.strip_prefix('[').map(|rest| rest.split_once(']')) {
         Some(Some((host, port))) => {
             (host, port.strip_prefix(':').or(port.is_empty().then_some("")))
@@ -106,7 +114,7 @@ fn host_and_port(place: &str) -> Result<(&str, u16), &'static str> {
     };
     let host = if host.is_empty() { "127.0.0.1" } else { host };
     match port.ok_or("expected :PORT after the address")? {
-        "" => Ok((host, REDIS_PORT)),
+        "" => Ok((host, usual)),
         port => Ok((host, port.parse().map_err(|_| "the port must be a number up to 65535")?)),
     }
 }
@@ -142,7 +150,7 @@ fn database(text: &str) -> Result<i64, &'static str> {
 }
 
 /// Text with its percent escapes decoded; `None` if it is empty.
-fn decoded(text: &str) -> Result<Option<String>, &'static str> {
+pub(crate) fn decoded(text: &str) -> Result<Option<String>, &'static str> {
     const MALFORMED: &str = "% must be followed by two hexadecimal digits";
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();

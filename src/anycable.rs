@@ -15,7 +15,7 @@ use crate::settings::Layer;
 pub(crate) const PREFIX: &str = "ANYCABLE_";
 
 /// Variables whose value is used unchanged.
-const DIRECT: [(&str, &str); 12] = [
+const DIRECT: [(&str, &str); 15] = [
     ("BROADCAST_KEY", "broadcast_key"),
     ("CABLE_READY_SECRET", "cable_ready_secret"),
     ("HTTP_BROADCAST_SECRET", "broadcast_key"),
@@ -23,6 +23,9 @@ const DIRECT: [(&str, &str); 12] = [
     ("JWT_PARAM", "jwt_param"),
     ("JWT_SECRET", "jwt_secret"),
     ("LOG_LEVEL", "log"),
+    ("NATS_CHANNEL", "nats_channel"),
+    ("REDISX_STREAM", "redisx_stream"),
+    ("REDIS_CHANNEL", "redis_channel"),
     ("SECRET", "secret"),
     ("SSL_CERT", "tls_cert"),
     ("SSL_KEY", "tls_key"),
@@ -53,7 +56,6 @@ const NUMBERS: [(&str, &str, &str); 11] = [
 ];
 /// Values that `serve` always satisfies: they are accepted without a warning.
 const ALREADY_SO: [(&str, &[&str]); 12] = [
-    ("BROADCAST_ADAPTER", &["http"]),
     ("BROKER", &["none"]),
     ("CABLE_READY", &["true", "1"]),
     ("DEBUG", &["false", "0"]),
@@ -64,6 +66,7 @@ const ALREADY_SO: [(&str, &[&str]); 12] = [
     ("NORPC", &["true", "1"]),
     ("PING_TIMESTAMP_PRECISION", &["s"]),
     ("PUBSUB", &["none"]),
+    ("REDIS_TLS_VERIFY", &["true", "1"]),
     ("SSE", &["false", "0"]),
     ("TURBO_STREAMS", &["true", "1"]),
 ];
@@ -99,7 +102,8 @@ impl AnycableEnv {
             .filter(|(_, value)| !value.is_empty())
             .collect();
         let mut this = AnycableEnv::default();
-        let uses_redis = variables.get("PUBSUB").is_some_and(|value| value == "redis");
+        let uses_redis = this.takes_from_redis(&variables)
+            || variables.get("PUBSUB").is_some_and(|value| value == "redis");
         for (name, value) in &variables {
             let unused = REDIS.contains(&&**name) && !uses_redis;
             if unused || !this.take(name, value)? {
@@ -110,6 +114,14 @@ impl AnycableEnv {
         this.take_application(&variables)?;
         this.take_presence(&variables)?;
         Ok(this)
+    }
+
+    /// Whether publishers are taken by Redis. Where a server is named and no adapter, AnyCable does.
+    fn takes_from_redis(&mut self, variables: &BTreeMap<String, String>) -> bool {
+        match variables.get("BROADCAST_ADAPTER") {
+            Some(names) => names.split(',').any(|name| ["redis", "redisx"].contains(&name.trim())),
+            None => variables.contains_key("REDIS_URL") && self.set("broadcast_adapter", "redis"),
+        }
     }
 
     fn set(&mut self, key: &str, value: impl Into<String>) -> bool {
@@ -158,6 +170,8 @@ impl AnycableEnv {
             },
             // A path; the text of a certificate is not supported.
             "RPC_TLS_ROOT_CA" if !value.contains("-----BEGIN") => Ok(self.set("rpc_tls_ca", value)),
+            "BROADCAST_ADAPTER" => Ok(self.set_list("broadcast_adapter", value)),
+            "NATS_SERVERS" => Ok(self.set_list("nats_servers", value)),
             "HEADERS" => Ok(self.set_list("proxy_headers", value)),
             "PROXY_COOKIES" => Ok(self.set_list("proxy_cookies", value)),
             "DISCONNECT_MODE" if ["auto", "always", "never"].contains(&value) => {
@@ -381,6 +395,11 @@ mod tests {
             ("ANYCABLE_HISTORY_TTL", "60", "history_ttl", "60s"),
             ("ANYCABLE_SESSIONS_TTL", "30", "sessions_ttl", "30s"),
             ("ANYCABLE_PRESENCE_TTL", "5", "presence_ttl", "5s"),
+            ("ANYCABLE_BROADCAST_ADAPTER", "http, redisx", "broadcast_adapter", "http,redisx"),
+            ("ANYCABLE_REDIS_CHANNEL", "c", "redis_channel", "c"),
+            ("ANYCABLE_REDISX_STREAM", "s", "redisx_stream", "s"),
+            ("ANYCABLE_NATS_SERVERS", "nats://a,nats://b", "nats_servers", "nats://a,nats://b"),
+            ("ANYCABLE_NATS_CHANNEL", "n", "nats_channel", "n"),
         ];
         for (name, value, key, setting) in cases {
             assert_eq!(one(name, value), (key.to_owned(), setting.to_owned()), "{name}");
@@ -430,10 +449,24 @@ mod tests {
     fn redis_is_used_for_publications_between_nodes() {
         let url = ("ANYCABLE_REDIS_URL", "redis://a,redis://b");
         let set = layer(&[url, ("ANYCABLE_PUBSUB", "redis"), ("ANYCABLE_REDIS_SENTINELS", "c")]);
-        let expected =
-            [("pubsub", "redis"), ("redis_sentinels", "c"), ("redis_url", "redis://a,redis://b")];
+        let expected = [
+            ("broadcast_adapter", "redis"),
+            ("pubsub", "redis"),
+            ("redis_sentinels", "c"),
+            ("redis_url", "redis://a,redis://b"),
+        ];
         assert_eq!(set, expected.map(|(key, value)| (key.to_owned(), value.to_owned())));
-        assert!(layer(&[url]).is_empty() && layer(&[url, ("ANYCABLE_PUBSUB", "nats")]).is_empty());
+    }
+
+    #[test]
+    fn a_redis_server_without_an_adapter_opens_a_door() {
+        let url = ("ANYCABLE_REDIS_URL", "redis://a");
+        let set = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+        let redis = [set("broadcast_adapter", "redis"), set("redis_url", "redis://a")];
+        assert_eq!(layer(&[url]), redis);
+        let http = [url, ("ANYCABLE_BROADCAST_ADAPTER", "http")];
+        assert_eq!(layer(&http), [set("broadcast_adapter", "http")]);
+        assert_eq!(read(&http).unwrap().ignored, ["ANYCABLE_REDIS_URL"]);
     }
 
     #[test]
@@ -457,7 +490,6 @@ mod tests {
     #[test]
     fn satisfied_values_are_silent_and_other_variables_are_reported() {
         let variables = [
-            ("ANYCABLE_BROADCAST_ADAPTER", "http"),
             ("ANYCABLE_MAX_CONN", "0"),
             ("ANYCABLE_TURBO_STREAMS", "true"),
             ("ANYCABLE_RPC_HOST", ""),
@@ -467,14 +499,13 @@ mod tests {
         let silent = read(&variables).unwrap();
         assert!(silent.ignored.is_empty() && silent.layer.is_empty(), "{silent:?}");
         let variables = [
-            ("ANYCABLE_REDIS_URL", "redis://user:password@elsewhere"),
+            ("ANYCABLE_REDIS_SENTINELS", "a:26379"),
             ("ANYCABLE_PATH", "/ws,/cable"),
-            ("ANYCABLE_BROADCAST_ADAPTER", "http,redis"),
             ("ANYCABLE_BROKER", "nats"),
             ("ANYCABLE_HTTP_BROADCAST_PORT", "8080"),
         ];
         let loud = read(&variables).unwrap();
-        let expected = ["BROADCAST_ADAPTER", "BROKER", "PATH", "REDIS_URL", "HTTP_BROADCAST_PORT"];
+        let expected = ["BROKER", "PATH", "REDIS_SENTINELS", "HTTP_BROADCAST_PORT"];
         assert_eq!(loud.ignored, expected.map(|name| format!("ANYCABLE_{name}")));
         assert!(loud.layer.is_empty(), "{loud:?}");
     }

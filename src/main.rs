@@ -18,6 +18,7 @@ mod application;
 mod args;
 mod auth;
 mod bodies;
+mod brokers;
 mod channels;
 mod commands;
 mod curl;

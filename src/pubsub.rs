@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use serve::{PubsubConfig, PubsubTransport, RedisTransport, RedisUrl};
 
@@ -13,6 +13,10 @@ use crate::units;
 
 const HEADING: &str = "Nodes";
 
+/// The variable that applications and hosters name a Redis server by.
+const REDIS_VARIABLE: &str = "REDIS_URL";
+/// The server on this machine, without it.
+const REDIS_HERE: &str = "redis://127.0.0.1:6379";
 /// The port of a sentinel without one.
 const SENTINEL_PORT: u16 = 26379;
 /// Longest name of a node, in bytes.
@@ -26,8 +30,8 @@ pub(crate) struct Flags {
     #[arg(long, value_name = "BROKER", default_value = "none", help_heading = HEADING)]
     pubsub: Broker,
     /// Redis servers: redis://, rediss:// or unix:. Several share the topics, in this order on all nodes
-    #[arg(long, value_name = "URL", value_delimiter = ',', default_value = "redis://127.0.0.1:6379",
-        help_heading = HEADING)]
+    /// [default: the variable REDIS_URL, or redis://127.0.0.1:6379]
+    #[arg(long, value_name = "URL", value_delimiter = ',', help_heading = HEADING)]
     redis_url: Vec<RedisUrl>,
     /// Sentinels, [:PASSWORD@]HOST[:PORT]; the host of --redis-url is the name of their master
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',', value_parser = sentinel,
@@ -66,17 +70,11 @@ enum Broker {
 }
 
 impl Flags {
-    /// What crosses nodes, if there are others.
+    /// The Redis servers.
     ///
     /// # Errors
-    /// A file that cannot be read, or flags that contradict each other.
-    pub(crate) fn config(&self) -> Result<Option<PubsubConfig>> {
-        if self.pubsub == Broker::None {
-            if !self.redis_sentinels.is_empty() {
-                bail!("--redis-sentinels has no effect without --pubsub redis");
-            }
-            return Ok(None);
-        }
+    /// A file that cannot be read.
+    pub(crate) fn redis_servers(&self) -> Result<Vec<RedisTransport>> {
         let transport = |url: &RedisUrl| {
             let tls = match url.tls {
                 // The name is that of each URL's host.
@@ -89,10 +87,28 @@ impl Flags {
                 sentinels: self.redis_sentinels.clone(),
             })
         };
-        let transports: Result<Vec<RedisTransport>> =
-            self.redis_url.iter().map(transport).collect();
+        if !self.redis_url.is_empty() {
+            return self.redis_url.iter().map(transport).collect();
+        }
+        let variable = std::env::var(REDIS_VARIABLE).ok().filter(|url| !url.is_empty());
+        let url = variable.as_deref().unwrap_or(REDIS_HERE);
+        let url = url.parse().with_context(|| format!("the variable {REDIS_VARIABLE}"))?;
+        Ok(vec![transport(&url)?])
+    }
+
+    /// What crosses nodes, if there are others. `redis_door` says that publishers are taken by Redis.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or flags that contradict each other.
+    pub(crate) fn config(&self, redis_door: bool) -> Result<Option<PubsubConfig>> {
+        if self.pubsub == Broker::None {
+            if !self.redis_sentinels.is_empty() && !redis_door {
+                bail!("--redis-sentinels has no effect without --pubsub redis or a door to Redis");
+            }
+            return Ok(None);
+        }
         Ok(Some(PubsubConfig {
-            transport: PubsubTransport::Redis(transports?),
+            transport: PubsubTransport::Redis(self.redis_servers()?),
             prefix: self.pubsub_prefix.clone(),
             node_name: self.node_id.clone().unwrap_or_else(host_name),
             linger: self.pubsub_linger,

@@ -56,7 +56,7 @@ fn ignored_variables_are_logged_once_without_values() {
     let server = Server::start_with(
         &[],
         &[
-            ("ANYCABLE_REDIS_URL", "redis://user:hush-hush@elsewhere"),
+            ("ANYCABLE_REDIS_SENTINELS", "user:hush-hush@elsewhere"),
             ("ANYCABLE_RPC_MAX_CALL_SEND_SIZE", "28"),
             ("ANYCABLE_TURBO_STREAMS", "true"),
         ],
@@ -64,8 +64,7 @@ fn ignored_variables_are_logged_once_without_values() {
     server.signal(Signal::HUP);
     eventually("the configuration is reloaded", || server.log().contains("configuration reloaded"));
     let log = server.log();
-    let expected =
-        "environment variables ignored: ANYCABLE_REDIS_URL, ANYCABLE_RPC_MAX_CALL_SEND_SIZE\n";
+    let expected = "environment variables ignored: ANYCABLE_REDIS_SENTINELS, ANYCABLE_RPC_MAX_CALL_SEND_SIZE\n";
     assert_eq!(log.matches(expected).count(), 1, "{log}");
     assert!(!log.contains("hush-hush"), "{log}");
 }

@@ -25,8 +25,8 @@ const WORKSPACE_CRATES: &[(&str, &[&str])] = &[
         "standfast-serve",
         &[
             "standfast-admin",
-            "standfast-brokers",
             "standfast-action-cable",
+            "standfast-brokers",
             "standfast-engine",
             "standfast-capacity",
             "standfast-topics",
@@ -46,6 +46,7 @@ const WORKSPACE_CRATES: &[(&str, &[&str])] = &[
         &[
             "standfast-admin",
             "standfast-action-cable",
+            "standfast-brokers",
             "standfast-engine",
             "standfast-capacity",
             "standfast-load",

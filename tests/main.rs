@@ -32,6 +32,8 @@ mod deploy;
 mod docs;
 mod doctor;
 mod doctor_limits;
+mod doors;
+mod doors_rails;
 mod drain_delay;
 mod fanout;
 mod floors;

@@ -14,8 +14,8 @@ use crate::running::{self, LISTENERS, PROCESS, Reload, ServerArgs};
 use crate::settings::{Layer, Settings};
 use crate::units::{IdleTimeout, idle_timeout};
 use crate::{
-    admission, anycable, application, auth, channels, history, presence, pubsub, tls, units,
-    webhooks,
+    admission, anycable, application, auth, brokers, channels, history, presence, pubsub, tls,
+    units, webhooks,
 };
 
 /// The heading of these flags, which is a topic of `help`.
@@ -132,6 +132,8 @@ pub(crate) struct Args {
     #[command(flatten)]
     pubsub: pubsub::Flags,
     #[command(flatten)]
+    brokers: brokers::Flags,
+    #[command(flatten)]
     tls: tls::ServerFlags,
     /// Read settings from the [serve] section of this TOML file
     #[arg(long, value_name = "FILE", help_heading = PROCESS)]
@@ -218,7 +220,7 @@ fn config(args: &Args) -> Result<Config> {
     let (listen, listen_tls) = args.server.listeners(live.tls.is_some())?;
     let app = args.application.config(&live.auth, live.channels.ping_interval)?;
     let webhooks = args.webhooks.config(&live.auth)?;
-    let pubsub = args.pubsub.config()?;
+    let pubsub = args.pubsub.config(args.brokers.need_redis())?;
     Ok(Config {
         listen,
         listen_tls,
@@ -236,6 +238,7 @@ fn config(args: &Args) -> Result<Config> {
         app,
         webhooks,
         pubsub,
+        doors: args.brokers.doors(&args.pubsub)?,
         live,
     })
 }

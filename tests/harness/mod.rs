@@ -3,6 +3,7 @@
 //! No test lives here, and nothing here knows what any test expects.
 
 pub(crate) mod app;
+pub(crate) mod brokers;
 pub(crate) mod cable;
 pub(crate) mod chat;
 pub(crate) mod deflate;

@@ -55,9 +55,18 @@ const NEEDS: &[Need] = &[
         packages: &["qemu-user-static"],
     },
     Need {
+        what: "NATS",
+        check: &["test", "-x", "/usr/sbin/nats-server"],
+        packages: &["nats-server"],
+    },
+    Need {
         what: "Rails and its Action Cable on Puma",
-        check: &["/usr/bin/ruby", "-e", "gem 'actioncable'; gem 'railties'; gem 'puma'"],
-        packages: &["ruby-actioncable", "ruby-railties", "puma"],
+        check: &[
+            "/usr/bin/ruby",
+            "-e",
+            "gem 'actioncable'; gem 'railties'; gem 'puma'; gem 'redis'",
+        ],
+        packages: &["ruby-actioncable", "ruby-railties", "puma", "ruby-redis"],
     },
 ];
 

@@ -19,7 +19,6 @@ mod nats_servers;
 pub mod redis;
 pub mod settings;
 mod ticket;
-mod tls;
 pub mod transport;
 
 pub use broker::{
@@ -28,10 +27,8 @@ pub use broker::{
 pub use figures::{Counters, GapCause, NodeSeen, ShardFigures};
 #[cfg(feature = "nats")]
 pub use nats_servers::{NatsServers, NatsUrl};
-pub use rustls::ClientConfig;
 pub use settings::{RedisUrl, ServerAddress, UrlError};
 pub use ticket::{Outcome, Ticket};
-pub use tls::client_config;
 pub use transport::{
     Channel, Fault, FaultKind, Inbox, InboxReceiver, Incoming, Link, Outgoing, Transport,
 };

@@ -42,6 +42,8 @@ pub(crate) struct Broadcast {
 pub(crate) struct Disconnect {
     /// The identifiers of the sessions' tokens, byte for byte.
     pub(crate) identifiers: String,
+    /// They are what Rails names the connection instead.
+    pub(crate) rails_name: bool,
     /// Whether the clients may reconnect.
     pub(crate) reconnect: bool,
 }
@@ -65,6 +67,13 @@ struct Meta {
 #[derive(Deserialize)]
 struct Payload {
     identifier: Option<String>,
+    reconnect: Option<bool>,
+}
+
+#[derive(Deserialize)]
+struct RailsMessage {
+    #[serde(rename = "type")]
+    kind: Option<String>,
     reconnect: Option<bool>,
 }
 
@@ -93,10 +102,24 @@ pub(crate) fn parse_disconnect(body: &[u8]) -> Result<Disconnect, BodyError> {
     disconnect(read(body, r#"{"identifier":"…"}"#)?, "identifier")
 }
 
+/// Parses what Rails publishes to end the sessions of a connection that it names so.
+pub(crate) fn parse_rails_disconnect(body: &[u8], name: &str) -> Result<Disconnect, BodyError> {
+    let message: RailsMessage = read(body, "a message to sessions")?;
+    match message.kind.as_deref() {
+        Some("disconnect") => Ok(Disconnect {
+            identifiers: name.to_owned(),
+            rails_name: true,
+            reconnect: message.reconnect.unwrap_or(true),
+        }),
+        _ => Err(malformed("unknown type of a message to sessions: expected disconnect")),
+    }
+}
+
 fn disconnect(payload: Payload, field: &str) -> Result<Disconnect, BodyError> {
     match payload.identifier {
         Some(identifiers) if !identifiers.is_empty() => {
-            Ok(Disconnect { identifiers, reconnect: payload.reconnect.unwrap_or(true) })
+            let reconnect = payload.reconnect.unwrap_or(true);
+            Ok(Disconnect { identifiers, rails_name: false, reconnect })
         }
         _ => Err(malformed(&format!(
             "{field} is missing: expected the identifiers of the sessions to end"
@@ -170,7 +193,11 @@ mod tests {
     fn sessions_are_ended_by_identifier() {
         let request =
             |payload: Value| parsed(&json!({"command": "disconnect", "payload": payload}));
-        let ends = |reconnect| Disconnect { identifiers: r#"{"user":1}"#.into(), reconnect };
+        let ends = |reconnect| Disconnect {
+            identifiers: r#"{"user":1}"#.into(),
+            rails_name: false,
+            reconnect,
+        };
         let user = r#"{"user":1}"#;
         let parsed = request(json!({"identifier": user, "reconnect": false}));
         assert_eq!(parsed, Ok(BroadcastRequest::Disconnect(ends(false))));
@@ -185,6 +212,18 @@ mod tests {
             assert!(request(invalid.clone()).is_err(), "{invalid}");
         }
         assert!(parse_disconnect(b"{}").is_err());
+    }
+
+    #[test]
+    fn rails_ends_sessions_by_its_own_name_for_them() {
+        let ends =
+            |reconnect| Ok(Disconnect { identifiers: "7:ann".into(), rails_name: true, reconnect });
+        let parsed = |body: &[u8]| parse_rails_disconnect(body, "7:ann");
+        assert_eq!(parsed(br#"{"type":"disconnect"}"#), ends(true), "before Rails 7.1");
+        assert_eq!(parsed(br#"{"type":"disconnect","reconnect":false}"#), ends(false));
+        for other in [&br#"{"type":"dance"}"#[..], b"{}", b"7", b"{"] {
+            assert!(parsed(other).is_err(), "{other:?}");
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use admin::{Address, ConnectionLimits};
+use brokers::doors::Door;
 use engine::{HttpsRedirect, Limits, TlsServer};
 use topics::HistoryLimits;
 
@@ -52,6 +53,8 @@ pub struct Config {
     pub webhooks: Option<WebhookConfig>,
     /// Publications between nodes, if there are others.
     pub pubsub: Option<PubsubConfig>,
+    /// Brokers by which applications publish. Default none.
+    pub doors: Vec<Door>,
     /// Settings that a reload can change.
     pub live: Live,
 }
@@ -184,6 +187,7 @@ impl Default for Config {
             app: None,
             webhooks: None,
             pubsub: None,
+            doors: Vec::new(),
             live: Live::default(),
         }
     }

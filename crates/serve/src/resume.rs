@@ -203,6 +203,13 @@ impl StoredSessions {
         self.ended.fetch_add(ended, Ordering::Relaxed);
     }
 
+    /// The identities of stored sessions for which this holds.
+    pub(crate) fn identities(&self, wanted: impl Fn(&str) -> bool) -> BTreeSet<Arc<str>> {
+        let stored = self.lock();
+        let all = stored.by_identity.iter().map(|(identity, _)| identity);
+        all.filter(|identity| wanted(identity)).cloned().collect()
+    }
+
     /// Ends the session of one connection.
     pub(crate) fn end(&self, id: ConnId) {
         let ended = self.lock().end(id);

@@ -7,12 +7,15 @@ use std::sync::Arc;
 use engine::{ConnId, invariant};
 
 use crate::auth::TokenIdentity;
+use crate::rails_identity::rails_name;
 
 /// Connections by slot, by identifiers and by expiry.
 #[derive(Default)]
 pub(crate) struct SessionIndex {
     by_slot: HashMap<u32, Entry>,
     by_identifiers: HashMap<Arc<str>, Connections>,
+    /// The identifiers of each name that Rails has for them, where Rails ends sessions.
+    by_rails_name: Option<HashMap<String, Vec<Arc<str>>>>,
     /// Connections whose token expires, the first to expire first.
     expiries: BTreeSet<(u64, ConnId)>,
 }
@@ -60,11 +63,20 @@ struct Entry {
 const NEVER: u64 = u64::MAX;
 
 impl SessionIndex {
+    /// An index without connections; with `rails_names` they are also found by what Rails names them.
+    pub(crate) fn new(rails_names: bool) -> Self {
+        SessionIndex { by_rails_name: rails_names.then(HashMap::new), ..SessionIndex::default() }
+    }
+
     /// Adds a connection with the identity of its token.
     pub(crate) fn add(&mut self, id: ConnId, holder: &TokenIdentity) {
         let identifiers = match self.by_identifiers.get_key_value(&*holder.identifiers) {
             Some((shared, _)) => Arc::clone(shared),
-            None => (&*holder.identifiers).into(),
+            None => {
+                let identifiers: Arc<str> = (&*holder.identifiers).into();
+                self.name(&identifiers);
+                identifiers
+            }
         };
         let expires_unix_s = holder.expires_unix_s.unwrap_or(NEVER);
         let connections = self.by_identifiers.entry(Arc::clone(&identifiers));
@@ -95,11 +107,40 @@ impl SessionIndex {
         };
         if ids.remove(id) {
             self.by_identifiers.remove(&identifiers);
+            self.forget_name(&identifiers);
             let (sessions, room) = (self.by_identifiers.len(), self.by_identifiers.capacity());
             if room > 64 && sessions < room / 8 {
                 self.by_identifiers.shrink_to(2 * sessions);
             }
         }
+    }
+
+    fn name(&mut self, identifiers: &Arc<str>) {
+        if let Some(names) = &mut self.by_rails_name
+            && let Some(name) = rails_name(identifiers)
+        {
+            names.entry(name).or_default().push(Arc::clone(identifiers));
+        }
+    }
+
+    fn forget_name(&mut self, identifiers: &str) {
+        let Some(names) = &mut self.by_rails_name else { return };
+        let Some(name) = rails_name(identifiers) else { return };
+        if let Some(all) = names.get_mut(&name) {
+            all.retain(|other| **other != *identifiers);
+            if all.is_empty() {
+                names.remove(&name);
+            }
+        }
+        if names.capacity() > 64 && names.len() < names.capacity() / 8 {
+            names.shrink_to(2 * names.len());
+        }
+    }
+
+    /// The identifiers that Rails names so.
+    pub(crate) fn named_by_rails(&self, name: &str) -> Vec<Arc<str>> {
+        let names = self.by_rails_name.as_ref();
+        names.and_then(|names| names.get(name)).cloned().unwrap_or_default()
     }
 
     /// The identifiers of a connection's token.
@@ -151,6 +192,29 @@ mod tests {
         assert_eq!(index.find("a").len(), 4, "they stay in the index until they close");
         (0..5).for_each(|slot| index.remove(id(slot)));
         assert!(index.expiries.is_empty() && index.by_slot.is_empty());
+    }
+
+    #[test]
+    fn identifiers_are_found_by_what_rails_names_them_until_their_last_connection_has_closed() {
+        let mut index = SessionIndex::new(true);
+        let (one, other) = (r#"{"user":"a","n":1}"#, r#"{"n":1,"user":"a"}"#);
+        index.add(id(0), &holder(one, None));
+        index.add(id(1), &holder(one, None));
+        index.add(id(2), &holder(other, None));
+        index.add(id(3), &holder("no JSON", None));
+        let found = |index: &SessionIndex| -> Vec<String> {
+            index.named_by_rails("1:a").iter().map(|text| (**text).to_owned()).collect()
+        };
+        assert_eq!(found(&index), [one, other]);
+        index.remove(id(0));
+        index.remove(id(2));
+        assert_eq!(found(&index), [one]);
+        index.remove(id(1));
+        index.remove(id(3));
+        assert!(found(&index).is_empty() && index.by_rails_name.is_some_and(|all| all.is_empty()));
+        let mut without = SessionIndex::default();
+        without.add(id(0), &holder(one, None));
+        assert!(found(&without).is_empty());
     }
 
     #[test]

@@ -2,11 +2,12 @@
 //! topics.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::SystemTime;
 
 use admin::Watchdog;
 use aws_lc_rs::rand;
+use brokers::doors::{Door, Streams};
 use engine::sys::process::now_ns;
 use engine::{Counter, HttpsRedirect, Limits, Remote, TlsServer, invariant};
 use topics::{Directory, Epoch, History, Start, Unavailable};
@@ -14,6 +15,8 @@ use topics::{Directory, Epoch, History, Start, Unavailable};
 use crate::app::Calls;
 use crate::auth::{Access, Refusals};
 use crate::config::{Channels, Config, HistoryConfig, Live};
+use crate::confirmation::Confirmation;
+use crate::doors::OpenDoors;
 use crate::handler::Post;
 use crate::hooks::Hooks;
 use crate::log_events::{LogEvent, LogSender, Part};
@@ -137,6 +140,12 @@ pub(crate) struct Shared {
     pub(crate) hooks: Option<Arc<Hooks>>,
     /// What crosses nodes, with `--pubsub`.
     pub(crate) pubsub: Option<Arc<Pubsub>>,
+    /// Who confirms topics before clients are subscribed, if anyone does.
+    pub(crate) confirmation: Option<Arc<Confirmation>>,
+    /// Sessions are found by what Rails names them, too.
+    pub(crate) rails_names: bool,
+    /// Brokers by which applications publish, if there are any; set at the end of the start.
+    pub(crate) doors: OnceLock<OpenDoors>,
     pub(crate) log: LogSender,
     pub(crate) watchdog: Arc<Watchdog>,
     pub(crate) counters: Box<[WorkerCounters]>,
@@ -171,7 +180,9 @@ impl Shared {
         let hooks = hooks.map(|config| Hooks::new(config, clock.clone(), random()));
         let mut directory = Directory::with_history(config.history.as_ref().map(history));
         let pubsub = config.pubsub.as_ref().map(|config| Pubsub::new(config, random));
-        observe(&mut directory, hooks.as_ref(), pubsub.as_ref());
+        let streams: Vec<_> = config.doors.iter().filter_map(Door::streams).cloned().collect();
+        observe(&mut directory, hooks.as_ref(), pubsub.as_ref(), streams.clone());
+        let confirmation = Confirmation::new(pubsub.clone(), streams.clone());
         Shared {
             echo: config.echo,
             cable_path: config.cable_path.clone(),
@@ -188,6 +199,9 @@ impl Shared {
             directory,
             hooks,
             pubsub,
+            rails_names: !streams.is_empty(),
+            confirmation,
+            doors: OnceLock::new(),
             calls,
             log,
             watchdog,
@@ -279,9 +293,11 @@ impl Shared {
     pub(crate) fn readiness(&self, remote: &Remote<Post>) -> (u16, String) {
         let ready = self.watchdog.readiness(remote, self.is_draining());
         let trouble = self.pubsub.as_ref().and_then(|pubsub| pubsub.broker.trouble());
-        match trouble.filter(|_| ready.0 == 200) {
-            Some(_) => (503, "pubsub disconnected\n".to_owned()),
-            None => ready,
+        let door = || self.doors.get().and_then(|open| open.doors.trouble());
+        match ready.0 {
+            200 if trouble.is_some() => (503, "pubsub disconnected\n".to_owned()),
+            200 if door().is_some() => (503, "a door for publishers is down\n".to_owned()),
+            _ => ready,
         }
     }
 
@@ -295,10 +311,15 @@ impl Shared {
 }
 
 /// Reports the first and the last subscribers of topics to those who want to know.
-fn observe(directory: &mut Directory, hooks: Option<&Arc<Hooks>>, pubsub: Option<&Arc<Pubsub>>) {
+fn observe(
+    directory: &mut Directory,
+    hooks: Option<&Arc<Hooks>>,
+    pubsub: Option<&Arc<Pubsub>>,
+    streams: Vec<Arc<Streams>>,
+) {
     let hooks = hooks.filter(|hooks| hooks.config.events.has_occupancy()).cloned();
     let broker = pubsub.map(|pubsub| Arc::clone(&pubsub.broker));
-    if hooks.is_none() && broker.is_none() {
+    if hooks.is_none() && broker.is_none() && streams.is_empty() {
         return;
     }
     directory.observe(move |topic, occupied| {
@@ -311,6 +332,12 @@ fn observe(directory: &mut Directory, hooks: Option<&Arc<Hooks>>, pubsub: Option
             (Some(broker), true) => broker.want(topic),
             (Some(broker), false) => broker.release(topic),
             (None, _) => {}
+        }
+        for streams in &streams {
+            match occupied {
+                true => streams.want(topic),
+                false => streams.release(topic),
+            }
         }
     });
 }

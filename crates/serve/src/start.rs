@@ -13,6 +13,7 @@ use crate::app;
 use crate::broadcast_worker;
 use crate::config::{CONNECTIONS_DEFAULT, Config};
 use crate::control::Control;
+use crate::doors;
 use crate::handler::ServeHandler;
 use crate::hooks;
 use crate::log_events;
@@ -40,6 +41,8 @@ pub enum StartError {
     Webhooks(io::Error),
     /// The threads of the connections to brokers could not be started.
     Pubsub(io::Error),
+    /// The thread of the doors could not be started.
+    Doors(io::Error),
     /// The admin listener did not start.
     Admin(admin::StartError),
 }
@@ -53,6 +56,7 @@ impl fmt::Display for StartError {
             StartError::Presence(_) => f.write_str("cannot start the presence thread"),
             StartError::Webhooks(_) => f.write_str("cannot start the threads that send webhooks"),
             StartError::Pubsub(_) => f.write_str("cannot start the threads of --pubsub"),
+            StartError::Doors(_) => f.write_str("cannot start the thread of the doors"),
             StartError::Admin(error) => error.fmt(f),
         }
     }
@@ -66,7 +70,8 @@ impl std::error::Error for StartError {
             | StartError::App(error)
             | StartError::Presence(error)
             | StartError::Webhooks(error)
-            | StartError::Pubsub(error) => Some(error),
+            | StartError::Pubsub(error)
+            | StartError::Doors(error) => Some(error),
             StartError::Admin(error) => std::error::Error::source(error),
         }
     }
@@ -124,6 +129,10 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
     if let Some(pubsub) = &shared.pubsub {
         let started = pubsub.start(&shared, service.remote().clone());
         started.map_err(StartError::Pubsub)?;
+    }
+    if !config.doors.is_empty() {
+        let open = doors::open(&config.doors, &control).map_err(StartError::Doors)?;
+        drop(shared.doors.set(open));
     }
     service.admin = start_admin(config, control)?;
     log_ready(config, &listen, service.admin.as_ref());

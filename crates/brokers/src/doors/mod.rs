@@ -214,6 +214,16 @@ impl Door {
         }
     }
 
+    /// Whether no other process gets the messages that it gets.
+    #[must_use]
+    pub fn takes_alone(&self) -> bool {
+        match self {
+            #[cfg(feature = "redis")]
+            Door::RedisStream(_) => true,
+            _ => false,
+        }
+    }
+
     fn status(&self) -> DoorStatus {
         match self {
             #[cfg(feature = "redis")]

@@ -6,6 +6,7 @@ mod api;
 mod application;
 mod cluster;
 mod connections;
+mod doors;
 mod history;
 mod page;
 mod page_parts;
@@ -69,12 +70,12 @@ impl Control {
         self.shared.counters.iter().map(of).sum()
     }
 
-    fn message_bytes_max(&self) -> usize {
+    pub(crate) fn message_bytes_max(&self) -> usize {
         self.shared.policy().limits.wire.message_bytes as usize
     }
 
     /// Converts items to publications. An excluded session that is unknown or closed excludes nobody.
-    fn publications(&self, items: Vec<Broadcast>) -> Vec<Posted> {
+    pub(crate) fn publications(&self, items: Vec<Broadcast>) -> Vec<Posted> {
         let publication = |item: Broadcast| {
             let exclude = item.exclude.map(String::into_boxed_str);
             let except = exclude.as_ref().and_then(|sid| self.shared.sids.find(sid));
@@ -156,17 +157,12 @@ impl Control {
 
     /// Posts a disconnect to every running worker. They end the sessions when they read it.
     fn end_sessions(&self, request: Disconnect, status: u16) -> Reply {
-        let bytes = size_of::<Disconnect>() + request.identifiers.len();
         let request = Arc::new(request);
-        let mut notified = 0u64;
-        for worker in self.shared.running() {
-            if self.remote.post(worker, Post::Disconnect(Arc::clone(&request)), bytes).is_err() {
-                self.overloaded.fetch_add(1, Ordering::Relaxed);
-                let message = "a worker's mailbox is full: send the request again";
-                return Reply::error(503, "overloaded", message);
-            }
-            notified += 1;
-        }
+        let Ok(notified) = self.post_disconnect(&request) else {
+            self.overloaded.fetch_add(1, Ordering::Relaxed);
+            let message = "a worker's mailbox is full: send the request again";
+            return Reply::error(503, "overloaded", message);
+        };
         if let Some(pubsub) = self.shared.pubsub.as_ref().filter(|own| !own.disconnect(&request)) {
             return self.not_on_all_nodes(pubsub);
         }
@@ -245,11 +241,10 @@ impl Program for Control {
     }
 
     fn ready(&self) -> (u16, String) {
-        let trouble = self.shared.pubsub.as_ref().and_then(|pubsub| pubsub.broker.trouble());
-        match (self.shared.readiness(&self.remote), trouble) {
-            ((503, _), Some(why)) if self.healthy() => {
-                (503, format!("pubsub disconnected: {why}\n"))
-            }
+        let pubsub = self.shared.pubsub.as_ref().and_then(|pubsub| pubsub.broker.trouble());
+        let pubsub = pubsub.map(|why| format!("pubsub disconnected: {why}"));
+        match (self.shared.readiness(&self.remote), pubsub.or_else(|| self.door_trouble())) {
+            ((503, _), Some(why)) if self.healthy() => (503, format!("{why}\n")),
             (ready, _) => ready,
         }
     }
@@ -292,8 +287,10 @@ impl Program for Control {
             ("broadcast", self.broadcast.load(Ordering::Relaxed)),
             ("socket", self.sum(|worker| worker.published.get())),
         ];
+        let doors = doors.into_iter().chain(self.door_published());
         let doors = doors.map(|(door, count)| (door.to_owned(), count as f64));
-        let help = "Publications accepted, by entry point: api, broadcast or socket.";
+        let help =
+            "Publications accepted, by entry point: api, broadcast, socket or a broker's door.";
         exposition.labelled("published", Kind::Counter, help, "door", doors);
         let mut counter = |name, help, value: u64| {
             exposition.single(name, Kind::Counter, help, value as f64);
@@ -337,6 +334,7 @@ impl Program for Control {
         self.application_metrics(exposition);
         self.webhook_metrics(exposition);
         self.cluster_metrics(exposition);
+        self.door_metrics(exposition);
     }
 
     fn stats(&self) -> Value {
@@ -378,6 +376,7 @@ impl Program for Control {
             "application": self.application_stats(),
             "webhooks": self.webhook_stats(),
             "cluster": self.cluster_stats(),
+            "doors": self.door_stats(),
         });
         stats.extend(self.shared.watchdog.stats(&self.remote));
         if let Value::Object(own) = own {

@@ -1,4 +1,4 @@
-//! With `--pubsub`: what waits until the broker has confirmed a topic. Nothing is subscribed or answered before
+//! With `--pubsub` or Rails' streams: what waits until the broker has confirmed a topic. Nothing is subscribed or answered before
 //! that, so a client that is confirmed misses nothing from then on.
 //!
 //! A command or an answer of the application is held and executed again when the topic is confirmed; a handshake
@@ -7,7 +7,6 @@
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use action_cable::{History, Message, Position, Presence};
 use engine::{Answer, ConnId, Core, Sys};
@@ -17,8 +16,8 @@ use super::{PendingOpen, ServeHandler};
 use crate::app::decision::Publishing;
 use crate::app::{Answered, Failure};
 use crate::auth::TokenIdentity;
+use crate::confirmation::Confirmation;
 use crate::protocols::Command;
-use crate::pubsub::Pubsub;
 
 /// Held commands and handshakes that go on in one turn.
 const RESUMED_PER_TURN: usize = 256;
@@ -29,7 +28,7 @@ const GRACE_NS: u64 = 5_000_000_000;
 
 /// What one worker holds.
 pub(super) struct Awaiting {
-    pubsub: Arc<Pubsub>,
+    confirmation: Arc<Confirmation>,
     /// With the time at which each is refused, oldest first.
     by_topic: HashMap<Arc<str>, VecDeque<(u64, Held)>>,
     /// When to look for what is to be refused, by topic, oldest first.
@@ -76,9 +75,9 @@ pub(super) enum Handshake {
 }
 
 impl Awaiting {
-    pub(super) fn new(pubsub: Arc<Pubsub>) -> Self {
+    pub(super) fn new(confirmation: Arc<Confirmation>) -> Self {
         Awaiting {
-            pubsub,
+            confirmation,
             by_topic: HashMap::new(),
             order: VecDeque::new(),
             commands: HashMap::new(),
@@ -88,7 +87,7 @@ impl Awaiting {
     }
 
     fn timeout_ns(&self) -> u64 {
-        u64::try_from(self.pubsub.timeout.as_nanos()).unwrap_or(u64::MAX / 2)
+        u64::try_from(self.confirmation.timeout().as_nanos()).unwrap_or(u64::MAX / 2)
     }
 
     fn hold(&mut self, now_ns: u64, topic: &str, held: Held) {
@@ -143,7 +142,7 @@ impl Awaiting {
 impl ServeHandler {
     /// Whether the broker has confirmed a topic, if there is one.
     pub(super) fn is_confirmed(&self, topic: &str) -> bool {
-        self.awaiting.as_ref().is_none_or(|awaiting| awaiting.pubsub.broker.prepare(topic))
+        self.awaiting.as_ref().is_none_or(|awaiting| awaiting.confirmation.prepare(topic))
     }
 
     /// Whether a subscribe of a connection by this identifier is held.
@@ -201,7 +200,7 @@ impl ServeHandler {
     ) -> Option<Answered> {
         let Some(awaiting) = &mut self.awaiting else { return Some(answered) };
         let streams = answered.outcome.as_ref().map_or(&[][..], |reply| &reply.streams);
-        let open = streams.iter().find(|stream| !awaiting.pubsub.broker.prepare(stream)).cloned();
+        let open = streams.iter().find(|stream| !awaiting.confirmation.prepare(stream)).cloned();
         match open {
             None => Some(answered),
             Some(stream) => {
@@ -267,7 +266,7 @@ impl ServeHandler {
         if confirmed == Some(true) {
             return Some(self.open_confirmed(core, id, handshake));
         }
-        awaiting.pubsub.unconfirmed.fetch_add(1, Ordering::Relaxed);
+        awaiting.confirmation.count_unconfirmed();
         let why = "The subscription was not confirmed in time: try again.\n";
         Some(unavailable(why, core.random()))
     }
@@ -291,7 +290,7 @@ impl ServeHandler {
                 Held::Answered(mut answered) => {
                     if !confirmed {
                         answered.outcome = Err(Failure::Timeout);
-                        self.awaiting.as_ref()?.pubsub.unconfirmed.fetch_add(1, Ordering::Relaxed);
+                        self.awaiting.as_ref()?.confirmation.count_unconfirmed();
                     }
                     self.app_answered(core, *answered);
                 }
@@ -326,7 +325,7 @@ impl ServeHandler {
         }
         let identifier = Cow::Borrowed(identifier);
         if !confirmed {
-            awaiting.pubsub.unconfirmed.fetch_add(1, Ordering::Relaxed);
+            awaiting.confirmation.count_unconfirmed();
             return self.send_message(core, id, &Message::Reject { identifier });
         }
         let presence = presence

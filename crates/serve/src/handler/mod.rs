@@ -158,10 +158,10 @@ impl ServeHandler {
             authorizer: calls_for(|config| config.auth.is_some())
                 .map(|calls| Box::new(Authorizer::new(calls))),
             hooks: shared.hooks.clone().map(|hooks| Box::new(WorkerHooks::new(hooks))),
-            awaiting: shared.pubsub.clone().map(|pubsub| Box::new(Awaiting::new(pubsub))),
+            awaiting: shared.confirmation.clone().map(|own| Box::new(Awaiting::new(own))),
+            sessions: SessionIndex::new(shared.rails_names),
             shared,
             identifiers: Identifiers::default(),
-            sessions: SessionIndex::default(),
             retry_queue: RetryQueue::default(),
             replays: Replays::default(),
             members: Members::default(),
@@ -459,6 +459,11 @@ impl Handler for ServeHandler {
             Post::List(list) => self.list(core, &list),
             Post::Close(request) => self.close_one(core, &request),
             Post::Topics(request) => self.report_topics(core, &request),
+            Post::Disconnect(request) if request.rails_name => {
+                for identifiers in self.sessions.named_by_rails(&request.identifiers) {
+                    self.disconnect_all(core, &identifiers, request.reconnect);
+                }
+            }
             Post::Disconnect(request) => {
                 self.disconnect_all(core, &request.identifiers, request.reconnect);
             }

@@ -66,7 +66,7 @@ impl ServeHandler {
                 refuse(403, "Subscribing without credentials is off: the server is not public.\n")
             }
             Route::Topic(name) => match self.required_identity(core, request) {
-                Ok(identity) if self.shared.pubsub.is_some() => {
+                Ok(identity) if self.awaiting.is_some() => {
                     self.admit_topic(core, id, request, &name, identity)
                 }
                 Ok(identity) => {

@@ -81,6 +81,16 @@ impl Pubsub {
         }
     }
 
+    /// Publishes without waiting for the broker. False if it has to be tried again.
+    pub(crate) fn send(&self, posted: &Posted) -> bool {
+        self.queue(&posted.publication, posted.exclude.clone(), None).is_ok()
+    }
+
+    /// Ends sessions on the other nodes, without waiting. False if it has to be tried again.
+    pub(crate) fn send_disconnect(&self, request: &Disconnect) -> bool {
+        self.broker.command(receiver::disconnect_command(request), None).is_ok()
+    }
+
     /// Publishes for a client of this node. False if it has to wait.
     pub(crate) fn publish(&self, publication: &Publication) -> bool {
         self.queue(publication, None, None).is_ok()

@@ -13,7 +13,8 @@ use crate::broadcast::Disconnect;
 use crate::handler::Post;
 use crate::shared::Shared;
 
-/// A command that ends sessions: this byte, whether their clients may reconnect, and their identifiers.
+/// A command that ends sessions: this byte, 1 if their clients may reconnect, plus 2 if Rails names them, and
+/// their identifiers.
 const DISCONNECT: u8 = 1;
 
 pub(super) struct Inward {
@@ -25,15 +26,16 @@ pub(super) struct Inward {
 
 /// The command that ends sessions.
 pub(super) fn disconnect_command(request: &Disconnect) -> Box<[u8]> {
-    let mut body = vec![DISCONNECT, u8::from(request.reconnect)];
+    let how = u8::from(request.reconnect) | u8::from(request.rails_name) << 1;
+    let mut body = vec![DISCONNECT, how];
     body.extend_from_slice(request.identifiers.as_bytes());
     body.into()
 }
 
 fn parse_disconnect(body: &[u8]) -> Option<Disconnect> {
-    let [DISCONNECT, reconnect @ (0 | 1), identifiers @ ..] = body else { return None };
+    let [DISCONNECT, how @ 0..=3, identifiers @ ..] = body else { return None };
     let identifiers = str::from_utf8(identifiers).ok()?.to_owned();
-    Some(Disconnect { identifiers, reconnect: *reconnect == 1 })
+    Some(Disconnect { identifiers, rails_name: how & 2 != 0, reconnect: how & 1 != 0 })
 }
 
 impl Inward {
@@ -114,11 +116,12 @@ mod tests {
 
     #[test]
     fn commands_survive_the_way_and_others_are_ignored() {
-        for reconnect in [true, false] {
-            let request = Disconnect { identifiers: r#"{"user":"é"}"#.to_owned(), reconnect };
+        for (reconnect, rails_name) in [(true, false), (false, true)] {
+            let identifiers = r#"{"user":"é"}"#.to_owned();
+            let request = Disconnect { identifiers, rails_name, reconnect };
             assert_eq!(parse_disconnect(&disconnect_command(&request)), Some(request));
         }
-        for other in [&b""[..], b"\x01", b"\x02\x01x", b"\x01\x02x", b"\x01\x01\xff"] {
+        for other in [&b""[..], b"\x01", b"\x02\x01x", b"\x01\x04x", b"\x01\x01\xff"] {
             assert_eq!(parse_disconnect(other), None, "{other:?}");
         }
     }

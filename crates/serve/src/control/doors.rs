@@ -1,0 +1,158 @@
+//! What comes in by brokers: publishing it, and the figures of the doors.
+
+use std::sync::Arc;
+
+use admin::{Exposition, Kind};
+use brokers::doors::{DoorFigures, DoorState};
+use engine::sys::process::now_ns;
+use serde_json::{Value, json};
+
+use super::Control;
+use crate::broadcast::Disconnect;
+use crate::handler::Post;
+use crate::pubsub::Posted;
+use crate::rails_identity::rails_name;
+
+impl Control {
+    /// The longest message of a door, in bytes, as of the admin listener.
+    pub(crate) fn body_bytes_max(&self) -> usize {
+        (wire::Limits::BODY_BYTES as usize).max(self.message_bytes_max().saturating_mul(2))
+    }
+
+    /// Publishes what only this node has received: to the clients of all nodes. False if it has to be tried
+    /// again.
+    pub(crate) fn publish_everywhere(&self, posted: &Posted) -> bool {
+        match &self.shared.pubsub {
+            Some(pubsub) => pubsub.send(posted),
+            None => self.publish_here(posted),
+        }
+    }
+
+    /// Publishes what all nodes have received: to the clients of this one. False if it has to be tried again.
+    pub(crate) fn publish_here(&self, posted: &Posted) -> bool {
+        self.shared.directory.publish(&self.remote, &posted.publication).is_ok()
+    }
+
+    /// Ends sessions of this node, and of the others unless they were told, too. False if it has to be tried
+    /// again.
+    pub(crate) fn disconnect_from_door(&self, request: &Arc<Disconnect>, everywhere: bool) -> bool {
+        let others = self.shared.pubsub.as_ref().filter(|_| everywhere);
+        others.is_none_or(|pubsub| pubsub.send_disconnect(request))
+            && self.post_disconnect(request).is_ok()
+    }
+
+    /// Tells workers that streams are confirmed. False if it has to be told again.
+    pub(crate) fn post_confirmed(&self, streams: &[Box<str>]) -> bool {
+        let streams: Arc<[Box<str>]> = streams.into();
+        let bytes = streams.iter().map(|stream| stream.len() + size_of::<Box<str>>()).sum();
+        let post = || Post::Confirmed(Arc::clone(&streams));
+        self.shared.running().all(|worker| self.remote.post(worker, post(), bytes).is_ok())
+    }
+
+    /// Posts a request to end sessions to every running worker. Returns how many there are.
+    pub(crate) fn post_disconnect(
+        &self,
+        request: &Arc<Disconnect>,
+    ) -> Result<u64, engine::MailboxFull> {
+        if request.rails_name
+            && let Some(stored) = &self.shared.stored_sessions
+        {
+            let is_named =
+                |identity: &str| rails_name(identity).as_ref() == Some(&request.identifiers);
+            for identity in stored.identities(is_named) {
+                stored.end_identity(&identity, now_ns());
+            }
+        }
+        let bytes = size_of::<Disconnect>() + request.identifiers.len();
+        let mut notified = 0;
+        for worker in self.shared.running() {
+            self.remote.post(worker, Post::Disconnect(Arc::clone(request)), bytes)?;
+            notified += 1;
+        }
+        Ok(notified)
+    }
+
+    /// Why not all doors are open.
+    pub(super) fn door_trouble(&self) -> Option<String> {
+        self.shared.doors.get().and_then(|open| open.doors.trouble())
+    }
+
+    /// Publications accepted from each kind of door.
+    pub(super) fn door_published(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let open = self.shared.doors.get().into_iter().flat_map(|open| &open.published);
+        open.map(|of| (of.door, of.count.load(std::sync::atomic::Ordering::Relaxed)))
+    }
+
+    /// Writes the metrics of doors, if there are any.
+    pub(super) fn door_metrics(&self, exposition: &mut Exposition) {
+        let Some(open) = self.shared.doors.get() else { return };
+        let all = open.doors.figures();
+        let mut family = |name, kind, help, of: &dyn Fn(&DoorFigures) -> f64| {
+            let samples = all.iter().map(|each| {
+                let labels = vec![("door", each.door.to_owned()), ("place", each.place.clone())];
+                (labels, of(each))
+            });
+            exposition.tagged(name, kind, help, samples);
+        };
+        let (counter, gauge) = (Kind::Counter, Kind::Gauge);
+        let help = "Whether a door is open: 1, or 0 while its broker is away.";
+        let is_open = |each: &DoorFigures| f64::from(u8::from(each.state == DoorState::Open));
+        family("door_open", gauge, help, &is_open);
+        let help = "Times that a door was opened.";
+        family("door_opened", counter, help, &|each| each.opened as f64);
+        let help = "Times that a door was closed by an error, or could not be opened.";
+        family("door_failed", counter, help, &|each| each.failed as f64);
+        let help = "Messages received by a door.";
+        family("door_messages", counter, help, &|each| each.messages as f64);
+        let help = "Bytes of messages received by a door.";
+        family("door_bytes", counter, help, &|each| each.bytes as f64);
+        let help = "Messages that could not be understood.";
+        family("door_invalid", counter, help, &|each| each.invalid as f64);
+        let help = "Messages of which something had to wait, because its topic was overloaded.";
+        family("door_waited", counter, help, &|each| each.waited as f64);
+        let help = "Messages of which something was dropped, because too much waited.";
+        family("door_dropped", counter, help, &|each| each.dropped as f64);
+        let help = "Messages taken over from a consumer that did not acknowledge them.";
+        family("door_claimed", counter, help, &|each| each.claimed as f64);
+        let help = "Times that a stream of Rails may have missed messages, because Redis was away.";
+        family("door_missed", counter, help, &|each| each.missed as f64);
+        let help = "Memory of what waits, because its topic is overloaded.";
+        family("door_waiting_bytes", gauge, help, &|each| each.waiting_bytes as f64);
+        if let Some(confirmation) = &self.shared.confirmation {
+            let help =
+                "Subscriptions refused because Redis did not confirm a stream of Rails in time.";
+            let refused = confirmation.unconfirmed() as f64;
+            exposition.single("door_unconfirmed", counter, help, refused);
+        }
+    }
+
+    /// The same figures for `/api/stats`; null without doors.
+    pub(super) fn door_stats(&self) -> Value {
+        let Some(open) = self.shared.doors.get() else { return Value::Null };
+        let doors = open.doors.figures().into_iter().map(|each| {
+            let (state, reason) = match each.state {
+                DoorState::Connecting => ("connecting", None),
+                DoorState::Open => ("open", None),
+                DoorState::Down(reason) => ("down", Some(reason)),
+            };
+            json!({
+                "door": each.door,
+                "place": each.place,
+                "state": state,
+                "reason": reason,
+                "since_seconds": each.since.as_secs_f64(),
+                "opened": each.opened,
+                "failed": each.failed,
+                "messages": each.messages,
+                "bytes": each.bytes,
+                "invalid": each.invalid,
+                "waited": each.waited,
+                "dropped": each.dropped,
+                "claimed": each.claimed,
+                "missed": each.missed,
+                "waiting_bytes": each.waiting_bytes,
+            })
+        });
+        doors.collect()
+    }
+}

@@ -1,0 +1,204 @@
+//! Doors in: what applications publish by a broker is published here, as what they post to `/_broadcast`.
+//! The doors themselves are those of `brokers`; an inlet knows what their messages mean.
+
+mod deferred;
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use brokers::doors::{Door, Doors, Inlet, Message, Offered};
+use engine::sys::process::now_ns;
+use topics::Publication;
+
+use self::deferred::{Attempt, Deferred};
+use crate::broadcast::{self, BroadcastRequest, Disconnect};
+use crate::control::Control;
+use crate::publish::BodyError;
+use crate::pubsub::Posted;
+
+/// Memory of what was refused and waits, for each door, in bytes. What a broker keeps may take more: its
+/// door stops reading at this.
+const WAITING_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+/// Publications accepted from the doors of one name.
+pub(crate) struct DoorPublished {
+    /// The doors' name.
+    pub(crate) door: &'static str,
+    pub(crate) count: Arc<AtomicU64>,
+}
+
+/// Opens the doors.
+///
+/// # Errors
+/// Their thread cannot be started.
+pub(crate) fn open(doors: &[Door], control: &Arc<Control>) -> io::Result<OpenDoors> {
+    let mut published: Vec<DoorPublished> = Vec::new();
+    let with_inlet = doors.iter().map(|door| {
+        let name = door.name();
+        let count = match published.iter().find(|other| other.door == name) {
+            Some(other) => Arc::clone(&other.count),
+            None => {
+                let count = Arc::<AtomicU64>::default();
+                published.push(DoorPublished { door: name, count: Arc::clone(&count) });
+                count
+            }
+        };
+        let inlet = DoorInlet {
+            control: Arc::clone(control),
+            is_rails: door.streams().is_some(),
+            is_alone: door.takes_alone(),
+            deferred: Deferred::new(WAITING_BYTES_MAX),
+            published: count,
+            next: 0,
+        };
+        (door.clone(), Box::new(inlet) as Box<dyn Inlet>)
+    });
+    let doors = Doors::open(with_inlet.collect())?;
+    Ok(OpenDoors { doors, published })
+}
+
+/// Doors that are open, and what was published by them.
+pub(crate) struct OpenDoors {
+    pub(crate) doors: Doors,
+    pub(crate) published: Vec<DoorPublished>,
+}
+
+/// What a message requests, piece by piece.
+pub(crate) enum Work {
+    Publish(Posted),
+    Disconnect(Arc<Disconnect>),
+}
+
+/// Takes the messages of one door.
+struct DoorInlet {
+    control: Arc<Control>,
+    /// Messages are those of Rails' own adapter, not bodies of `/_broadcast`.
+    is_rails: bool,
+    /// No other node gets what this one gets.
+    is_alone: bool,
+    deferred: Deferred<Work>,
+    published: Arc<AtomicU64>,
+    /// The number of the next message that the broker does not keep.
+    next: u64,
+}
+
+impl Work {
+    /// What it must not overtake: what is published to the same topic, or other commands.
+    fn lane(&self) -> &str {
+        match self {
+            Work::Publish(posted) => &posted.publication.topic,
+            Work::Disconnect(_) => "",
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            Work::Publish(posted) => posted.publication.bytes(),
+            Work::Disconnect(request) => size_of::<Disconnect>() + request.identifiers.len(),
+        }
+    }
+}
+
+impl DoorInlet {
+    fn parse(&self, message: Message<'_>) -> Result<Vec<Work>, String> {
+        match (self.is_rails, message.identifiers) {
+            (true, Some(name)) => self.parse_rails_disconnect(message.body, name),
+            (true, None) => self.parse_rails(message),
+            (false, _) => self.parse_body(message.body),
+        }
+    }
+
+    /// What Rails publishes to a stream is what its subscribers get.
+    fn parse_rails(&self, message: Message<'_>) -> Result<Vec<Work>, String> {
+        let (bytes, max) = (message.body.len(), self.control.message_bytes_max());
+        if bytes > max {
+            return Err(format!("it has {bytes} bytes; --max-message allows {max}"));
+        }
+        if std::str::from_utf8(message.body).is_err() {
+            return Err("it is not text".to_owned());
+        }
+        let publication = Publication::new(message.channel.into(), message.body.into(), false);
+        let publication = Arc::new(publication.accepted(now_ns()));
+        Ok(vec![Work::Publish(Posted { publication, exclude: None })])
+    }
+
+    fn parse_rails_disconnect(&self, body: &[u8], name: &str) -> Result<Vec<Work>, String> {
+        match broadcast::parse_rails_disconnect(body, name) {
+            Ok(request) => Ok(vec![Work::Disconnect(Arc::new(request))]),
+            Err(BodyError::Malformed(what) | BodyError::TooLarge(what)) => Err(what),
+        }
+    }
+
+    fn parse_body(&self, body: &[u8]) -> Result<Vec<Work>, String> {
+        if body.len() > self.control.body_bytes_max() {
+            return Err(format!("it has {} bytes, too many for a message", body.len()));
+        }
+        match broadcast::parse(body, self.control.message_bytes_max()) {
+            Ok(BroadcastRequest::Publications(items)) => {
+                Ok(self.control.publications(items).into_iter().map(Work::Publish).collect())
+            }
+            Ok(BroadcastRequest::Disconnect(request)) => {
+                Ok(vec![Work::Disconnect(Arc::new(request))])
+            }
+            Err(BodyError::Malformed(what) | BodyError::TooLarge(what)) => Err(what),
+        }
+    }
+}
+
+fn attempt(control: &Control, alone: bool, published: &AtomicU64, work: &Work) -> Attempt {
+    let accepted = match work {
+        Work::Publish(posted) if alone => control.publish_everywhere(posted),
+        Work::Publish(posted) => control.publish_here(posted),
+        Work::Disconnect(request) => control.disconnect_from_door(request, alone),
+    };
+    if !accepted {
+        return Attempt::Refused;
+    }
+    if matches!(work, Work::Publish(_)) {
+        published.fetch_add(1, Ordering::Relaxed);
+    }
+    Attempt::Accepted
+}
+
+impl Inlet for DoorInlet {
+    fn offer(&mut self, message: Message<'_>) -> Offered {
+        let pieces = match self.parse(message) {
+            Ok(pieces) => pieces,
+            Err(why) => return Offered::Invalid(why),
+        };
+        let number = message.kept.unwrap_or_else(|| {
+            self.next += 1;
+            self.next
+        });
+        let mut offered = Offered::Accepted;
+        for work in pieces {
+            let waits = self.deferred.is_waiting(work.lane());
+            let attempt = || attempt(&self.control, self.is_alone, &self.published, &work);
+            if !waits && attempt() == Attempt::Accepted {
+                continue;
+            }
+            let (lane, bytes) = (Box::<str>::from(work.lane()), work.bytes());
+            let kept = message.kept.is_some();
+            offered = match self.deferred.push(&lane, work, bytes, number, kept) {
+                true if offered == Offered::Accepted => Offered::Waits,
+                true => offered,
+                false => Offered::Dropped,
+            };
+        }
+        offered
+    }
+
+    fn retry(&mut self) -> Vec<u64> {
+        let DoorInlet { control, is_alone, deferred, published, .. } = self;
+        deferred.retry(|work| attempt(control, *is_alone, published, work))
+    }
+
+    fn confirmed(&mut self, streams: &[Box<str>]) -> bool {
+        self.control.post_confirmed(streams)
+    }
+
+    fn waiting_bytes(&self) -> usize {
+        self.deferred.bytes()
+    }
+}

@@ -1,0 +1,169 @@
+//! The flags of brokers: where they are, and by which of them applications publish.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use crate::pubsub;
+use brokers::doors::{ActionCableDoor, Door, NatsDoor, RedisChannelDoor, RedisStreamDoor};
+use brokers::{NatsServers, NatsUrl};
+use clap::ValueEnum;
+use engine::sys::process::now_ns;
+
+/// That of the flags of where brokers are.
+const HEADING: &str = "Brokers";
+
+/// The servers on this machine, without a flag.
+const NATS_HERE: &str = "nats://127.0.0.1:4222";
+
+/// The flags.
+#[derive(clap::Args, Debug)]
+#[group(id = "broker_flags")]
+pub(crate) struct Flags {
+    /// Doors for publishers besides HTTP: redis (a channel), redisx (a stream: nothing is lost), nats (a
+    /// subject), action-cable (Rails' own adapter for Redis). Repeatable
+    #[arg(long, value_name = "DOOR", value_delimiter = ',', help_heading = HEADING)]
+    broadcast_adapter: Vec<Adapter>,
+    /// Channel of the door redis
+    #[arg(long, value_name = "NAME", default_value = "__anycable__", value_parser = channel,
+        help_heading = HEADING)]
+    redis_channel: String,
+    /// Stream of the door redisx
+    #[arg(long, value_name = "KEY", default_value = "__anycable__", value_parser = channel,
+        help_heading = HEADING)]
+    redisx_stream: String,
+    /// Prefix of Rails' channels, its channel_prefix
+    #[arg(long, value_name = "PREFIX", default_value = "", hide_default_value = true,
+        help_heading = HEADING)]
+    action_cable_prefix: String,
+    /// NATS servers, of one cluster: nats://HOST:PORT or tls://HOST:PORT, with user and password.
+    /// Repeatable [default: nats://127.0.0.1:4222]
+    #[arg(long, value_name = "URL", value_delimiter = ',', help_heading = HEADING)]
+    nats_servers: Vec<NatsUrl>,
+    /// File of credentials for NATS (.creds)
+    #[arg(long, value_name = "FILE", help_heading = HEADING)]
+    nats_creds: Option<PathBuf>,
+    /// Trust NATS servers whose certificate is of a CA in this PEM file, instead of the system's
+    #[arg(long, value_name = "FILE", help_heading = HEADING)]
+    nats_ca: Option<PathBuf>,
+    /// Subject of the door nats
+    #[arg(long, value_name = "NAME", default_value = "__anycable__", value_parser = subject,
+        help_heading = HEADING)]
+    nats_channel: String,
+}
+
+/// A door.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, ValueEnum)]
+enum Adapter {
+    /// `/_broadcast`, which is always there
+    Http,
+    /// A channel of Redis
+    Redis,
+    /// A stream of Redis: nothing is lost
+    Redisx,
+    /// A subject of NATS
+    Nats,
+    /// Rails' own adapter for Redis
+    ActionCable,
+}
+
+impl Flags {
+    /// The doors.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or a URL in the environment that names no server.
+    pub(crate) fn doors(&self, redis: &pubsub::Flags) -> Result<Vec<Door>> {
+        let (mut doors, wants) = (Vec::new(), |door| self.broadcast_adapter.contains(&door));
+        if self.need_redis() {
+            for server in redis.redis_servers()? {
+                if wants(Adapter::ActionCable) {
+                    let door =
+                        ActionCableDoor::new(server.clone(), &self.action_cable_prefix, now_ns);
+                    doors.push(Door::ActionCable(door));
+                }
+                if wants(Adapter::Redis) {
+                    let (server, channel) = (server.clone(), self.redis_channel.clone());
+                    doors.push(Door::RedisChannel(RedisChannelDoor { server, channel }));
+                }
+                if wants(Adapter::Redisx) {
+                    let (stream, consumer) = (self.redisx_stream.clone(), String::new());
+                    doors.push(Door::RedisStream(RedisStreamDoor { server, stream, consumer }));
+                }
+            }
+        }
+        if wants(Adapter::Nats) {
+            let (servers, subject) = (self.nats_servers()?, self.nats_channel.clone());
+            doors.push(Door::Nats(NatsDoor { servers, subject }));
+        }
+        Ok(doors)
+    }
+
+    /// Whether one of the doors is to Redis.
+    pub(crate) fn need_redis(&self) -> bool {
+        let redis = [Adapter::Redis, Adapter::Redisx, Adapter::ActionCable];
+        redis.iter().any(|door| self.broadcast_adapter.contains(door))
+    }
+
+    /// The NATS servers.
+    ///
+    /// # Errors
+    /// A file that cannot be read.
+    pub(crate) fn nats_servers(&self) -> Result<NatsServers> {
+        let mut urls = self.nats_servers.clone();
+        if urls.is_empty() {
+            urls.push(NATS_HERE.parse().context("the usual NATS server")?);
+        }
+        let credentials = self.nats_creds.as_deref().map(|file| read("nats-creds", file));
+        let credentials = credentials.transpose()?.map(String::from_utf8).transpose();
+        let credentials = credentials.context("--nats-creds: the file is not text")?;
+        if let Some(ca) = &self.nats_ca {
+            // The client reads it again when it connects: this says so at the start.
+            read("nats-ca", ca)?;
+        }
+        Ok(NatsServers { urls, credentials: credentials.map(Into::into), ca: self.nats_ca.clone() })
+    }
+}
+
+fn read(flag: &str, file: &Path) -> Result<Vec<u8>> {
+    let content =
+        fs::read(file).with_context(|| format!("--{flag}: cannot read {}", file.display()))?;
+    if content.is_empty() {
+        bail!("--{flag}: {} is empty", file.display());
+    }
+    Ok(content)
+}
+
+fn channel(text: &str) -> Result<String, String> {
+    match text.is_empty() {
+        true => Err("the name is empty".to_owned()),
+        false => Ok(text.to_owned()),
+    }
+}
+
+/// A subject of NATS. Wildcards are allowed: who subscribes may use them.
+fn subject(text: &str) -> Result<String, String> {
+    let has_space = text.contains(|c: char| c.is_whitespace() || c.is_control());
+    if text.is_empty() || has_space || text.split('.').any(str::is_empty) {
+        return Err(
+            "expected a subject of NATS: words without spaces, separated by dots".to_owned()
+        );
+    }
+    Ok(text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_channels_and_subjects_are_checked() {
+        assert!(channel("").is_err() && channel("any name").is_ok());
+        for good in ["__anycable__", "a.b", "a.*", ">"] {
+            assert_eq!(subject(good).as_deref(), Ok(good));
+        }
+        for bad in ["", "a b", ".a", "a..b", "a\n"] {
+            assert!(subject(bad).is_err(), "{bad:?}");
+        }
+    }
+}

@@ -87,7 +87,7 @@ impl<'b> Request<'_, 'b> {
     /// The host that the request addresses: the authority of a target that has one, otherwise Host
     /// (RFC 9112 3.2.2).
     pub fn authority(&self) -> Option<&'b [u8]> {
-        let authority = match self.target.split_once("://") {
+        let authority = match after_scheme(self.target) {
             Some((scheme, rest)) if !scheme.contains(['/', '?']) => {
                 rest.split(['/', '?']).next().map(str::as_bytes)
             }
@@ -106,7 +106,7 @@ impl<'b> Request<'_, 'b> {
             Some((rest, query)) => (rest, Some(query)),
             None => (self.target, None),
         };
-        let path = match rest.split_once("://") {
+        let path = match after_scheme(rest) {
             Some((scheme, rest)) if !scheme.contains('/') => {
                 rest.find('/').and_then(|slash| rest.get(slash..)).unwrap_or("/")
             }
@@ -126,6 +126,12 @@ impl<'b> Response<'_, 'b> {
     pub fn header_list_contains(&self, name: &str, token: &str) -> bool {
         list_contains(self.headers, name, token)
     }
+}
+
+/// Scheme and rest of a target, if it has a scheme. A search costs more than the rest of the routing, and
+/// nearly all targets are paths.
+fn after_scheme(target: &str) -> Option<(&str, &str)> {
+    if target.starts_with('/') { None } else { target.split_once("://") }
 }
 
 /// Whether the sender of this head keeps the connection open for further messages (RFC 9112 9.3). A

@@ -121,7 +121,11 @@ fn decimal(value: &[u8]) -> Option<u64> {
 
 /// The characters of a host and port (RFC 3986 3.2.2); empty is allowed (RFC 9110 7.2).
 fn is_host(value: &[u8]) -> bool {
-    value.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+;=:[]".contains(byte))
+    value.iter().all(|byte| {
+        matches!(byte,
+            b'!' | b'$'..=b'+' | b'-' | b'.' | b'0'..=b';' | b'=' | b'A'..=b'[' | b']' | b'_'
+            | b'a'..=b'z' | b'~')
+    })
 }
 
 /// One of the four forms of RFC 9112 3.2: a path, an absolute URI, `*`, or CONNECT's authority.

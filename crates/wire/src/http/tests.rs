@@ -141,6 +141,16 @@ fn the_authority_of_the_target_goes_before_host() {
 }
 
 #[test]
+fn a_host_has_the_characters_of_rfc_3986() {
+    for byte in 0x21..0x7F {
+        let head = format!("GET / HTTP/1.1\r\nHost: {}\r\n\r\n", char::from(byte));
+        let parsed = parse_request(head.as_bytes(), &mut [EMPTY_HEADER; 1]).map(|_| ());
+        let allowed = byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+;=:[]".contains(&byte);
+        assert_eq!(parsed, if allowed { Ok(()) } else { Err(Violation::BadHost) }, "{byte}");
+    }
+}
+
+#[test]
 fn only_http_1_1_expects_an_interim_response() {
     for (version, expected) in [(0, false), (1, true)] {
         let head = format!(

@@ -15,14 +15,16 @@ pub struct Upgrade<'b> {
     pub key: &'b [u8],
     /// Origin, as sent: browsers always send it; the caller checks it.
     pub origin: Option<&'b [u8]>,
-    /// All lines of the head, in which the subprotocols are looked up on request.
-    head: &'b [u8],
+    /// The lines of the head in which subprotocols are looked up on request; none if it has none.
+    protocols: &'b [u8],
+    /// The same for extensions.
+    extensions: &'b [u8],
 }
 
 impl<'b> Upgrade<'b> {
     /// The offered subprotocols, in order of preference, over all lines of Sec-WebSocket-Protocol.
     pub fn protocols(&self) -> Protocols<'b> {
-        Protocols { lines: self.head, items: &[] }
+        Protocols { lines: self.protocols, items: &[] }
     }
 
     /// The answer to the offers of permessage-deflate; `None` declines them. See
@@ -31,7 +33,7 @@ impl<'b> Upgrade<'b> {
     /// # Errors
     /// A Sec-WebSocket-Extensions that is not a list of extensions.
     pub fn deflate(&self, takeover: bool) -> Result<Option<Deflate>, Violation> {
-        Deflate::accept(values(self.head, b"sec-websocket-extensions"), takeover)
+        Deflate::accept(values(self.extensions, b"sec-websocket-extensions"), takeover)
     }
 
     /// Whether this subprotocol is offered; names are case-sensitive.
@@ -101,7 +103,10 @@ pub fn check_upgrade<'b>(request: &Request<'_, 'b>) -> Result<Option<Upgrade<'b>
     if !matches!(request.framing, Framing::Unsaid | Framing::Length(0)) {
         return Err(Violation::UpgradeBody);
     }
-    Ok(Some(Upgrade { key, origin: offer.origin, head: request.head }))
+    // Most clients offer neither.
+    let lines = |any: bool| if any { request.head } else { &[] };
+    let (protocols, extensions) = (lines(offer.protocols), lines(offer.extensions));
+    Ok(Some(Upgrade { key, origin: offer.origin, protocols, extensions }))
 }
 
 /// Appends the response that makes the connection a WebSocket. `protocol` must be one the client
@@ -158,7 +163,9 @@ struct Offer<'b> {
     version: Option<&'b [u8]>,
     key: Option<&'b [u8]>,
     keys: u32,
+    protocols: bool,
     bad_protocol: bool,
+    extensions: bool,
     origin: Option<&'b [u8]>,
 }
 
@@ -186,8 +193,10 @@ impl<'b> Offer<'b> {
                     };
                 }
                 22 if is("sec-websocket-protocol") => {
+                    offer.protocols = true;
                     offer.bad_protocol |= !list_items(header.value).all(is_token);
                 }
+                24 if is("sec-websocket-extensions") => offer.extensions = true,
                 _ => {}
             }
         }

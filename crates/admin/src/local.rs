@@ -12,9 +12,12 @@ pub fn means_this_machine(authority: &str) -> bool {
         Some(rest) => rest.split(']').next().unwrap_or_default(),
         None => authority.split(':').next().unwrap_or_default(),
     };
-    let name = host.to_ascii_lowercase();
-    name == "localhost"
-        || name.ends_with(".localhost")
+    let ends_with = |suffix: &str| {
+        let from = host.len().checked_sub(suffix.len());
+        from.and_then(|from| host.get(from..)).is_some_and(|end| end.eq_ignore_ascii_case(suffix))
+    };
+    host.eq_ignore_ascii_case("localhost")
+        || ends_with(".localhost")
         || host.parse().is_ok_and(|address: IpAddr| address.is_loopback())
 }
 
@@ -32,6 +35,16 @@ pub(crate) fn may_be_foreign_page(host: Option<&[u8]>, origin: Option<&[u8]>) ->
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_of_this_machine_are_found_in_any_case() {
+        let local = ["localhost", "LocalHost:1", "App.LOCALHOST", "a.b.localhost:80", "127.9.9.9"];
+        local.iter().for_each(|host| assert!(means_this_machine(host), "{host}"));
+        // In the last ones no character begins where the suffix would.
+        let others =
+            ["", "host", "alocalhost", "localhost.", "128.0.0.1", "ölocalhost", "ö.localhos"];
+        others.iter().for_each(|host| assert!(!means_this_machine(host), "{host}"));
+    }
 
     #[test]
     fn only_hosts_and_origins_of_this_machine_are_local() {

@@ -47,6 +47,26 @@ fn forbidden_frames_are_answered_counted_and_disconnected() {
     each_is_counted(&server, counts.collect());
 }
 
+/// Heads with more lines than usual are parsed a second time, with more room.
+#[test]
+fn handshakes_with_up_to_a_hundred_headers_are_accepted() {
+    let server = Server::start(&[]);
+    let usual = upgrade("/echo", &[]);
+    let lines = usual.matches("\r\n").count() - 2;
+    for total in [lines, 23, 24, 25, 26, 99, 100] {
+        let more: String = (lines..total).map(|number| format!("X-{number}: y\r\n")).collect();
+        let before = usual.replacen("Host", &format!("{more}Host"), 1);
+        let after = usual.replacen("\r\n\r\n", &format!("\r\n{more}\r\n"), 1);
+        for request in [before, after] {
+            let mut socket = Socket::connect(server.listen);
+            socket.send(request.as_bytes());
+            assert_eq!(socket.response().status, 101, "{total} lines");
+            socket.send_frame(TEXT, b"open");
+            assert_eq!(socket.frame().unwrap().payload, b"open", "{total} lines");
+        }
+    }
+}
+
 #[test]
 fn plain_requests_to_websocket_paths_get_426() {
     let server = Server::start(&[]);

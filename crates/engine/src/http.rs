@@ -1,6 +1,5 @@
 //! Connections in HTTP mode: a server's requests and answers, and a client's handshake.
 
-use wire::Status;
 use wire::http::{
     CONTINUE, EMPTY_HEADER, HeadScanner, MAX_HEADERS, encode_response_head, expects_continue,
     keep_alive, parse_request, parse_response,
@@ -8,6 +7,7 @@ use wire::http::{
 use wire::websocket::{
     Deflate, accept_key, check_upgrade, check_upgrade_response, encode_upgrade_response,
 };
+use wire::{Status, Violation};
 
 use crate::body::body_not_kept;
 use crate::conn::{Conn, Flags, Mode};
@@ -23,6 +23,11 @@ use crate::worker::Worker;
 use crate::{
     Answer, Closed, Compression, ConnId, Handler, Incoming, Response, ServerFault, Target,
 };
+
+/// Header lines of a short head that need no second attempt. A browser sends up to twenty.
+const USUAL_HEADERS: usize = 24;
+/// A longer head is not parsed twice: nobody gains much by one of many short lines.
+const SHORT_HEAD_BYTES: usize = 1024;
 
 /// What is needed of a request when it is answered, perhaps later.
 #[derive(Copy, Clone, Default)]
@@ -117,9 +122,20 @@ impl<S: Sys, H: Handler> Worker<S, H> {
     }
 
     fn on_request(&mut self, slot: u32, head: &[u8], took_ns: u64) {
-        let mut headers = [EMPTY_HEADER; MAX_HEADERS];
         let allowed = self.core.limits.wire.headers.min(MAX_HEADERS);
-        let request = match parse_request(head, headers.get_mut(..allowed).unwrap_or_default()) {
+        // Clearing room for all that are allowed would take longer than parsing a short head.
+        let mut usual = [EMPTY_HEADER; USUAL_HEADERS];
+        let mut most;
+        let few = if head.len() > SHORT_HEAD_BYTES { 0 } else { allowed.min(USUAL_HEADERS) };
+        let mut parsed = Err(Violation::TooManyHeaders);
+        if few > 0 {
+            parsed = parse_request(head, usual.get_mut(..few).unwrap_or_default());
+        }
+        if few < allowed && matches!(parsed, Err(Violation::TooManyHeaders)) {
+            most = [EMPTY_HEADER; MAX_HEADERS];
+            parsed = parse_request(head, most.get_mut(..allowed).unwrap_or_default());
+        }
+        let request = match parsed {
             Ok(request) => request,
             Err(violation) => {
                 self.core.set_client_from_header(slot, None);

@@ -33,6 +33,7 @@ const FIELDS: &[&str] = &[
     "/faults/0/node",
     "/faults/0/from_seconds",
     "/faults/0/until_seconds",
+    "/faults/0/losses",
     "/publications/sent",
     "/publications/acknowledged",
     "/publications/refused",

@@ -27,8 +27,8 @@ use super::faults::Fault;
 pub(super) const TELL_WITHIN: Duration = Duration::from_secs(15);
 /// Tells and ends are noticed by other clocks than publications are: a poll, another thread.
 const SLACK: Duration = Duration::from_secs(1);
-/// The fault that ends connections of clients from their side.
-const DROPPED: &str = Fault::DropClients { percent: 0 }.name();
+/// The name of a cause that is none.
+const NO_FAULT: &str = "gap told, no fault near";
 /// Examples of what is unexplained that are kept.
 const EXAMPLES_MAX: usize = 20;
 
@@ -41,8 +41,8 @@ pub(super) struct Findings {
     /// The same of what was published when all had recovered.
     pub(super) calm_pairs: u64,
     pub(super) calm_delivered: u64,
-    /// Losses with a cause that was told, by cause.
-    pub(super) explained: BTreeMap<String, u64>,
+    /// Losses with a cause that was told, by kind of fault.
+    pub(super) explained: BTreeMap<&'static str, u64>,
     pub(super) unexplained: Unexplained,
     /// Delivered a second time, or out of order, with a cause.
     pub(super) doubled_explained: u64,
@@ -53,6 +53,9 @@ pub(super) struct Findings {
     /// Losses whose gap was told with no fault near.
     pub(super) told_without_fault: u64,
     pub(super) examples: Vec<String>,
+    /// The same for each window.
+    #[serde(skip)]
+    pub(super) by_window: Vec<u64>,
     /// Per second from the first publication on: explained and unexplained losses.
     #[serde(skip)]
     pub(super) by_second: Vec<(u64, u64)>,
@@ -79,7 +82,9 @@ impl Unexplained {
 pub(super) fn check(evidence: &Evidence) -> Findings {
     let topics = evidence.by_topic();
     let first_ns = evidence.publications.iter().map(|one| one.sent_ns).min().unwrap_or(0);
-    let mut checker = Checker { evidence, first_ns, findings: Findings::default() };
+    let by_window = vec![0; evidence.windows.len()];
+    let findings = Findings { by_window, ..Findings::default() };
+    let mut checker = Checker { evidence, first_ns, findings };
     let none = Topic::default();
     for log in &evidence.subscribers {
         checker.subscriber(log, topics.get(&log.topic).unwrap_or(&none));
@@ -107,8 +112,8 @@ struct Session {
 
 /// Why a loss is none of ours.
 enum Explanation {
-    /// A fault, by its text.
-    Fault(String),
+    /// The fault of this window.
+    Fault(usize),
     /// A gap was told, without a fault.
     Told,
 }
@@ -195,7 +200,7 @@ impl Checker<'_> {
             return;
         };
         if let Some(first) = *before {
-            let fault = self.fault_between(publication.sent_ns, now_ns, None, |_| true);
+            let fault = self.fault_between(publication.sent_ns, now_ns, None, |_| 1);
             if first != number && fault.is_some() {
                 self.findings.doubled_explained += 1;
             } else {
@@ -246,13 +251,15 @@ impl Checker<'_> {
             None => bin.into_iter().for_each(|bin| bin.1 += 1),
         }
         match explanation {
-            Some(Explanation::Fault(cause)) => {
-                *self.findings.explained.entry(cause).or_default() += 1;
+            Some(Explanation::Fault(window)) => {
+                self.findings.by_window.get_mut(window).into_iter().for_each(|count| *count += 1);
+                let fault = self.evidence.windows.get(window).map(|window| window.fault);
+                let kind = fault.map_or(NO_FAULT, Fault::name);
+                *self.findings.explained.entry(kind).or_default() += 1;
             }
             Some(Explanation::Told) => {
                 self.findings.told_without_fault += 1;
-                let cause = "gap told, no fault near".to_owned();
-                *self.findings.explained.entry(cause).or_default() += 1;
+                *self.findings.explained.entry(NO_FAULT).or_default() += 1;
             }
             None => {
                 self.findings.unexplained.lost += 1;
@@ -283,16 +290,23 @@ impl Checker<'_> {
                 return self.away(session.until_ns, back_ns, node, ended);
             }
         }
-        let is_told = session.told_ns.iter().any(|&told_ns| is_within(told_ns, sent_ns, until_ns))
-            || self.evidence.tells.iter().any(|tell| {
-                node.is_none_or(|node| tell.node == node)
-                    && is_within(tell.at_ns, sent_ns, until_ns)
-            });
-        is_told.then(|| {
-            match self.fault_between(sent_ns, sent_ns, node, |window| window.kind != DROPPED) {
-                Some(window) => Explanation::Fault(window.cause.clone()),
-                None => Explanation::Told,
-            }
+        let of_node =
+            self.evidence.tells.iter().filter(|tell| node.is_none_or(|node| tell.node == node));
+        let told = session.told_ns.iter().copied().chain(of_node.map(|tell| tell.at_ns));
+        let told_ns = told.filter(|&told_ns| is_within(told_ns, sent_ns, until_ns)).min()?;
+        // What ends connections to the broker loses what was sent meanwhile; a stopped or delayed node is late.
+        let weight = |fault| match fault {
+            Fault::CutLink { .. } | Fault::SwallowLink { .. } | Fault::KillBroker => 2,
+            Fault::StopNode { .. } | Fault::DelayLink { .. } | Fault::KillNode { .. } => 1,
+            Fault::DropClients { .. } => 0,
+        };
+        // A publication may as well be lost between its node and the broker.
+        let window = self
+            .fault_between(sent_ns, told_ns.max(sent_ns), node, weight)
+            .or_else(|| self.fault_between(sent_ns, told_ns.max(sent_ns), None, weight));
+        Some(match window {
+            Some(window) => Explanation::Fault(window),
+            None => Explanation::Told,
         })
     }
 
@@ -306,31 +320,43 @@ impl Checker<'_> {
         why: Closed,
     ) -> Option<Explanation> {
         // A client ends its connection itself only if the plan drops it.
-        let of_plan = |window: &&Window| (window.kind == DROPPED) == (why == Closed::Aborted);
-        let window = self.fault_between(ended_ns, ended_ns, node, of_plan)?;
-        let fault = Explanation::Fault(window.cause.clone());
+        let weight = |fault| match (fault, why) {
+            (Fault::DropClients { .. }, why) => u8::from(why == Closed::Aborted),
+            (_, Closed::Aborted) => 0,
+            (Fault::KillNode { .. }, _) => 2,
+            _ => 1,
+        };
+        let window = self.fault_between(ended_ns, ended_ns, node, weight)?;
+        let fault = Explanation::Fault(window);
         (back_ns <= self.deadline_ns(ended_ns)).then_some(fault)
     }
 
-    /// The fault in whose window a time lies, with what it may have after its end. Prefers one that is not over,
-    /// then one of the node, then the latest.
+    /// The fault to which what happened between these times is attributed: of those that may have had an effect then,
+    /// the one with most weight, then one of the node, one that was not over, the latest. Without weight it is
+    /// none.
     fn fault_between(
         &self,
         from_ns: u64,
         until_ns: u64,
         node: Option<usize>,
-        is_possible: impl Fn(&&Window) -> bool,
-    ) -> Option<&Window> {
+        weight: impl Fn(Fault) -> u8,
+    ) -> Option<usize> {
         let (within, slack) = (nanoseconds(TELL_WITHIN), nanoseconds(SLACK));
-        let covers = |window: &&Window| {
-            window.from_ns <= until_ns && from_ns <= window.until_ns.saturating_add(within)
+        let covers = |(_, window): &(usize, &Window)| {
+            let is_of_other =
+                node.is_some() && window.fault.node().is_some_and(|of| Some(of) != node);
+            let reaches = window.until_ns.saturating_add(within);
+            weight(window.fault) > 0
+                && !is_of_other
+                && window.from_ns <= until_ns
+                && from_ns <= reaches
         };
-        let rank = |window: &&Window| {
+        let rank = |(_, window): &(usize, &Window)| {
             let is_near = from_ns <= window.until_ns.saturating_add(slack);
-            (is_near, window.node.is_none() || window.node == node, window.from_ns)
+            (weight(window.fault), is_near, window.fault.node().is_some(), window.from_ns)
         };
-        let windows = self.evidence.windows.iter().filter(covers);
-        windows.filter(is_possible).max_by_key(rank)
+        let windows = self.evidence.windows.iter().enumerate();
+        windows.filter(covers).max_by_key(rank).map(|(at, _)| at)
     }
 
     /// Until when a gap that begins at this time must be told: within the limit, after the end of all faults

@@ -1,10 +1,11 @@
 //! What a proof has seen, as plain data: publications with what was answered, what each subscriber noticed,
-//! windows in which faults had an effect, and gaps that nodes told about. The checker judges nothing else.
+//! the times of faults, and gaps that nodes told about. The checker judges nothing else.
 
 use std::collections::HashMap;
 
 use load::subscribers::SubscriberLog;
-use serde::Serialize;
+
+use super::faults::Fault;
 
 /// How a publication ended for its publisher.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -38,17 +39,11 @@ pub(super) fn stream(topic: u32, node: usize, nodes: usize) -> u32 {
     topic * nodes as u32 + node as u32
 }
 
-/// A time in which a fault may have an effect: from its beginning until the cluster must have recovered.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+/// A fault that was carried out.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) struct Window {
-    /// What happened, as a text.
-    pub(super) cause: String,
-    /// The name of the kind of fault.
-    pub(super) kind: &'static str,
-    /// The node it happened to; `None` for all.
-    pub(super) node: Option<usize>,
+    pub(super) fault: Fault,
     pub(super) from_ns: u64,
-    /// The end of the fault.
     pub(super) until_ns: u64,
 }
 

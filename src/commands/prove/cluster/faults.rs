@@ -143,8 +143,8 @@ const GAP_MS: (u64, u64) = (500, 6_000);
 /// No fault lasts longer than this share of the duration, so that short proofs have several.
 const LONGEST_SHARE: u64 = 5;
 
-/// Draws the plan. Every kind is drawn before any comes again; one node at least has no fault of its own at any
-/// time, so that not everything is lost with everything.
+/// Draws the plan. Every kind is drawn before any comes again; one node at least has none of its own but a slow
+/// link at any time, so that not everything is lost with everything.
 pub(super) fn draw(draw: &Draw) -> Vec<Planned> {
     let mut random = Random(draw.seed);
     let duration_ms = draw.duration.as_millis() as u64;
@@ -183,17 +183,20 @@ pub(super) fn draw(draw: &Draw) -> Vec<Planned> {
     plan
 }
 
-/// Whether a fault can be added: nothing else happens to the same thing meanwhile, and a node is left.
+/// Whether a fault can be added: nothing else happens to the same thing meanwhile, and a node is left. A link may be
+/// slow while something else happens to it or to its node.
 fn fits(plan: &[Planned], next: &Planned, nodes: usize) -> bool {
+    let is_delay = |fault: Fault| fault.kind() == Kind::DelayLink;
     let near = |one: &&Planned| one.until_ms + REST_MS > next.from_ms;
     let now: Vec<&Planned> = plan.iter().filter(near).collect();
     let same = |one: &&&Planned| match next.fault.node() {
-        Some(node) => one.fault.node() == Some(node),
+        Some(node) => one.fault.node() == Some(node) && is_delay(one.fault) == is_delay(next.fault),
         None => one.fault.kind() == next.fault.kind(),
     };
-    let busy = now.iter().filter(|one| one.fault.node().is_some()).count();
-    let takes_node = usize::from(next.fault.node().is_some());
-    !now.iter().any(|one| same(&one)) && (nodes == 1 || busy + takes_node < nodes)
+    let takes_node = |fault: Fault| fault.node().is_some() && !is_delay(fault);
+    let busy = now.iter().filter(|one| takes_node(one.fault)).count();
+    let is_left = nodes == 1 || busy + usize::from(takes_node(next.fault)) < nodes;
+    !now.iter().any(|one| same(&one)) && is_left
 }
 
 /// SplitMix64: the plan of a seed must stay the same, whatever a library does.
@@ -260,8 +263,9 @@ mod tests {
             for one in &plan {
                 let together =
                     |other: &&Planned| other.from_ms <= one.from_ms && other.until_ms > one.from_ms;
-                let nodes: Vec<_> =
-                    plan.iter().filter(together).filter_map(|one| one.fault.node()).collect();
+                let breaks = |one: &&Planned| one.fault.kind() != Kind::DelayLink;
+                let both = plan.iter().filter(together).filter(breaks);
+                let nodes: Vec<_> = both.filter_map(|one| one.fault.node()).collect();
                 let mut distinct = nodes.clone();
                 distinct.sort_unstable();
                 distinct.dedup();

@@ -9,8 +9,9 @@ use crate::report::{Bars, Lane, Report, Rows, Table, Tile, Timeline};
 pub(super) fn report(proof: &ClusterProof) -> Report<'_> {
     let findings = &proof.findings;
     let causes = findings.explained.iter();
-    let bars = causes
-        .map(|(cause, &count)| (cause.clone(), count as f64, Count(count).to_string(), false));
+    let bars = causes.map(|(cause, &count)| {
+        ((*cause).to_owned(), count as f64, Count(count).to_string(), false)
+    });
     let unexplained = findings.unexplained.lost;
     let bad = (unexplained > 0).then(|| {
         ("unexplained".to_owned(), unexplained as f64, Count(unexplained).to_string(), true)
@@ -61,7 +62,7 @@ fn tables(proof: &ClusterProof) -> Vec<Table> {
             fault.text.clone(),
             format!("{:.1} s", fault.from_seconds),
             format!("{:.1} s", fault.until_seconds),
-            Count(proof.findings.explained.get(&fault.text).copied().unwrap_or(0)).to_string(),
+            Count(fault.losses).to_string(),
         ]
     };
     let mut tables = vec![Table {

@@ -29,8 +29,6 @@ pub(super) enum Link {
     Pass,
     /// Existing connections are closed, new ones too.
     Cut,
-    /// Bytes arrive this much later.
-    Delay(Duration),
     /// Connections stay open, new ones are accepted, nothing arrives.
     Swallow,
 }
@@ -48,6 +46,8 @@ struct Shared {
 
 struct State {
     link: Link,
+    /// Bytes arrive this much later.
+    delay: Duration,
     connections: Vec<Connection>,
 }
 
@@ -67,7 +67,8 @@ impl Relay {
     pub(super) fn start(broker: SocketAddr) -> io::Result<Relay> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let listen = listener.local_addr()?;
-        let state = Mutex::new(State { link: Link::Pass, connections: Vec::new() });
+        let state =
+            Mutex::new(State { link: Link::Pass, delay: Duration::ZERO, connections: Vec::new() });
         let shared = Arc::new(Shared { broker, state });
         let accepting = Arc::clone(&shared);
         thread::Builder::new().name("relay".into()).spawn(move || {
@@ -84,6 +85,11 @@ impl Relay {
     /// Where the node connects instead of to the broker.
     pub(super) fn listen(&self) -> SocketAddr {
         self.listen
+    }
+
+    /// Changes by how much later bytes arrive, in both directions.
+    pub(super) fn set_delay(&self, delay: Duration) {
+        self.shared.state().delay = delay;
     }
 
     /// Changes what the link does. Connections of a cut link are closed, and those that have swallowed
@@ -108,7 +114,7 @@ impl Shared {
         let broker = match link {
             Link::Cut => return,
             Link::Swallow => None,
-            Link::Pass | Link::Delay(_) => {
+            Link::Pass => {
                 match TcpStream::connect_timeout(&self.broker, CONNECT_TIMEOUT) {
                     Ok(broker) => Some(broker),
                     // The broker is down: the node sees its connection end.
@@ -177,12 +183,15 @@ impl Shared {
             let Some(bytes) = buffer.get(..length).filter(|bytes| !bytes.is_empty()) else {
                 return;
             };
-            let delay = match self.state().link {
+            let (link, delay) = {
+                let state = self.state();
+                (state.link, state.delay)
+            };
+            match link {
+                Link::Pass => {}
                 Link::Swallow => continue,
                 Link::Cut => return,
-                Link::Pass => Duration::ZERO,
-                Link::Delay(delay) => delay,
-            };
+            }
             let due_ns = now_ns() + delay.as_nanos() as u64;
             if portions.send((due_ns, bytes.to_vec())).is_err() {
                 return;
@@ -276,12 +285,12 @@ mod tests {
         let relay = Relay::start(echo()).unwrap();
         let mut socket = connect(&relay);
         assert_eq!(ask(&mut socket, "one").unwrap(), "one");
-        relay.set(Link::Delay(Duration::from_millis(60)));
+        relay.set_delay(Duration::from_millis(60));
         let began_ns = now_ns();
         assert_eq!(ask(&mut socket, "two").unwrap(), "two");
         // Once in each direction.
         assert!(now_ns() - began_ns >= 120_000_000);
-        relay.set(Link::Pass);
+        relay.set_delay(Duration::ZERO);
         assert_eq!(ask(&mut socket, "three").unwrap(), "three");
     }
 

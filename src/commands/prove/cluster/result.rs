@@ -74,6 +74,8 @@ pub(super) struct FaultResult {
     pub(super) node: Option<usize>,
     pub(super) from_seconds: f64,
     pub(super) until_seconds: f64,
+    /// Explained losses that are attributed to it.
+    pub(super) losses: u64,
 }
 
 #[derive(Default, Serialize)]
@@ -113,8 +115,9 @@ impl ClusterProof {
     ) -> ClusterProof {
         let findings = check::check(&seen.evidence);
         let began_ns = seen.began_ns;
-        let faults: Vec<FaultResult> =
-            seen.evidence.windows.iter().map(|window| FaultResult::of(window, began_ns)).collect();
+        let windows = seen.evidence.windows.iter().zip(&findings.by_window);
+        let faults = windows.map(|(window, &losses)| FaultResult::of(window, losses, began_ns));
+        let faults: Vec<FaultResult> = faults.collect();
         let publications = PublicationCounts::of(&seen.evidence);
         let subscribers = SubscriberCounts::of(&seen.evidence, seen.subscribed);
         let told = |node| seen.evidence.tells.iter().filter(|tell| tell.node == node).count();
@@ -332,14 +335,15 @@ fn command(settings: &Settings) -> String {
 }
 
 impl FaultResult {
-    fn of(window: &Window, began_ns: u64) -> FaultResult {
+    fn of(window: &Window, losses: u64, began_ns: u64) -> FaultResult {
         let seconds = |ns: u64| ns.saturating_sub(began_ns) as f64 / 1e9;
         FaultResult {
-            text: window.cause.clone(),
-            kind: window.kind,
-            node: window.node.map(|node| node + 1),
+            text: window.fault.text(),
+            kind: window.fault.name(),
+            node: window.fault.node().map(|node| node + 1),
             from_seconds: seconds(window.from_ns),
             until_seconds: seconds(window.until_ns),
+            losses,
         }
     }
 }

@@ -223,13 +223,7 @@ impl<'a> Run<'a> {
 
     fn begin(&mut self, fault: Fault) {
         output::note(&format!("{:6.1} s  {}", self.seconds(), fault.text()));
-        self.windows.push(Window {
-            cause: fault.text(),
-            kind: fault.name(),
-            node: fault.node(),
-            from_ns: now_ns(),
-            until_ns: u64::MAX,
-        });
+        self.windows.push(Window { fault, from_ns: now_ns(), until_ns: u64::MAX });
         let node = fault.node().unwrap_or_default();
         match fault {
             Fault::KillNode { .. } => self.nodes.get_mut(node).into_iter().for_each(Node::kill),
@@ -239,7 +233,7 @@ impl<'a> Run<'a> {
             Fault::KillBroker => self.broker.iter_mut().for_each(Broker::kill),
             Fault::CutLink { .. } => self.set_link(node, Link::Cut),
             Fault::DelayLink { delay_ms, .. } => {
-                self.set_link(node, Link::Delay(Duration::from_millis(delay_ms)));
+                self.set_delay(node, Duration::from_millis(delay_ms));
             }
             Fault::SwallowLink { .. } => self.set_link(node, Link::Swallow),
             Fault::DropClients { percent } => {
@@ -258,13 +252,11 @@ impl<'a> Run<'a> {
                 self.nodes.get(node).into_iter().for_each(|node| node.set_stopped(false));
             }
             Fault::KillBroker => self.broker.as_mut().context("no broker")?.restart()?,
-            Fault::CutLink { .. } | Fault::DelayLink { .. } | Fault::SwallowLink { .. } => {
-                self.set_link(node, Link::Pass);
-            }
+            Fault::CutLink { .. } | Fault::SwallowLink { .. } => self.set_link(node, Link::Pass),
+            Fault::DelayLink { .. } => self.set_delay(node, Duration::ZERO),
             Fault::DropClients { .. } => {}
         }
-        let text = fault.text();
-        let open = |window: &&mut Window| window.until_ns == u64::MAX && window.cause == text;
+        let open = |window: &&mut Window| window.until_ns == u64::MAX && window.fault == fault;
         if let Some(window) = self.windows.iter_mut().find(open) {
             window.until_ns = now_ns();
         }
@@ -273,6 +265,10 @@ impl<'a> Run<'a> {
 
     fn set_link(&self, node: usize, link: Link) {
         self.relays.get(node).into_iter().for_each(|relay| relay.set(link));
+    }
+
+    fn set_delay(&self, node: usize, delay: Duration) {
+        self.relays.get(node).into_iter().for_each(|relay| relay.set_delay(delay));
     }
 
     fn seconds(&self) -> f64 {

@@ -73,6 +73,10 @@ fn refusal_text(refusal: Refusal) -> (&'static str, &'static str) {
             "--per-address-rate; behind a proxy also --trusted-proxy",
         ),
         Refusal::MemoryLimit => ("The process was above its memory limit", "--memory-limit"),
+        Refusal::PolledBytes => (
+            "Sessions of long polling above their memory limit",
+            "--long-polling-bytes; --long-polling-keepalive ends those without requests earlier",
+        ),
         Refusal::Connections => (
             "The oldest incomplete request at the connection limit",
             "--max-connections; standfast doctor says what limits this machine",

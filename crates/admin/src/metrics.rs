@@ -147,7 +147,8 @@ fn escaped(of: &str) -> String {
 }
 
 /// The engine's plain figures that are gauges.
-const GAUGES: [&str; 4] = ["connections", "websockets", "queued_bytes", "body_bytes"];
+const GAUGES: [&str; 6] =
+    ["connections", "websockets", "polled", "polled_bytes", "queued_bytes", "body_bytes"];
 
 /// Writes everything the engine counts, summed over workers.
 pub fn engine_metrics(exposition: &mut Exposition, totals: &Totals) {

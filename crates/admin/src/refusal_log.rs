@@ -80,6 +80,9 @@ fn text(reason: Refusal) -> &'static str {
         Refusal::Connections => {
             "connection limit reached: closed the oldest incomplete requests; see --max-connections"
         }
+        Refusal::PolledBytes => {
+            "long polling: sessions refused, those open hold too much; see --long-polling-bytes"
+        }
         Refusal::MemoryLimit => {
             "memory limit exceeded: connections refused; raise --memory-limit or add servers"
         }

@@ -208,8 +208,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
     }
 
     pub(crate) fn is_at_capacity(&self) -> bool {
-        let mailbox = &self.core.remote.shared.mailboxes[usize::from(self.core.index)];
-        self.core.slots_used() >= mailbox.capacity.load(Ordering::Relaxed)
+        self.core.is_at_capacity()
     }
 
     /// The kernel has no descriptor or memory: passes the listener to a worker with room, or pauses

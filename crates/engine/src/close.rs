@@ -27,9 +27,8 @@ impl<S: Sys, H: Handler> Core<S, H> {
 
     /// Ends a connection at once by RST, which leaves no `TIME_WAIT` behind.
     pub fn reset(&mut self, id: ConnId) {
-        if let Some(fd) = self.live(id).map(|conn| conn.fd) {
-            self.sys.reset_on_close(fd);
-            self.end(id.slot(), Closed::Aborted);
+        if self.live(id).is_some() {
+            self.reset_with(id.slot(), Closed::Aborted);
         }
     }
 
@@ -37,7 +36,9 @@ impl<S: Sys, H: Handler> Core<S, H> {
     /// for a complete one.
     pub(crate) fn reset_with(&mut self, slot: u32, cause: Closed) {
         let Some(conn) = self.slab.get(slot) else { return broken(SLOT_IN_USE) };
-        self.sys.reset_on_close(conn.fd);
+        if conn.has_socket() {
+            self.sys.reset_on_close(conn.fd);
+        }
         self.end(slot, cause);
     }
 
@@ -105,6 +106,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
                 conn.closed = cause;
                 self.finish(slot);
             }
+            Mode::Polled => self.close_polled(slot, cause),
             Mode::Closing | Mode::Lingering | Mode::Dead => {}
             Mode::Connecting | Mode::Http | Mode::Parked => self.end(slot, cause),
         }
@@ -190,7 +192,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         self.dead.push(slot);
     }
 
-    fn arm_close(&mut self, slot: u32) {
+    pub(crate) fn arm_close(&mut self, slot: u32) {
         let Some(conn) = self.slab.get(slot) else { return broken(SLOT_IN_USE) };
         self.timers.closing.push(self.now_ns, slot, conn.generation);
     }

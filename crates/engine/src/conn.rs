@@ -36,6 +36,8 @@ pub enum Mode {
     Lingering,
     /// To be reaped at the end of the turn.
     Dead,
+    /// Without a socket: what is sent waits for the next request of its client.
+    Polled,
 }
 
 /// Boolean state of a connection.
@@ -255,6 +257,11 @@ impl<U> Conn<U> {
             broken("a parked request has its context");
             RequestContext::default()
         })
+    }
+
+    /// Whether it has a socket; a polled connection has none.
+    pub(crate) fn has_socket(&self) -> bool {
+        self.fd != Fd::NONE
     }
 
     pub(crate) fn is_client(&self) -> bool {

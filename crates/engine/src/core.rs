@@ -83,6 +83,8 @@ pub struct Core<S: Sys, H: Handler> {
     pub(crate) resumed: VecDeque<u32>,
     /// Connections whose queue became empty while flushing.
     pub(crate) drained: Vec<u32>,
+    /// Polled connections with something to take, since the handler last asked.
+    pub(crate) pollable: Vec<ConnId>,
     /// Compressors and inflater that all connections share.
     pub(crate) codec: SharedCodec,
     /// What is known of clients besides their connections, by slot; empty unless a limit needs it.
@@ -127,6 +129,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
             server_faults: BTreeMap::new(),
             resumed: VecDeque::new(),
             drained: Vec::new(),
+            pollable: Vec::new(),
             codec: SharedCodec::default(),
             clients: BTreeMap::new(),
             full: false,
@@ -260,7 +263,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
     #[must_use]
     pub fn addresses(&self, id: ConnId) -> (Option<IpAddr>, Option<IpAddr>) {
         let Some(conn) = self.live(id) else { return (None, None) };
-        let peer = self.sys.peer(conn.fd).map(|peer| peer.ip().to_canonical());
+        let peer = self.peer(conn).map(|peer| peer.ip().to_canonical());
         (peer, self.clients.get(&id.slot()).and_then(|client| client.address))
     }
 
@@ -296,10 +299,10 @@ impl<S: Sys, H: Handler> Core<S, H> {
         self.live(id).map_or(0, Conn::backlog)
     }
 
-    /// Whether frames may be sent to the connection.
+    /// Whether messages may be sent to the connection: an open WebSocket, or a polled connection.
     #[must_use]
     pub fn is_open(&self, id: ConnId) -> bool {
-        self.live(id).is_some_and(|conn| conn.mode == Mode::WebSocket)
+        self.live(id).is_some_and(|conn| matches!(conn.mode, Mode::WebSocket | Mode::Polled))
     }
 
     /// The protocol fault of the server of an outgoing connection, until its end is reported.
@@ -328,12 +331,16 @@ impl<S: Sys, H: Handler> Core<S, H> {
         let conn = self.live(id)?;
         Some(ConnInfo {
             id,
-            peer: self.sys.peer(conn.fd),
+            peer: self.peer(conn),
             client: self.clients.get(&id.slot()).and_then(|client| client.address),
             mode: conn.mode,
             queued_bytes: conn.backlog(),
             idle_seconds: self.timers.ns_between(conn.last_active, self.tick) as f64 / 1e9,
         })
+    }
+
+    fn peer(&self, conn: &Conn<H::User>) -> Option<SocketAddr> {
+        if conn.has_socket() { self.sys.peer(conn.fd) } else { None }
     }
 
     pub(crate) fn live(&self, id: ConnId) -> Option<&Conn<H::User>> {
@@ -386,6 +393,12 @@ impl<S: Sys, H: Handler> Core<S, H> {
     pub(crate) fn slots_used(&self) -> u32 {
         let live = self.slab.live();
         if self.pairs { live.max(2 * (live - self.outgoing.min(live))) } else { live }
+    }
+
+    /// Whether the worker has as many connections as it may have.
+    pub(crate) fn is_at_capacity(&self) -> bool {
+        let mailbox = &self.remote.shared.mailboxes[usize::from(self.index)];
+        self.slots_used() >= mailbox.capacity.load(Ordering::Relaxed)
     }
 
     /// Uncounts a closed connection if it was an outgoing one.
@@ -511,6 +524,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         self.tls_buffers = tls::Buffers::default();
         self.resumed = VecDeque::new();
         self.drained = Vec::new();
+        self.pollable = Vec::new();
         self.dead = Vec::new();
         self.closing = Vec::new();
         self.codec = SharedCodec::default();

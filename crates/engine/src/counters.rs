@@ -109,6 +109,12 @@ counters! {
     connections,
     /// WebSockets open now (gauge).
     websockets,
+    /// Connections without a socket opened, for clients that poll.
+    polled_opened,
+    /// Those that exist now (gauge).
+    polled,
+    /// Bytes that wait for their next polls (gauge).
+    polled_bytes,
     /// Connections accepted and admitted.
     accepted,
     /// Connects begun.

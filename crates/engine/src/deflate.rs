@@ -6,10 +6,11 @@
 use wire::Violation;
 use wire::websocket::{self, Compressor, Deflate, FrameHeader, Inflater, OpCode, is_utf8};
 
-use crate::conn::Cold;
+use crate::conn::{Cold, Conn, Mode};
 use crate::core::Core;
 use crate::invariant::{SLOT_IN_USE, broken};
 use crate::limits::POOLED_BUFFER_BYTES;
+use crate::polled::{LINES, encode_line};
 use crate::sys::Sys;
 use crate::worker::Worker;
 use crate::{ConnId, Handler, Sent};
@@ -137,7 +138,11 @@ impl<S: Sys, H: Handler> Core<S, H> {
     /// bytes. For groups of receivers, see [`Core::encode_message`].
     #[must_use]
     pub fn encoding(&self, id: ConnId) -> u32 {
-        self.live(id).map_or(0, |conn| u32::from(conn.deflate.bits()))
+        let encoding = |conn: &Conn<H::User>| match conn.mode {
+            Mode::Polled => LINES,
+            _ => conn.deflate.bits(),
+        };
+        self.live(id).map_or(0, |conn| encoding(conn).into())
     }
 
     /// Appends a message as a frame for accepted connections with this [encoding](Core::encoding),
@@ -150,6 +155,9 @@ impl<S: Sys, H: Handler> Core<S, H> {
         out: &mut Vec<u8>,
     ) {
         let bits = encoding as u8 & NegotiatedDeflate::BITS;
+        if bits == LINES {
+            return encode_line(data, out);
+        }
         if bits == 0 || data.len() < self.limits.compress_above_bytes {
             return websocket::encode(out, opcode, data);
         }

@@ -212,10 +212,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
                 }
                 None => self.core.respond(slot, &upgrade_required(), false, context, false),
             },
-            Answer::Respond(response) => {
-                let keep = context.keep_alive && !response.close;
-                self.core.respond(slot, &response, keep, context, false);
-            }
+            Answer::Respond(response) => self.core.respond_to(slot, &response, context),
             Answer::Body(_) => self.core.respond(slot, &body_not_kept(), false, context, false),
             Answer::Stream(response) => self.core.respond(slot, &response, false, context, true),
             Answer::Raw => self.core.switch_to_raw(slot),
@@ -330,6 +327,12 @@ impl<S: Sys, H: Handler> Core<S, H> {
             self.handshake_completed(before);
         }
         self.sync_interest(slot);
+    }
+
+    /// Writes a complete late answer.
+    pub(crate) fn respond_to(&mut self, slot: u32, response: &Response, context: &RequestContext) {
+        let keep = context.keep_alive && !response.close;
+        self.respond(slot, response, keep, context, false);
     }
 
     /// Writes an answer and sets the connection's next state.

@@ -30,6 +30,7 @@ mod limits;
 mod mailbox;
 mod parked;
 mod partial_write;
+mod polled;
 mod queue;
 mod read;
 mod redirect;

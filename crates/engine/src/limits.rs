@@ -128,6 +128,9 @@ pub struct Limits {
     pub compress_above_bytes: usize,
     /// Bytes of incomplete request bodies that one worker holds. Default 16 MiB.
     pub bodies_bytes: usize,
+    /// Bytes of all polled connections of the process, with what waits for their next polls. Beyond it none
+    /// is opened, and the receiver of a message is a slow consumer. Default 64 MiB.
+    pub polled_bytes: usize,
     /// Bytes that may wait in one worker's mailbox. Default 8 MiB.
     pub mailbox_bytes: usize,
     /// A peer that acknowledges neither data nor keep-alive probes for this long is dead; `None`
@@ -156,6 +159,7 @@ impl Default for Limits {
             compression: Compression::Off,
             compress_above_bytes: 1024,
             bodies_bytes: 16 * 1024 * 1024,
+            polled_bytes: 64 * 1024 * 1024,
             mailbox_bytes: 8 * 1024 * 1024,
             peer_timeout: None,
             admission: AdmissionLimits::default(),

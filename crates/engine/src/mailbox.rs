@@ -241,10 +241,22 @@ impl<P> Remote<P> {
     /// # Errors
     /// [`MailboxFull`] if the mailbox is at its limit; the caller keeps its own copy of the post.
     pub fn post(&self, worker: usize, post: P, bytes: usize) -> Result<(), MailboxFull> {
-        let mailbox = self.shared.mailboxes.get(worker).ok_or(MailboxFull)?;
-        mailbox.reserve(bytes + ENVELOPE_BYTES)?;
-        mailbox.put(Envelope::Post(post), bytes + ENVELOPE_BYTES);
-        Ok(())
+        self.post_or_return(worker, post, bytes).map_err(|_| MailboxFull)
+    }
+
+    /// As [`Remote::post`].
+    ///
+    /// # Errors
+    /// The post, if the mailbox is at its limit.
+    pub fn post_or_return(&self, worker: usize, post: P, bytes: usize) -> Result<(), P> {
+        let bytes = bytes + ENVELOPE_BYTES;
+        match self.shared.mailboxes.get(worker) {
+            Some(mailbox) if mailbox.reserve(bytes).is_ok() => {
+                mailbox.put(Envelope::Post(post), bytes);
+                Ok(())
+            }
+            _ => Err(post),
+        }
     }
 
     /// Posts to all of `workers` or to none of them.

@@ -207,6 +207,28 @@ impl SendQueue {
         }
     }
 
+    /// Queues bytes with this many messages before everything else, none of which has begun to be sent.
+    pub(crate) fn push_front(&mut self, bytes: &[u8], messages: u32) {
+        debug_assert!(self.sent == 0);
+        if !bytes.is_empty() {
+            self.bytes += bytes.len();
+            self.pieces.push_front(Piece::Owned(bytes.into(), messages));
+        }
+    }
+
+    /// Removes everything, none of which has begun to be sent, and appends it to `out`. Returns the numbers of
+    /// bytes and messages.
+    pub(crate) fn take_all(&mut self, out: &mut Vec<u8>) -> (u64, u64) {
+        debug_assert!(self.sent == 0);
+        let (bytes, mut messages) = (self.bytes, 0);
+        out.reserve_exact(bytes);
+        for piece in std::mem::take(self).pieces {
+            out.extend_from_slice(piece.bytes());
+            messages += u64::from(piece.messages());
+        }
+        (bytes as u64, messages)
+    }
+
     /// The waiting bytes, as pieces for one vectored write.
     pub(crate) fn slices<'a>(&'a self, into: &mut [IoSlice<'a>; PIECES_MAX]) -> usize {
         let mut filled = 0;

@@ -181,7 +181,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
                 Mode::WebSocket | Mode::Closing => self.on_frames(slot, rest),
                 Mode::Raw => self.on_raw(slot, rest),
                 Mode::Lingering | Mode::HalfClosed | Mode::Dead => rest.len(),
-                Mode::Connecting | Mode::Parked => break,
+                Mode::Connecting | Mode::Parked | Mode::Polled => break,
             };
             let mode = self.core.slab.get(slot).map(|conn| conn.mode);
             if before == (at, mode.unwrap_or(Mode::Dead)) {

@@ -31,15 +31,14 @@ impl<S: Sys, H: Handler> Core<S, H> {
     pub fn send(&mut self, id: ConnId, opcode: OpCode, data: &[u8]) -> Sent {
         let slot = id.slot();
         self.counters().messages_out.add(1);
-        let Some(conn) = self
-            .slab
-            .get(slot)
-            .filter(|conn| conn.generation == id.generation())
-            .filter(|conn| conn.mode == Mode::WebSocket)
+        let Some(conn) = self.slab.get(slot).filter(|conn| conn.generation == id.generation())
         else {
             self.counters().dropped_gone.add(1);
             return Sent::Dropped;
         };
+        if conn.mode != Mode::WebSocket {
+            return self.send_line(slot, data);
+        }
         let (compresses, weight) = (conn.deflate.compresses(), conn.weight());
         if weight > self.limits.send_queue_bytes && !self.relieve(slot, data.len(), 1) {
             return Sent::Dropped;
@@ -92,13 +91,15 @@ impl<S: Sys, H: Handler> Core<S, H> {
     pub fn send_shared(&mut self, id: ConnId, frame: &SharedFrame) -> Sent {
         let messages = u64::from(frame.messages());
         self.counters().messages_out.add(messages);
-        let Some(conn) =
-            self.live(id).filter(|conn| matches!(conn.mode, Mode::WebSocket | Mode::Raw))
-        else {
+        let slot = id.slot();
+        let Some(conn) = self.live(id) else {
             self.counters().dropped_gone.add(messages);
             return Sent::Dropped;
         };
-        let (backlog, weight, slot) = (conn.backlog(), conn.weight(), id.slot());
+        if !matches!(conn.mode, Mode::WebSocket | Mode::Raw) {
+            return self.send_shared_lines(slot, frame);
+        }
+        let (backlog, weight) = (conn.backlog(), conn.weight());
         debug_assert!(!conn.is_client(), "each frame of a client has its own mask");
         if conn.deflate.keeps_out() {
             self.reset_compressor(slot);
@@ -221,7 +222,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
 
     /// Makes room in a full queue according to the policy. Returns `false` if the new messages are
     /// dropped.
-    fn relieve(&mut self, slot: u32, room: usize, messages: u64) -> bool {
+    pub(crate) fn relieve(&mut self, slot: u32, room: usize, messages: u64) -> bool {
         let (policy, limit) = (self.limits.slow_consumer, self.limits.send_queue_bytes);
         let Some(conn) = self.slab.get_mut(slot) else {
             broken(SLOT_IN_USE);
@@ -236,7 +237,9 @@ impl<S: Sys, H: Handler> Core<S, H> {
         };
         let freed = (before - queue.len()) as u64;
         let fits = queue.weight() + room <= limit;
+        let polled = !conn.has_socket();
         self.counters().queued_bytes.sub(freed);
+        self.counters().polled_bytes.sub(if polled { freed } else { 0 });
         self.counters().dropped_slow.add(dropped + if fits { 0 } else { messages });
         if policy == SlowConsumer::Disconnect {
             let reason = "reading too slowly";

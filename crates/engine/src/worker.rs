@@ -140,7 +140,8 @@ impl<S: Sys, H: Handler> Worker<S, H> {
     pub fn deadline(&self) -> Option<u64> {
         let core = &self.core;
         let mut next = core.timers.next_ns(core.slab.live());
-        if !core.resumed.is_empty() || !core.dead.is_empty() || !core.closing.is_empty() {
+        let ended = !core.dead.is_empty() || !core.closing.is_empty();
+        if !core.resumed.is_empty() || ended || !core.pollable.is_empty() {
             next = Some(core.now_ns);
         }
         next = if self.shed_pass.is_some() { Some(core.now_ns) } else { next };
@@ -382,7 +383,11 @@ impl<S: Sys, H: Handler> Worker<S, H> {
                 broken(SLOT_IN_USE);
                 continue;
             };
-            self.core.sys.close(conn.fd);
+            if conn.has_socket() {
+                self.core.sys.close(conn.fd);
+            } else {
+                self.core.count_polled_ended(conn.backlog());
+            }
             self.core.count_outgoing_closed(conn.flags);
             let counters = self.core.counters();
             counters.count_closed(cause);
@@ -471,8 +476,10 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         for slot in from..to {
             let Some(id) = self.core.id_at(slot) else { continue };
             match self.core.mode(id) {
-                Some(Mode::WebSocket) => self.handler.going_away(&mut self.core, id),
-                Some(Mode::Closing | Mode::Lingering | Mode::Parked) => {}
+                Some(Mode::WebSocket | Mode::Polled) => {
+                    self.handler.going_away(&mut self.core, id);
+                }
+                Some(Mode::Closing | Mode::Lingering) => {}
                 _ if !self.handler.defers_drain(&mut self.core, id) => {}
                 _ => {
                     if over {

@@ -156,15 +156,15 @@ impl<H: Handler> Member<H> {
         let (_, core) = self.worker.parts();
         let totals = Totals::sum([core.counters()]);
         let there = totals.connections;
-        let came = totals.accepted + totals.connects;
+        let came = totals.accepted + totals.connects + totals.polled_opened;
         let went: u64 = totals.closed.iter().sum();
         require(came == went + there, || format!("{came} came, {went} went, {there} are there"))?;
         require(u64::from(core.connections()) == there, || {
             "the gauge of connections is off".into()
         })?;
         let used = kernel.used(self.table);
-        require(used as u64 == self.own as u64 + there, || {
-            format!("{used} numbers for {there} connections")
+        require(used as u64 == self.own as u64 + there - totals.polled, || {
+            format!("{used} numbers for {there} connections, {} polled", totals.polled)
         })?;
         let queues: Vec<usize> = (0..core.slots()).filter_map(|slot| backlog(core, slot)).collect();
         // Connections that ended after the reaping are listed no more, but counted until the next.
@@ -172,6 +172,9 @@ impl<H: Handler> Member<H> {
         let queued = queues.iter().sum::<usize>() as u64;
         require(!all_told || queued == totals.queued_bytes, || {
             format!("{queued} bytes queued, gauge {}", totals.queued_bytes)
+        })?;
+        require(totals.polled_bytes <= totals.queued_bytes, || {
+            "more bytes polled than queued".into()
         })?;
         self.queued_max = queues.into_iter().max().unwrap_or(0);
         Ok(())

@@ -50,7 +50,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         tls: bool,
     ) -> Result<Option<Client>, Refusal> {
         let (limits, proxies) = (&self.limits.admission, &self.limits.proxies);
-        if self.admission().short_of_memory.load(Ordering::Relaxed) {
+        if self.is_short_of_memory() {
             return Err(Refusal::MemoryLimit);
         }
         let via_proxy = peer.is_some_and(|peer| proxies.trusts(peer));
@@ -67,8 +67,13 @@ impl<S: Sys, H: Handler> Core<S, H> {
         Ok((via_proxy || client.key.is_some()).then_some(client))
     }
 
+    /// Whether the process exceeds its memory limit.
+    pub(crate) fn is_short_of_memory(&self) -> bool {
+        self.admission().short_of_memory.load(Ordering::Relaxed)
+    }
+
     /// Counts a new connection of an address.
-    pub(super) fn count_address(&self, address: IpAddr) -> Result<Option<Key>, Refusal> {
+    pub(crate) fn count_address(&self, address: IpAddr) -> Result<Option<Key>, Refusal> {
         let limits = &self.limits.admission;
         let key = Key::new(address, limits.prefix);
         match self.admission().addresses.acquire(key, limits, self.now_ns) {

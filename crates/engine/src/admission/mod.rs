@@ -98,17 +98,20 @@ pub enum Refusal {
     MemoryLimit,
     /// The connection limit was reached, and this incomplete request was the oldest.
     Connections,
+    /// Polled connections hold as much as they may.
+    PolledBytes,
 }
 
 impl Refusal {
     /// Every reason, in the order of its discriminant.
-    pub const ALL: [Refusal; 6] = [
+    pub const ALL: [Refusal; 7] = [
         Refusal::Handshakes,
         Refusal::ConnectRate,
         Refusal::PerAddress,
         Refusal::PerAddressRate,
         Refusal::MemoryLimit,
         Refusal::Connections,
+        Refusal::PolledBytes,
     ];
 
     /// The name in metrics, JSON and logs: that of the limit.
@@ -121,6 +124,7 @@ impl Refusal {
             Refusal::PerAddressRate => "per_address_rate",
             Refusal::MemoryLimit => "memory_limit",
             Refusal::Connections => "max_connections",
+            Refusal::PolledBytes => "long_polling_bytes",
         }
     }
 }

@@ -117,7 +117,9 @@ impl<S: Sys, H: Handler> Worker<S, H> {
             Mode::Dead | Mode::Connecting => return None,
             Mode::Http if Core::<S, H>::is_in_flight(conn.flags) => Activity::Handshake,
             Mode::Http if conn.is_between_requests() => Activity::Waiting,
-            Mode::WebSocket | Mode::Raw if core.timers.is_quiet(idle_ticks) => Activity::Silent,
+            Mode::WebSocket | Mode::Polled | Mode::Raw if core.timers.is_quiet(idle_ticks) => {
+                Activity::Silent
+            }
             _ => Activity::Busy,
         };
         let of_handler = core.id_at(slot).map_or(0, |id| self.handler.held_bytes(core, id));
@@ -141,6 +143,10 @@ impl<S: Sys, H: Handler> Core<S, H> {
         match self.slab.get(slot).map(|conn| conn.mode) {
             // It is being closed for another reason, and its peer takes its time.
             Some(Mode::Closing | Mode::Lingering) => return self.end(slot, Closed::Shed),
+            Some(Mode::Polled) => {
+                self.counters().shed.add(1);
+                return self.end(slot, Closed::Shed);
+            }
             Some(_) => self.counters().shed.add(1),
             None => return broken(SLOT_IN_USE),
         }

@@ -336,6 +336,14 @@ impl Sys for Linux {
         let peer = address_of(fd.number(), libc::getpeername);
         peer.is_err_and(|error| error.raw_os_error() == Some(libc::ENOTCONN))
     }
+
+    fn peer_has_left(&self, fd: Fd) -> bool {
+        let left = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
+        let mut polled = libc::pollfd { fd: fd.number(), events: libc::POLLRDHUP, revents: 0 };
+        // SAFETY: the kernel writes to our one entry, and does not wait.
+        let ready = unsafe { libc::poll(&raw mut polled, 1, 0) };
+        ready == 1 && polled.revents & left != 0
+    }
 }
 
 impl Linux {

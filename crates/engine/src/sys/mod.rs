@@ -42,6 +42,9 @@ pub struct Fd {
 }
 
 impl Fd {
+    /// No descriptor; passed to no call.
+    pub(crate) const NONE: Fd = Fd { number: -1, in_this_thread: PhantomData };
+
     /// The descriptor with this number in the current thread's table.
     #[must_use]
     pub fn new(number: i32) -> Self {
@@ -209,4 +212,8 @@ pub trait Sys {
     /// Whether a TCP connection has ended, so that the peer's address is unknown. Bytes that the peer sent
     /// before may still be read.
     fn is_broken(&self, fd: Fd) -> bool;
+
+    /// Whether the peer has ended its side, or the connection has ended. Bytes that the peer sent before may
+    /// still be read.
+    fn peer_has_left(&self, fd: Fd) -> bool;
 }

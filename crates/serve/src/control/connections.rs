@@ -218,6 +218,7 @@ fn state(mode: Mode) -> &'static str {
         Mode::Http => "http",
         Mode::Parked => "parked",
         Mode::WebSocket => "websocket",
+        Mode::Polled => "polled",
         Mode::Raw => "raw",
         Mode::HalfClosed => "half_closed",
         Mode::Closing => "closing",

@@ -39,7 +39,7 @@ struct Peer {
 pub(crate) struct Book {
     pub(crate) failure: Option<String>,
     /// Messages may be dropped for slow readers.
-    lossy: bool,
+    pub(crate) lossy: bool,
     /// No new work is begun, and no fault is drawn.
     pub(crate) calm: bool,
     /// When the clock jumped last.
@@ -139,6 +139,17 @@ impl Book {
 
     pub(crate) fn ended(&mut self, process: usize, id: ConnId, why: Closed, opened: bool) {
         self.closed.push(why);
+        self.ended_without_socket(process, id, why, opened);
+    }
+
+    /// The same for one of which the kernel knows nothing.
+    pub(crate) fn ended_without_socket(
+        &mut self,
+        process: usize,
+        id: ConnId,
+        why: Closed,
+        opened: bool,
+    ) {
         let told = self.closing_causes.remove(&(process, id));
         self.require(told.is_none_or(|told| told == why), || {
             format!("{id} closed by {why}, told before: {told:?}")

@@ -8,6 +8,7 @@ mod client;
 mod control;
 mod envelope;
 mod ledger;
+mod polls;
 mod raw;
 mod run;
 mod scenario;

@@ -1,6 +1,7 @@
 //! [`Raw`]: peers on bare sockets that follow a script, most of them ill-mannered, and know what
 //! they are owed.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use engine::sys::sim::Sim;
@@ -46,6 +47,8 @@ pub(crate) struct Raw {
     echoes: u32,
     got: u32,
     healthy: usize,
+    /// The number of the next publication expected from each publisher.
+    next: BTreeMap<u32, u32>,
     /// When it connected.
     began_ns: u64,
     /// When it last sent something, and when it had last read everything.
@@ -108,6 +111,7 @@ impl Raw {
             echoes,
             got: 0,
             healthy: 0,
+            next: BTreeMap::new(),
             began_ns: sys.now_ns(),
             spoke_ns: sys.now_ns(),
             heard_ns: 0,
@@ -217,6 +221,7 @@ impl Raw {
                 return;
             }
             Script::Stream => return self.understand_lines(),
+            Script::Poll => return self.understand_answers(),
             Script::Garbage | Script::EndlessHead | Script::Dribble => {
                 return self.inbox.clear();
             }
@@ -250,6 +255,46 @@ impl Raw {
             // The empty line that ends the head.
             self.upgraded |= line == b"\r";
         }
+    }
+
+    /// Answers to polls: what they bring is complete, in order and there once.
+    fn understand_answers(&mut self) {
+        loop {
+            let Some(end) = self.inbox.windows(4).position(|w| w == b"\r\n\r\n") else { return };
+            let head = String::from_utf8_lossy(self.inbox.get(..end).unwrap_or_default());
+            let length = head.split("Content-Length: ").nth(1).and_then(|it| it.lines().next());
+            let length: usize = length.and_then(|it| it.parse().ok()).unwrap_or(0);
+            if self.inbox.len() < end + 4 + length {
+                return;
+            }
+            let answer: Vec<u8> = self.inbox.drain(..end + 4 + length).collect();
+            self.healthy += 1;
+            if answer.starts_with(b"HTTP/1.1 200 ") {
+                let body = answer.get(end + 4..).unwrap_or_default();
+                body.split_inclusive(|byte| *byte == b'\n').for_each(|line| self.on_line(line));
+            }
+        }
+    }
+
+    fn on_line(&mut self, line: &[u8]) {
+        let peer_id = self.peer_id;
+        let mut book = self.ledger.book();
+        let envelope = line.strip_suffix(b"\n").and_then(Envelope::read);
+        let Some(envelope) = envelope else {
+            return book.fail(format!("poller {peer_id} got a line that is not whole"));
+        };
+        if envelope.kind == Kind::Direct {
+            let own = envelope.peer_id == peer_id;
+            return book.require(own, || format!("poller {peer_id} got {envelope:?}"));
+        }
+        let next = self.next.insert(envelope.peer_id, envelope.number + 1);
+        let right = next.is_none_or(|next| match book.lossy {
+            true => envelope.number >= next,
+            false => envelope.number == next,
+        });
+        book.require(right && envelope.kind == Kind::Publish, || {
+            format!("poller {peer_id} got {envelope:?}, expected {next:?}")
+        });
     }
 
     fn on_frame(&mut self, frame: &Frame<'_>) {
@@ -312,7 +357,7 @@ impl Raw {
 
     /// A peer that sends nothing more is not kept for ever.
     fn check_patience(&mut self, fd: Fd) {
-        let quiet = self.script != Script::Stream && self.script != Script::Health;
+        let quiet = !matches!(self.script, Script::Stream | Script::Health | Script::Poll);
         if self.over || !quiet {
             return;
         }
@@ -353,7 +398,7 @@ impl Raw {
             Script::Echo | Script::Fragments => (self.got as usize, self.echoes as usize),
             // It received a close and should have ended.
             Script::BreaksOff => (usize::from(self.over), 1),
-            Script::Health => (self.healthy, self.echoes as usize),
+            Script::Health | Script::Poll => (self.healthy, self.echoes as usize),
             _ => return,
         };
         self.ledger.book().require(had == owed, || {

@@ -37,9 +37,11 @@ pub(crate) enum Script {
     Health,
     /// A stream of lines.
     Stream,
+    /// Requests that take the messages of a polled connection.
+    Poll,
 }
 
-pub(crate) const SCRIPTS: [Script; 14] = [
+pub(crate) const SCRIPTS: [Script; 15] = [
     Script::Echo,
     Script::Fragments,
     Script::Garbage,
@@ -54,6 +56,7 @@ pub(crate) const SCRIPTS: [Script; 14] = [
     Script::Dribble,
     Script::Health,
     Script::Stream,
+    Script::Poll,
 ];
 
 impl Script {
@@ -86,6 +89,10 @@ pub(crate) fn script_bytes(
             out.extend((0..echoes).flat_map(|_| *b"GET /health HTTP/1.1\r\nHost: h\r\n\r\n"));
         }
         Script::Stream => out.extend_from_slice(b"GET /stream HTTP/1.1\r\nHost: h\r\n\r\n"),
+        Script::Poll => {
+            let head = format!("POST /poll/{peer_id} HTTP/1.1\r\nHost: h\r\nContent-Length: 0");
+            out.extend((0..echoes).flat_map(|_| format!("{head}\r\n\r\n").into_bytes()));
+        }
         _ => out.extend_from_slice(
             b"GET /echo HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
               Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",

@@ -9,10 +9,13 @@ use wire::websocket::{OpCode, encode};
 
 use super::envelope::{Envelope, Kind};
 use super::ledger::Ledger;
+use super::polls::Polls;
 
 /// Frames for WebSockets, and lines for streams.
 const FRAMES: u32 = 0;
 const LINES: u32 = 1;
+/// Lines for polled connections, in another group: they get them in another way.
+pub(super) const POLLED_LINES: u32 = 2;
 
 /// Time for the answer of every second deferred request; the others have the handshake timeout.
 const LATER_WITHIN_NS: u64 = 30_000_000_000;
@@ -46,6 +49,8 @@ pub(crate) struct User {
     peer_id: u32,
     /// How many messages of it came.
     received: u32,
+    /// The polled connection that its requests take messages from.
+    pub(super) polled: Option<ConnId>,
 }
 
 impl Subscriber for User {
@@ -64,6 +69,7 @@ pub(crate) struct Server {
     paused: Vec<(u64, ConnId)>,
     /// Streams to be subscribed once their answer is out.
     streams: Vec<ConnId>,
+    polls: Polls,
     /// A frame that is sent ahead of what waits.
     urgent: SharedFrame,
 }
@@ -74,7 +80,8 @@ impl Server {
         let mut pong = Vec::new();
         encode(&mut pong, OpCode::Pong, b"urgent");
         let urgent = SharedFrame::new(&pong, 0);
-        Server { ledger, worker, topics, waiting, paused, streams, urgent }
+        let polls = Polls::default();
+        Server { ledger, worker, topics, waiting, paused, streams, polls, urgent }
     }
 
     pub(crate) fn subscriptions(&self) -> u64 {
@@ -156,7 +163,7 @@ impl Server {
 
 /// A publication as WebSockets and as streams get it.
 fn write<C>(_: &mut C, kind: u32, publication: &Publication, out: &mut Vec<u8>) {
-    if kind == LINES {
+    if kind == LINES || kind == POLLED_LINES {
         out.extend_from_slice(&publication.data);
         out.push(b'\n');
         return;
@@ -180,6 +187,10 @@ impl Handler for Server {
         let topic = path.strip_prefix("/topics/").and_then(|topic| topic.parse().ok());
         if let Some(user) = core.user_mut(id) {
             user.topic = topic;
+        }
+        if let Some(peer_id) = path.strip_prefix("/poll/") {
+            let peer_id = peer_id.parse().unwrap_or_default();
+            return self.polls.request(core, id, peer_id, &mut self.topics, &self.ledger);
         }
         match path {
             "/health" => Answer::Respond(Response::text(200, "ok\n")),
@@ -253,7 +264,10 @@ impl Handler for Server {
     }
 
     fn closed<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, why: Closed, opened: bool) {
-        self.ledger.book().ended(PROCESS, id, why, opened);
+        match self.polls.ended(core, id) {
+            true => self.ledger.book().ended_without_socket(PROCESS, id, why, opened),
+            false => self.ledger.book().ended(PROCESS, id, why, opened),
+        }
         let peer_id = core.user(id).map_or(0, |user| user.peer_id);
         if why == Closed::Violation && self.ledger.book().behaves(peer_id) {
             self.ledger
@@ -310,9 +324,10 @@ impl Handler for Server {
         }
         self.take_up_paused(core);
         let sweep = self.topics.turn(core, write);
+        let polls = self.polls.turn(core);
         let resume = self.paused.iter().map(|(at_ns, _)| *at_ns).min();
         let retry = (!self.waiting.is_empty()).then(|| core.now_ns() + 5_000_000);
-        [sweep, resume, retry].into_iter().flatten().min()
+        [sweep, resume, retry, polls].into_iter().flatten().min()
     }
 
     fn accepts_posts(&self) -> bool {

@@ -109,9 +109,8 @@ impl EngineSim {
 
     /// Whether no connection could be accepted: every worker or every table is full.
     pub(crate) fn is_full(&self) -> bool {
-        self.servers.iter().all(|member| {
-            let most = (self.scenario.capacity as usize).min(self.scenario.table);
-            member.used(&self.kernel) >= most
+        self.servers.iter().zip(self.remote.open()).all(|(member, (open, capacity))| {
+            open >= capacity || member.used(&self.kernel) >= self.scenario.table
         })
     }
 }

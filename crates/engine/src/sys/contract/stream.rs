@@ -233,10 +233,13 @@ pub(super) fn addresses(w: &mut impl World) {
         assert!(accepted.unwrap().ip().is_loopback() && connected.unwrap().ip().is_loopback());
         assert_ne!(accepted, connected);
     }
-    assert!(!w.ours().is_broken(pair.ours));
+    assert!(!w.ours().is_broken(pair.ours) && !w.ours().peer_has_left(pair.ours));
+    w.theirs().send(pair.theirs, b"last").unwrap();
     w.theirs().shutdown_write(pair.theirs);
     w.settle();
     assert!(!w.ours().is_broken(pair.ours), "our side goes on");
+    assert!(w.ours().peer_has_left(pair.ours), "though its bytes are not read yet");
+    assert!(!w.theirs().peer_has_left(pair.theirs));
     assert_eq!(w.ours().peer(pair.ours), theirs);
     w.ours().shutdown_write(pair.ours);
     w.settle();
@@ -247,5 +250,6 @@ pub(super) fn addresses(w: &mut impl World) {
     let pair = w.pair();
     w.reset_by_peer(pair);
     assert_eq!(w.ours().is_broken(pair.ours), !w.is_unix());
+    assert!(w.ours().peer_has_left(pair.ours));
     assert_eq!(w.ours().peer(pair.ours), None);
 }

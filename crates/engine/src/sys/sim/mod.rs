@@ -171,6 +171,10 @@ impl Sys for Sim {
         let state = self.state.borrow();
         state.peer(self.table, fd).is_none() && state.remote(self.table, fd).is_some()
     }
+
+    fn peer_has_left(&self, fd: Fd) -> bool {
+        self.state.borrow().peer_has_left(self.table, fd)
+    }
 }
 
 #[cfg(test)]

@@ -225,6 +225,12 @@ impl State {
         stream.remote.filter(|_| stream.is_connected())
     }
 
+    pub(super) fn peer_has_left(&self, table: usize, fd: Fd) -> bool {
+        let Ok(id) = self.tables[table].file(fd) else { return false };
+        let stream = self.files.get(id).and_then(File::stream);
+        stream.is_some_and(|stream| stream.ended || stream.dead || stream.error.is_some())
+    }
+
     pub(super) fn local(&self, table: usize, fd: Fd) -> Option<SocketAddr> {
         let id = self.tables[table].file(fd).ok()?;
         self.files.get(id)?.stream()?.local

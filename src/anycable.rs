@@ -33,21 +33,28 @@ const DIRECT: [(&str, &str); 15] = [
     ("TURBO_STREAMS_SECRET", "turbo_secret"),
 ];
 /// Variables that are on or off.
-const SWITCHES: [(&str, &str); 5] = [
+const SWITCHES: [(&str, &str); 6] = [
     ("ENFORCE_JWT", "enforce_jwt"),
+    ("POLL", "long_polling"),
     ("PUBLIC", "public"),
     ("PUBLIC_STREAMS", "public_streams"),
     ("RPC_ENABLE_TLS", "rpc_tls"),
     ("STREAMS_WHISPER", "streams_whisper"),
 ];
 /// Whole numbers, with the unit of our setting.
-const NUMBERS: [(&str, &str, &str); 11] = [
+const NUMBERS: [(&str, &str, &str); 16] = [
     ("DISCONNECT_BACKLOG_SIZE", "disconnect_backlog", ""),
     ("DISCONNECT_RATE", "disconnect_rate", ""),
     ("HISTORY_LIMIT", "history_limit", ""),
     ("HISTORY_TTL", "history_ttl", "s"),
     ("MAX_MESSAGE_SIZE", "max_message", "B"),
     ("PING_INTERVAL", "ping_interval", "s"),
+    ("POLL_FLUSH_INTERVAL", "long_polling_flush_interval", "ms"),
+    ("POLL_INTERVAL", "long_polling_interval", "s"),
+    ("POLL_KEEPALIVE_TIMEOUT", "long_polling_keepalive", "s"),
+    // Its documentation has this spelling, too.
+    ("POLL_MAX_REQEUEST_SIZE", "long_polling_max_body", "B"),
+    ("POLL_MAX_REQUEST_SIZE", "long_polling_max_body", "B"),
     ("PRESENCE_TTL", "presence_ttl", "s"),
     ("RPC_MAX_CALL_RECV_SIZE", "rpc_max_reply", "B"),
     ("SESSIONS_TTL", "sessions_ttl", "s"),
@@ -198,6 +205,9 @@ impl AnycableEnv {
             // One path; lists and patterns of paths are not supported.
             "PATH" if !value.contains([',', '*', '{']) => {
                 Ok(self.set("cable_path", format!("/{}", value.trim_start_matches('/'))))
+            }
+            "POLL_PATH" => {
+                Ok(self.set("long_polling_path", format!("/{}", value.trim_start_matches('/'))))
             }
             "PONG_TIMEOUT" => match number(name, value)? {
                 0 => Ok(true),
@@ -400,6 +410,13 @@ mod tests {
             ("ANYCABLE_REDISX_STREAM", "s", "redisx_stream", "s"),
             ("ANYCABLE_NATS_SERVERS", "nats://a,nats://b", "nats_servers", "nats://a,nats://b"),
             ("ANYCABLE_NATS_CHANNEL", "n", "nats_channel", "n"),
+            ("ANYCABLE_POLL", "true", "long_polling", "true"),
+            ("ANYCABLE_POLL_PATH", "poll", "long_polling_path", "/poll"),
+            ("ANYCABLE_POLL_INTERVAL", "20", "long_polling_interval", "20s"),
+            ("ANYCABLE_POLL_FLUSH_INTERVAL", "100", "long_polling_flush_interval", "100ms"),
+            ("ANYCABLE_POLL_KEEPALIVE_TIMEOUT", "9", "long_polling_keepalive", "9s"),
+            ("ANYCABLE_POLL_MAX_REQUEST_SIZE", "4096", "long_polling_max_body", "4096B"),
+            ("ANYCABLE_POLL_MAX_REQEUEST_SIZE", "4096", "long_polling_max_body", "4096B"),
         ];
         for (name, value, key, setting) in cases {
             assert_eq!(one(name, value), (key.to_owned(), setting.to_owned()), "{name}");

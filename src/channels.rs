@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use serve::{Channels, Limits};
+use serve::{Channels, Limits, LongPolling};
 
 use crate::units;
 
 const HEADING: &str = "Channels";
+const POLLING: &str = "Long polling";
 
 /// Steps of the pong timeout in which silence is measured, and the fewest that are accepted.
 const PONG_STEPS: u32 = 16;
@@ -37,6 +38,74 @@ pub(crate) struct Flags {
     #[arg(long, value_name = "SIZE", default_value = "64KiB", value_parser = units::size,
         help_heading = HEADING)]
     max_subscription_bytes: u64,
+}
+
+/// The flags of long polling.
+#[derive(clap::Args, Debug)]
+#[group(id = "long_polling_flags")]
+pub(crate) struct LongPollingFlags {
+    /// Serve clients of Action Cable whose network lets no WebSocket pass, by long polling
+    #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL",
+        default_value = "false", default_missing_value = "true", hide_default_value = true,
+        help_heading = POLLING)]
+    long_polling: bool,
+    /// The path of long polling
+    #[arg(long, value_name = "PATH", default_value = "/lp", value_parser = path, help_heading = POLLING)]
+    long_polling_path: String,
+    /// How long a request waits for messages
+    #[arg(long, value_name = "TIME", default_value = "15s", value_parser = units::positive_duration,
+        help_heading = POLLING)]
+    long_polling_interval: Duration,
+    /// How long messages are collected before a request that waits is answered
+    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = units::duration,
+        help_heading = POLLING)]
+    long_polling_flush_interval: Duration,
+    /// How long a session stays without a request
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = units::positive_duration,
+        help_heading = POLLING)]
+    long_polling_keepalive: Duration,
+    /// Longest body of a request for long polling
+    #[arg(long, value_name = "SIZE", default_value = "64KiB", value_parser = body_bytes,
+        help_heading = POLLING)]
+    long_polling_max_body: u64,
+    /// Maximum memory of all sessions of long polling, with their waiting messages
+    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = units::size,
+        help_heading = POLLING)]
+    long_polling_bytes: u64,
+}
+
+impl LongPollingFlags {
+    /// The settings, if it is to be served beside this path of Action Cable.
+    ///
+    /// # Errors
+    /// Both have the same path.
+    pub(crate) fn config(&self, cable_path: &str) -> Result<Option<LongPolling>> {
+        if !self.long_polling {
+            return Ok(None);
+        }
+        if self.long_polling_path == cable_path {
+            bail!("invalid --long-polling-path {cable_path}: expected another than --cable-path");
+        }
+        Ok(Some(LongPolling {
+            path: self.long_polling_path.as_str().into(),
+            interval: self.long_polling_interval,
+            flush_interval: self.long_polling_flush_interval,
+            keepalive: self.long_polling_keepalive,
+            max_body: self.long_polling_max_body,
+        }))
+    }
+
+    pub(crate) fn set(&self, limits: &mut Limits) {
+        limits.polled_bytes = usize::try_from(self.long_polling_bytes).unwrap_or(usize::MAX);
+    }
+}
+
+/// At most what a worker takes of all bodies.
+fn body_bytes(text: &str) -> Result<u64, String> {
+    let most = Limits::default().bodies_bytes as u64;
+    let bytes = units::size(text)?;
+    let within = (1..=most).contains(&bytes);
+    within.then_some(bytes).ok_or_else(|| "expected 1B to 16MiB".to_owned())
 }
 
 /// A timeout, or none.

@@ -64,6 +64,8 @@ mod load_saturation;
 mod load_text;
 mod load_thresholds;
 mod log_sinks;
+mod long_polling;
+mod long_polling_hostile;
 mod many_clients;
 mod metric_names;
 mod mistakes;

@@ -58,6 +58,36 @@ fn anycable_core_gets_each_message_once() {
     talks(&peer::NODE, "anycable_history.js", &Server::start(&flags), &["each message once"]);
 }
 
+/// The same library without a WebSocket.
+#[test]
+fn anycable_core_by_long_polling() {
+    let flags = [
+        "--workers",
+        "2",
+        "--long-polling",
+        "--long-polling-interval",
+        "200ms",
+        "--long-polling-flush-interval",
+        "20ms",
+        "--long-polling-keepalive",
+        "1s",
+        "--history",
+        "memory",
+        "--history-limit",
+        "1k",
+        "--presence",
+        "memory",
+    ];
+    let expected = [
+        "actioncable-v1-json receives and is rejected",
+        "actioncable-v1-ext-json receives and is rejected",
+        "whispers and presence",
+        "each message once while it sends commands",
+        "resumes with what it has missed",
+    ];
+    talks(&peer::NODE, "long_polling.js", &Server::start(&flags), &expected);
+}
+
 /// Its own list of who is present, after few and after very many joins.
 #[test]
 fn anycable_core_knows_who_is_present() {

@@ -38,6 +38,7 @@ const RELOADABLE: &[&[&str]] = &[
         "jwt_keys",
         "jwt_param",
         "jwt_secret",
+        "long_polling_bytes",
         "max_message",
         "max_subscription_bytes",
         "max_subscriptions",
@@ -119,6 +120,8 @@ pub(crate) struct Args {
     admission: admission::Flags,
     #[command(flatten)]
     channels: channels::Flags,
+    #[command(flatten)]
+    long_polling: channels::LongPollingFlags,
     #[command(flatten)]
     history: history::Flags,
     #[command(flatten)]
@@ -234,6 +237,7 @@ fn config(args: &Args) -> Result<Config> {
         max_connections: args.max_connections,
         history: args.history.config(),
         presence: args.presence.config(),
+        long_polling: args.long_polling.config(&args.channels.path())?,
         backlog: args.server.backlog,
         app,
         webhooks,
@@ -262,6 +266,7 @@ fn live(args: &Args) -> Result<Live> {
     limits.pings = matches!(args.pings, Switch::On);
     args.admission.set(&mut limits)?;
     args.channels.set(&mut limits)?;
+    args.long_polling.set(&mut limits);
     let (allow_origin, admin_key) = (args.allow_origin.clone(), args.server.admin_key.clone());
     let allow_host = args.allow_host.clone();
     let (auth, tls) = (args.auth.auth()?, args.tls.server()?);

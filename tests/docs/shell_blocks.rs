@@ -12,7 +12,7 @@ use super::{blocks, has_a_gap, pages, quick_starts, root};
 use crate::harness::peer::{self, NODE};
 
 /// Pages whose commands run, with commands that the page assumes to run already.
-const PAGES: [(&str, &str); 13] = [
+const PAGES: [(&str, &str); 14] = [
     ("README.md", ""),
     ("docs/start.md", ""),
     ("docs/load/five-minutes.md", ""),
@@ -21,6 +21,7 @@ const PAGES: [(&str, &str); 13] = [
     ("docs/operate/anycable.md", "standfast serve"),
     ("docs/protocol/cable.md", "standfast serve"),
     ("docs/protocol/history.md", ""),
+    ("docs/protocol/long-polling.md", ""),
     ("docs/protocol/presence.md", ""),
     ("docs/operate/authorization.md", ""),
     ("docs/operate/doctor.md", ""),

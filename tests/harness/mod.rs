@@ -15,6 +15,7 @@ pub(crate) mod lowered;
 pub(crate) mod names;
 pub(crate) mod nginx;
 pub(crate) mod peer;
+pub(crate) mod polling;
 pub(crate) mod rails;
 pub(crate) mod recorder;
 pub(crate) mod redis;

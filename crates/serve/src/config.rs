@@ -45,6 +45,8 @@ pub struct Config {
     pub history: Option<HistoryConfig>,
     /// Who is present in topics; `None` to refuse presence. Default none.
     pub presence: Option<PresenceConfig>,
+    /// Long polling; `None` to serve none. Default none.
+    pub long_polling: Option<LongPolling>,
     /// Length of the accept queue. Default 4096.
     pub backlog: u32,
     /// The application that decides who may connect and subscribe, if there is one.
@@ -141,6 +143,33 @@ impl Default for PresenceConfig {
     }
 }
 
+/// Settings of long polling.
+#[derive(Clone, Debug)]
+pub struct LongPolling {
+    /// Its path. Default `/lp`.
+    pub path: Box<str>,
+    /// How long a request waits for messages. Default 15 s.
+    pub interval: Duration,
+    /// How long messages are collected before a request that waits is answered. Default 500 ms.
+    pub flush_interval: Duration,
+    /// How long a session stays without a request. Default 5 s.
+    pub keepalive: Duration,
+    /// Longest body of a request, in bytes. Default 64 KiB.
+    pub max_body: u64,
+}
+
+impl Default for LongPolling {
+    fn default() -> Self {
+        LongPolling {
+            path: "/lp".into(),
+            interval: Duration::from_secs(15),
+            flush_interval: Duration::from_millis(500),
+            keepalive: Duration::from_secs(5),
+            max_body: 64 * 1024,
+        }
+    }
+}
+
 /// Settings of sessions with channels.
 #[derive(Clone, Debug)]
 pub struct Channels {
@@ -183,6 +212,7 @@ impl Default for Config {
             max_connections: None,
             history: None,
             presence: None,
+            long_polling: None,
             backlog: 4096,
             app: None,
             webhooks: None,

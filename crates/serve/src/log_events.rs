@@ -192,6 +192,7 @@ fn access(cause: Cause, what: &str) -> String {
              --public-streams"
         }
         Cause::Application => "connection refused by the application",
+        Cause::PollIdentity => "long polling refused: the session is of another identity",
         Cause::Publish => "message refused: the application does not let the client publish",
         Cause::Identifier => "subscription rejected: the identifier names no channel",
         Cause::Subscriptions => {

@@ -13,6 +13,8 @@ pub(crate) enum Route<'p> {
     Echo,
     /// Action Cable.
     Cable,
+    /// The same by long polling.
+    LongPolling,
     /// Server-sent events.
     Events,
     /// Publishing in AnyCable's format.
@@ -25,7 +27,7 @@ pub(crate) enum Route<'p> {
 }
 
 impl<'p> Route<'p> {
-    pub(crate) fn of(path: &'p str, cable: &str) -> Self {
+    pub(crate) fn of(path: &'p str, cable: &str, long_polling: Option<&str>) -> Self {
         match path {
             "/health" => Route::Health,
             "/ready" => Route::Ready,
@@ -33,6 +35,7 @@ impl<'p> Route<'p> {
             "/events" => Route::Events,
             "/_broadcast" => Route::Broadcast,
             _ if path == cable => Route::Cable,
+            _ if Some(path) == long_polling => Route::LongPolling,
             _ => match path.strip_prefix("/topics/") {
                 None | Some("") => Route::Unknown,
                 Some(name) => match decode(name).and_then(|name| check_topic(&name).map(|()| name))
@@ -113,6 +116,7 @@ mod tests {
             ("/ready", Route::Ready),
             ("/echo", Route::Echo),
             ("/cable", Route::Cable),
+            ("/lp", Route::LongPolling),
             ("/events", Route::Events),
             ("/echo/more", Route::Unknown),
             ("/", Route::Unknown),
@@ -131,7 +135,7 @@ mod tests {
             (&too_long, Route::BadTopic("the topic name is longer than 256 bytes")),
         ];
         for (path, expected) in cases {
-            assert_eq!(Route::of(path, "/cable"), expected, "{path}");
+            assert_eq!(Route::of(path, "/cable", Some("/lp")), expected, "{path}");
         }
     }
 }

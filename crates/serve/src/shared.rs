@@ -14,7 +14,7 @@ use topics::{Directory, Epoch, History, Start, Unavailable};
 
 use crate::app::Calls;
 use crate::auth::{Access, Refusals};
-use crate::config::{Channels, Config, HistoryConfig, Live};
+use crate::config::{Channels, Config, HistoryConfig, Live, LongPolling};
 use crate::confirmation::Confirmation;
 use crate::doors::OpenDoors;
 use crate::handler::Post;
@@ -84,6 +84,18 @@ pub(crate) struct WorkerCounters {
     pub(crate) history_off: Counter,
     /// Missed messages sent.
     pub(crate) history_messages: Counter,
+    /// Requests of long polling with a valid head and body.
+    pub(crate) long_polling_requests: Counter,
+    /// Requests for sessions that do not exist (any more).
+    pub(crate) long_polling_stale: Counter,
+    /// Requests that were answered because another one for their session came.
+    pub(crate) long_polling_replaced: Counter,
+    /// Sessions that ended because no request came.
+    pub(crate) long_polling_expired: Counter,
+    /// Messages returned to their session because its client had left before the answer, and those of
+    /// them that could not be.
+    pub(crate) long_polling_returned: Counter,
+    pub(crate) long_polling_lost: Counter,
 }
 
 impl WorkerCounters {
@@ -117,6 +129,10 @@ pub(crate) struct Shared {
     /// The path of Action Cable.
     pub(crate) cable_path: Box<str>,
     pub(crate) sids: Sids,
+    /// Settings of long polling, where it is served, and the ids of its sessions; none without random
+    /// numbers. An id is for its client only, unlike a session id.
+    pub(crate) long_polling: Option<Arc<LongPolling>>,
+    pub(crate) poll_ids: Option<Sids>,
     /// Sessions that can be resumed, unless the history is off.
     pub(crate) stored_sessions: Option<StoredSessions>,
     /// Who is present, unless presence is off.
@@ -187,6 +203,8 @@ impl Shared {
             echo: config.echo,
             cable_path: config.cable_path.clone(),
             sids,
+            long_polling: config.long_polling.clone().map(Arc::new),
+            poll_ids: config.long_polling.as_ref().and_then(|_| Sids::secret()),
             stored_sessions,
             presence: config.presence.as_ref().map(|config| Arc::new(Presence::new(config))),
             clock,

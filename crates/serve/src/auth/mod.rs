@@ -71,11 +71,13 @@ pub(crate) enum Cause {
     Subscriptions,
     /// The connection has reached its limit of bytes of subscriptions.
     SubscriptionBytes,
+    /// A request of long polling names the session of another identity.
+    PollIdentity,
 }
 
 impl Cause {
     /// All, in the order of their declaration.
-    pub(crate) const ALL: [Cause; 21] = [
+    pub(crate) const ALL: [Cause; 22] = [
         Cause::TokenMissing,
         Cause::TokenTooLong,
         Cause::TokenMalformed,
@@ -97,6 +99,7 @@ impl Cause {
         Cause::Identifier,
         Cause::Subscriptions,
         Cause::SubscriptionBytes,
+        Cause::PollIdentity,
     ];
 
     /// The name under which it is counted.
@@ -123,6 +126,7 @@ impl Cause {
             Cause::Identifier => "identifier",
             Cause::Subscriptions => "subscriptions",
             Cause::SubscriptionBytes => "subscription_bytes",
+            Cause::PollIdentity => "poll_identity",
         }
     }
 }

@@ -8,6 +8,7 @@ mod cluster;
 mod connections;
 mod doors;
 mod history;
+mod long_polling;
 mod page;
 mod page_parts;
 mod presence;
@@ -325,6 +326,7 @@ impl Program for Control {
         let disconnected = self.sum(|worker| worker.disconnected.get());
         counter("disconnected", "Sessions ended by the application or an operator.", disconnected);
         self.history_metrics(exposition);
+        self.long_polling_metrics(exposition);
         let refused = Cause::ALL.map(|cause| {
             (cause.name().to_owned(), self.sum(|worker| worker.auth_refused.get(cause)) as f64)
         });

@@ -48,6 +48,7 @@ pub(super) fn sections(parts: Vec<Value>) -> Value {
                 { "id": "rss_bytes", "label": "Memory", "unit": "bytes", "chart": true },
                 { "id": "accepted", "label": "New connections", "unit": "count", "rate": true, "chart": true },
                 { "id": "websockets", "label": "WebSockets", "unit": "count" },
+                { "id": "polled", "label": "Long polling", "unit": "count" },
                 { "id": "subscriptions", "label": "Subscriptions", "unit": "count" },
                 { "id": "topics", "label": "Topics", "unit": "count" },
                 { "id": "published", "label": "Published", "unit": "count", "rate": true },
@@ -161,6 +162,7 @@ impl Control {
                 "rss_bytes": admin::rss_bytes(),
                 "accepted": totals.accepted,
                 "websockets": totals.websockets,
+                "polled": totals.polled,
                 "subscriptions": self.sum(|worker| worker.subscriptions.get()),
                 "topics": self.shared.directory.topics(),
                 "published": published,
@@ -382,6 +384,10 @@ fn auth_text(cause: Cause) -> (&'static str, &'static str) {
         Cause::SubscriptionBytes => {
             ("Subscriptions above the memory limit", "--max-subscription-bytes")
         }
+        Cause::PollIdentity => (
+            "Requests of long polling with another identity than their session's",
+            "No flag: each client has its own session",
+        ),
     }
 }
 

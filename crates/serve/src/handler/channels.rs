@@ -195,6 +195,7 @@ impl ServeHandler {
         id: ConnId,
         reason: Disconnect,
     ) {
+        self.note_disconnect(id, reason);
         let mut text = std::mem::take(&mut self.text);
         text.clear();
         let protocol = core.user(id).map_or(SessionProtocol::Http, Session::protocol);

@@ -51,7 +51,7 @@ impl ServeHandler {
                 first.remove();
             }
             // It may have ended since. A stream of events is a raw connection.
-            let is_live = |id: ConnId| matches!(core.mode(id), Some(Mode::WebSocket | Mode::Raw));
+            let is_live = |id: ConnId| core.is_open(id) || core.mode(id) == Some(Mode::Raw);
             if let Some((id, reconnect)) = session.filter(|(id, _)| is_live(*id)) {
                 self.counters(core.worker()).disconnected.add(1);
                 self.disconnect(core, id, Disconnect::Remote { reconnect });

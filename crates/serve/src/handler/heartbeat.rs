@@ -127,6 +127,10 @@ impl ServeHandler {
         ping: &SharedFrame,
         judges: bool,
     ) {
+        if core.is_polled(id) {
+            // Each request of its client is a sign of life, and it gets no pings.
+            return;
+        }
         let silent_ns = core.idle_at_least_ns(id).unwrap_or(0);
         let late = |timeout: Duration| u128::from(silent_ns) >= timeout.as_nanos();
         if judges && self.policy.channels.pong_timeout.is_some_and(late) && core.is_open(id) {

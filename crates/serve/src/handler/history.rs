@@ -113,11 +113,11 @@ impl Replays {
         }
     }
 
-    /// A connection has sent what waited.
-    pub(super) fn drained(&mut self, id: ConnId) {
-        if !self.by_id.is_empty() && self.by_id.contains_key(&id) {
-            self.ready.push_back(id);
-        }
+    /// A connection has sent what waited. Returns whether there is more for it.
+    pub(super) fn drained(&mut self, id: ConnId) -> bool {
+        let more = !self.by_id.is_empty() && self.by_id.contains_key(&id);
+        self.ready.extend(more.then_some(id));
+        more
     }
 
     /// Lets those go on that have waited for a request for too long.

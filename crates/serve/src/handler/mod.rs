@@ -13,6 +13,7 @@ mod heartbeat;
 mod history;
 mod hooks;
 mod inspect;
+mod polling;
 mod presence;
 mod resume;
 mod routing;
@@ -36,6 +37,7 @@ pub(crate) use self::inspect::{
     CloseRequest, ConnectionEntry, ConnectionFilter, ListReply, ListRequest, TopicsQuery,
     TopicsReply, TopicsRequest,
 };
+use self::polling::{PollPost, Polling};
 use self::presence::Members;
 use self::routing::not_found;
 use crate::app::call::{Env, What};
@@ -74,6 +76,8 @@ pub(crate) enum Post {
     Answered(Arc<Answered>),
     /// The broker has confirmed these topics.
     Confirmed(Arc<[Box<str>]>),
+    /// A message of long polling.
+    Poll(Box<PollPost>),
 }
 
 impl From<Arc<Publication>> for Post {
@@ -129,6 +133,8 @@ pub(crate) struct ServeHandler {
     disconnects: Disconnects,
     /// Set where `/_broadcast` is served.
     broadcasts: Option<BroadcastQueue>,
+    /// Set where long polling is served.
+    polling: Option<Box<Polling>>,
     heartbeat: Heartbeat,
     /// Number of connections that get heartbeats.
     heartbeat_connections: u32,
@@ -160,6 +166,7 @@ impl ServeHandler {
             hooks: shared.hooks.clone().map(|hooks| Box::new(WorkerHooks::new(hooks))),
             awaiting: shared.confirmation.clone().map(|own| Box::new(Awaiting::new(own))),
             sessions: SessionIndex::new(shared.rails_names),
+            polling: shared.long_polling.clone().map(|config| Box::new(Polling::new(config))),
             shared,
             identifiers: Identifiers::default(),
             retry_queue: RetryQueue::default(),
@@ -321,8 +328,11 @@ impl Handler for ServeHandler {
         self.answer(core, id, request)
     }
 
-    /// Bodies of `/_broadcast`: no other route reads one.
-    fn body<S: Sys>(&mut self, _: &mut Core<S, Self>, id: ConnId, body: Vec<u8>) -> Answer {
+    /// Bodies of `/_broadcast` and of long polling: no other route reads one.
+    fn body<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, body: Vec<u8>) -> Answer {
+        if self.awaits_poll_body(id) {
+            return self.poll_body(core, id, body);
+        }
         match &self.broadcasts {
             Some(broadcasts) => broadcasts.submit(id, body),
             None => not_found(),
@@ -400,12 +410,19 @@ impl Handler for ServeHandler {
     }
 
     fn going_away<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) {
+        if core.is_polled(id) {
+            return self.disconnect_polled(core, id);
+        }
         if core.user(id).is_some_and(|session| session.protocol().has_heartbeat()) {
             self.disconnect(core, id, Disconnect::Restart);
         }
     }
 
-    fn closed<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, _: Closed, _: bool) {
+    fn defers_drain<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) -> bool {
+        self.defers_poll(core, id)
+    }
+
+    fn closed<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, why: Closed, _: bool) {
         let Some(session) = core.user(id) else {
             return invariant::broken("a closing connection has a session");
         };
@@ -417,6 +434,7 @@ impl Handler for ServeHandler {
         self.end_questions(id);
         self.unhold_all(id);
         self.unsubscribe_all(core, id);
+        self.end_polling(core, id, why);
     }
 
     /// Nothing is sent to it any more, and it may take seconds to end.
@@ -430,12 +448,13 @@ impl Handler for ServeHandler {
     }
 
     fn drained<S: Sys>(&mut self, _: &mut Core<S, Self>, id: ConnId) {
-        self.replays.drained(id);
+        let _ = self.replays.drained(id);
     }
 
     fn held_bytes<S: Sys>(&self, core: &Core<S, Self>, id: ConnId) -> usize {
         let of_app = self.app_held(id) + self.questions_held(id) + self.held_commands(id).0;
-        self.subscriptions_held(core, id) + of_app + self.members.held(id)
+        let of_session = of_app + self.members.held(id) + self.polling_held(id);
+        self.subscriptions_held(core, id) + of_session
     }
 
     fn held_entries<S: Sys>(&self, core: &Core<S, Self>, id: ConnId) -> usize {
@@ -475,6 +494,7 @@ impl Handler for ServeHandler {
                     _ => self.app_answered(core, answered),
                 }
             }
+            Post::Poll(post) => self.poll_post(core, *post),
         }
     }
 
@@ -493,7 +513,9 @@ impl Handler for ServeHandler {
         let disconnects = self.continue_disconnects(core);
         let held = self.continue_held(core);
         let (beat, expiry) = (self.beat(core), self.end_expired(core));
-        [sweep, self.retry_queue.next_ns(), missed, members, disconnects, held, beat, expiry]
+        // Last: it answers requests with what the others have sent.
+        let polls = self.poll_turn(core);
+        [sweep, self.retry_queue.next_ns(), missed, members, disconnects, held, beat, expiry, polls]
             .into_iter()
             .flatten()
             .min()

@@ -32,7 +32,7 @@ impl ServeHandler {
         self.named_session(head).is_some_and(|id| sessions.has(id, core.now_ns()))
     }
 
-    fn named_session(&self, head: &Request<'_, '_>) -> Option<ConnId> {
+    pub(super) fn named_session(&self, head: &Request<'_, '_>) -> Option<ConnId> {
         let header = || str::from_utf8(head.header("x-anycable-restore-sid")?).ok();
         let sid = parameter(head.query(), "sid").or_else(|| header().map(Into::into))?;
         self.shared.sids.find(&sid)

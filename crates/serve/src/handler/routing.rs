@@ -44,7 +44,8 @@ impl ServeHandler {
         if let Some(redirect) = self.redirect_to_https(core, id, request.head) {
             return redirect;
         }
-        match Route::of(request.head.path(), &self.shared.cable_path) {
+        let long_polling = self.shared.long_polling.as_ref().map(|config| &*config.path);
+        match Route::of(request.head.path(), &self.shared.cable_path, long_polling) {
             Route::Health => {
                 let draining = self.shared.is_draining();
                 let (status, body) = if draining { (503, "draining\n") } else { (200, "ok\n") };
@@ -96,6 +97,7 @@ impl ServeHandler {
                     Err(refused) => refused,
                 }
             }
+            Route::LongPolling => self.long_poll(core, id, request),
             Route::Events => self.stream_events(core, id, request),
             Route::Broadcast if self.broadcasts.is_some() => self.broadcast(worker, request.head),
             Route::Broadcast => refuse(404, ON_ADMIN),
@@ -165,18 +167,21 @@ impl ServeHandler {
         match self.check_token(core, request.head, upgrade.protocols()) {
             Connect::Identified(identity) => Ok(Some(identity)),
             Connect::Anonymous => Ok(None),
-            Connect::Expired => {
-                self.refuse_access(core.worker(), Cause::TokenExpired, "");
-                Err(Disconnect::TokenExpired)
-            }
-            Connect::Refused(cause) => {
-                self.refuse_access(core.worker(), cause, "");
-                Err(Disconnect::Unauthorized)
-            }
+            Connect::Expired => Err(self.refuse_token(core.worker(), Cause::TokenExpired)),
+            Connect::Refused(cause) => Err(self.refuse_token(core.worker(), cause)),
         }
     }
 
-    fn check_token<'b, S: Sys>(
+    /// Counts and reports a token that was refused. Returns what its client is told.
+    pub(super) fn refuse_token(&self, worker: u16, cause: Cause) -> Disconnect {
+        self.refuse_access(worker, cause, "");
+        match cause {
+            Cause::TokenExpired => Disconnect::TokenExpired,
+            _ => Disconnect::Unauthorized,
+        }
+    }
+
+    pub(super) fn check_token<'b, S: Sys>(
         &self,
         core: &Core<S, Self>,
         head: &Request<'_, 'b>,

@@ -77,6 +77,7 @@ impl ProtocolAdapter for Cable {
             Disconnect::Restart => DisconnectReason::ServerRestart,
             Disconnect::Remote { .. } => DisconnectReason::Remote,
             Disconnect::AppUnavailable => DisconnectReason::Other("overloaded".into()),
+            Disconnect::SessionExpired => DisconnectReason::Other("session_expired".into()),
             // Without a message, as in AnyCable: clients connect again, later and later.
             Disconnect::AppFailed => return (CloseCode::INTERNAL, "application error"),
         };

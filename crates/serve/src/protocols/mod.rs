@@ -79,6 +79,8 @@ pub(crate) enum Disconnect {
     AppUnavailable,
     /// The application failed to answer who the client is.
     AppFailed,
+    /// The session of a request of long polling does not exist any more.
+    SessionExpired,
 }
 
 /// The message protocol of one path. The defaults are those of most protocols.
@@ -119,6 +121,7 @@ pub(crate) trait ProtocolAdapter {
             Disconnect::Remote { .. } => (CloseCode::NORMAL, "disconnected by the application"),
             Disconnect::AppUnavailable => (CloseCode::TRY_AGAIN_LATER, "application overloaded"),
             Disconnect::AppFailed => (CloseCode::INTERNAL, "application error"),
+            Disconnect::SessionExpired => (CloseCode::NORMAL, "session expired"),
         }
     }
 }

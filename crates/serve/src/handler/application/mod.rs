@@ -15,6 +15,7 @@ use std::sync::Arc;
 use action_cable::{Channel as ChannelName, Message};
 use engine::{Answer, ConnId, Core, Incoming, Sys};
 use topics::Publication;
+use wire::http::Request;
 use wire::websocket::OpCode;
 
 use super::ServeHandler;
@@ -91,13 +92,25 @@ impl ServeHandler {
         request: &Incoming<'_, '_>,
         has_identity: bool,
     ) -> Result<Option<Env>, Answer> {
-        let Some(app) = self.app.as_ref().filter(|_| request.upgrade.is_some()) else {
-            return Ok(None);
-        };
+        match request.upgrade {
+            Some(_) => self.app_env_of(core, id, request.head, has_identity),
+            None => Ok(None),
+        }
+    }
+
+    /// The same for any request that opens a session.
+    pub(super) fn app_env_of<S: Sys>(
+        &self,
+        core: &mut Core<S, Self>,
+        id: ConnId,
+        head: &Request<'_, '_>,
+        has_identity: bool,
+    ) -> Result<Option<Env>, Answer> {
+        let Some(app) = &self.app else { return Ok(None) };
         if !has_identity && !app.calls.has_room() {
             return Err(too_many_wait(core.random()));
         }
-        Ok(Some(app.handshakes.env(core, id, request.head)))
+        Ok(Some(app.handshakes.env(core, id, head)))
     }
 
     /// Begins the session of a new connection. Returns whether the application decides about it: then it

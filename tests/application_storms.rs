@@ -50,6 +50,21 @@ impl Slots {
     }
 }
 
+/// Each of them holds buffers, however many calls there were at a time in the last storm.
+#[test]
+fn connections_to_the_application_that_stay_unused_are_closed() {
+    let app = App::start(chat);
+    let server = server(&app, &[]);
+    let mut clients: Vec<Cable> = (0..20).map(|_| join(&server)).collect();
+    for cable in &mut clients {
+        cable.welcome();
+    }
+    assert!(app.open.load(Ordering::SeqCst) > 0, "they are kept for further calls");
+    eventually("they are closed", || app.open.load(Ordering::SeqCst) == 0);
+    // The next call opens one.
+    assert_eq!(clients[0].subscribe(&room("lobby")), "confirm_subscription");
+}
+
 /// All of them at once, an application that takes 20 ms for each call and 28 at a time: two calls each.
 #[test]
 fn a_storm_of_clients_is_admitted_as_fast_as_the_application_allows() {

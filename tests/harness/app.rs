@@ -68,6 +68,8 @@ pub(crate) struct App {
     stopped: Arc<AtomicBool>,
     /// Most calls at a time so far.
     pub(crate) most: Arc<AtomicUsize>,
+    /// Connections to it that are open.
+    pub(crate) open: Arc<AtomicUsize>,
 }
 
 type Answerer = dyn Fn(&Call) -> Answer + Send + Sync;
@@ -104,9 +106,11 @@ impl App {
             calls: Arc::clone(&calls),
             stopped: Arc::clone(&stopped),
             most: Arc::default(),
+            open: Arc::default(),
         };
         let answer: Arc<Answerer> = Arc::new(answer);
         let (most, now) = (Arc::clone(&app.most), Arc::new(AtomicUsize::new(0)));
+        let open = Arc::clone(&app.open);
         thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 if stopped.load(Ordering::SeqCst) {
@@ -114,8 +118,9 @@ impl App {
                 }
                 let (answer, calls) = (Arc::clone(&answer), Arc::clone(&calls));
                 let (most, now) = (Arc::clone(&most), Arc::clone(&now));
-                let stopped = Arc::clone(&stopped);
+                let (stopped, open) = (Arc::clone(&stopped), Arc::clone(&open));
                 thread::spawn(move || {
+                    open.fetch_add(1, Ordering::SeqCst);
                     let answer = |call: Call| {
                         if stopped.load(Ordering::SeqCst) {
                             return Answer::HangUp;
@@ -127,6 +132,7 @@ impl App {
                         answer
                     };
                     talk(&stream, answer);
+                    open.fetch_sub(1, Ordering::SeqCst);
                 });
             }
         });

@@ -1,7 +1,7 @@
 //! [`HttpClient`]: POSTs to one server, on connections that are kept open. Calls by HTTP RPC, the calls of
 //! `--auth-url` and webhooks use it; what they send and how they read the answer is theirs.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use engine::TlsClient;
@@ -75,9 +75,20 @@ pub(crate) struct HttpClient {
     authority: HeaderValue,
     tls: Option<TlsClient>,
     answer_bytes: usize,
-    /// Unused connections and since when, the last used one at the end: as many as there were requests at
-    /// a time.
-    idle: Mutex<Vec<(Sender, u64)>>,
+    idle: Arc<Mutex<Idle>>,
+}
+
+/// Connections that no request uses.
+#[derive(Default)]
+struct Idle {
+    /// With the time since when, the last used one at the end: as many as there were requests at a time.
+    connections: Vec<(Sender, u64)>,
+    /// A task closes those that stay unused.
+    expires: bool,
+}
+
+fn is_old(since_ns: u64, now_ns: u64) -> bool {
+    u128::from(now_ns.saturating_sub(since_ns)) >= IDLE_MAX.as_nanos()
 }
 
 impl HttpClient {
@@ -89,7 +100,7 @@ impl HttpClient {
             host: host.clone(),
             tls,
             answer_bytes,
-            idle: Mutex::default(),
+            idle: Arc::default(),
         }
     }
 
@@ -130,7 +141,11 @@ impl HttpClient {
                     Some(unsent) => request = unsent,
                     None => {
                         // The others were probably lost with it.
-                        self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
+                        self.idle
+                            .lock()
+                            .unwrap_or_else(PoisonError::into_inner)
+                            .connections
+                            .clear();
                         return Err(CallError::Lost(chain(&error.into_error())));
                     }
                 },
@@ -164,10 +179,10 @@ impl HttpClient {
 
     fn take_idle(&self) -> Option<Sender> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        while let Some((sender, since)) = idle.pop() {
-            if u128::from(now_ns().saturating_sub(since)) >= IDLE_MAX.as_nanos() {
+        while let Some((sender, since_ns)) = idle.connections.pop() {
+            if is_old(since_ns, now_ns()) {
                 // Those before it are idle for longer.
-                idle.clear();
+                idle.connections.clear();
                 return None;
             }
             if !sender.is_closed() {
@@ -178,9 +193,26 @@ impl HttpClient {
     }
 
     fn keep(&self, sender: Sender) {
-        if !sender.is_closed() {
-            let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-            idle.push((sender, now_ns()));
+        if sender.is_closed() {
+            return;
+        }
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        idle.connections.push((sender, now_ns()));
+        if !std::mem::replace(&mut idle.expires, true) {
+            tokio::spawn(expire(Arc::clone(&self.idle)));
+        }
+    }
+}
+
+/// Closes connections that stay unused, each of which holds buffers of some 20 KB, until there are none.
+async fn expire(idle: Arc<Mutex<Idle>>) {
+    loop {
+        tokio::time::sleep(IDLE_MAX).await;
+        let mut idle = idle.lock().unwrap_or_else(PoisonError::into_inner);
+        idle.connections.retain(|(_, since_ns)| !is_old(*since_ns, now_ns()));
+        idle.expires = !idle.connections.is_empty();
+        if !idle.expires {
+            return;
         }
     }
 }

@@ -66,6 +66,7 @@ const NOT_RUN: &[(&str, &str, &str)] = &[
     ("docs/operate/tls.md", "", CERTIFICATE),
     ("docs/operate/authorization.md", "standfast serve --auth-url", "an application of the reader"),
     ("docs/operate/webhooks.md", "", "receivers of the reader"),
+    ("docs/operate/brokers.md", "", "a Redis server of the reader"),
     ("docs/operate/scale.md", "", "a Redis server of the reader"),
     ("docs/start.md", "standfast load", "runs of 30 s"),
 ];

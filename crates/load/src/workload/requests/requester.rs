@@ -403,6 +403,9 @@ impl<D: Driver, S: Script> Handler for Requester<D, S> {
     type User = Socket;
     type Post = Order;
 
+    /// A server that is woken by the first of the next requests then finds more of them.
+    const READS_TOGETHER: usize = 32;
+
     /// Never called: a client does not listen.
     fn request<Y: Sys>(&mut self, _: &mut Core<Y, Self>, _: ConnId, _: &Incoming) -> Answer {
         Answer::Respond(Response::text(404, "This is a client.\n"))

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use capacity::Count;
 use engine::sys::process::{self, Listen};
+use engine::sys::spread::spread_by_port;
 use engine::{Handler, LISTENERS_MAX, Limits, Plan, Remote, Tables, WORKERS_MAX, Workers};
 use tracing::warn;
 
@@ -316,7 +317,7 @@ fn open_listeners(
     for (index, address) in config.addresses().enumerate() {
         let actual = match address {
             Address::Tcp(requested) => {
-                open_tcp(config, *requested, each, &mut opened).map(Address::Tcp)
+                open_tcp(config, *requested, (each, accepting), &mut opened).map(Address::Tcp)
             }
             Address::Unix(path) => {
                 // More descriptors of one socket would add no queue.
@@ -335,7 +336,7 @@ fn open_listeners(
 fn open_tcp(
     config: &BootstrapConfig<'_>,
     address: SocketAddr,
-    each: usize,
+    (each, accepting): (usize, usize),
     opened: &mut Vec<i32>,
 ) -> io::Result<SocketAddr> {
     let mut options = Listen {
@@ -357,6 +358,14 @@ fn open_tcp(
         }
         options.address = actual;
         opened.push(number);
+    }
+    if each > accepting
+        && each.is_multiple_of(accepting)
+        && let Some(listener) = opened.last()
+    {
+        let (workers, queues) = (accepting as u32, (each / accepting) as u32);
+        // Where the kernel refuses it, connections spread at random, which only costs CPU.
+        let _ = spread_by_port(*listener, workers, queues);
     }
     Ok(options.address)
 }

@@ -481,7 +481,8 @@ fn unix_address(path: &Path) -> io::Result<(libc::sockaddr_un, libc::socklen_t)>
     Ok((address, size_of::<libc::sockaddr_un>() as libc::socklen_t))
 }
 
-fn seed() -> io::Result<[u8; 32]> {
+/// Random bytes of the kernel.
+pub(super) fn seed() -> io::Result<[u8; 32]> {
     let mut bytes = [0; 32];
     // SAFETY: the kernel writes at most 32 bytes to our buffer. It gives up to 256 without interruption.
     let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };

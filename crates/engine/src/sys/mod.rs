@@ -19,6 +19,8 @@ pub mod linux;
 pub mod process;
 #[cfg(any(test, feature = "simulation"))]
 pub mod sim;
+#[cfg(target_os = "linux")]
+pub mod spread;
 mod thread_waits;
 
 #[cfg(all(test, target_os = "linux"))]

@@ -14,6 +14,8 @@ use crate::transport::Channel;
 
 /// Time between attempts to unsubscribe a channel whose confirmation has not arrived yet, in nanoseconds.
 const AGAIN_NS: u64 = 100_000_000;
+/// How long a channel lingers even if there are too many, in nanoseconds.
+const LINGERS_NS: u64 = 1_000_000_000;
 
 /// The channels of one connection.
 #[derive(Debug)]
@@ -24,6 +26,8 @@ pub struct Interest {
     queue: VecDeque<Channel>,
     /// When each channel that nobody wants may go, oldest first, with some that are wanted again.
     lingering: VecDeque<(u64, Channel)>,
+    /// Channels that nobody wants.
+    unwanted: usize,
     /// Channels that are not confirmed.
     open: usize,
     /// The number of the next entry.
@@ -82,6 +86,7 @@ impl Interest {
             channels: HashMap::default(),
             queue: VecDeque::new(),
             lingering: VecDeque::new(),
+            unwanted: 0,
             open: 0,
             next_id: 0,
         }
@@ -90,6 +95,7 @@ impl Interest {
     /// A channel is wanted until [`Interest::release`]. Returns whether there is something new to ask for.
     pub fn want(&mut self, channel: &Channel) -> bool {
         if let Some(entry) = self.channels.get_mut(channel) {
+            self.unwanted -= usize::from(!entry.wanted);
             entry.wanted = true;
             return false;
         }
@@ -125,9 +131,17 @@ impl Interest {
         let channel = Channel::clone(channel);
         let until_ns = now_ns.saturating_add(self.linger_ns);
         if let Some(entry) = self.channels.get_mut(&channel) {
+            self.unwanted += usize::from(entry.wanted);
             (entry.wanted, entry.until_ns) = (false, until_ns);
         }
         self.lingering.push_back((until_ns, channel));
+        if self.lingering.len() > LINGERING_MAX.max(2 * self.unwanted) {
+            let channels = &self.channels;
+            self.lingering.retain(|(until_ns, channel)| {
+                let entry = channels.get(channel);
+                entry.is_some_and(|entry| !entry.wanted && entry.until_ns == *until_ns)
+            });
+        }
     }
 
     /// Whether the broker has confirmed a channel. If not, its confirmation will be `awaited`.
@@ -192,8 +206,13 @@ impl Interest {
             if batch.len() == BATCH_CHANNELS {
                 break;
             }
-            let many = self.lingering.len() > LINGERING_MAX;
-            if !many && self.lingering.front().is_none_or(|(until_ns, _)| *until_ns > now_ns) {
+            // Not those that somebody is about to want.
+            let early_ns = match self.unwanted > LINGERING_MAX {
+                true => self.linger_ns.saturating_sub(LINGERS_NS),
+                false => 0,
+            };
+            let due_ns = now_ns.saturating_add(early_ns);
+            if self.lingering.front().is_none_or(|(until_ns, _)| *until_ns > due_ns) {
                 break;
             }
             let Some((until_ns, channel)) = self.lingering.pop_front() else { break };
@@ -211,10 +230,11 @@ impl Interest {
                     self.lingering.push_back((until_ns, channel));
                 }
                 State::Queued => {
-                    self.open -= 1;
+                    (self.open, self.unwanted) = (self.open - 1, self.unwanted - 1);
                     self.channels.remove(&channel);
                 }
                 State::Confirmed => {
+                    self.unwanted -= 1;
                     self.channels.remove(&channel);
                     batch.push(channel);
                 }
@@ -360,6 +380,36 @@ mod tests {
     }
 
     #[test]
+    fn of_too_many_channels_that_nobody_wants_the_oldest_go_early_but_not_at_once() {
+        const SECOND_NS: u64 = 1_000_000_000;
+        let mut interest = Interest::new(100 * SECOND_NS);
+        let more = 1_000;
+        for number in 0..LINGERING_MAX + more {
+            let name = channel(&number.to_string());
+            interest.touch(0, &name);
+            // Flapping takes no memory.
+            interest.want(&channel("flaps"));
+            interest.release(0, "flaps");
+        }
+        assert!(interest.lingering.len() <= 2 * (LINGERING_MAX + more) + 2);
+        for _ in 0..LINGERING_MAX {
+            let batch = interest.take_wanted();
+            interest.confirm(&batch, 0);
+        }
+        assert!(interest.take_unwanted(SECOND_NS - 1).is_empty(), "somebody is about to want them");
+        let mut gone = 0;
+        loop {
+            match interest.take_unwanted(2 * SECOND_NS).len() {
+                0 => break,
+                many => gone += many,
+            }
+        }
+        assert_eq!((gone, interest.unwanted), (more + 1, LINGERING_MAX));
+        assert!(interest.get(&(LINGERING_MAX + more - 1).to_string()).is_some(), "the newest");
+        assert_eq!(interest.open(), 0);
+    }
+
+    #[test]
     fn after_a_disconnect_everything_is_asked_for_and_only_what_was_confirmed_has_missed_something()
     {
         let mut interest = Interest::new(1_000);
@@ -432,6 +482,7 @@ mod tests {
             found.sort();
             prop_assert_eq!(&expected, &found);
             prop_assert_eq!((interest.open(), interest.len()), (0, expected.len()));
+            prop_assert_eq!(interest.unwanted, 0);
         }
     }
 }

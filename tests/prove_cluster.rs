@@ -1,12 +1,12 @@
 //! `standfast prove cluster`, small: a node that is killed and stopped loses nothing unexplained, and the same
-//! proof of nodes that do not know of each other falls short.
+//! proof of nodes that do not know of each other falls short; with Redis three nodes hold.
 
 use std::fs;
 
 use serde_json::Value;
 
 use crate::harness::executable::{self, Finished, Running, standfast};
-use crate::harness::{Scratch, eventually};
+use crate::harness::{Scratch, eventually, skip};
 
 /// Every field of docs/protocol/prove-cluster-json.md, as a JSON pointer.
 const FIELDS: &[&str] = &[
@@ -108,6 +108,30 @@ fn a_node_that_is_killed_and_stopped_loses_nothing_unexplained() {
         let page = fs::read_to_string(html.path()).unwrap();
         assert!(page.contains("Faults and losses over time") && page.contains("class=\"span\""));
     }
+}
+
+/// Nodes and Redis killed, stopped and cut off: every loss is told.
+#[test]
+fn three_nodes_on_redis_lose_nothing_unexplained() {
+    if !fs::exists("/usr/bin/redis-server").unwrap_or(false) {
+        return skip::missing("redis-server: try cargo xtask test --install");
+    }
+    let size = ["prove", "cluster", "--clients", "300", "--topics", "12", "--rate", "60"];
+    let more = ["--duration", "15s", "--seed", "1", "--json", "-"];
+    let finished = executable::run(&[&size[..], &more[..]].concat());
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    let report = finished.json();
+    assert_eq!(report["verdict"], "HELD");
+    let kinds = report["faults"].as_array().unwrap().iter().map(|one| one["kind"].as_str());
+    let kinds: Vec<_> = kinds.flatten().collect();
+    for kind in ["broker killed", "node killed", "node stopped", "link cut"] {
+        assert!(kinds.contains(&kind), "no {kind} in {kinds:?}");
+    }
+    // Refused while Redis is away, and told by the nodes that lost it.
+    assert!(count(&report, "/publications/refused/503") > 0, "{report}");
+    let told: u64 = report["gaps_told"].as_array().unwrap().iter().filter_map(Value::as_u64).sum();
+    assert!(told > 0 && count(&report, "/delivered") > count(&report, "/pairs") / 2, "{report}");
+    assert_eq!(count(&report, "/calm_pairs"), count(&report, "/calm_delivered"));
 }
 
 /// The checker's own proof: it must be able to fall short.

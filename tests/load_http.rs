@@ -363,7 +363,7 @@ fn errors_name_the_invalid_flag() {
         ("tcp://127.0.0.1:1 --expect x", "--data"),
         ("http://127.0.0.1:1/ --request 5", "--requests"),
         ("htp://127.0.0.1:1/", "did you mean http://127.0.0.1:1/?"),
-        ("localhost:1", "expected http://localhost:1 for requests or ws://localhost:1"),
+        ("localhost", "expected http://localhost for requests or ws://localhost"),
         ("go-stres-http", "did you mean go-stress-http?"),
         ("http://127.0.0.1:1/ --accept 2xy", "expected 200, 2xx"),
         ("http://127.0.0.1:1/ --fail eror<1%", "did you mean errors?"),

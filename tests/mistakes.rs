@@ -60,9 +60,7 @@ const OTHER_TOOLS: &[Mistake] = &[
 
 const TARGETS: &[Mistake] = &[
     ("load", "URL missing", "standfast load http://"),
-    ("load 8080", "\"8080\"", "http://127.0.0.1:8080/"),
-    ("load :8080", "\":8080\"", "http://127.0.0.1:8080/"),
-    ("load localhost:8080", "\"localhost:8080\"", "ws://localhost:8080"),
+    ("load localhost", "\"localhost\"", "ws://localhost"),
     ("load htp://localhost", "htp://", "http://localhost"),
     ("load http://localhost:808080/", "808080", "65535"),
     ("load http://me:word@localhost/", "password", "Authorization"),

@@ -39,12 +39,9 @@ pub(super) fn check_first(urls: &[String]) -> Result<()> {
         let near = near.map(|near| format!(", did you mean {near}://{rest}?")).unwrap_or_default();
         bail!("unsupported scheme in {url:?}{near} (expected one of {})", SCHEMES.join(", "));
     }
-    let port = url.strip_prefix(':').unwrap_or(url);
-    let is_port = port.parse::<u16>().is_ok();
-    if is_port || url.contains([':', '/', '.']) || url == "localhost" {
-        let host = if is_port { format!("127.0.0.1:{port}/") } else { url.clone() };
+    if url.contains([':', '/', '.']) || url == "localhost" {
         bail!(
-            "missing scheme in {url:?}: expected http://{host} for requests or ws://{host} for \
+            "missing scheme in {url:?}: expected http://{url} for requests or ws://{url} for \
              WebSockets (or a scenario, FILE.toml)"
         );
     }

@@ -12,7 +12,7 @@ use load::{Connect, Fanout, HttpPublish, Proxy, Resolve, Threshold};
 
 use super::requests::flags as requests;
 use super::scenario::InitArgs;
-use super::{compare, convert, from_curl, merge, threshold};
+use super::{compare, convert, from_curl, merge, threshold, urls};
 use crate::report::prometheus;
 use crate::{tls, units};
 
@@ -34,9 +34,9 @@ pub(crate) struct Args {
     /// Target: http://HOST:PORT/PATH or https:// for requests, ws:// wss:// for WebSockets, cable://
     /// cables:// for Action Cable, tcp:// tls:// for other protocols; or a scenario, FILE.toml
     ///
-    /// Several URLs of one kind are used in turn, and {9000..9003} expands to each number of the range. A
+    /// PORT, :PORT/PATH and HOST:PORT/PATH are http://. Several URLs of one kind are used in turn, and {9000..9003} expands to each number of the range. A
     /// scenario describes users step by step; `standfast load init` writes an example
-    #[arg(required = true, value_name = "URL")]
+    #[arg(required = true, value_name = "URL", value_parser = urls::complete)]
     pub(super) urls: Vec<String>,
 
     /// Base URL for scenario steps whose url is a path [default: the file's target]

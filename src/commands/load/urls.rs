@@ -1,5 +1,22 @@
-//! Ranges in URLs: `{1..4}` expands to each number, at any place in the URL, so
-//! `ws://127.0.0.{1..2}:{9000..9003}/echo` is eight URLs.
+//! URLs as they are typed. `{1..4}` expands to each number, at any place in the URL, so
+//! `ws://127.0.0.{1..2}:{9000..9003}/echo` is eight URLs; an address with a port is that of an HTTP server.
+
+use std::convert::Infallible;
+
+/// Adds what `8080`, `:8080/path` and `localhost:8080` leave out, as curl does. Without a port it may be a file or a
+/// misspelt scenario, and stays as it is.
+pub(super) fn complete(text: &str) -> Result<String, Infallible> {
+    let (address, path) = text.split_at(text.find('/').unwrap_or(text.len()));
+    let (host, port) = address.rsplit_once(':').unwrap_or(("", address));
+    let is_host = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:[]{}".contains(&byte);
+    let is_port = port.parse::<u16>().is_ok() || first_range(port).is_some();
+    if text.contains("://") || !is_port || !host.bytes().all(is_host) {
+        return Ok(text.to_owned());
+    }
+    let host = if host.is_empty() { "127.0.0.1" } else { host };
+    let path = if path.is_empty() { "/" } else { path };
+    Ok(format!("http://{host}:{port}{path}"))
+}
 
 /// Expands the ranges of `url`, to at most `most` URLs.
 ///
@@ -64,6 +81,24 @@ mod tests {
         ];
         assert_eq!(urls, expected);
         assert_eq!(expand("ws://a/", 256).unwrap(), ["ws://a/"]);
+    }
+
+    #[test]
+    fn an_address_with_a_port_is_that_of_an_http_server() {
+        for (typed, url) in [
+            ("8080", "http://127.0.0.1:8080/"),
+            (":8080", "http://127.0.0.1:8080/"),
+            (":8080/health?a=1", "http://127.0.0.1:8080/health?a=1"),
+            ("localhost:8080", "http://localhost:8080/"),
+            ("[::1]:8080/x", "http://[::1]:8080/x"),
+            ("127.0.0.{1..2}:{9000..9001}", "http://127.0.0.{1..2}:{9000..9001}/"),
+        ] {
+            assert_eq!(complete(typed).unwrap(), url);
+        }
+        let others = ["", "ws://a:1/", "HTTP://a:1", "localhost", "a/b:80", "a.toml", "99999"];
+        for other in others.into_iter().chain(["go-stress-http", "a:http", "user@a:80", "a b:1"]) {
+            assert_eq!(complete(other).unwrap(), other);
+        }
     }
 
     #[test]

@@ -218,6 +218,15 @@ fn answer(connection: &mut TcpStream) -> io::Result<(u16, bool)> {
     }
 }
 
+/// Whether a node answers that it is ready.
+pub(super) fn is_ready(admin: SocketAddr) -> bool {
+    let asked = connect(admin).and_then(|mut connection| {
+        connection.write_all(b"GET /ready HTTP/1.1\r\nHost: localhost\r\n\r\n")?;
+        answer(&mut connection)
+    });
+    asked.is_ok_and(|(status, _)| status == 200)
+}
+
 /// Reads the metrics of a node.
 ///
 /// # Errors

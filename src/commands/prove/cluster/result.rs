@@ -321,6 +321,8 @@ fn reasons(
     unknown(away > 0, format!("{} clients are not subscribed at the end", Count(away)));
     let is_calm = seen.recovered_ns.is_some() && findings.calm_pairs > 0;
     unknown(!is_calm, "it is unknown whether all recovered: nothing was published after".into());
+    let late = findings.calm_pairs - findings.calm_delivered;
+    unknown(late > 0, format!("{} deliveries were lost after all had recovered", Count(late)));
     unknown(publications.acknowledged == 0, "no publication was acknowledged".into());
     reasons
 }

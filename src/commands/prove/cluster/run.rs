@@ -16,7 +16,7 @@ use super::check::TELL_WITHIN;
 use super::evidence::{Evidence, Window};
 use super::faults::{Fault, Planned};
 use super::nodes::{Node, Watch};
-use super::publish::{Publishers, Publishing};
+use super::publish::{self, Publishers, Publishing};
 use super::relay::{Link, Relay};
 use super::settings::Settings;
 use crate::commands::prove::processes;
@@ -194,6 +194,7 @@ impl<'a> Run<'a> {
         let publishers = Publishers::start(&publishing);
         self.publishers = Some(publishers.map_err(|error| Stop::Broken(format!("{error:#}")))?);
         self.carry_out(plan)?;
+        self.wait_ready()?;
         self.wait_subscribed("clients are not subscribed again after the last fault")?;
         let recovered_ns = now_ns();
         output::note(&format!("{:6.1} s  all clients subscribed again", self.seconds()));
@@ -297,6 +298,21 @@ impl<'a> Run<'a> {
                     Count(missing),
                     Count(all),
                     SUBSCRIBE_TIMEOUT.as_secs()
+                )));
+            }
+            self.look(LOOK)?;
+        }
+        Ok(())
+    }
+
+    /// Waits until every node says that it exchanges publications again.
+    fn wait_ready(&mut self) -> Result<(), Stop> {
+        let deadline_ns = now_ns() + nanoseconds(SUBSCRIBE_TIMEOUT);
+        while let Some(node) = self.nodes.iter().find(|node| !publish::is_ready(node.admin)) {
+            if now_ns() > deadline_ns {
+                let (number, seconds) = (node.number + 1, SUBSCRIBE_TIMEOUT.as_secs());
+                return Err(Stop::Broken(format!(
+                    "node {number} is not ready within {seconds} s after the last fault"
                 )));
             }
             self.look(LOOK)?;

@@ -190,7 +190,7 @@ impl AnycableEnv {
             }
             // `take_presence` adds presence.
             "BROKER" if value == "memory" => Ok(self.set("history", "memory")),
-            "PUBSUB" if value == "redis" => Ok(self.set("pubsub", value)),
+            "PUBSUB" if ["redis", "nats"].contains(&value) => Ok(self.set("pubsub", value)),
             "REDIS_URL" => Ok(self.set_list("redis_url", value)),
             "REDIS_SENTINELS" => Ok(self.set_list("redis_sentinels", value)),
             "STREAMS_PRESENCE" => truth(name, value).map(|_| true),

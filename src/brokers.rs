@@ -2,11 +2,14 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 
+use crate::application::tls_to;
 use crate::pubsub;
 use brokers::doors::{ActionCableDoor, Door, NatsDoor, RedisChannelDoor, RedisStreamDoor};
+use brokers::nats::NatsTransport;
 use brokers::{NatsServers, NatsUrl};
 use clap::ValueEnum;
 use engine::sys::process::now_ns;
@@ -109,7 +112,7 @@ impl Flags {
     ///
     /// # Errors
     /// A file that cannot be read.
-    pub(crate) fn nats_servers(&self) -> Result<NatsServers> {
+    pub(crate) fn nats_servers(&self) -> Result<NatsTransport> {
         let mut urls = self.nats_servers.clone();
         if urls.is_empty() {
             urls.push(NATS_HERE.parse().context("the usual NATS server")?);
@@ -117,11 +120,14 @@ impl Flags {
         let credentials = self.nats_creds.as_deref().map(|file| read("nats-creds", file));
         let credentials = credentials.transpose()?.map(String::from_utf8).transpose();
         let credentials = credentials.context("--nats-creds: the file is not text")?;
-        if let Some(ca) = &self.nats_ca {
-            // The client reads it again when it connects: this says so at the start.
-            read("nats-ca", ca)?;
-        }
-        Ok(NatsServers { urls, credentials: credentials.map(Into::into), ca: self.nats_ca.clone() })
+        let ca = self.nats_ca.as_deref();
+        // A server may want TLS by itself.
+        let tls = match ca.is_some() || urls.iter().any(NatsUrl::is_tls) {
+            true => Some(tls_to("localhost", ("nats-ca", ca), false)?),
+            false => None,
+        };
+        let servers = NatsServers { urls, credentials: credentials.map(Into::into) };
+        Ok(NatsTransport { servers, tls: tls.map(|client| Arc::clone(&client.parts().0)) })
     }
 }
 

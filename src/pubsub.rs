@@ -9,7 +9,7 @@ use clap::ValueEnum;
 use serve::{PubsubConfig, PubsubTransport, RedisTransport, RedisUrl};
 
 use crate::application::tls_to;
-use crate::units;
+use crate::{brokers, units};
 
 const HEADING: &str = "Nodes";
 
@@ -26,7 +26,7 @@ const NAME_BYTES_MAX: usize = 255;
 #[derive(clap::Args, Debug)]
 #[group(id = "pubsub_flags")]
 pub(crate) struct Flags {
-    /// Exchange publications and commands with other nodes over this broker: none or redis
+    /// Exchange publications and commands with other nodes over this broker: none, redis or nats
     #[arg(long, value_name = "BROKER", default_value = "none", help_heading = HEADING)]
     pubsub: Broker,
     /// Redis servers: redis://, rediss:// or unix:. Several share the topics, in this order on all nodes
@@ -67,6 +67,8 @@ enum Broker {
     None,
     /// Publish and subscribe of Redis 6 or newer, or Valkey
     Redis,
+    /// NATS, of its core
+    Nats,
 }
 
 impl Flags {
@@ -96,19 +98,23 @@ impl Flags {
         Ok(vec![transport(&url)?])
     }
 
-    /// What crosses nodes, if there are others. `redis_door` says that publishers are taken by Redis.
+    /// What crosses nodes, if there are others. `brokers` are the flags of publishers and of NATS.
     ///
     /// # Errors
     /// A file that cannot be read, or flags that contradict each other.
-    pub(crate) fn config(&self, redis_door: bool) -> Result<Option<PubsubConfig>> {
+    pub(crate) fn config(&self, brokers: &brokers::Flags) -> Result<Option<PubsubConfig>> {
         if self.pubsub == Broker::None {
-            if !self.redis_sentinels.is_empty() && !redis_door {
+            if !self.redis_sentinels.is_empty() && !brokers.need_redis() {
                 bail!("--redis-sentinels has no effect without --pubsub redis or a door to Redis");
             }
             return Ok(None);
         }
+        let transport = match self.pubsub {
+            Broker::Nats => PubsubTransport::Nats(brokers.nats_servers()?),
+            Broker::None | Broker::Redis => PubsubTransport::Redis(self.redis_servers()?),
+        };
         Ok(Some(PubsubConfig {
-            transport: PubsubTransport::Redis(self.redis_servers()?),
+            transport,
             prefix: self.pubsub_prefix.clone(),
             node_name: self.node_id.clone().unwrap_or_else(host_name),
             linger: self.pubsub_linger,

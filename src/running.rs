@@ -14,9 +14,6 @@ use serde_json::json;
 use serve::{Address, Server};
 use tracing::level_filters::LevelFilter;
 use tracing::{error, info, warn};
-use tracing_subscriber::filter::filter_fn;
-use tracing_subscriber::layer::SubscriberExt;
-use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::settings::Settings;
 use crate::systemd::State;
@@ -120,15 +117,12 @@ impl Flags {
             process::end_with_parent();
         }
         let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        let subscriber = tracing_subscriber::fmt()
+        tracing_subscriber::fmt()
             .with_max_level(self.log)
             .with_target(false)
             .with_ansi(io::stderr().is_terminal() && !no_color)
             .with_writer(|| LogWriter)
-            .finish();
-        // What it tells of each attempt to connect is told once, by who connects.
-        let own = filter_fn(|event| !event.target().starts_with("async_nats"));
-        subscriber.with(own).init();
+            .init();
         log::log_panics();
     }
 }

@@ -223,7 +223,7 @@ fn config(args: &Args) -> Result<Config> {
     let (listen, listen_tls) = args.server.listeners(live.tls.is_some())?;
     let app = args.application.config(&live.auth, live.channels.ping_interval)?;
     let webhooks = args.webhooks.config(&live.auth)?;
-    let pubsub = args.pubsub.config(args.brokers.need_redis())?;
+    let pubsub = args.pubsub.config(&args.brokers)?;
     Ok(Config {
         listen,
         listen_tls,

@@ -14,6 +14,8 @@ pub mod gaps;
 pub mod interest;
 pub mod limits;
 #[cfg(feature = "nats")]
+pub mod nats;
+#[cfg(feature = "nats")]
 mod nats_servers;
 #[cfg(feature = "redis")]
 pub mod redis;

@@ -1,39 +1,38 @@
-//! [`NatsDoor`]: a subject of NATS. NATS keeps nothing: what is published while the door is down is not
-//! received.
+//! [`NatsDoor`]: a subject of NATS. Messages are handed over where they are read: nothing queues here. NATS keeps
+//! nothing: what is published while the door is down is not received.
 
-use async_nats::{Event, Subscriber};
+use std::sync::Arc;
 
 use super::{Context, DoorStatus, Message, Phase};
 use crate::backoff::Backoff;
-use crate::nats_servers::{NatsServers, next};
-
-/// Messages that the library may queue. They are taken at once; further ones are dropped and counted.
-const QUEUED: usize = 1024;
+use crate::limits::PING_INTERVAL;
+use crate::nats::{NatsTransport, subscription};
+use crate::transport::{Fault, Transport};
 
 /// A subject of NATS that applications publish to.
 #[derive(Clone, Debug)]
 pub struct NatsDoor {
     /// The servers.
-    pub servers: NatsServers,
+    pub servers: NatsTransport,
     /// The subject.
     pub subject: String,
 }
 
 impl NatsDoor {
     pub(super) fn status(&self) -> DoorStatus {
-        let place = format!("subject {} of {}", self.subject, self.servers);
+        let place = format!("subject {} of {}", self.subject, self.servers.server());
         DoorStatus::new("nats", place, true)
     }
 }
 
 pub(super) async fn run(door: NatsDoor, context: Context) {
-    let mut backoff = Backoff::default();
+    let (mut backoff, context) = (Backoff::default(), Arc::new(context));
     loop {
-        let reason = tokio::select! {
+        let fault = tokio::select! {
             () = context.reached(Phase::Closed) => return,
-            reason = session(&door, &context, &mut backoff) => reason,
+            fault = session(&door, &context, &mut backoff) => fault,
         };
-        context.status.down(reason);
+        context.status.down(fault.why);
         if context.pause(&mut backoff, Phase::Closed, drop).await {
             return;
         }
@@ -41,62 +40,31 @@ pub(super) async fn run(door: NatsDoor, context: Context) {
 }
 
 /// Connects, subscribes and takes messages until the connection ends. Returns why it ended.
-async fn session(door: &NatsDoor, context: &Context, backoff: &mut Backoff) -> String {
-    let mut connection = match door.servers.connect(QUEUED).await {
+async fn session(door: &NatsDoor, context: &Arc<Context>, backoff: &mut Backoff) -> Fault {
+    let taking = (Arc::clone(context), door.subject.clone());
+    let take = move |_, body: Vec<u8>| {
+        let (context, channel) = (&taking.0, taking.1.as_str());
+        context.offer(Message { channel, body: &body, kept: None, identifiers: None });
+    };
+    let connection = match door.servers.connection(take).await {
         Ok(connection) => connection,
-        Err(reason) => return reason,
+        Err(fault) => return fault,
     };
-    let mut messages = match connection.client.subscribe(door.subject.clone()).await {
-        Ok(messages) => messages,
-        Err(error) => return error.to_string(),
-    };
-    if let Err(reason) = connection.round_trip().await {
-        // The server says why a moment before.
-        return refusal(&mut connection).await.unwrap_or(reason);
+    if let Err(fault) = connection.round_trip(&subscription(&door.subject)).await {
+        return fault;
     }
     context.status.open();
     backoff.connected();
+    let mut ended = std::pin::pin!(connection.ended());
+    let mut pings = tokio::time::interval(PING_INTERVAL);
     loop {
         tokio::select! {
-            taken = take(door, context, &mut messages) => if !taken {
-                return "the connection was closed".to_owned();
-            },
-            event = connection.event() => match event {
-                Some(Event::SlowConsumer(_)) => {
-                    context.status.dropped_before("it was not read in time");
-                }
-                Some(Event::Connected | Event::Draining) => {}
-                Some(Event::LameDuckMode) => return "the server shuts down".to_owned(),
-                Some(Event::Disconnected | Event::Closed) | None => {
-                    return "the connection was closed".to_owned();
-                }
-                Some(error) => return error.to_string(),
+            fault = &mut ended => return fault,
+            // A connection that swallows everything does not answer.
+            _ = pings.tick() => if let Err(fault) = connection.round_trip(&[]).await {
+                return fault;
             },
             () = context.retry_due() => drop(context.retry()),
-        }
-    }
-}
-
-/// Takes the next message; false at the end.
-async fn take(door: &NatsDoor, context: &Context, messages: &mut Subscriber) -> bool {
-    let Some(message) = next(messages).await else { return false };
-    context.offer(Message {
-        channel: &door.subject,
-        body: &message.payload,
-        kept: None,
-        identifiers: None,
-    });
-    true
-}
-
-/// The error that the server has reported, if there is one.
-async fn refusal(connection: &mut crate::nats_servers::NatsConnection) -> Option<String> {
-    loop {
-        match tokio::time::timeout(std::time::Duration::ZERO, connection.event()).await.ok()?? {
-            error @ (Event::ServerError(_) | Event::ClientError(_)) => {
-                return Some(error.to_string());
-            }
-            _ => {}
         }
     }
 }

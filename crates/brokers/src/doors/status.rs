@@ -176,12 +176,6 @@ impl DoorStatus {
         }
     }
 
-    /// Counts messages that the broker's library has dropped.
-    pub(super) fn dropped_before(&self, why: &str) {
-        self.dropped.fetch_add(1, Ordering::Relaxed);
-        self.log("message dropped", why);
-    }
-
     /// Counts messages taken over from other consumers.
     pub(super) fn claimed(&self, messages: usize) {
         self.claimed.fetch_add(messages as u64, Ordering::Relaxed);

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use brokers::nats::NatsTransport;
 use brokers::redis::RedisTransport;
 
 /// Settings of publications between nodes.
@@ -26,4 +27,6 @@ pub struct PubsubConfig {
 pub enum PubsubTransport {
     /// Redis servers, each with the topics of a share of all hashes.
     Redis(Vec<RedisTransport>),
+    /// The servers of one NATS.
+    Nats(NatsTransport),
 }

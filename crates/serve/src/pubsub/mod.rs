@@ -64,6 +64,7 @@ impl Pubsub {
         };
         let broker = match &config.transport {
             PubsubTransport::Redis(shards) => Broker::new(settings, shards),
+            PubsubTransport::Nats(servers) => Broker::new(settings, std::slice::from_ref(servers)),
         };
         let transport = config.transport.clone();
         let (unconfirmed, unavailable) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -78,6 +79,7 @@ impl Pubsub {
         let receiver = Arc::new(receiver::Inward::new(shared, remote, self.broker.node()));
         match self.transport.clone() {
             PubsubTransport::Redis(shards) => self.broker.start(shards, receiver),
+            PubsubTransport::Nats(servers) => self.broker.start(vec![servers], receiver),
         }
     }
 

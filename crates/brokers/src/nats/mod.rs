@@ -1,5 +1,5 @@
 //! NATS as a [`Transport`]: publish and subscribe of its core, by a client of our own, as the official one keeps a
-//! queue of messages for each subscription: some kilobytes, for each of 100,000 topics.
+//! queue of five kilobytes for each subscription (docs/decisions/0006-nats-client.md).
 //!
 //! A subscription is confirmed by a ping after it: the server answers it when it has processed what came before.
 //! Subjects are channels with other bytes than letters, digits and a few signs encoded.

@@ -274,12 +274,11 @@ impl Context {
 
     /// Tells that streams are confirmed, again until it is taken.
     pub(crate) async fn confirmed(&self, streams: &[Box<str>]) {
-        while !streams.is_empty() {
+        let take = || {
             let mut inlet = self.inlet.lock().unwrap_or_else(PoisonError::into_inner);
-            if inlet.confirmed(streams) {
-                return;
-            }
-            drop(inlet);
+            inlet.confirmed(streams)
+        };
+        while !streams.is_empty() && !take() {
             tokio::time::sleep(RETRY_AFTER).await;
         }
     }

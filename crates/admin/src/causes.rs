@@ -28,7 +28,7 @@ pub fn causes_section(id: &str, title: &str, what: &str, hint: &str, empty: &str
 #[must_use]
 pub fn engine_causes(totals: &Totals) -> Vec<Value> {
     let refused = Refusal::ALL.iter().zip(&totals.refused).filter_map(|(refusal, count)| {
-        let (what, hint) = refusal_text(*refusal);
+        let (what, hint) = refusal_text(*refusal)?;
         cause(refusal.name(), what, *count, hint)
     });
     let closed = Closed::ALL.iter().zip(&totals.closed).filter_map(|(why, count)| {
@@ -60,8 +60,9 @@ pub fn engine_causes(totals: &Totals) -> Vec<Value> {
     refused.chain(closed).chain(full).chain(late).collect()
 }
 
-fn refusal_text(refusal: Refusal) -> (&'static str, &'static str) {
-    match refusal {
+/// What was refused and the flag; `None` if only one program refuses it.
+fn refusal_text(refusal: Refusal) -> Option<(&'static str, &'static str)> {
+    Some(match refusal {
         Refusal::Handshakes => ("The oldest of too many incomplete requests", "--max-handshakes"),
         Refusal::ConnectRate => ("Too many connects in a second", "--connect-rate"),
         Refusal::PerAddress => (
@@ -73,13 +74,10 @@ fn refusal_text(refusal: Refusal) -> (&'static str, &'static str) {
             "--per-address-rate; behind a proxy also --trusted-proxy",
         ),
         Refusal::MemoryLimit => ("The process was above its memory limit", "--memory-limit"),
-        Refusal::PolledBytes => (
-            "Sessions of long polling above their memory limit",
-            "--long-polling-bytes; --long-polling-keepalive ends those without requests earlier",
-        ),
+        Refusal::PolledBytes => return None,
         Refusal::Connections => (
             "The oldest incomplete request at the connection limit",
             "--max-connections; standfast doctor says what limits this machine",
         ),
-    }
+    })
 }

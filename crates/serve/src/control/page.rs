@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use admin::WorkerColumn;
-use engine::{Closed, Totals};
+use engine::{Closed, Refusal, Totals};
 use serde_json::{Value, json};
 use wire::Violation;
 
@@ -235,6 +235,7 @@ impl Control {
     fn refusals(&self, totals: &Totals) -> Value {
         let mut rows = admin::engine_causes(totals);
         let closed = |why: Closed| totals.closed.get(why as usize).copied().unwrap_or_default();
+        let polled = totals.refused.get(Refusal::PolledBytes as usize).copied();
         let violations = |which: Violation| {
             let each = Violation::ALL.iter().zip(&totals.violations);
             each.filter(|(other, _)| **other == which).map(|(_, count)| *count).sum::<u64>()
@@ -251,6 +252,12 @@ impl Control {
                 "Requests for another host name",
                 self.sum(|worker| worker.host_refused.get()),
                 "--allow-host NAME; the log has the name",
+            ),
+            (
+                Refusal::PolledBytes.name(),
+                "Sessions of long polling above their memory limit",
+                polled.unwrap_or_default(),
+                "--long-polling-bytes; --long-polling-keepalive ends those without requests earlier",
             ),
             (
                 "public",

@@ -285,7 +285,8 @@ fn an_application_that_is_overloaded_is_called_again() {
         _ => chat(call),
     });
     let server = server(&app, &[]);
-    join(&server).welcome();
+    let mut client = join(&server);
+    client.welcome();
     assert_eq!(app.names(), ["connect"; 3]);
     assert_eq!(server.metrics()["standfast_app_put_back_total"], 2.0);
 }

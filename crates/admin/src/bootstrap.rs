@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use capacity::Count;
 use engine::sys::process::{self, Listen};
-use engine::sys::spread::spread_by_port;
+use engine::sys::spread::{PORTS_OF_A_QUEUE, spread_by_port};
 use engine::{Handler, LISTENERS_MAX, Limits, Plan, Remote, Tables, WORKERS_MAX, Workers};
 use tracing::warn;
 
@@ -359,12 +359,14 @@ fn open_tcp(
         options.address = actual;
         opened.push(number);
     }
+    let somaxconn = capacity::Machine::read().tcp.somaxconn.unwrap_or(u64::MAX);
     if each > accepting
         && each.is_multiple_of(accepting)
+        && u64::from(config.backlog).min(somaxconn) >= PORTS_OF_A_QUEUE
         && let Some(listener) = opened.last()
     {
         let (workers, queues) = (accepting as u32, (each / accepting) as u32);
-        // Where the kernel refuses it, connections spread at random, which only costs CPU.
+        // Where the kernel refuses it, or queues are short, connections spread at random, which only costs CPU.
         let _ = spread_by_port(*listener, workers, queues);
     }
     Ok(options.address)

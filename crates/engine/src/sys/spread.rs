@@ -17,6 +17,8 @@ use super::linux::{check, seed};
 /// Ports of a block, as a power of two. One address has at most 64 blocks, two for each of 32 queues:
 /// together fewer connections than an accept queue of 4,096 holds.
 const BLOCK_BITS: u32 = 10;
+/// Connections of one address that may wait at one queue of 32.
+pub const PORTS_OF_A_QUEUE: u64 = 2 << BLOCK_BITS;
 /// `SO_ATTACH_REUSEPORT_CBPF` (asm-generic/socket.h).
 const ATTACH: libc::c_int = 51;
 

@@ -103,7 +103,10 @@ impl ServeHandler {
             }
         };
         if !self.is_confirmed(&grant.stream) {
-            self.hold_subscribe(core, id, &grant.stream, &identifier, history, presence);
+            if !self.hold_subscribe(core, id, &grant.stream, &identifier, history, presence) {
+                self.refuse_access(core.worker(), Cause::SubscriptionBytes, unsigned(&identifier));
+                self.send_message(core, id, &Message::Reject { identifier });
+            }
             return false;
         }
         self.join(core, id, &identifier, &grant);

@@ -5,7 +5,7 @@
 //! is answered then. What is not confirmed in time is refused.
 
 use std::borrow::Cow;
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use action_cable::{History, Message, Position, Presence};
@@ -39,21 +39,31 @@ pub(super) struct Awaiting {
     handshakes: HashMap<ConnId, (Handshake, Option<bool>)>,
     /// What goes on now, and whether its topic is confirmed.
     ready: VecDeque<(Held, bool)>,
+    /// The number of the next subscribe.
+    next: u64,
 }
 
+/// What is held of one connection. A subscribe that is not wanted any more counts until its entry has gone, so
+/// that nobody fills memory by changing one's mind.
 #[derive(Default)]
 struct HeldBy {
-    identifiers: HashSet<Arc<str>>,
+    wanted: HashMap<Arc<str>, Subscribe>,
+    entries: usize,
+    bytes: usize,
+}
+
+/// A subscribe, with what it asks for.
+struct Subscribe {
+    /// Differs from that of an earlier one by the same identifier.
+    number: u64,
+    history: Option<History<'static>>,
+    presence: Option<(Box<str>, Option<Box<str>>)>,
+    /// Memory of these texts.
     bytes: usize,
 }
 
 enum Held {
-    Subscribe {
-        id: ConnId,
-        identifier: Arc<str>,
-        history: Option<History<'static>>,
-        presence: Option<(Box<str>, Option<Box<str>>)>,
-    },
+    Subscribe { id: ConnId, identifier: Arc<str>, number: u64 },
     Answered(Box<Answered>),
     Handshake(ConnId),
 }
@@ -83,6 +93,7 @@ impl Awaiting {
             commands: HashMap::new(),
             handshakes: HashMap::new(),
             ready: VecDeque::new(),
+            next: 0,
         }
     }
 
@@ -126,16 +137,27 @@ impl Awaiting {
     }
 
     /// No subscription by this identifier is wanted any more.
-    fn remove(&mut self, id: ConnId, identifier: &str) -> bool {
-        let Some(held_by) = self.commands.get_mut(&id) else { return false };
-        let removed = held_by.identifiers.remove(identifier);
-        if removed {
-            held_by.bytes = held_by.bytes.saturating_sub(HELD_BYTES + identifier.len());
+    fn remove(&mut self, id: ConnId, identifier: &str) {
+        if let Some(held_by) = self.commands.get_mut(&id)
+            && let Some(removed) = held_by.wanted.remove(identifier)
+        {
+            held_by.bytes = held_by.bytes.saturating_sub(removed.bytes);
         }
-        if held_by.identifiers.is_empty() {
+    }
+
+    /// The entry of a subscribe has gone. Returns what it asks for, if it is still wanted.
+    fn take(&mut self, id: ConnId, identifier: &str, number: u64) -> Option<Subscribe> {
+        let held_by = self.commands.get_mut(&id)?;
+        held_by.entries = held_by.entries.saturating_sub(1);
+        held_by.bytes = held_by.bytes.saturating_sub(HELD_BYTES + identifier.len());
+        let is_same = held_by.wanted.get(identifier).is_some_and(|own| own.number == number);
+        let taken = if is_same { held_by.wanted.remove(identifier) } else { None };
+        let texts = taken.as_ref().map_or(0, |taken| taken.bytes);
+        held_by.bytes = held_by.bytes.saturating_sub(texts);
+        if held_by.entries == 0 {
             self.commands.remove(&id);
         }
-        removed
+        taken
     }
 }
 
@@ -145,16 +167,21 @@ impl ServeHandler {
         self.awaiting.as_ref().is_none_or(|awaiting| awaiting.confirmation.prepare(topic))
     }
 
+    /// Whether there are brokers that confirm topics.
+    pub(super) fn awaits_brokers(&self) -> bool {
+        self.awaiting.is_some()
+    }
+
     /// Whether a subscribe of a connection by this identifier is held.
     pub(super) fn is_held(&self, id: ConnId, identifier: &str) -> bool {
         let held_by = self.awaiting.as_ref().and_then(|awaiting| awaiting.commands.get(&id));
-        held_by.is_some_and(|held_by| held_by.identifiers.contains(identifier))
+        held_by.is_some_and(|held_by| held_by.wanted.contains_key(identifier))
     }
 
-    /// Memory and number of the subscribes that are held of a connection.
+    /// Memory and number of the subscribes that are held of a connection, those that it has taken back included.
     pub(super) fn held_commands(&self, id: ConnId) -> (usize, usize) {
         let held_by = self.awaiting.as_ref().and_then(|awaiting| awaiting.commands.get(&id));
-        held_by.map_or((0, 0), |held_by| (held_by.bytes, held_by.identifiers.len()))
+        held_by.map_or((0, 0), |held_by| (held_by.bytes, held_by.entries))
     }
 
     /// A subscribe that is held is not wanted any more.
@@ -171,7 +198,7 @@ impl ServeHandler {
         }
     }
 
-    /// Holds a subscribe until its topic is confirmed.
+    /// Holds a subscribe until its topic is confirmed. Returns `false` if its texts are too long for that.
     pub(super) fn hold_subscribe<S: Sys>(
         &mut self,
         core: &Core<S, Self>,
@@ -180,16 +207,25 @@ impl ServeHandler {
         identifier: &str,
         history: Option<&History<'_>>,
         presence: Option<&Presence<'_>>,
-    ) {
-        let Some(awaiting) = &mut self.awaiting else { return };
+    ) -> bool {
+        let bytes = history.map_or(0, history_bytes) + presence.map_or(0, presence_bytes);
+        let held = self.held_commands(id).0 + HELD_BYTES + identifier.len() + bytes;
+        let Some(awaiting) = &mut self.awaiting else { return false };
+        if held > self.policy.channels.max_subscription_bytes {
+            return false;
+        }
         let identifier: Arc<str> = identifier.into();
-        let held_by = awaiting.commands.entry(id).or_default();
-        held_by.bytes += HELD_BYTES + identifier.len();
-        held_by.identifiers.insert(Arc::clone(&identifier));
         let history = history.map(owned);
         let presence = presence.map(|one| ((&*one.id).into(), one.info.map(Into::into)));
-        let held = Held::Subscribe { id, identifier, history, presence };
-        awaiting.hold(core.now_ns(), topic, held);
+        let number = awaiting.next;
+        awaiting.next += 1;
+        let held_by = awaiting.commands.entry(id).or_default();
+        held_by.entries += 1;
+        held_by.bytes = held;
+        let subscribe = Subscribe { number, history, presence, bytes };
+        held_by.wanted.insert(Arc::clone(&identifier), subscribe);
+        awaiting.hold(core.now_ns(), topic, Held::Subscribe { id, identifier, number });
+        true
     }
 
     /// Holds an answer of the application until the streams in it are confirmed. Returns it if they are.
@@ -284,8 +320,12 @@ impl ServeHandler {
         for _ in 0..RESUMED_PER_TURN {
             let Some((held, confirmed)) = self.awaiting.as_mut()?.ready.pop_front() else { break };
             match held {
-                Held::Subscribe { id, identifier, history, presence } => {
-                    self.continue_subscribe(core, id, &identifier, history, presence, confirmed);
+                Held::Subscribe { id, identifier, number } => {
+                    let wanted = self.awaiting.as_mut()?.take(id, &identifier, number);
+                    // It may have ended, or have unsubscribed.
+                    if let Some(subscribe) = wanted.filter(|_| core.is_open(id)) {
+                        self.continue_subscribe(core, id, &identifier, subscribe, confirmed);
+                    }
                 }
                 Held::Answered(mut answered) => {
                     if !confirmed {
@@ -314,15 +354,11 @@ impl ServeHandler {
         core: &mut Core<S, Self>,
         id: ConnId,
         identifier: &str,
-        history: Option<History<'static>>,
-        presence: Option<(Box<str>, Option<Box<str>>)>,
+        subscribe: Subscribe,
         confirmed: bool,
     ) {
         let Some(awaiting) = &mut self.awaiting else { return };
-        // It may have ended, or have unsubscribed.
-        if !awaiting.remove(id, identifier) || !core.is_open(id) {
-            return;
-        }
+        let Subscribe { history, presence, .. } = subscribe;
         let identifier = Cow::Borrowed(identifier);
         if !confirmed {
             awaiting.confirmation.count_unconfirmed();
@@ -333,6 +369,17 @@ impl ServeHandler {
             .map(|(member, info)| Presence { id: Cow::Borrowed(&**member), info: info.as_deref() });
         self.execute(core, id, Command::Subscribe { identifier, history, presence });
     }
+}
+
+/// Memory of what a subscribe asks for.
+fn history_bytes(history: &History<'_>) -> usize {
+    let position =
+        |one: &Position<'_>| size_of::<Position<'static>>() + one.stream_id.len() + one.epoch.len();
+    history.streams.iter().map(position).sum()
+}
+
+fn presence_bytes(presence: &Presence<'_>) -> usize {
+    presence.id.len() + presence.info.map_or(0, str::len)
 }
 
 fn owned(history: &History<'_>) -> History<'static> {

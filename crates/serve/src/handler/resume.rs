@@ -46,12 +46,22 @@ impl ServeHandler {
         identity: &Result<Option<TokenIdentity>, Disconnect>,
         env: Option<&Env>,
     ) -> Option<StoredSession> {
-        let sessions = self.stored_sessions()?;
         let identity = identity.as_ref().ok()?;
         let id = self.named_session(head)?;
         let identity = identity.as_ref().map(|identity| &*identity.identifiers);
-        let session = sessions.take(id, Claim { identity, env }, core.now_ns())?;
-        if self.shared.pubsub.is_some() && !self.is_followed(core, &session) {
+        self.take_session(core, id, Claim { identity, env })
+    }
+
+    /// A session, if it may be resumed and nothing is missing that the broker would have sent meanwhile.
+    pub(super) fn take_session<S: Sys>(
+        &self,
+        core: &Core<S, Self>,
+        id: ConnId,
+        claim: Claim<'_>,
+    ) -> Option<StoredSession> {
+        let sessions = self.stored_sessions()?;
+        let session = sessions.take(id, claim, core.now_ns())?;
+        if self.awaits_brokers() && !self.is_followed(core, &session) {
             // Something may be missing: the client begins anew, and the session ends with its age.
             sessions.put(id, session, core.now_ns());
             return None;

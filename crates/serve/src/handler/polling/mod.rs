@@ -290,8 +290,7 @@ impl ServeHandler {
             identity: identity.as_ref().map(|identity| &*identity.identifiers),
             env: env.as_ref(),
         };
-        let stored = self.stored_sessions().zip(resumes);
-        let stored = stored.and_then(|(all, named)| all.take(named, claim, now_ns));
+        let stored = resumes.and_then(|named| self.take_session(core, named, claim));
         let protocol = Protocol { extended: true, encoding: Encoding::Json };
         self.open_cable(core, session, protocol, Ok(identity), env, stored);
         self.take_lines(core, session, body);

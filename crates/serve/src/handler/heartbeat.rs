@@ -133,7 +133,9 @@ impl ServeHandler {
         }
         let silent_ns = core.idle_at_least_ns(id).unwrap_or(0);
         let late = |timeout: Duration| u128::from(silent_ns) >= timeout.as_nanos();
-        if judges && self.policy.channels.pong_timeout.is_some_and(late) && core.is_open(id) {
+        // What a paused client has sent is not read.
+        let judged = judges && !core.has_paused(id) && core.is_open(id);
+        if judged && self.policy.channels.pong_timeout.is_some_and(late) {
             self.counters(core.worker()).no_pong.add(1);
             return self.disconnect(core, id, Disconnect::NoPong);
         }

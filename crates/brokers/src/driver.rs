@@ -25,7 +25,7 @@ use crate::figures::GapCause;
 use crate::gaps::{Received, Sequences};
 use crate::limits::{
     BEACON_NS, CONNECT_TIMEOUT, INBOX_BYTES, LOG_INTERVAL_NS, PING_INTERVAL, RECEIVED_SENDERS_MAX,
-    RETRY_FIRST, RETRY_LONGEST, SENT_CHANNELS_MAX,
+    RETRY_FIRST, RETRY_LONGEST, SENT_CHANNELS_MAX, STEADY_NS,
 };
 use crate::transport::{Fault, FaultKind, Inbox, Link, Transport};
 
@@ -114,7 +114,8 @@ impl Driver {
                         fault = self.publish(&link) => fault,
                         fault = self.check(&link) => fault,
                     };
-                    if self.is_up() {
+                    // One that ends soon again is not tried and logged at once each time.
+                    if self.up_for_ns() >= STEADY_NS {
                         (failures, logged_ns) = (0, 0);
                     }
                     fault
@@ -142,6 +143,14 @@ impl Driver {
 
     fn is_up(&self) -> bool {
         matches!(self.shard().lock().state, State::Up { .. })
+    }
+
+    /// Time for which everything has been subscribed, in nanoseconds.
+    fn up_for_ns(&self) -> u64 {
+        match self.shard().lock().state {
+            State::Up { since_ns } => self.broker.now_ns().saturating_sub(since_ns),
+            State::Down { .. } => 0,
+        }
     }
 
     /// Everything is subscribed: publications may be sent.

@@ -9,7 +9,7 @@ use std::collections::{HashMap, VecDeque};
 
 use foldhash::fast::RandomState;
 
-use crate::limits::{BATCH_CHANNELS, LINGERING_MAX};
+use crate::limits::{BATCH_CHANNELS, LINGERING_MAX, UNWANTED_MAX};
 use crate::transport::Channel;
 
 /// Time between attempts to unsubscribe a channel whose confirmation has not arrived yet, in nanoseconds.
@@ -118,7 +118,11 @@ impl Interest {
     /// A channel is about to be wanted: it is kept for a moment even if it is not. Returns whether there is
     /// something new to ask for.
     pub fn touch(&mut self, now_ns: u64, channel: &Channel) -> bool {
-        let new = !self.channels.contains_key(channel) && self.want(channel);
+        let is_known = self.channels.contains_key(channel);
+        if !is_known && self.unwanted >= UNWANTED_MAX {
+            return false;
+        }
+        let new = !is_known && self.want(channel);
         if new || self.channels.get(channel).is_some_and(|entry| !entry.wanted) {
             self.release(now_ns, channel);
         }
@@ -294,6 +298,18 @@ mod tests {
 
     fn names(confirmed: &[Confirmed]) -> Vec<(&str, bool, bool)> {
         confirmed.iter().map(|one| (&*one.channel, one.awaited, one.missed)).collect()
+    }
+
+    #[test]
+    fn what_somebody_is_about_to_want_is_bounded_while_nothing_is_confirmed() {
+        let mut interest = Interest::new(20);
+        let all = (0..UNWANTED_MAX).map(|number| channel(&number.to_string()));
+        all.for_each(|channel| assert!(interest.touch(0, &channel)));
+        assert!(!interest.touch(0, &channel("more")) && !interest.confirmed_or_await("more"));
+        assert_eq!(interest.len(), UNWANTED_MAX);
+        assert!(interest.want(&channel("more")), "what has a subscriber is wanted all the same");
+        interest.take_unwanted(u64::MAX / 2);
+        assert!(interest.touch(0, &channel("other")));
     }
 
     #[test]

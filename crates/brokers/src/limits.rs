@@ -9,13 +9,17 @@ pub const PING_INTERVAL: Duration = Duration::from_secs(2);
 /// Time for the answer to a ping or to a batch; then the connection is closed.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest pause before the next attempt to connect. It doubles from [`RETRY_FIRST`], with full jitter.
-pub const RETRY_LONGEST: Duration = Duration::from_secs(5);
+pub const RETRY_LONGEST: Duration = Duration::from_secs(2);
+/// A connection that has lasted for this time is followed by the first pause again, in nanoseconds.
+pub const STEADY_NS: u64 = 5_000_000_000;
 /// Longest first pause.
 pub const RETRY_FIRST: Duration = Duration::from_millis(50);
 /// Channels in one command to subscribe or unsubscribe.
 pub const BATCH_CHANNELS: usize = 512;
 /// Channels that nobody wants any more and that are not unsubscribed yet. With more the oldest go early.
 pub const LINGERING_MAX: usize = 64 * 1024;
+/// With so many of them, and of those that somebody is about to want, no other one is asked for.
+pub const UNWANTED_MAX: usize = 4 * LINGERING_MAX;
 /// Bytes of publications that wait to be sent to one broker while it is connected.
 pub const QUEUE_BYTES: usize = 8 * 1024 * 1024;
 /// Publications and bytes sent with one write; the next ones wait for its answer.

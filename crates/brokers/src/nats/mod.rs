@@ -35,6 +35,8 @@ pub struct NatsLink {
     connection: Connection,
     subscriptions: Rc<RefCell<Subscriptions>>,
     next: Cell<u64>,
+    /// A publication was too long for the server, which is logged once.
+    has_dropped: Cell<bool>,
 }
 
 #[derive(Default)]
@@ -81,7 +83,7 @@ impl Transport for NatsTransport {
             }
         };
         let connection = Connection::open(self, arrived).await?;
-        Ok(NatsLink { connection, subscriptions, next: Cell::new(1) })
+        Ok(NatsLink { connection, subscriptions, next: Cell::new(1), has_dropped: Cell::default() })
     }
 }
 
@@ -91,10 +93,12 @@ impl Link for NatsLink {
         let mut reached = Vec::with_capacity(batch.len());
         for Outgoing { channel, body } in batch {
             if body.len() > most {
-                // The server would close the connection, again and again.
-                let length = body.len();
-                warn!("publication dropped: {length} bytes, max_payload of NATS is {most}");
-                reached.push(Some(0));
+                // The server would close the connection, again and again. Its number will be missing.
+                if !self.has_dropped.replace(true) {
+                    let length = body.len();
+                    warn!("publication dropped: {length} bytes, max_payload of NATS is {most}");
+                }
+                reached.push(None);
                 continue;
             }
             protocol::publish(&mut bytes, &protocol::subject(channel), body);

@@ -199,7 +199,8 @@ async fn subscribe(
     let names = |batch: &[Channel]| -> Vec<String> {
         batch.iter().map(|channel| (**channel).to_owned()).collect()
     };
-    let mut before = streams.len();
+    // What was wanted before the connection; the door is open when all of it is subscribed.
+    let (mut before, mut is_open) = (Some(streams.len()), false);
     loop {
         let now_ns = (streams.clock)();
         let (unwanted, wanted, due_ns) = {
@@ -220,10 +221,14 @@ async fn subscribe(
             let awaited = awaited.filter_map(|one| one.channel.strip_prefix(&*door.prefix));
             let awaited: Vec<Box<str>> = awaited.map(Box::from).collect();
             context.status.missed(confirmed.iter().filter(|one| one.missed).count());
+            let begun = confirmed.iter().filter_map(|one| one.channel.strip_prefix(&*door.prefix));
+            context.begun(&begun.collect::<Vec<_>>());
             context.confirmed(&awaited).await;
         }
-        before = if wanted.is_empty() { 0 } else { before.saturating_sub(wanted.len()) };
-        if before == 0 {
+        before =
+            before.filter(|_| !wanted.is_empty()).map(|left| left.saturating_sub(wanted.len()));
+        if before == Some(0) || !is_open && before.is_none() {
+            (before, is_open) = (None, true);
             context.status.open();
             backoff.connected();
         }

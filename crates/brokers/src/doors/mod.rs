@@ -47,6 +47,9 @@ pub trait Inlet: Send + 'static {
     /// Memory of what waits, in bytes; 0 if nothing does.
     fn waiting_bytes(&self) -> usize;
 
+    /// These streams are received from now on; what was published to them before may be missing.
+    fn begun(&mut self, _streams: &[&str]) {}
+
     /// The broker has confirmed streams that somebody waits for. False if it has to be told again.
     fn confirmed(&mut self, _streams: &[Box<str>]) -> bool {
         true
@@ -270,6 +273,11 @@ impl Context {
         let settled = inlet.retry();
         self.status.waits(inlet.waiting_bytes());
         settled
+    }
+
+    /// Tells that streams are received from now on.
+    pub(crate) fn begun(&self, streams: &[&str]) {
+        self.inlet.lock().unwrap_or_else(PoisonError::into_inner).begun(streams);
     }
 
     /// Tells that streams are confirmed, again until it is taken.

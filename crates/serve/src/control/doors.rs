@@ -49,6 +49,13 @@ impl Control {
         self.shared.running().all(|worker| self.remote.post(worker, post(), bytes).is_ok())
     }
 
+    /// Streams are received from now on: what was published before is not in their histories.
+    pub(crate) fn interrupt_history(&self, streams: &[&str]) {
+        let Some(history) = self.shared.history() else { return };
+        let now_ns = now_ns();
+        streams.iter().for_each(|stream| history.interrupt(stream, now_ns));
+    }
+
     /// Posts a request to end sessions to every running worker. Returns how many there are.
     pub(crate) fn post_disconnect(
         &self,

@@ -194,6 +194,10 @@ impl Inlet for DoorInlet {
         deferred.retry(|work| attempt(control, *is_alone, published, work))
     }
 
+    fn begun(&mut self, streams: &[&str]) {
+        self.control.interrupt_history(streams);
+    }
+
     fn confirmed(&mut self, streams: &[Box<str>]) -> bool {
         self.control.post_confirmed(streams)
     }

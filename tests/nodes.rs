@@ -223,6 +223,32 @@ fn a_subscription_is_confirmed_when_the_broker_has_confirmed_it_and_refused_if_i
     cable.subscribe(&stream("b"));
 }
 
+/// What a client asks for while nobody confirms it counts for it, also what it takes back.
+#[test]
+fn subscribes_that_are_held_are_bounded_in_bytes_for_each_client() {
+    let Some(redis) = Redis::start(&[]) else { return };
+    let relay = Relay::start(redis.address());
+    let server = node(&format!("redis://{}", relay.address), &[]);
+    relay.set(Passage::Held);
+    let reject = |name: &str| json!({"type": "reject_subscription", "identifier": stream(name)});
+    let mut cable = Extended::connect(server.listen, "");
+    let position = json!({"epoch": "a".repeat(70_000), "offset": 1});
+    let history = json!({"streams": {"long": position}});
+    let mut long = json!({"command": "subscribe", "identifier": stream("long")});
+    long["history"] = history;
+    cable.send(&long);
+    assert_eq!(cable.hear(), reject("long"), "at once");
+    for _ in 0..400 {
+        cable.send(&json!({"command": "subscribe", "identifier": stream("a")}));
+        cable.send(&json!({"command": "unsubscribe", "identifier": stream("a")}));
+    }
+    assert_eq!(cable.hear(), reject("a"), "65,536 bytes are less than 400 entries of at least 192");
+    drop(cable);
+    relay.set(Passage::Open);
+    until_ready(&server);
+    Extended::connect(server.listen, "").subscribe(&stream("a"));
+}
+
 #[test]
 fn while_the_broker_is_away_sockets_stay_and_afterwards_the_gap_is_told() {
     let Some(mut redis) = Redis::start(&[]) else { return };

@@ -94,7 +94,7 @@ fn check(reply: Reply, body: usize) {
         data: "".into(),
         istate: state.clone(),
     };
-    let env = Env { url: "/".into(), headers: Box::new([]) }.into();
+    let env = Env::new("/", std::iter::empty());
     let call = Call { sid: "s".into(), env, cstate: State::default(), what };
     let text = serde_json::to_string(&call).expect("a call is JSON");
     let again: serde_json::Value = serde_json::from_str(&text).expect("JSON");

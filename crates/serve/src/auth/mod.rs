@@ -451,7 +451,7 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), Cause::ALL.len());
-        assert_eq!(refusals.get(Cause::SubscriptionBytes), Cause::ALL.len() as u64);
+        assert_eq!(refusals.get(Cause::PollIdentity), Cause::ALL.len() as u64, "the last");
     }
 
     #[test]

@@ -207,8 +207,10 @@ fn counters_agree_under_all_faults() {
     let rare = shed.min(keep_alive_closed);
     let connections = seen[Refusal::Connections as usize];
     assert!(rare > 3 && connections > 3, "{shed} {keep_alive_closed} {connections}");
-    let mut often = seen.iter().filter(|count| **count != connections);
-    assert!(often.all(|count| *count > 100), "{seen:?}");
+    // Nobody polls here: the tests of polled connections do.
+    let others = [Refusal::Connections as usize, Refusal::PolledBytes as usize];
+    let mut often = seen.iter().enumerate().filter(|(at, _)| !others.contains(at));
+    assert!(often.all(|(_, count)| *count > 100), "{seen:?}");
 }
 
 #[test]

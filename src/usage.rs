@@ -162,8 +162,8 @@ const FOREIGN: &[(&str, &[&str], &str)] = &[
     ),
     (
         "serve",
-        &["--broadcast_adapter", "--broadcast-adapter"],
-        "applications post to /_broadcast of the --admin listener: leave it out",
+        &["--broadcast_adapter"],
+        "--broadcast-adapter; applications may also post to /_broadcast of the --admin listener",
     ),
     (
         "serve proxy",

@@ -7,10 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::limits::{RETRY_FIRST, RETRY_LONGEST};
-
-/// A connection that lasted for this time is not the same failure again.
-const STEADY: Duration = Duration::from_secs(5);
+use crate::limits::{RETRY_FIRST, RETRY_LONGEST, STEADY};
 
 /// The pauses of one connection.
 #[derive(Debug, Default)]
@@ -26,6 +23,15 @@ impl Backoff {
         self.connected = Some(Instant::now());
     }
 
+    /// The connection has lasted for this time. Returns whether the next pause is short.
+    pub(crate) fn lasted(&mut self, time: Duration) -> bool {
+        let is_steady = time >= STEADY;
+        if is_steady {
+            self.failures = 0;
+        }
+        is_steady
+    }
+
     /// Waits before the next attempt.
     pub(crate) async fn pause(&mut self) {
         tokio::time::sleep(self.next_pause(random_share())).await;
@@ -33,8 +39,8 @@ impl Backoff {
 
     /// The next pause, for a random number from 0 to 1.
     fn next_pause(&mut self, share: f64) -> Duration {
-        if self.connected.take().is_some_and(|since| since.elapsed() >= STEADY) {
-            self.failures = 0;
+        if let Some(since) = self.connected.take() {
+            self.lasted(since.elapsed());
         }
         let longest = RETRY_FIRST.saturating_mul(2_u32.saturating_pow(self.failures));
         self.failures = self.failures.saturating_add(1);
@@ -65,6 +71,10 @@ mod tests {
         assert_eq!(pauses[99], RETRY_LONGEST);
         backoff.connected();
         assert_eq!(backoff.next_pause(0.5), RETRY_LONGEST / 2, "it did not last");
+        assert!(!backoff.lasted(STEADY / 2));
+        assert_eq!(backoff.next_pause(1.0), RETRY_LONGEST);
+        assert!(backoff.lasted(STEADY));
+        assert_eq!(backoff.next_pause(1.0), RETRY_FIRST);
         assert!((0..1000).all(|_| (0.0..=1.0).contains(&random_share())));
     }
 }

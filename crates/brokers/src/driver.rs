@@ -20,12 +20,13 @@ use tokio::task::LocalSet;
 use tracing::{info, warn};
 
 use self::publish::{InFlight, Numbered};
+use crate::backoff::Backoff;
 use crate::broker::{Broker, Receiver, Shard, State};
 use crate::figures::GapCause;
 use crate::gaps::{Received, Sequences};
 use crate::limits::{
     BEACON_NS, CONNECT_TIMEOUT, INBOX_BYTES, LOG_INTERVAL_NS, PING_INTERVAL, RECEIVED_SENDERS_MAX,
-    RETRY_FIRST, RETRY_LONGEST, SENT_CHANNELS_MAX, STEADY_NS,
+    SENT_CHANNELS_MAX,
 };
 use crate::transport::{Fault, FaultKind, Inbox, Link, Transport};
 
@@ -95,7 +96,7 @@ impl Driver {
     }
 
     async fn run<T: Transport>(self, transport: T) {
-        let (mut failures, mut logged_ns) = (0u32, 0);
+        let (mut backoff, mut logged_ns) = (Backoff::default(), 0);
         loop {
             let (inbox, inbox_receiver) =
                 Inbox::new(INBOX_BYTES, Arc::clone(&self.broker.counters.dropped));
@@ -115,8 +116,8 @@ impl Driver {
                         fault = self.check(&link) => fault,
                     };
                     // One that ends soon again is not tried and logged at once each time.
-                    if self.up_for_ns() >= STEADY_NS {
-                        (failures, logged_ns) = (0, 0);
+                    if backoff.lasted(self.up_for()) {
+                        logged_ns = 0;
                     }
                     fault
                 }
@@ -129,27 +130,21 @@ impl Driver {
                 warn!("pubsub disconnected: {}: {fault}; connecting again", self.shard().server);
             }
             self.disconnected(now_ns, fault);
-            tokio::time::sleep(self.pause(failures)).await;
-            failures = failures.saturating_add(1);
+            backoff.pause().await;
         }
-    }
-
-    /// Time until the next attempt, with full jitter.
-    fn pause(&self, failures: u32) -> Duration {
-        let longest = RETRY_FIRST.saturating_mul(1 << failures.min(16)).min(RETRY_LONGEST);
-        let longest_ns = u64::try_from(longest.as_nanos()).unwrap_or(u64::MAX).max(1);
-        Duration::from_nanos((self.broker.settings.random)() % longest_ns)
     }
 
     fn is_up(&self) -> bool {
         matches!(self.shard().lock().state, State::Up { .. })
     }
 
-    /// Time for which everything has been subscribed, in nanoseconds.
-    fn up_for_ns(&self) -> u64 {
+    /// Time for which everything has been subscribed.
+    fn up_for(&self) -> Duration {
         match self.shard().lock().state {
-            State::Up { since_ns } => self.broker.now_ns().saturating_sub(since_ns),
-            State::Down { .. } => 0,
+            State::Up { since_ns } => {
+                Duration::from_nanos(self.broker.now_ns().saturating_sub(since_ns))
+            }
+            State::Down { .. } => Duration::ZERO,
         }
     }
 

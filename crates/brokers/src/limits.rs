@@ -10,8 +10,8 @@ pub const PING_INTERVAL: Duration = Duration::from_secs(2);
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest pause before the next attempt to connect. It doubles from [`RETRY_FIRST`], with full jitter.
 pub const RETRY_LONGEST: Duration = Duration::from_secs(2);
-/// A connection that has lasted for this time is followed by the first pause again, in nanoseconds.
-pub const STEADY_NS: u64 = 5_000_000_000;
+/// A connection that has lasted for this time is followed by the first pause again.
+pub const STEADY: Duration = Duration::from_secs(5);
 /// Longest first pause.
 pub const RETRY_FIRST: Duration = Duration::from_millis(50);
 /// Channels in one command to subscribe or unsubscribe.

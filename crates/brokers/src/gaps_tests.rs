@@ -127,7 +127,7 @@ proptest! {
             beacons(&mut sequences, &mut received, &mut lost, now_ns);
         }
         beacons(&mut sequences, &mut received, &mut lost, now_ns + 10);
-        // A channel that the sender has forgotten before its beacon is told of with its next epoch.
+        // The sender has forgotten a channel before its beacon was due: the next epoch shows the gap.
         for (number, lost) in lost.iter_mut().enumerate().filter(|(_, lost)| **lost) {
             let sequence = sequences.next(now_ns, &names[number]);
             let seen = received.publication(number as u64, 0, NODE, sequence);

@@ -29,7 +29,7 @@ pub(super) struct InFlight {
     about: Vec<About>,
 }
 
-/// The number of a message, and who waits for it.
+/// The number of a message, and the ticket of the publisher that waits for its result.
 type About = (Sequence, Option<Arc<Ticket>>);
 
 impl InFlight {

@@ -38,7 +38,7 @@ struct Shared {
     outgoing: RefCell<Vec<u8>>,
     /// There is something to send.
     sends: Notify,
-    /// Who waits for the answer to each ping on its way.
+    /// A sender for each ping that is not answered, oldest first.
     waiters: RefCell<VecDeque<oneshot::Sender<Result<(), Fault>>>>,
     /// What the server has not permitted since the last ping.
     refused: Cell<Option<String>>,
@@ -83,7 +83,7 @@ impl Connection {
         let of_driver = Rc::clone(&shared);
         let driver = spawn_local(async move {
             let fault = drive(&of_driver, stream, decoder, arrived).await;
-            // Who waits is told by the end.
+            // Dropping their senders wakes all that wait.
             of_driver.waiters.borrow_mut().clear();
             let _ = ends.send(fault);
         });

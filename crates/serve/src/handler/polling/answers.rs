@@ -88,7 +88,7 @@ fn response(status: u16, lines: Vec<u8>, random: u64) -> Response {
     response
 }
 
-/// The refusal of a request, with what its client is told. The connection ends, as the body is not read.
+/// The answer that refuses a request, with this text. It ends the connection, as the body is not read.
 pub(super) fn refused_answer(lines: Vec<u8>, origin: Option<&str>) -> Answer {
     let mut response = response(401, lines, 0);
     access_headers(&mut response, origin);

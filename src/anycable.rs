@@ -476,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn a_redis_server_without_an_adapter_opens_a_door() {
+    fn a_redis_server_without_an_adapter_opens_that_of_its_channel() {
         let url = ("ANYCABLE_REDIS_URL", "redis://a");
         let set = |key: &str, value: &str| (key.to_owned(), value.to_owned());
         let redis = [set("broadcast_adapter", "redis"), set("redis_url", "redis://a")];

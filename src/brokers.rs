@@ -8,7 +8,9 @@ use anyhow::{Context, Result, bail};
 
 use crate::application::tls_to;
 use crate::pubsub;
-use brokers::doors::{ActionCableDoor, Door, NatsDoor, RedisChannelDoor, RedisStreamDoor};
+use brokers::adapters::{
+    ActionCableAdapter, Adapter, NatsAdapter, RedisChannelAdapter, RedisStreamAdapter,
+};
 use brokers::nats::NatsTransport;
 use brokers::{NatsServers, NatsUrl};
 use clap::ValueEnum;
@@ -24,15 +26,15 @@ const NATS_HERE: &str = "nats://127.0.0.1:4222";
 #[derive(clap::Args, Debug)]
 #[group(id = "broker_flags")]
 pub(crate) struct Flags {
-    /// Doors for publishers besides HTTP: redis (a channel), redisx (a stream: nothing is lost), nats (a
+    /// Broadcast adapters besides HTTP: redis (a channel), redisx (a stream: nothing is lost), nats (a
     /// subject), action-cable (Rails' own adapter for Redis). Repeatable
     #[arg(long, value_name = "DOOR", value_delimiter = ',', help_heading = HEADING)]
-    broadcast_adapter: Vec<Adapter>,
-    /// Channel of the door redis
+    broadcast_adapter: Vec<Named>,
+    /// Channel of the adapter redis
     #[arg(long, value_name = "NAME", default_value = "__anycable__", value_parser = channel,
         help_heading = HEADING)]
     redis_channel: String,
-    /// Stream of the door redisx
+    /// Stream of the adapter redisx
     #[arg(long, value_name = "KEY", default_value = "__anycable__", value_parser = channel,
         help_heading = HEADING)]
     redisx_stream: String,
@@ -50,15 +52,15 @@ pub(crate) struct Flags {
     /// Trust NATS servers whose certificate is of a CA in this PEM file, instead of the system's
     #[arg(long, value_name = "FILE", help_heading = HEADING)]
     nats_ca: Option<PathBuf>,
-    /// Subject of the door nats
+    /// Subject of the adapter nats
     #[arg(long, value_name = "NAME", default_value = "__anycable__", value_parser = subject,
         help_heading = HEADING)]
     nats_channel: String,
 }
 
-/// A door.
+/// A name of --broadcast-adapter.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, ValueEnum)]
-enum Adapter {
+enum Named {
     /// `/_broadcast`, which is always there
     Http,
     /// A channel of Redis
@@ -72,40 +74,45 @@ enum Adapter {
 }
 
 impl Flags {
-    /// The doors.
+    /// The adapters.
     ///
     /// # Errors
     /// A file that cannot be read, or a URL in the environment that names no server.
-    pub(crate) fn doors(&self, redis: &pubsub::Flags) -> Result<Vec<Door>> {
-        let (mut doors, wants) = (Vec::new(), |door| self.broadcast_adapter.contains(&door));
+    pub(crate) fn adapters(&self, redis: &pubsub::Flags) -> Result<Vec<Adapter>> {
+        let (mut adapters, wants) =
+            (Vec::new(), |adapter| self.broadcast_adapter.contains(&adapter));
         if self.need_redis() {
             for server in redis.redis_servers()? {
-                if wants(Adapter::ActionCable) {
-                    let door =
-                        ActionCableDoor::new(server.clone(), &self.action_cable_prefix, now_ns);
-                    doors.push(Door::ActionCable(door));
+                if wants(Named::ActionCable) {
+                    let adapter =
+                        ActionCableAdapter::new(server.clone(), &self.action_cable_prefix, now_ns);
+                    adapters.push(Adapter::ActionCable(adapter));
                 }
-                if wants(Adapter::Redis) {
+                if wants(Named::Redis) {
                     let (server, channel) = (server.clone(), self.redis_channel.clone());
-                    doors.push(Door::RedisChannel(RedisChannelDoor { server, channel }));
+                    adapters.push(Adapter::RedisChannel(RedisChannelAdapter { server, channel }));
                 }
-                if wants(Adapter::Redisx) {
+                if wants(Named::Redisx) {
                     let (stream, consumer) = (self.redisx_stream.clone(), String::new());
-                    doors.push(Door::RedisStream(RedisStreamDoor { server, stream, consumer }));
+                    adapters.push(Adapter::RedisStream(RedisStreamAdapter {
+                        server,
+                        stream,
+                        consumer,
+                    }));
                 }
             }
         }
-        if wants(Adapter::Nats) {
+        if wants(Named::Nats) {
             let (servers, subject) = (self.nats_servers()?, self.nats_channel.clone());
-            doors.push(Door::Nats(NatsDoor { servers, subject }));
+            adapters.push(Adapter::Nats(NatsAdapter { servers, subject }));
         }
-        Ok(doors)
+        Ok(adapters)
     }
 
-    /// Whether one of the doors is to Redis.
+    /// Whether one of the adapters is to Redis.
     pub(crate) fn need_redis(&self) -> bool {
-        let redis = [Adapter::Redis, Adapter::Redisx, Adapter::ActionCable];
-        redis.iter().any(|door| self.broadcast_adapter.contains(door))
+        let redis = [Named::Redis, Named::Redisx, Named::ActionCable];
+        redis.iter().any(|adapter| self.broadcast_adapter.contains(adapter))
     }
 
     /// The NATS servers.

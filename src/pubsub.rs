@@ -105,7 +105,9 @@ impl Flags {
     pub(crate) fn config(&self, brokers: &brokers::Flags) -> Result<Option<PubsubConfig>> {
         if self.pubsub == Broker::None {
             if !self.redis_sentinels.is_empty() && !brokers.need_redis() {
-                bail!("--redis-sentinels has no effect without --pubsub redis or a door to Redis");
+                bail!(
+                    "--redis-sentinels has no effect without --pubsub redis or a broadcast adapter to Redis"
+                );
             }
             return Ok(None);
         }

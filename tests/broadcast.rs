@@ -63,7 +63,7 @@ fn publications_arrive_in_order_one_or_many() {
         ["{\"n\":0}".to_owned()].into_iter().chain(numbers(|n| n % 10 != 0)).collect();
     assert_eq!(texts(&mut a, expected.len()), expected);
     assert_eq!(texts(&mut b, 9), numbers(|n| n % 10 == 0).collect::<Vec<_>>());
-    assert_eq!(server.metrics()["standfast_published_total{door=\"broadcast\"}"], 100.0);
+    assert_eq!(server.metrics()["standfast_published_total{source=\"broadcast\"}"], 100.0);
 }
 
 /// A client of `/cable` with this token, if any, subscribed to a stream; and its session id.
@@ -361,7 +361,7 @@ fn with_a_key_broadcasts_are_accepted_on_the_client_listener() {
     assert_eq!(codes, [201, 201, 422, 201], "all on one connection: {answers:?}");
     assert_eq!(answers[1].json()["published"], 1);
     assert_eq!(texts(&mut a, 3), ["1", "2", "3"]);
-    assert_eq!(server.metrics()["standfast_published_total{door=\"broadcast\"}"], 3.0);
+    assert_eq!(server.metrics()["standfast_published_total{source=\"broadcast\"}"], 3.0);
 }
 
 #[test]

@@ -88,7 +88,7 @@ fn a_publication_reaches_the_clients_of_all_nodes_once_and_in_one_order() {
     let mut extended = Extended::connect(c.listen, "");
     extended.subscribe(&stream("news"));
     let mut stream_of_events = events(a, "news");
-    // By each door, each at another node.
+    // By each adapter, each at another node.
     let answer = publish(b, "news", "1");
     assert_eq!(answer.status, 200, "{answer:?}");
     assert_eq!(answer.json(), json!({"published": 1, "nodes": 3}));

@@ -117,7 +117,7 @@ fn restarting_three_nodes_affects_only_their_own_tunnels() {
             others.map(|n| (n, cluster.load(&format!("/topics/{}", topics[n]), &judged))).collect();
         eventually("both topics are published to", || {
             fans.iter().all(|(node, _)| {
-                cluster.nodes[*node].metrics()["standfast_published_total{door=\"socket\"}"] > 5.0
+                cluster.nodes[*node].metrics()["standfast_published_total{source=\"socket\"}"] > 5.0
             })
         });
         let its_own = cluster.tunnels("crowd", dead);

@@ -212,7 +212,7 @@ fn whispers_behind_a_command_stay_in_order_while_their_topic_is_overloaded() {
     assert_eq!(cable.hear()["type"], "pong", "the server has read the whispers");
     release.send(()).unwrap();
     assert_eq!(small.frame().expect("the last whisper").payload, b"1");
-    let published = server.metrics()["standfast_published_total{door=\"socket\"}"];
+    let published = server.metrics()["standfast_published_total{source=\"socket\"}"];
     assert_eq!(published, LARGE as f64 + 1.0, "those before it are accepted");
     assert!(server.metrics()["standfast_publish_paused_total"] > 0.0);
     crowd.until_received(LARGE);

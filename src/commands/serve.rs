@@ -242,7 +242,7 @@ fn config(args: &Args) -> Result<Config> {
         app,
         webhooks,
         pubsub,
-        doors: args.brokers.doors(&args.pubsub)?,
+        adapters: args.brokers.adapters(&args.pubsub)?,
         live,
     })
 }

@@ -1,12 +1,12 @@
 //! Publications between nodes, over Redis or NATS.
 //!
-//! The crate knows no topics of workers and no clients: who uses it says which topics it wants and what it
-//! publishes ([`Broker`]), and is told what arrives, what is confirmed and what may be missing ([`Receiver`]).
+//! The crate knows no workers and no clients. A program subscribes and publishes through [`Broker`]; its
+//! [`Receiver`] is called with what arrives, which subscriptions are confirmed, and where something may be missing.
 
+pub mod adapters;
 mod backoff;
 mod bell;
 mod broker;
-pub mod doors;
 mod driver;
 pub mod envelope;
 mod figures;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use admin::{Address, ConnectionLimits};
-use brokers::doors::Door;
+use brokers::adapters::Adapter;
 use engine::{HttpsRedirect, Limits, TlsServer};
 use topics::HistoryLimits;
 
@@ -56,7 +56,7 @@ pub struct Config {
     /// Publications between nodes, if there are others.
     pub pubsub: Option<PubsubConfig>,
     /// Brokers by which applications publish. Default none.
-    pub doors: Vec<Door>,
+    pub adapters: Vec<Adapter>,
     /// Settings that a reload can change.
     pub live: Live,
 }
@@ -217,7 +217,7 @@ impl Default for Config {
             app: None,
             webhooks: None,
             pubsub: None,
-            doors: Vec::new(),
+            adapters: Vec::new(),
             live: Live::default(),
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use brokers::doors::Streams;
+use brokers::adapters::Streams;
 
 use crate::pubsub::Pubsub;
 

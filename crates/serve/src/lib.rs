@@ -8,6 +8,7 @@
 //! The crate parses no command line and no file (the executable does), makes no system call (the
 //! engine does), and knows no protocol beyond its adapters in `protocols`.
 
+mod adapters;
 mod allowed_host;
 mod app;
 mod auth;
@@ -16,7 +17,6 @@ mod broadcast_worker;
 mod config;
 mod confirmation;
 mod control;
-mod doors;
 mod handler;
 mod hooks;
 mod identifiers;

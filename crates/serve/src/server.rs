@@ -102,8 +102,8 @@ impl Server for Running {
 
     fn on_drain(&mut self, over: Duration) {
         self.shared.set_draining();
-        if let Some(open) = self.shared.doors.get() {
-            open.doors.leave();
+        if let Some(open) = self.shared.adapters.get() {
+            open.adapters.leave();
         }
         if let Some(calls) = &self.shared.calls {
             calls.drain();
@@ -125,8 +125,8 @@ impl Server for Running {
                 if let Some(hooks) = &self.shared.hooks {
                     hooks.drain();
                 }
-                if let Some(open) = self.shared.doors.get() {
-                    open.doors.close();
+                if let Some(open) = self.shared.adapters.get() {
+                    open.adapters.close();
                 }
                 (result, now_ns().saturating_add(LAST_CALLS.as_nanos() as u64))
             }
@@ -137,7 +137,7 @@ impl Server for Running {
         let events = hooks.map_or(0, |hooks| hooks.waiting());
         let pubsub = self.shared.pubsub.as_ref();
         let unsent = pubsub.map_or(0, |pubsub| pubsub.broker.waiting());
-        let closed = self.shared.doors.get().is_none_or(|open| open.doors.is_closed());
+        let closed = self.shared.adapters.get().is_none_or(|open| open.adapters.is_closed());
         let idle = calls.is_none_or(|calls| calls.is_idle()) && !untold;
         let idle = idle && events == 0 && unsent == 0 && closed;
         if !idle && now_ns() < until_ns {

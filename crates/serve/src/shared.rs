@@ -7,16 +7,16 @@ use std::time::SystemTime;
 
 use admin::Watchdog;
 use aws_lc_rs::rand;
-use brokers::doors::{Door, Streams};
+use brokers::adapters::{Adapter, Streams};
 use engine::sys::process::now_ns;
 use engine::{Counter, HttpsRedirect, Limits, Remote, TlsServer, invariant};
 use topics::{Directory, Epoch, History, Start, Unavailable};
 
+use crate::adapters::OpenAdapters;
 use crate::app::Calls;
 use crate::auth::{Access, Refusals};
 use crate::config::{Channels, Config, HistoryConfig, Live, LongPolling};
 use crate::confirmation::Confirmation;
-use crate::doors::OpenDoors;
 use crate::handler::Post;
 use crate::hooks::Hooks;
 use crate::log_events::{LogEvent, LogSender, Part};
@@ -161,7 +161,7 @@ pub(crate) struct Shared {
     /// Sessions are found by what Rails names them, too.
     pub(crate) rails_names: bool,
     /// Brokers by which applications publish, if there are any; set at the end of the start.
-    pub(crate) doors: OnceLock<OpenDoors>,
+    pub(crate) adapters: OnceLock<OpenAdapters>,
     pub(crate) log: LogSender,
     pub(crate) watchdog: Arc<Watchdog>,
     pub(crate) counters: Box<[WorkerCounters]>,
@@ -196,7 +196,8 @@ impl Shared {
         let hooks = hooks.map(|config| Hooks::new(config, clock.clone(), random()));
         let mut directory = Directory::with_history(config.history.as_ref().map(history));
         let pubsub = config.pubsub.as_ref().map(|config| Pubsub::new(config, random));
-        let streams: Vec<_> = config.doors.iter().filter_map(Door::streams).cloned().collect();
+        let streams: Vec<_> =
+            config.adapters.iter().filter_map(Adapter::streams).cloned().collect();
         observe(&mut directory, hooks.as_ref(), pubsub.as_ref(), streams.clone());
         let confirmation = Confirmation::new(pubsub.clone(), streams.clone());
         Shared {
@@ -219,7 +220,7 @@ impl Shared {
             pubsub,
             rails_names: !streams.is_empty(),
             confirmation,
-            doors: OnceLock::new(),
+            adapters: OnceLock::new(),
             calls,
             log,
             watchdog,
@@ -311,10 +312,10 @@ impl Shared {
     pub(crate) fn readiness(&self, remote: &Remote<Post>) -> (u16, String) {
         let ready = self.watchdog.readiness(remote, self.is_draining());
         let trouble = self.pubsub.as_ref().and_then(|pubsub| pubsub.broker.trouble());
-        let door = || self.doors.get().and_then(|open| open.doors.trouble());
+        let adapter = || self.adapters.get().and_then(|open| open.adapters.trouble());
         match ready.0 {
             200 if trouble.is_some() => (503, "pubsub disconnected\n".to_owned()),
-            200 if door().is_some() => (503, "a door for publishers is down\n".to_owned()),
+            200 if adapter().is_some() => (503, "a broadcast adapter is down\n".to_owned()),
             _ => ready,
         }
     }

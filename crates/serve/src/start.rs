@@ -9,11 +9,11 @@ use capacity::{Bytes, Goal, Machine, Role};
 use engine::{Compression, Tables};
 use tracing::{info, warn};
 
+use crate::adapters;
 use crate::app;
 use crate::broadcast_worker;
 use crate::config::{CONNECTIONS_DEFAULT, Config};
 use crate::control::Control;
-use crate::doors;
 use crate::handler::ServeHandler;
 use crate::hooks;
 use crate::log_events;
@@ -41,8 +41,8 @@ pub enum StartError {
     Webhooks(io::Error),
     /// The threads of the connections to brokers could not be started.
     Pubsub(io::Error),
-    /// The thread of the doors could not be started.
-    Doors(io::Error),
+    /// The thread of the adapters could not be started.
+    Adapters(io::Error),
     /// The admin listener did not start.
     Admin(admin::StartError),
 }
@@ -56,7 +56,9 @@ impl fmt::Display for StartError {
             StartError::Presence(_) => f.write_str("cannot start the presence thread"),
             StartError::Webhooks(_) => f.write_str("cannot start the threads that send webhooks"),
             StartError::Pubsub(_) => f.write_str("cannot start the threads of --pubsub"),
-            StartError::Doors(_) => f.write_str("cannot start the thread of the doors"),
+            StartError::Adapters(_) => {
+                f.write_str("cannot start the thread of the broadcast adapters")
+            }
             StartError::Admin(error) => error.fmt(f),
         }
     }
@@ -71,7 +73,7 @@ impl std::error::Error for StartError {
             | StartError::Presence(error)
             | StartError::Webhooks(error)
             | StartError::Pubsub(error)
-            | StartError::Doors(error) => Some(error),
+            | StartError::Adapters(error) => Some(error),
             StartError::Admin(error) => std::error::Error::source(error),
         }
     }
@@ -102,13 +104,15 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
     shared.plain_listeners = bootstrap.plain_listeners;
     shared.tls_port = bootstrap.tls_port();
     let shared = Arc::new(shared);
-    let for_doors = Arc::clone(&shared);
+    let for_handlers = Arc::clone(&shared);
     let (broadcasts, posted) = broadcast_worker::channel();
     let broadcasts = config.listen_broadcast.then_some(broadcasts);
-    let door =
-        move |worker, _: &_| ServeHandler::new(worker, Arc::clone(&for_doors), broadcasts.clone());
+    let handler = move |worker, _: &_| {
+        ServeHandler::new(worker, Arc::clone(&for_handlers), broadcasts.clone())
+    };
     let listen = bootstrap.listen.clone();
-    let mut service = bootstrap.start(&config.live.limits, door).map_err(StartError::Bootstrap)?;
+    let mut service =
+        bootstrap.start(&config.live.limits, handler).map_err(StartError::Bootstrap)?;
     let remote = service.remote().clone();
     let control = Arc::new(Control::new(Arc::clone(&shared), remote.clone()));
     if config.listen_broadcast {
@@ -130,9 +134,9 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
         let started = pubsub.start(&shared, service.remote().clone());
         started.map_err(StartError::Pubsub)?;
     }
-    if !config.doors.is_empty() {
-        let open = doors::open(&config.doors, &control).map_err(StartError::Doors)?;
-        drop(shared.doors.set(open));
+    if !config.adapters.is_empty() {
+        let open = adapters::open(&config.adapters, &control).map_err(StartError::Adapters)?;
+        drop(shared.adapters.set(open));
     }
     service.admin = start_admin(config, control)?;
     log_ready(config, &listen, service.admin.as_ref());

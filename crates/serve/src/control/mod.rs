@@ -2,11 +2,11 @@
 //! It runs in the control plane's threads and reaches workers only through their mailboxes and
 //! counters.
 
+mod adapters;
 mod api;
 mod application;
 mod cluster;
 mod connections;
-mod doors;
 mod history;
 mod long_polling;
 mod page;
@@ -244,7 +244,7 @@ impl Program for Control {
     fn ready(&self) -> (u16, String) {
         let pubsub = self.shared.pubsub.as_ref().and_then(|pubsub| pubsub.broker.trouble());
         let pubsub = pubsub.map(|why| format!("pubsub disconnected: {why}"));
-        match (self.shared.readiness(&self.remote), pubsub.or_else(|| self.door_trouble())) {
+        match (self.shared.readiness(&self.remote), pubsub.or_else(|| self.adapter_trouble())) {
             ((503, _), Some(why)) if self.healthy() => (503, format!("{why}\n")),
             (ready, _) => ready,
         }
@@ -283,16 +283,15 @@ impl Program for Control {
         }
         let help = "CPU time of all threads of the process.";
         exposition.single("cpu_seconds", Kind::Counter, help, admin::cpu_seconds());
-        let doors = [
+        let sources = [
             ("api", self.published.load(Ordering::Relaxed)),
             ("broadcast", self.broadcast.load(Ordering::Relaxed)),
             ("socket", self.sum(|worker| worker.published.get())),
         ];
-        let doors = doors.into_iter().chain(self.door_published());
-        let doors = doors.map(|(door, count)| (door.to_owned(), count as f64));
-        let help =
-            "Publications accepted, by entry point: api, broadcast, socket or a broker's door.";
-        exposition.labelled("published", Kind::Counter, help, "door", doors);
+        let sources = sources.into_iter().chain(self.adapter_published());
+        let sources = sources.map(|(source, count)| (source.to_owned(), count as f64));
+        let help = "Publications accepted, by entry point: api, broadcast, socket or a broadcast adapter's name.";
+        exposition.labelled("published", Kind::Counter, help, "source", sources);
         let mut counter = |name, help, value: u64| {
             exposition.single(name, Kind::Counter, help, value as f64);
         };
@@ -336,7 +335,7 @@ impl Program for Control {
         self.application_metrics(exposition);
         self.webhook_metrics(exposition);
         self.cluster_metrics(exposition);
-        self.door_metrics(exposition);
+        self.adapter_metrics(exposition);
     }
 
     fn stats(&self) -> Value {
@@ -378,7 +377,7 @@ impl Program for Control {
             "application": self.application_stats(),
             "webhooks": self.webhook_stats(),
             "cluster": self.cluster_stats(),
-            "doors": self.door_stats(),
+            "adapters": self.adapter_stats(),
         });
         stats.extend(self.shared.watchdog.stats(&self.remote));
         if let Value::Object(own) = own {

@@ -1,9 +1,9 @@
-//! [`NatsDoor`]: a subject of NATS. Messages are handed over where they are read: nothing queues here. NATS keeps
-//! nothing: what is published while the door is down is not received.
+//! [`NatsAdapter`]: a subject of NATS. Messages are handed over where they are read: nothing queues here. NATS keeps
+//! nothing: what is published while the adapter is down is not received.
 
 use std::sync::Arc;
 
-use super::{Context, DoorStatus, Message, Phase};
+use super::{AdapterStatus, Context, Message, Phase};
 use crate::backoff::Backoff;
 use crate::limits::PING_INTERVAL;
 use crate::nats::{NatsTransport, subscription};
@@ -11,26 +11,26 @@ use crate::transport::{Fault, Transport};
 
 /// A subject of NATS that applications publish to.
 #[derive(Clone, Debug)]
-pub struct NatsDoor {
+pub struct NatsAdapter {
     /// The servers.
     pub servers: NatsTransport,
     /// The subject.
     pub subject: String,
 }
 
-impl NatsDoor {
-    pub(super) fn status(&self) -> DoorStatus {
+impl NatsAdapter {
+    pub(super) fn status(&self) -> AdapterStatus {
         let place = format!("subject {} of {}", self.subject, self.servers.server());
-        DoorStatus::new("nats", place, true)
+        AdapterStatus::new("nats", place, true)
     }
 }
 
-pub(super) async fn run(door: NatsDoor, context: Context) {
+pub(super) async fn run(adapter: NatsAdapter, context: Context) {
     let (mut backoff, context) = (Backoff::default(), Arc::new(context));
     loop {
         let fault = tokio::select! {
             () = context.reached(Phase::Closed) => return,
-            fault = session(&door, &context, &mut backoff) => fault,
+            fault = session(&adapter, &context, &mut backoff) => fault,
         };
         context.status.down(fault.why);
         if context.pause(&mut backoff, Phase::Closed, drop).await {
@@ -40,17 +40,17 @@ pub(super) async fn run(door: NatsDoor, context: Context) {
 }
 
 /// Connects, subscribes and takes messages until the connection ends. Returns why it ended.
-async fn session(door: &NatsDoor, context: &Arc<Context>, backoff: &mut Backoff) -> Fault {
-    let taking = (Arc::clone(context), door.subject.clone());
+async fn session(adapter: &NatsAdapter, context: &Arc<Context>, backoff: &mut Backoff) -> Fault {
+    let taking = (Arc::clone(context), adapter.subject.clone());
     let take = move |_, body: Vec<u8>| {
         let (context, channel) = (&taking.0, taking.1.as_str());
         context.offer(Message { channel, body: &body, kept: None, identifiers: None });
     };
-    let connection = match door.servers.connection(take).await {
+    let connection = match adapter.servers.connection(take).await {
         Ok(connection) => connection,
         Err(fault) => return fault,
     };
-    if let Err(fault) = connection.round_trip(&subscription(&door.subject)).await {
+    if let Err(fault) = connection.round_trip(&subscription(&adapter.subject)).await {
         return fault;
     }
     context.status.open();

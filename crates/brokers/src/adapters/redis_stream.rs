@@ -1,10 +1,10 @@
-//! [`RedisStreamDoor`]: a stream of Redis, read by a group of consumers of which each message goes to one.
+//! [`RedisStreamAdapter`]: a stream of Redis, read by a group of consumers of which each message goes to one.
 //! A message stays in the stream until the inlet has accepted it: then it is acknowledged and deleted. What
 //! a consumer has taken and not acknowledged is claimed by another after a while, so a message may be
-//! accepted twice when a node ends between the two, and is never lost by a door.
+//! accepted twice when a node ends between the two, and is never lost by an adapter.
 //!
 //! What waits in the inlet is held here by id. Its claim is renewed so that no other consumer takes it, and
-//! with too much of it the door stops reading: the rest waits in the stream.
+//! with too much of it the adapter stops reading: the rest waits in the stream.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{PushInfo, RedisResult, Value};
 use tokio::time::Instant;
 
-use super::{Context, DoorStatus, Message, Offered, Phase, RETRY_AFTER};
+use super::{AdapterStatus, Context, Message, Offered, Phase, RETRY_AFTER};
 use crate::backoff::{Backoff, random};
 use crate::redis::{RedisTransport, fault};
 use crate::transport::{Fault, Transport};
@@ -22,21 +22,21 @@ use crate::transport::{Fault, Transport};
 const GROUP: &str = "bx";
 /// Messages read at a time.
 const COUNT: usize = 64;
-/// How long a read waits for messages, less than the time for any answer. The door ends after at most this
+/// How long a read waits for messages, less than the time for any answer. The adapter ends after at most this
 /// time.
 const BLOCK: Duration = Duration::from_secs(1);
 /// A message that was not acknowledged for this time is claimed.
 const IDLE: Duration = Duration::from_secs(2);
 /// Time between two claims, and between two renewals of our own.
 const CLAIM_EVERY: Duration = Duration::from_secs(1);
-/// Bytes that may wait before the door stops reading.
+/// Bytes that may wait before the adapter stops reading.
 const WAITING_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// A consumer without messages that did nothing for this time has ended.
 const CONSUMER_GONE: Duration = Duration::from_secs(3600);
 
 /// A stream of Redis that applications add to.
 #[derive(Clone, Debug)]
-pub struct RedisStreamDoor {
+pub struct RedisStreamAdapter {
     /// The server.
     pub server: RedisTransport,
     /// The key of the stream.
@@ -45,10 +45,10 @@ pub struct RedisStreamDoor {
     pub consumer: String,
 }
 
-impl RedisStreamDoor {
-    pub(super) fn status(&self) -> DoorStatus {
+impl RedisStreamAdapter {
+    pub(super) fn status(&self) -> AdapterStatus {
         let place = format!("stream {} of {}", self.stream, self.server.server());
-        DoorStatus::new("redisx", place, false)
+        AdapterStatus::new("redisx", place, false)
     }
 }
 
@@ -75,13 +75,13 @@ impl Unsettled {
     }
 }
 
-pub(super) async fn run(mut door: RedisStreamDoor, context: Context) {
-    if door.consumer.is_empty() {
-        door.consumer = format!("standfast-{:016x}", random());
+pub(super) async fn run(mut adapter: RedisStreamAdapter, context: Context) {
+    if adapter.consumer.is_empty() {
+        adapter.consumer = format!("standfast-{:016x}", random());
     }
     let (mut backoff, mut unsettled) = (Backoff::default(), Unsettled::default());
     loop {
-        match session(&door, &context, &mut unsettled, &mut backoff).await {
+        match session(&adapter, &context, &mut unsettled, &mut backoff).await {
             Ok(()) => return,
             Err(fault) => context.status.down(fault.why),
         }
@@ -94,14 +94,14 @@ pub(super) async fn run(mut door: RedisStreamDoor, context: Context) {
 
 /// Connects and takes messages until the process leaves or the connection ends.
 async fn session(
-    door: &RedisStreamDoor,
+    adapter: &RedisStreamAdapter,
     context: &Context,
     unsettled: &mut Unsettled,
     backoff: &mut Backoff,
 ) -> Result<(), Fault> {
-    let opened = door.server.connection(None::<fn(PushInfo)>).await?;
+    let opened = adapter.server.connection(None::<fn(PushInfo)>).await?;
     let connection = opened.commands.clone();
-    read(Reader { door, context, unsettled, connection }, backoff).await.map_err(fault)
+    read(Reader { adapter, context, unsettled, connection }, backoff).await.map_err(fault)
 }
 
 async fn read(mut reader: Reader<'_>, backoff: &mut Backoff) -> RedisResult<()> {
@@ -136,7 +136,7 @@ async fn read(mut reader: Reader<'_>, backoff: &mut Backoff) -> RedisResult<()> 
 }
 
 struct Reader<'r> {
-    door: &'r RedisStreamDoor,
+    adapter: &'r RedisStreamAdapter,
     context: &'r Context,
     unsettled: &'r mut Unsettled,
     connection: MultiplexedConnection,
@@ -147,7 +147,7 @@ impl Reader<'_> {
     /// nobody has accepted it.
     async fn create_group(&mut self) -> RedisResult<()> {
         let mut create = redis::cmd("XGROUP");
-        create.arg("CREATE").arg(&self.door.stream).arg(GROUP).arg("0").arg("MKSTREAM");
+        create.arg("CREATE").arg(&self.adapter.stream).arg(GROUP).arg("0").arg("MKSTREAM");
         match create.query_async::<Value>(&mut self.connection).await {
             Err(error) if error.code() == Some("BUSYGROUP") => Ok(()),
             other => other.map(drop),
@@ -181,11 +181,11 @@ impl Reader<'_> {
 
     async fn read(&mut self, after: &str, block: Option<Duration>) -> RedisResult<Vec<Entry>> {
         let mut read = redis::cmd("XREADGROUP");
-        read.arg("GROUP").arg(GROUP).arg(&self.door.consumer).arg("COUNT").arg(COUNT);
+        read.arg("GROUP").arg(GROUP).arg(&self.adapter.consumer).arg("COUNT").arg(COUNT);
         if let Some(block) = block {
             read.arg("BLOCK").arg(block.as_millis() as u64);
         }
-        read.arg("STREAMS").arg(&self.door.stream).arg(after);
+        read.arg("STREAMS").arg(&self.adapter.stream).arg(after);
         Ok(entries_of_streams(read.query_async(&mut self.connection).await?))
     }
 
@@ -197,7 +197,7 @@ impl Reader<'_> {
             }
             let number = self.unsettled.next;
             self.unsettled.next += 1;
-            let channel = &self.door.stream;
+            let channel = &self.adapter.stream;
             // Without a payload it is an empty message, which is invalid: what nobody can understand must
             // not come again and again.
             let body = payload.as_deref().unwrap_or_default();
@@ -223,7 +223,7 @@ impl Reader<'_> {
         if self.unsettled.accepted.is_empty() {
             return Ok(());
         }
-        let (stream, ids) = (&self.door.stream, &self.unsettled.accepted);
+        let (stream, ids) = (&self.adapter.stream, &self.unsettled.accepted);
         let mut both = redis::pipe();
         both.cmd("XACK").arg(stream).arg(GROUP).arg(ids).cmd("XDEL").arg(stream).arg(ids);
         both.query_async::<Value>(&mut self.connection).await?;
@@ -236,7 +236,7 @@ impl Reader<'_> {
         let ids: Vec<&String> = self.unsettled.ids.iter().collect();
         for ids in ids.chunks(COUNT * 8) {
             let mut claim = redis::cmd("XCLAIM");
-            claim.arg(&self.door.stream).arg(GROUP).arg(&self.door.consumer).arg(0).arg(ids);
+            claim.arg(&self.adapter.stream).arg(GROUP).arg(&self.adapter.consumer).arg(0).arg(ids);
             claim.arg("JUSTID").query_async::<Value>(&mut self.connection).await?;
         }
         Ok(())
@@ -247,7 +247,7 @@ impl Reader<'_> {
         let mut from = "0-0".to_owned();
         while self.context.status.waiting_bytes() < WAITING_BYTES_MAX {
             let mut claim = redis::cmd("XAUTOCLAIM");
-            claim.arg(&self.door.stream).arg(GROUP).arg(&self.door.consumer);
+            claim.arg(&self.adapter.stream).arg(GROUP).arg(&self.adapter.consumer);
             claim.arg(IDLE.as_millis() as u64).arg(&from).arg("COUNT").arg(COUNT);
             let answer = claim.query_async(&mut self.connection).await?;
             let Some((next, entries)) = claimed(answer) else { return Ok(()) };
@@ -265,7 +265,7 @@ impl Reader<'_> {
     /// Deletes consumers of processes that have ended, which are without messages.
     async fn delete_gone_consumers(&mut self) -> RedisResult<()> {
         let mut info = redis::cmd("XINFO");
-        info.arg("CONSUMERS").arg(&self.door.stream).arg(GROUP);
+        info.arg("CONSUMERS").arg(&self.adapter.stream).arg(GROUP);
         let consumers: Vec<HashMap<String, Value>> = info.query_async(&mut self.connection).await?;
         let number = |of: &HashMap<String, Value>, key: &str| match of.get(key) {
             Some(Value::Int(number)) => Some(*number),
@@ -278,7 +278,7 @@ impl Reader<'_> {
             let Some(Value::BulkString(name)) = consumer.get("name") else { continue };
             if idle && number(consumer, "pending") == Some(0) {
                 let mut delete = redis::cmd("XGROUP");
-                delete.arg("DELCONSUMER").arg(&self.door.stream).arg(GROUP).arg(name);
+                delete.arg("DELCONSUMER").arg(&self.adapter.stream).arg(GROUP).arg(name);
                 delete.query_async::<Value>(&mut self.connection).await?;
             }
         }
@@ -290,7 +290,11 @@ impl Reader<'_> {
         self.settle().await?;
         if self.unsettled.held.is_empty() {
             let mut delete = redis::cmd("XGROUP");
-            delete.arg("DELCONSUMER").arg(&self.door.stream).arg(GROUP).arg(&self.door.consumer);
+            delete
+                .arg("DELCONSUMER")
+                .arg(&self.adapter.stream)
+                .arg(GROUP)
+                .arg(&self.adapter.consumer);
             delete.query_async::<Value>(&mut self.connection).await?;
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! [`Deferred`]: what came in by a door and was refused, because its topic is overloaded or a mailbox is
+//! [`Deferred`]: what came in by an adapter and was refused, because its topic is overloaded or a mailbox is
 //! full. It waits in bounded memory, in order within its topic, and delays no other topic. It has no clock
 //! and publishes nothing.
 

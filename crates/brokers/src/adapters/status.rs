@@ -1,4 +1,4 @@
-//! [`DoorStatus`]: in what state a door is, since when and why, and what it has counted. Changes of the
+//! [`AdapterStatus`]: in what state an adapter is, since when and why, and what it has counted. Changes of the
 //! state are logged, once each.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -11,12 +11,12 @@ use tracing::{info, warn};
 use super::Offered;
 
 /// Time between two log lines about messages that are invalid or dropped, or about other reasons for which
-/// a door is still down.
+/// an adapter is still down.
 const LOG_EVERY: Duration = Duration::from_secs(10);
 
-/// In what state a door is.
+/// In what state an adapter is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum DoorState {
+pub enum AdapterState {
     /// It has not been open yet.
     Connecting,
     /// It takes messages.
@@ -25,13 +25,13 @@ pub enum DoorState {
     Down(String),
 }
 
-/// State and counters of one door.
-pub struct DoorStatus {
-    /// The kind of door, as in the flag that opens it.
-    door: &'static str,
+/// State and counters of one adapter.
+pub struct AdapterStatus {
+    /// The kind of adapter, as in the flag that opens it.
+    adapter: &'static str,
     /// Where it listens, without credentials.
     place: String,
-    /// Whether the broker forgets what is published while the door is down.
+    /// Whether the broker forgets what is published while the adapter is down.
     forgets: bool,
     inner: Mutex<Inner>,
     messages: AtomicU64,
@@ -45,11 +45,11 @@ pub struct DoorStatus {
 }
 
 struct Inner {
-    state: DoorState,
+    state: AdapterState,
     since: Instant,
     opened: u64,
     failed: u64,
-    /// When it was last logged that the door is down.
+    /// When it was last logged that the adapter is down.
     told_down: Option<Instant>,
     /// When something invalid or dropped was logged last, and how many were not since.
     logged: Option<Instant>,
@@ -58,13 +58,13 @@ struct Inner {
 
 /// State and counters at one time.
 #[derive(Clone, Debug)]
-pub struct DoorFigures {
-    /// The kind of door, as in the flag that opens it.
-    pub door: &'static str,
+pub struct AdapterFigures {
+    /// The kind of adapter, as in the flag that opens it.
+    pub adapter: &'static str,
     /// Where it listens, without credentials.
     pub place: String,
     /// Its state.
-    pub state: DoorState,
+    pub state: AdapterState,
     /// How long it has been in it.
     pub since: Duration,
     /// Times that it was opened.
@@ -89,10 +89,10 @@ pub struct DoorFigures {
     pub waiting_bytes: usize,
 }
 
-impl DoorStatus {
-    pub(super) fn new(door: &'static str, place: String, forgets: bool) -> Self {
+impl AdapterStatus {
+    pub(super) fn new(adapter: &'static str, place: String, forgets: bool) -> Self {
         let inner = Inner {
-            state: DoorState::Connecting,
+            state: AdapterState::Connecting,
             since: Instant::now(),
             opened: 0,
             failed: 0,
@@ -100,8 +100,8 @@ impl DoorStatus {
             logged: None,
             unlogged: 0,
         };
-        DoorStatus {
-            door,
+        AdapterStatus {
+            adapter,
             place,
             forgets,
             inner: Mutex::new(inner),
@@ -120,39 +120,43 @@ impl DoorStatus {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The door takes messages.
+    /// The adapter takes messages.
     pub(super) fn open(&self) {
         let mut inner = self.lock();
         inner.opened += 1;
-        let (door, place) = (self.door, &self.place);
+        let (adapter, place) = (self.adapter, &self.place);
         match &inner.state {
-            DoorState::Open => return,
-            DoorState::Connecting => info!("door open: {door}, {place}"),
-            DoorState::Down(_) => {
+            AdapterState::Open => return,
+            AdapterState::Connecting => info!("broadcast adapter open: {adapter}, {place}"),
+            AdapterState::Down(_) => {
                 let seconds = inner.since.elapsed().as_secs_f64();
                 let lost = match self.forgets {
                     true => "what was published meanwhile was not received",
                     false => "what was published meanwhile is in the stream",
                 };
-                info!("door open again: {door}, {place}: down for {seconds:.1} s, {lost}");
+                info!(
+                    "broadcast adapter open again: {adapter}, {place}: down for {seconds:.1} s, {lost}"
+                );
             }
         }
-        (inner.state, inner.since) = (DoorState::Open, Instant::now());
+        (inner.state, inner.since) = (AdapterState::Open, Instant::now());
     }
 
-    /// The door was closed by an error, or could not be opened.
+    /// The adapter was closed by an error, or could not be opened.
     pub(super) fn down(&self, reason: String) {
         let mut inner = self.lock();
         inner.failed += 1;
-        let was_down = matches!(inner.state, DoorState::Down(_));
-        let is_new = inner.state != DoorState::Down(reason.clone());
+        let was_down = matches!(inner.state, AdapterState::Down(_));
+        let is_new = inner.state != AdapterState::Down(reason.clone());
         let recent = inner.told_down.is_some_and(|told| told.elapsed() < LOG_EVERY);
         if is_new && !(was_down && recent) {
-            let (door, place) = (self.door, &self.place);
-            warn!("door down: {door}, {place}: {reason}; connecting again, /ready answers 503");
+            let (adapter, place) = (self.adapter, &self.place);
+            warn!(
+                "broadcast adapter down: {adapter}, {place}: {reason}; connecting again, /ready answers 503"
+            );
             inner.told_down = Some(Instant::now());
         }
-        inner.state = DoorState::Down(reason);
+        inner.state = AdapterState::Down(reason);
         if !was_down {
             inner.since = Instant::now();
         }
@@ -204,31 +208,37 @@ impl DoorStatus {
         }
         let unlogged = std::mem::take(&mut inner.unlogged);
         inner.logged = Some(Instant::now());
-        let (door, place) = (self.door, &self.place);
+        let (adapter, place) = (self.adapter, &self.place);
         match unlogged {
-            0 => warn!("{event}: door {door}, {place}: {why}"),
-            more => warn!("{event}: door {door}, {place}: {why} (and {more} like it before)"),
+            0 => warn!("{event}: broadcast adapter {adapter}, {place}: {why}"),
+            more => warn!(
+                "{event}: broadcast adapter {adapter}, {place}: {why} (and {more} like it before)"
+            ),
         }
     }
 
-    /// Why the door is not open, in words for operators.
+    /// Why the adapter is not open, in words for operators.
     pub(super) fn trouble(&self) -> Option<String> {
-        let (door, place, inner) = (self.door, &self.place, self.lock());
+        let (adapter, place, inner) = (self.adapter, &self.place, self.lock());
         match &inner.state {
-            DoorState::Open => None,
-            DoorState::Connecting => Some(format!("door {door} connects to {place}")),
-            DoorState::Down(reason) => {
+            AdapterState::Open => None,
+            AdapterState::Connecting => {
+                Some(format!("broadcast adapter {adapter} connects to {place}"))
+            }
+            AdapterState::Down(reason) => {
                 let seconds = inner.since.elapsed().as_secs();
-                Some(format!("door {door} at {place} is down for {seconds} s: {reason}"))
+                Some(format!(
+                    "broadcast adapter {adapter} at {place} is down for {seconds} s: {reason}"
+                ))
             }
         }
     }
 
-    pub(super) fn figures(&self) -> DoorFigures {
+    pub(super) fn figures(&self) -> AdapterFigures {
         let inner = self.lock();
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        DoorFigures {
-            door: self.door,
+        AdapterFigures {
+            adapter: self.adapter,
             place: self.place.clone(),
             state: inner.state.clone(),
             since: inner.since.elapsed(),

@@ -1,12 +1,12 @@
-//! [`RedisChannelDoor`]: a channel of Redis. Messages are handed over where they are read, so a door that
+//! [`RedisChannelAdapter`]: a channel of Redis. Messages are handed over where they are read, so an adapter that
 //! reads slowly is Redis' slow subscriber, which closes it at `client-output-buffer-limit`: nothing queues
-//! here. Redis keeps nothing: what is published while the door is down is not received.
+//! here. Redis keeps nothing: what is published while the adapter is down is not received.
 
 use std::sync::Arc;
 
 use redis::{PushInfo, PushKind, Value};
 
-use super::{Context, DoorStatus, Message, Phase};
+use super::{AdapterStatus, Context, Message, Phase};
 use crate::backoff::Backoff;
 use crate::limits::PING_INTERVAL;
 use crate::redis::{RedisTransport, fault};
@@ -14,26 +14,26 @@ use crate::transport::{Fault, Transport};
 
 /// A channel of Redis that applications publish to.
 #[derive(Clone, Debug)]
-pub struct RedisChannelDoor {
+pub struct RedisChannelAdapter {
     /// The server.
     pub server: RedisTransport,
     /// The channel.
     pub channel: String,
 }
 
-impl RedisChannelDoor {
-    pub(super) fn status(&self) -> DoorStatus {
+impl RedisChannelAdapter {
+    pub(super) fn status(&self) -> AdapterStatus {
         let place = format!("channel {} of {}", self.channel, self.server.server());
-        DoorStatus::new("redis", place, true)
+        AdapterStatus::new("redis", place, true)
     }
 }
 
-pub(super) async fn run(door: RedisChannelDoor, context: Context) {
+pub(super) async fn run(adapter: RedisChannelAdapter, context: Context) {
     let (mut backoff, context) = (Backoff::default(), Arc::new(context));
     loop {
         let reason = tokio::select! {
             () = context.reached(Phase::Closed) => return,
-            result = session(&door, &context, &mut backoff) => match result {
+            result = session(&adapter, &context, &mut backoff) => match result {
                 Ok(()) => "the connection was closed".to_owned(),
                 Err(fault) => fault.why,
             },
@@ -47,7 +47,7 @@ pub(super) async fn run(door: RedisChannelDoor, context: Context) {
 
 /// Connects, subscribes and takes messages until the connection ends.
 async fn session(
-    door: &RedisChannelDoor,
+    adapter: &RedisChannelAdapter,
     context: &Arc<Context>,
     backoff: &mut Backoff,
 ) -> Result<(), Fault> {
@@ -55,9 +55,9 @@ async fn session(
         let context = Arc::clone(context);
         move |push| take(&context, &push)
     };
-    let connection = door.server.connection(Some(take)).await?;
+    let connection = adapter.server.connection(Some(take)).await?;
     let mut commands = connection.commands.clone();
-    commands.subscribe(&door.channel).await.map_err(fault)?;
+    commands.subscribe(&adapter.channel).await.map_err(fault)?;
     context.status.open();
     backoff.connected();
     let mut ended = std::pin::pin!(connection.ended());

@@ -65,7 +65,7 @@ fn an_untouched_rails_app_broadcasts_and_disconnects() {
         let args = [public.as_str(), &url, prefix, &token(1), &token(2)];
         let expected = ["connected", "broadcast", "disconnect"];
         peer::works(&peer::NODE, "actioncable_redis.js", &args, &expected);
-        let published = server.metrics()["standfast_published_total{door=\"action-cable\"}"];
+        let published = server.metrics()["standfast_published_total{source=\"action-cable\"}"];
         assert_eq!(published, 3.0);
     }
 }
@@ -122,7 +122,7 @@ fn streams_are_subscribed_again_in_batches_after_redis_was_away() {
             assert_eq!(sockets[number % 3].hear()["message"], number);
         }
     }
-    let missed = "standfast_door_missed_total{";
+    let missed = "standfast_broadcast_adapter_missed_total{";
     let metrics = server.metrics();
     let (_, missed) = metrics.iter().find(|(name, _)| name.starts_with(missed)).unwrap();
     assert_eq!(*missed, 2.0 * streams as f64);
@@ -144,7 +144,7 @@ fn messages_that_are_no_text_are_counted_and_sessions_end_by_rails_names() {
     assert_eq!(cable.disconnect_reason(), ("remote".to_owned(), false));
     let wanted = json!({"channel": "$pubsub", "stream_name": "news"});
     assert_eq!(other.subscribe(&wanted), "confirm_subscription", "it stays");
-    let invalid = "standfast_door_invalid_total{";
+    let invalid = "standfast_broadcast_adapter_invalid_total{";
     let metrics = server.metrics();
     let (_, invalid) = metrics.iter().find(|(name, _)| name.starts_with(invalid)).unwrap();
     assert_eq!(*invalid, 2.0);

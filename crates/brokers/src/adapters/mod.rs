@@ -1,7 +1,7 @@
-//! Doors in: messages of applications that publish by a broker. A door connects for ever, hands each
+//! Broadcast adapters: messages of applications that publish by a broker. An adapter connects for ever, hands each
 //! message to its [`Inlet`] and says in what state it is. What a message means is the inlet's.
 //!
-//! All doors run on one thread. A door never waits for its inlet, and keeps nothing that arrives: what an
+//! All adapters run on one thread. An adapter never waits for its inlet, and keeps nothing that arrives: what an
 //! inlet cannot accept now, it keeps in its own bounded memory and tries again.
 
 #[cfg(feature = "redis")]
@@ -23,20 +23,20 @@ use tokio::sync::{Notify, watch};
 use tokio::task::{JoinSet, LocalSet};
 
 #[cfg(feature = "redis")]
-pub use self::action_cable::{ActionCableDoor, Streams};
+pub use self::action_cable::{ActionCableAdapter, Streams};
 #[cfg(feature = "nats")]
-pub use self::nats::NatsDoor;
+pub use self::nats::NatsAdapter;
 #[cfg(feature = "redis")]
-pub use self::redis_channel::RedisChannelDoor;
+pub use self::redis_channel::RedisChannelAdapter;
 #[cfg(feature = "redis")]
-pub use self::redis_stream::RedisStreamDoor;
-pub use self::status::{DoorFigures, DoorState, DoorStatus};
+pub use self::redis_stream::RedisStreamAdapter;
+pub use self::status::{AdapterFigures, AdapterState, AdapterStatus};
 use crate::backoff::Backoff;
 
 /// Time between two attempts to hand over what an inlet has refused.
 pub(crate) const RETRY_AFTER: Duration = Duration::from_millis(20);
 
-/// What accepts the messages of one door.
+/// What accepts the messages of one adapter.
 pub trait Inlet: Send + 'static {
     /// Takes a message. `kept` says that the broker keeps it until it is accepted.
     fn offer(&mut self, message: Message<'_>) -> Offered;
@@ -82,32 +82,32 @@ pub enum Offered {
     Invalid(String),
 }
 
-/// One door.
+/// One adapter.
 #[derive(Clone, Debug)]
-pub enum Door {
+pub enum Adapter {
     /// A channel of Redis.
     #[cfg(feature = "redis")]
-    RedisChannel(RedisChannelDoor),
+    RedisChannel(RedisChannelAdapter),
     /// A stream of Redis.
     #[cfg(feature = "redis")]
-    RedisStream(RedisStreamDoor),
+    RedisStream(RedisStreamAdapter),
     /// What Rails' own adapter publishes by Redis.
     #[cfg(feature = "redis")]
-    ActionCable(ActionCableDoor),
+    ActionCable(ActionCableAdapter),
     /// A subject of NATS.
     #[cfg(feature = "nats")]
-    Nats(NatsDoor),
+    Nats(NatsAdapter),
 }
 
-/// Doors that are open.
-pub struct Doors {
-    statuses: Vec<Arc<DoorStatus>>,
-    /// How far the end is: doors that look at it stop.
+/// Adapters that are open.
+pub struct Adapters {
+    statuses: Vec<Arc<AdapterStatus>>,
+    /// How far the end is: adapters that look at it stop.
     phase: watch::Sender<Phase>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// Whether doors still take messages.
+/// Whether adapters still take messages.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Phase {
     Open,
@@ -116,37 +116,37 @@ pub(crate) enum Phase {
     Closed,
 }
 
-/// What a door needs while it runs.
+/// What an adapter needs while it runs.
 pub(crate) struct Context {
-    pub(crate) status: Arc<DoorStatus>,
+    pub(crate) status: Arc<AdapterStatus>,
     pub(crate) inlet: Arc<Mutex<Box<dyn Inlet>>>,
     phase: watch::Receiver<Phase>,
     /// Notified when something begins to wait.
     waits: Notify,
 }
 
-impl Doors {
-    /// Opens doors, each with its inlet, on a thread of their own. A broker that is away does not fail
-    /// this: its door connects when it is back.
+impl Adapters {
+    /// Opens adapters, each with its inlet, on a thread of their own. A broker that is away does not fail
+    /// this: its adapter connects when it is back.
     ///
     /// # Errors
     /// The thread cannot be started.
-    pub fn open(doors: Vec<(Door, Box<dyn Inlet>)>) -> io::Result<Self> {
+    pub fn open(adapters: Vec<(Adapter, Box<dyn Inlet>)>) -> io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (phase, phases) = watch::channel(Phase::Open);
         let (mut statuses, mut runs) = (Vec::new(), Vec::new());
-        for (door, inlet) in doors {
-            let status = Arc::new(door.status());
+        for (adapter, inlet) in adapters {
+            let status = Arc::new(adapter.status());
             statuses.push(Arc::clone(&status));
             let inlet = Arc::new(Mutex::new(inlet));
             let context = Context { status, inlet, phase: phases.clone(), waits: Notify::new() };
-            runs.push((door, context));
+            runs.push((adapter, context));
         }
         let run = move || {
             let local = LocalSet::new();
             let mut tasks = JoinSet::new();
-            for (door, context) in runs {
-                tasks.spawn_local_on(door.run(context), &local);
+            for (adapter, context) in runs {
+                tasks.spawn_local_on(adapter.run(context), &local);
             }
             let all = async { while tasks.join_next().await.is_some() {} };
             local.block_on(&runtime, all);
@@ -154,16 +154,16 @@ impl Doors {
             // A lookup of a name that hangs does not delay the end.
             runtime.shutdown_background();
         };
-        let thread = std::thread::Builder::new().name("doors".to_owned()).spawn(run)?;
-        Ok(Doors { statuses, phase, thread: Mutex::new(Some(thread)) })
+        let thread = std::thread::Builder::new().name("adapters".to_owned()).spawn(run)?;
+        Ok(Adapters { statuses, phase, thread: Mutex::new(Some(thread)) })
     }
 
-    /// The state and the counters of each door.
-    pub fn figures(&self) -> Vec<DoorFigures> {
+    /// The state and the counters of each adapter.
+    pub fn figures(&self) -> Vec<AdapterFigures> {
         self.statuses.iter().map(|status| status.figures()).collect()
     }
 
-    /// Why the first door that is not open is not.
+    /// Why the first adapter that is not open is not.
     #[must_use]
     pub fn trouble(&self) -> Option<String> {
         self.statuses.iter().find_map(|status| status.trouble())
@@ -174,12 +174,12 @@ impl Doors {
         self.phase.send_if_modified(|phase| raise(phase, Phase::Leaving));
     }
 
-    /// Ends all doors as soon as what they have taken is settled.
+    /// Ends all adapters as soon as what they have taken is settled.
     pub fn close(&self) {
         self.phase.send_if_modified(|phase| raise(phase, Phase::Closed));
     }
 
-    /// Whether all doors have ended.
+    /// Whether all adapters have ended.
     pub fn is_closed(&self) -> bool {
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         thread.as_ref().is_none_or(JoinHandle::is_finished)
@@ -192,12 +192,12 @@ fn raise(phase: &mut Phase, to: Phase) -> bool {
     later
 }
 
-impl Door {
+impl Adapter {
     /// The streams that it is to be told of, if it has to know them.
     #[must_use]
     pub fn streams(&self) -> Option<&Arc<Streams>> {
         match self {
-            Door::ActionCable(door) => Some(door.streams()),
+            Adapter::ActionCable(adapter) => Some(adapter.streams()),
             _ => None,
         }
     }
@@ -207,13 +207,13 @@ impl Door {
     pub fn name(&self) -> &'static str {
         match self {
             #[cfg(feature = "redis")]
-            Door::RedisChannel(_) => "redis",
+            Adapter::RedisChannel(_) => "redis",
             #[cfg(feature = "redis")]
-            Door::RedisStream(_) => "redisx",
+            Adapter::RedisStream(_) => "redisx",
             #[cfg(feature = "redis")]
-            Door::ActionCable(_) => "action-cable",
+            Adapter::ActionCable(_) => "action-cable",
             #[cfg(feature = "nats")]
-            Door::Nats(_) => "nats",
+            Adapter::Nats(_) => "nats",
         }
     }
 
@@ -222,34 +222,34 @@ impl Door {
     pub fn takes_alone(&self) -> bool {
         match self {
             #[cfg(feature = "redis")]
-            Door::RedisStream(_) => true,
+            Adapter::RedisStream(_) => true,
             _ => false,
         }
     }
 
-    fn status(&self) -> DoorStatus {
+    fn status(&self) -> AdapterStatus {
         match self {
             #[cfg(feature = "redis")]
-            Door::RedisChannel(door) => door.status(),
+            Adapter::RedisChannel(adapter) => adapter.status(),
             #[cfg(feature = "redis")]
-            Door::RedisStream(door) => door.status(),
+            Adapter::RedisStream(adapter) => adapter.status(),
             #[cfg(feature = "redis")]
-            Door::ActionCable(door) => door.status(),
+            Adapter::ActionCable(adapter) => adapter.status(),
             #[cfg(feature = "nats")]
-            Door::Nats(door) => door.status(),
+            Adapter::Nats(adapter) => adapter.status(),
         }
     }
 
     async fn run(self, context: Context) {
         match self {
             #[cfg(feature = "redis")]
-            Door::RedisChannel(door) => redis_channel::run(door, context).await,
+            Adapter::RedisChannel(adapter) => redis_channel::run(adapter, context).await,
             #[cfg(feature = "redis")]
-            Door::RedisStream(door) => redis_stream::run(door, context).await,
+            Adapter::RedisStream(adapter) => redis_stream::run(adapter, context).await,
             #[cfg(feature = "redis")]
-            Door::ActionCable(door) => action_cable::run(door, context).await,
+            Adapter::ActionCable(adapter) => action_cable::run(adapter, context).await,
             #[cfg(feature = "nats")]
-            Door::Nats(door) => nats::run(door, context).await,
+            Adapter::Nats(adapter) => nats::run(adapter, context).await,
         }
     }
 }
@@ -324,7 +324,7 @@ impl Context {
 
     /// Waits until the process has come this far.
     pub(crate) async fn reached(&self, phase: Phase) {
-        // Without a sender nobody needs the door any more.
+        // Without a sender nobody needs the adapter any more.
         let _ = self.phase.clone().wait_for(|now| *now >= phase).await;
     }
 }

@@ -1,9 +1,9 @@
-//! What comes in by brokers: publishing it, and the figures of the doors.
+//! What broadcast adapters receive: publishing it, and their figures.
 
 use std::sync::Arc;
 
 use admin::{Exposition, Kind};
-use brokers::doors::{DoorFigures, DoorState};
+use brokers::adapters::{AdapterFigures, AdapterState};
 use engine::sys::process::now_ns;
 use serde_json::{Value, json};
 
@@ -14,7 +14,7 @@ use crate::pubsub::Posted;
 use crate::rails_identity::rails_name;
 
 impl Control {
-    /// The longest message of a door, in bytes, as of the admin listener.
+    /// The longest message of an adapter, in bytes, as of the admin listener.
     pub(crate) fn body_bytes_max(&self) -> usize {
         (wire::Limits::BODY_BYTES as usize).max(self.message_bytes_max().saturating_mul(2))
     }
@@ -35,7 +35,11 @@ impl Control {
 
     /// Ends sessions of this node, and of the others unless they were told, too. False if it has to be tried
     /// again.
-    pub(crate) fn disconnect_from_door(&self, request: &Arc<Disconnect>, everywhere: bool) -> bool {
+    pub(crate) fn disconnect_from_adapter(
+        &self,
+        request: &Arc<Disconnect>,
+        everywhere: bool,
+    ) -> bool {
         let others = self.shared.pubsub.as_ref().filter(|_| everywhere);
         others.is_none_or(|pubsub| pubsub.send_disconnect(request))
             && self.post_disconnect(request).is_ok()
@@ -79,71 +83,72 @@ impl Control {
         Ok(notified)
     }
 
-    /// Why not all doors are open.
-    pub(super) fn door_trouble(&self) -> Option<String> {
-        self.shared.doors.get().and_then(|open| open.doors.trouble())
+    /// Why not all adapters are open.
+    pub(super) fn adapter_trouble(&self) -> Option<String> {
+        self.shared.adapters.get().and_then(|open| open.adapters.trouble())
     }
 
-    /// Publications accepted from each kind of door.
-    pub(super) fn door_published(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        let open = self.shared.doors.get().into_iter().flat_map(|open| &open.published);
-        open.map(|of| (of.door, of.count.load(std::sync::atomic::Ordering::Relaxed)))
+    /// Publications accepted from each kind of adapter.
+    pub(super) fn adapter_published(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let open = self.shared.adapters.get().into_iter().flat_map(|open| &open.published);
+        open.map(|of| (of.adapter, of.count.load(std::sync::atomic::Ordering::Relaxed)))
     }
 
-    /// Writes the metrics of doors, if there are any.
-    pub(super) fn door_metrics(&self, exposition: &mut Exposition) {
-        let Some(open) = self.shared.doors.get() else { return };
-        let all = open.doors.figures();
-        let mut family = |name, kind, help, of: &dyn Fn(&DoorFigures) -> f64| {
+    /// Writes the metrics of adapters, if there are any.
+    pub(super) fn adapter_metrics(&self, exposition: &mut Exposition) {
+        let Some(open) = self.shared.adapters.get() else { return };
+        let all = open.adapters.figures();
+        let mut family = |name, kind, help, of: &dyn Fn(&AdapterFigures) -> f64| {
             let samples = all.iter().map(|each| {
-                let labels = vec![("door", each.door.to_owned()), ("place", each.place.clone())];
+                let labels =
+                    vec![("adapter", each.adapter.to_owned()), ("place", each.place.clone())];
                 (labels, of(each))
             });
             exposition.tagged(name, kind, help, samples);
         };
         let (counter, gauge) = (Kind::Counter, Kind::Gauge);
-        let help = "Whether a door is open: 1, or 0 while its broker is away.";
-        let is_open = |each: &DoorFigures| f64::from(u8::from(each.state == DoorState::Open));
-        family("door_open", gauge, help, &is_open);
-        let help = "Times that a door was opened.";
-        family("door_opened", counter, help, &|each| each.opened as f64);
-        let help = "Times that a door was closed by an error, or could not be opened.";
-        family("door_failed", counter, help, &|each| each.failed as f64);
-        let help = "Messages received by a door.";
-        family("door_messages", counter, help, &|each| each.messages as f64);
-        let help = "Bytes of messages received by a door.";
-        family("door_bytes", counter, help, &|each| each.bytes as f64);
+        let help = "Whether an adapter is open: 1, or 0 while its broker is away.";
+        let is_open = |each: &AdapterFigures| f64::from(u8::from(each.state == AdapterState::Open));
+        family("broadcast_adapter_open", gauge, help, &is_open);
+        let help = "Times that an adapter was opened.";
+        family("broadcast_adapter_opened", counter, help, &|each| each.opened as f64);
+        let help = "Times that an adapter was closed by an error, or could not be opened.";
+        family("broadcast_adapter_failed", counter, help, &|each| each.failed as f64);
+        let help = "Messages received by an adapter.";
+        family("broadcast_adapter_messages", counter, help, &|each| each.messages as f64);
+        let help = "Bytes of messages received by an adapter.";
+        family("broadcast_adapter_bytes", counter, help, &|each| each.bytes as f64);
         let help = "Messages that could not be understood.";
-        family("door_invalid", counter, help, &|each| each.invalid as f64);
+        family("broadcast_adapter_invalid", counter, help, &|each| each.invalid as f64);
         let help = "Messages of which something had to wait, because its topic was overloaded.";
-        family("door_waited", counter, help, &|each| each.waited as f64);
+        family("broadcast_adapter_waited", counter, help, &|each| each.waited as f64);
         let help = "Messages of which something was dropped, because too much waited.";
-        family("door_dropped", counter, help, &|each| each.dropped as f64);
+        family("broadcast_adapter_dropped", counter, help, &|each| each.dropped as f64);
         let help = "Messages taken over from a consumer that did not acknowledge them.";
-        family("door_claimed", counter, help, &|each| each.claimed as f64);
+        family("broadcast_adapter_claimed", counter, help, &|each| each.claimed as f64);
         let help = "Times that a stream of Rails may have missed messages, because Redis was away.";
-        family("door_missed", counter, help, &|each| each.missed as f64);
+        family("broadcast_adapter_missed", counter, help, &|each| each.missed as f64);
         let help = "Memory of what waits, because its topic is overloaded.";
-        family("door_waiting_bytes", gauge, help, &|each| each.waiting_bytes as f64);
+        family("broadcast_adapter_waiting_bytes", gauge, help, &|each| each.waiting_bytes as f64);
         if let Some(confirmation) = &self.shared.confirmation {
             let help =
                 "Subscriptions refused because Redis did not confirm a stream of Rails in time.";
             let refused = confirmation.unconfirmed() as f64;
-            exposition.single("door_unconfirmed", counter, help, refused);
+            exposition.single("broadcast_adapter_unconfirmed", counter, help, refused);
         }
     }
 
-    /// The same figures for `/api/stats`; null without doors.
-    pub(super) fn door_stats(&self) -> Value {
-        let Some(open) = self.shared.doors.get() else { return Value::Null };
-        let doors = open.doors.figures().into_iter().map(|each| {
+    /// The same figures for `/api/stats`; null without adapters.
+    pub(super) fn adapter_stats(&self) -> Value {
+        let Some(open) = self.shared.adapters.get() else { return Value::Null };
+        let adapters = open.adapters.figures().into_iter().map(|each| {
             let (state, reason) = match each.state {
-                DoorState::Connecting => ("connecting", None),
-                DoorState::Open => ("open", None),
-                DoorState::Down(reason) => ("down", Some(reason)),
+                AdapterState::Connecting => ("connecting", None),
+                AdapterState::Open => ("open", None),
+                AdapterState::Down(reason) => ("down", Some(reason)),
             };
             json!({
-                "door": each.door,
+                "adapter": each.adapter,
                 "place": each.place,
                 "state": state,
                 "reason": reason,
@@ -160,6 +165,6 @@ impl Control {
                 "waiting_bytes": each.waiting_bytes,
             })
         });
-        doors.collect()
+        adapters.collect()
     }
 }

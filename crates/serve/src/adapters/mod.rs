@@ -1,5 +1,5 @@
-//! Doors in: what applications publish by a broker is published here, as what they post to `/_broadcast`.
-//! The doors themselves are those of `brokers`; an inlet knows what their messages mean.
+//! Broadcast adapters: what applications publish by a broker is published here, as what they post to `/_broadcast`.
+//! The adapters themselves are those of `brokers`; an inlet knows what their messages mean.
 
 mod deferred;
 
@@ -7,7 +7,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use brokers::doors::{Door, Doors, Inlet, Message, Offered};
+use brokers::adapters::{Adapter, Adapters, Inlet, Message, Offered};
 use engine::sys::process::now_ns;
 use topics::Publication;
 
@@ -17,51 +17,51 @@ use crate::control::Control;
 use crate::publish::BodyError;
 use crate::pubsub::Posted;
 
-/// Memory of what was refused and waits, for each door, in bytes. What a broker keeps may take more: its
-/// door stops reading at this.
+/// Memory of what was refused and waits, for each adapter, in bytes. What a broker keeps may take more: its
+/// adapter stops reading at this.
 const WAITING_BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// Publications accepted from the doors of one name.
-pub(crate) struct DoorPublished {
-    /// The doors' name.
-    pub(crate) door: &'static str,
+/// Publications accepted from the adapters of one name.
+pub(crate) struct AdapterPublished {
+    /// The adapters' name.
+    pub(crate) adapter: &'static str,
     pub(crate) count: Arc<AtomicU64>,
 }
 
-/// Opens the doors.
+/// Opens the adapters.
 ///
 /// # Errors
 /// Their thread cannot be started.
-pub(crate) fn open(doors: &[Door], control: &Arc<Control>) -> io::Result<OpenDoors> {
-    let mut published: Vec<DoorPublished> = Vec::new();
-    let with_inlet = doors.iter().map(|door| {
-        let name = door.name();
-        let count = match published.iter().find(|other| other.door == name) {
+pub(crate) fn open(adapters: &[Adapter], control: &Arc<Control>) -> io::Result<OpenAdapters> {
+    let mut published: Vec<AdapterPublished> = Vec::new();
+    let with_inlet = adapters.iter().map(|adapter| {
+        let name = adapter.name();
+        let count = match published.iter().find(|other| other.adapter == name) {
             Some(other) => Arc::clone(&other.count),
             None => {
                 let count = Arc::<AtomicU64>::default();
-                published.push(DoorPublished { door: name, count: Arc::clone(&count) });
+                published.push(AdapterPublished { adapter: name, count: Arc::clone(&count) });
                 count
             }
         };
-        let inlet = DoorInlet {
+        let inlet = AdapterInlet {
             control: Arc::clone(control),
-            is_rails: door.streams().is_some(),
-            is_alone: door.takes_alone(),
+            is_rails: adapter.streams().is_some(),
+            is_alone: adapter.takes_alone(),
             deferred: Deferred::new(WAITING_BYTES_MAX),
             published: count,
             next: 0,
         };
-        (door.clone(), Box::new(inlet) as Box<dyn Inlet>)
+        (adapter.clone(), Box::new(inlet) as Box<dyn Inlet>)
     });
-    let doors = Doors::open(with_inlet.collect())?;
-    Ok(OpenDoors { doors, published })
+    let adapters = Adapters::open(with_inlet.collect())?;
+    Ok(OpenAdapters { adapters, published })
 }
 
-/// Doors that are open, and what was published by them.
-pub(crate) struct OpenDoors {
-    pub(crate) doors: Doors,
-    pub(crate) published: Vec<DoorPublished>,
+/// Adapters that are open, and what was published by them.
+pub(crate) struct OpenAdapters {
+    pub(crate) adapters: Adapters,
+    pub(crate) published: Vec<AdapterPublished>,
 }
 
 /// What a message requests, piece by piece.
@@ -70,8 +70,8 @@ pub(crate) enum Work {
     Disconnect(Arc<Disconnect>),
 }
 
-/// Takes the messages of one door.
-struct DoorInlet {
+/// Takes the messages of one adapter.
+struct AdapterInlet {
     control: Arc<Control>,
     /// Messages are those of Rails' own adapter, not bodies of `/_broadcast`.
     is_rails: bool,
@@ -100,7 +100,7 @@ impl Work {
     }
 }
 
-impl DoorInlet {
+impl AdapterInlet {
     fn parse(&self, message: Message<'_>) -> Result<Vec<Work>, String> {
         match (self.is_rails, message.identifiers) {
             (true, Some(name)) => self.parse_rails_disconnect(message.body, name),
@@ -150,7 +150,7 @@ fn attempt(control: &Control, alone: bool, published: &AtomicU64, work: &Work) -
     let accepted = match work {
         Work::Publish(posted) if alone => control.publish_everywhere(posted),
         Work::Publish(posted) => control.publish_here(posted),
-        Work::Disconnect(request) => control.disconnect_from_door(request, alone),
+        Work::Disconnect(request) => control.disconnect_from_adapter(request, alone),
     };
     if !accepted {
         return Attempt::Refused;
@@ -161,7 +161,7 @@ fn attempt(control: &Control, alone: bool, published: &AtomicU64, work: &Work) -
     Attempt::Accepted
 }
 
-impl Inlet for DoorInlet {
+impl Inlet for AdapterInlet {
     fn offer(&mut self, message: Message<'_>) -> Offered {
         let pieces = match self.parse(message) {
             Ok(pieces) => pieces,
@@ -190,7 +190,7 @@ impl Inlet for DoorInlet {
     }
 
     fn retry(&mut self) -> Vec<u64> {
-        let DoorInlet { control, is_alone, deferred, published, .. } = self;
+        let AdapterInlet { control, is_alone, deferred, published, .. } = self;
         deferred.retry(|work| attempt(control, *is_alone, published, work))
     }
 

@@ -1,5 +1,5 @@
-//! [`ActionCableDoor`]: what Rails' own Redis adapter publishes. Its channels are the names of streams, after an
-//! optional prefix, and a message is what subscribers get, so the door subscribes to the streams that this
+//! [`ActionCableAdapter`]: what Rails' own Redis adapter publishes. Its channels are the names of streams, after an
+//! optional prefix, and a message is what subscribers get, so the adapter subscribes to the streams that this
 //! process has subscribers of ([`Streams`]). Rails ends sessions of a connection's identifiers by a
 //! channel of their own, `action_cable/IDENTIFIERS`: one pattern has them all.
 
@@ -10,7 +10,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{PushInfo, PushKind, Value};
 use tokio::sync::Notify;
 
-use super::{Context, DoorStatus, Message, Phase};
+use super::{AdapterStatus, Context, Message, Phase};
 use crate::backoff::Backoff;
 use crate::bell::Bell;
 use crate::interest::Interest;
@@ -27,7 +27,7 @@ const SLEEP_MAX: Duration = Duration::from_secs(5);
 
 /// Redis as an application of Rails uses it.
 #[derive(Clone)]
-pub struct ActionCableDoor {
+pub struct ActionCableAdapter {
     server: RedisTransport,
     /// With its colon, or empty.
     prefix: String,
@@ -43,14 +43,14 @@ pub struct Streams {
     clock: fn() -> u64,
 }
 
-impl std::fmt::Debug for ActionCableDoor {
+impl std::fmt::Debug for ActionCableAdapter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "ActionCableDoor({:?}, {:?})", self.server, self.prefix)
+        write!(f, "ActionCableAdapter({:?}, {:?})", self.server, self.prefix)
     }
 }
 
-impl ActionCableDoor {
-    /// A door to this server. `prefix` is the application's `channel_prefix`, or empty; `clock` the monotonic
+impl ActionCableAdapter {
+    /// An adapter to this server. `prefix` is the application's `channel_prefix`, or empty; `clock` the monotonic
     /// clock in nanoseconds.
     #[must_use]
     pub fn new(server: RedisTransport, prefix: &str, clock: fn() -> u64) -> Self {
@@ -63,7 +63,7 @@ impl ActionCableDoor {
             woken: Notify::new(),
             clock,
         };
-        ActionCableDoor { server, prefix, streams: Arc::new(streams) }
+        ActionCableAdapter { server, prefix, streams: Arc::new(streams) }
     }
 
     /// The streams that it subscribes to.
@@ -72,9 +72,9 @@ impl ActionCableDoor {
         &self.streams
     }
 
-    pub(super) fn status(&self) -> DoorStatus {
+    pub(super) fn status(&self) -> AdapterStatus {
         let place = format!("streams {}* of {}", self.prefix, self.server.server());
-        DoorStatus::new("action-cable", place, true)
+        AdapterStatus::new("action-cable", place, true)
     }
 }
 
@@ -132,11 +132,11 @@ impl Streams {
     }
 }
 
-pub(super) async fn run(door: ActionCableDoor, context: Context) {
+pub(super) async fn run(adapter: ActionCableAdapter, context: Context) {
     let (mut backoff, context) = (Backoff::default(), Arc::new(context));
     // Workers cannot wake this thread themselves.
-    let passed_on = door.streams.bell.start({
-        let streams = Arc::downgrade(&door.streams);
+    let passed_on = adapter.streams.bell.start({
+        let streams = Arc::downgrade(&adapter.streams);
         move || streams.upgrade().map(|streams| streams.woken.notify_one()).is_some()
     });
     if let Err(error) = passed_on {
@@ -145,12 +145,12 @@ pub(super) async fn run(door: ActionCableDoor, context: Context) {
     loop {
         let reason = tokio::select! {
             () = context.reached(Phase::Closed) => return,
-            result = session(&door, &context, &mut backoff) => match result {
+            result = session(&adapter, &context, &mut backoff) => match result {
                 Ok(()) => "the connection was closed".to_owned(),
                 Err(fault) => fault.why,
             },
         };
-        door.streams.lock().disconnected();
+        adapter.streams.lock().disconnected();
         context.status.down(reason);
         if context.pause(&mut backoff, Phase::Closed, drop).await {
             return;
@@ -160,21 +160,21 @@ pub(super) async fn run(door: ActionCableDoor, context: Context) {
 
 /// Connects and subscribes to what is wanted until the connection ends.
 async fn session(
-    door: &ActionCableDoor,
+    adapter: &ActionCableAdapter,
     context: &Arc<Context>,
     backoff: &mut Backoff,
 ) -> Result<(), Fault> {
     let take = {
-        let (context, prefix) = (Arc::clone(context), door.prefix.clone());
+        let (context, prefix) = (Arc::clone(context), adapter.prefix.clone());
         move |push| take(&context, &prefix, &push)
     };
-    let connection = door.server.connection(Some(take)).await?;
+    let connection = adapter.server.connection(Some(take)).await?;
     let mut commands = connection.commands.clone();
-    let sessions = format!("{}{SESSIONS}*", escaped(&door.prefix));
+    let sessions = format!("{}{SESSIONS}*", escaped(&adapter.prefix));
     commands.psubscribe(sessions).await.map_err(fault)?;
     let mut pings = tokio::time::interval(PING_INTERVAL);
     let mut ended = std::pin::pin!(connection.ended());
-    let mut subscribing = std::pin::pin!(subscribe(door, context, commands.clone(), backoff));
+    let mut subscribing = std::pin::pin!(subscribe(adapter, context, commands.clone(), backoff));
     loop {
         tokio::select! {
             () = &mut ended => return Ok(()),
@@ -190,16 +190,16 @@ async fn session(
 
 /// Subscribes and unsubscribes as what is wanted changes. Ends with a fault.
 async fn subscribe(
-    door: &ActionCableDoor,
+    adapter: &ActionCableAdapter,
     context: &Context,
     mut commands: MultiplexedConnection,
     backoff: &mut Backoff,
 ) -> Fault {
-    let streams = &door.streams;
+    let streams = &adapter.streams;
     let names = |batch: &[Channel]| -> Vec<String> {
         batch.iter().map(|channel| (**channel).to_owned()).collect()
     };
-    // What was wanted before the connection; the door is open when all of it is subscribed.
+    // What was wanted before the connection; the adapter is open when all of it is subscribed.
     let (mut before, mut is_open) = (Some(streams.len()), false);
     loop {
         let now_ns = (streams.clock)();
@@ -218,10 +218,11 @@ async fn subscribe(
             }
             let confirmed = streams.lock().confirm(&wanted, 0);
             let awaited = confirmed.iter().filter(|one| one.awaited);
-            let awaited = awaited.filter_map(|one| one.channel.strip_prefix(&*door.prefix));
+            let awaited = awaited.filter_map(|one| one.channel.strip_prefix(&*adapter.prefix));
             let awaited: Vec<Box<str>> = awaited.map(Box::from).collect();
             context.status.missed(confirmed.iter().filter(|one| one.missed).count());
-            let begun = confirmed.iter().filter_map(|one| one.channel.strip_prefix(&*door.prefix));
+            let begun =
+                confirmed.iter().filter_map(|one| one.channel.strip_prefix(&*adapter.prefix));
             context.begun(&begun.collect::<Vec<_>>());
             context.confirmed(&awaited).await;
         }

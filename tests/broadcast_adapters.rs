@@ -1,4 +1,4 @@
-//! Doors in: publications by a channel of Redis, a stream of Redis and a subject of NATS, with brokers that
+//! Broadcast adapters: publications by a channel of Redis, a stream of Redis and a subject of NATS, with brokers that
 //! are killed, stopped, emptied and started again.
 
 use rustix::process::Signal;
@@ -12,10 +12,10 @@ use crate::harness::signing::{SECRET, identifiers, token};
 use crate::harness::socket::{Socket, TEXT};
 use crate::harness::tls::Authority;
 
-/// A server with one door.
-fn serve(door: &str, url: &str, more: &[&str]) -> Server {
-    let broker = if door == "nats" { "--nats-servers" } else { "--redis-url" };
-    Server::start(&[&["--broadcast-adapter", door, broker, url], more].concat())
+/// A server with one adapter.
+fn serve(adapter: &str, url: &str, more: &[&str]) -> Server {
+    let broker = if adapter == "nats" { "--nats-servers" } else { "--redis-url" };
+    Server::start(&[&["--broadcast-adapter", adapter, broker, url], more].concat())
 }
 
 /// The status and the text of `/ready`.
@@ -42,13 +42,13 @@ fn until_down(server: &Server, reason: &str) {
     panic!("expected 503 for {reason:?}: {last}");
 }
 
-/// The metric of the only door of this name.
+/// The metric of the only adapter of this name.
 fn metric(server: &Server, name: &str) -> f64 {
     let start = format!("standfast_{name}{{");
     let all = server.metrics();
-    let mut of_doors = all.iter().filter(|(sample, _)| sample.starts_with(&start));
-    let (_, value) = of_doors.next().unwrap_or_else(|| panic!("no {name}"));
-    assert!(of_doors.next().is_none(), "one door");
+    let mut of_adapters = all.iter().filter(|(sample, _)| sample.starts_with(&start));
+    let (_, value) = of_adapters.next().unwrap_or_else(|| panic!("no {name}"));
+    assert!(of_adapters.next().is_none(), "one adapter");
     *value
 }
 
@@ -66,11 +66,11 @@ fn hears(socket: &mut Socket, expected: &[&str]) {
     }
 }
 
-/// Both kinds of doors that keep nothing behave alike.
-fn takes_publications_and_commands(door: &str, url: &str, mut publish: impl FnMut(&str)) {
+/// Both kinds of adapters that keep nothing behave alike.
+fn takes_publications_and_commands(adapter: &str, url: &str, mut publish: impl FnMut(&str)) {
     let more = ["--public", "--max-message", "1KiB"];
-    let broker = if door == "nats" { "--nats-servers" } else { "--redis-url" };
-    let flags = [&["--broadcast-adapter", &format!("http,{door}"), broker, url], &more[..]];
+    let broker = if adapter == "nats" { "--nats-servers" } else { "--redis-url" };
+    let flags = [&["--broadcast-adapter", &format!("http,{adapter}"), broker, url], &more[..]];
     let secret = [("STANDFAST_SERVE_SECRET", SECRET)];
     let server = Server::start_with(&flags.concat(), &secret);
     until_ready(&server);
@@ -90,20 +90,20 @@ fn takes_publications_and_commands(door: &str, url: &str, mut publish: impl FnMu
     let target = json!({"identifier": identifiers(1), "reconnect": false});
     publish(&json!({"command": "disconnect", "payload": target}).to_string());
     assert_eq!(session.disconnect_reason(), ("remote".to_owned(), false));
-    let published = format!("standfast_published_total{{door=\"{door}\"}}");
+    let published = format!("standfast_published_total{{source=\"{adapter}\"}}");
     assert_eq!(server.metrics()[&published], 100.0);
     let counts = ["messages_total", "invalid_total", "dropped_total", "opened_total", "open"];
-    let counts = counts.map(|name| metric(&server, &format!("door_{name}")));
+    let counts = counts.map(|name| metric(&server, &format!("broadcast_adapter_{name}")));
     assert_eq!(counts, [9.0, 5.0, 0.0, 1.0, 1.0]);
     eventually("it is logged", || server.log().contains("invalid message"));
     let log = server.log();
     assert_eq!(log.matches("invalid message").count(), 1, "once in a while: {log}");
-    assert_eq!(log.matches("door open").count(), 1, "{log}");
+    assert_eq!(log.matches("adapter open").count(), 1, "{log}");
 }
 
 /// The broker is killed and started again: sockets stay, and what is published then arrives.
-fn outlives_its_broker(door: &str, broker: &mut Broker, publish: impl Fn(&Broker, &str)) {
-    let server = serve(door, &broker.url(""), &[]);
+fn outlives_its_broker(adapter: &str, broker: &mut Broker, publish: impl Fn(&Broker, &str)) {
+    let server = serve(adapter, &broker.url(""), &[]);
     until_ready(&server);
     let mut socket = Socket::open(server.listen, "/topics/news");
     for number in 0..3 {
@@ -122,8 +122,11 @@ fn outlives_its_broker(door: &str, broker: &mut Broker, publish: impl Fn(&Broker
     until_ready(&server);
     publish(broker, &publication("news", "last"));
     hears(&mut socket, &["last"]);
-    assert!(metric(&server, "door_opened_total") >= 5.0 && metric(&server, "door_open") == 1.0);
-    eventually("each is logged", || server.log().matches("door open again").count() == 4);
+    assert!(
+        metric(&server, "broadcast_adapter_opened_total") >= 5.0
+            && metric(&server, "broadcast_adapter_open") == 1.0
+    );
+    eventually("each is logged", || server.log().matches("adapter open again").count() == 4);
 }
 
 #[test]
@@ -170,14 +173,14 @@ fn credentials_and_absent_brokers_are_reported_without_secrets() {
         ("redis", "redis://u:hush-hush@127.0.0.1:1".to_owned(), "Connection refused"),
         ("nats", "nats://u:hush-hush@127.0.0.1:1".to_owned(), "Connection refused"),
     ];
-    for (door, url, reason) in wrong {
-        let server = serve(door, &url, &[]);
+    for (adapter, url, reason) in wrong {
+        let server = serve(adapter, &url, &[]);
         until_down(&server, reason);
-        assert_eq!(metric(&server, "door_open"), 0.0);
-        eventually("it tries again", || metric(&server, "door_failed_total") >= 3.0);
-        eventually("it is logged", || server.log().contains("door down"));
+        assert_eq!(metric(&server, "broadcast_adapter_open"), 0.0);
+        eventually("it tries again", || metric(&server, "broadcast_adapter_failed_total") >= 3.0);
+        eventually("it is logged", || server.log().contains("adapter down"));
         let log = server.log();
-        assert_eq!(log.matches("door down").count(), 1, "once: {log}");
+        assert_eq!(log.matches("adapter down").count(), 1, "once: {log}");
         let stats = server.admin_get("/api/stats").body;
         assert!(!format!("{log}{stats}{}", readiness(&server).1).contains("hush"), "{log}");
     }
@@ -223,7 +226,7 @@ fn a_stream_of_redis_loses_nothing_while_no_server_reads_it() {
     add(&mut client, &publication("news", "after"));
     hears(&mut socket, &["after"]);
     eventually("they are deleted", || backlog(&mut client) == (0, 0));
-    assert_eq!(metric(&server, "door_invalid_total"), 2.0);
+    assert_eq!(metric(&server, "broadcast_adapter_invalid_total"), 2.0);
     // The server forgets everything, the group among it.
     client.ask(&["FLUSHALL"]);
     add(&mut client, &publication("news", "again"));
@@ -252,7 +255,7 @@ fn a_stream_of_redis_takes_over_from_consumers_that_have_ended() {
     let all: Vec<String> = (0..100).map(|n| n.to_string()).collect();
     hears(&mut socket, &all.iter().map(String::as_str).collect::<Vec<_>>());
     eventually("all are acknowledged", || backlog(&mut client) == (0, 0));
-    assert_eq!(metric(&server, "door_claimed_total"), 100.0);
+    assert_eq!(metric(&server, "broadcast_adapter_claimed_total"), 100.0);
 }
 
 #[test]
@@ -271,7 +274,7 @@ fn a_stream_of_redis_outlives_its_broker_and_keeps_what_it_has() {
         eventually("it has loaded its file", || {
             RedisClient::connect(&redis).ask(&["PING"]) == Reply::Text("PONG".to_owned())
         });
-        // Before the door is open again.
+        // Before the adapter is open again.
         add(&mut RedisClient::connect(&redis), &publication("news", "meanwhile"));
         hears(&mut socket, &["meanwhile"]);
         until_ready(&server);
@@ -309,9 +312,9 @@ fn a_stream_of_redis_waits_for_an_overloaded_topic() {
         next[number] += 1;
     }
     eventually("all are acknowledged", || backlog(&mut client) == (0, 0));
-    assert!(metric(&server, "door_waited_total") >= 1.0, "it was overloaded");
-    assert_eq!(metric(&server, "door_dropped_total"), 0.0);
-    assert_eq!(metric(&server, "door_claimed_total"), 0.0, "nothing came twice");
+    assert!(metric(&server, "broadcast_adapter_waited_total") >= 1.0, "it was overloaded");
+    assert_eq!(metric(&server, "broadcast_adapter_dropped_total"), 0.0);
+    assert_eq!(metric(&server, "broadcast_adapter_claimed_total"), 0.0, "nothing came twice");
 }
 
 #[test]
@@ -337,7 +340,7 @@ fn brokers_without_a_url_are_named_by_the_environment_of_others() {
 }
 
 #[test]
-fn doors_over_tls_trust_only_the_ca_that_they_are_given() {
+fn adapters_over_tls_trust_only_the_ca_that_they_are_given() {
     let (files, other) = (Authority::new(), Authority::new());
     files.sign("broker", &["localhost"]);
     let [ca, cert, key] = ["ca.pem", "broker.pem", "broker.key"].map(|file| files.path(file));
@@ -350,13 +353,13 @@ fn doors_over_tls_trust_only_the_ca_that_they_are_given() {
         ("redisx", format!("rediss://localhost:{}", redis.address.port()), "--redis-ca"),
         ("nats", format!("tls://localhost:{}", nats.address.port()), "--nats-ca"),
     ];
-    for (door, url, flag) in &brokers {
-        let server = serve(door, url, &[*flag, &ca]);
+    for (adapter, url, flag) in &brokers {
+        let server = serve(adapter, url, &[*flag, &ca]);
         until_ready(&server);
         // Another CA, which did not sign it.
-        let server = serve(door, url, &[*flag, &other.path("ca.pem")]);
+        let server = serve(adapter, url, &[*flag, &other.path("ca.pem")]);
         until_down(&server, "is down");
-        eventually("it tries again", || metric(&server, "door_failed_total") >= 3.0);
-        assert_eq!(metric(&server, "door_opened_total"), 0.0);
+        eventually("it tries again", || metric(&server, "broadcast_adapter_failed_total") >= 3.0);
+        assert_eq!(metric(&server, "broadcast_adapter_opened_total"), 0.0);
     }
 }

@@ -28,6 +28,7 @@ mod id;
 pub mod invariant;
 mod limits;
 mod mailbox;
+mod outgoing;
 mod parked;
 mod partial_write;
 mod polled;

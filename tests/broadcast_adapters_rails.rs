@@ -5,7 +5,7 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use crate::harness::brokers::{Broker, RedisClient, Reply};
-use crate::harness::cable::Cable;
+use crate::harness::cable::{Cable, Extended};
 use crate::harness::eventually;
 use crate::harness::peer::{self, Runtime};
 use crate::harness::server::Server;
@@ -25,10 +25,14 @@ fn token(user: u64) -> String {
 }
 
 fn serve(redis: &Broker, prefix: &str) -> Server {
+    serve_with(redis, prefix, &[])
+}
+
+fn serve_with(redis: &Broker, prefix: &str, further: &[&str]) -> Server {
     let url = redis.url("");
     let flags = ["--broadcast-adapter", "action-cable", "--redis-url", &url, "--public-streams"];
     let more = ["--action-cable-prefix", prefix, "--max-subscription-bytes", "16MiB"];
-    let flags = [&flags[..], &more].concat();
+    let flags = [&flags[..], &more, further].concat();
     let server = Server::start_with(&flags, &[("STANDFAST_SERVE_SECRET", SECRET)]);
     eventually("the server is ready", || server.admin_get("/ready").status == 200);
     server
@@ -126,6 +130,27 @@ fn streams_are_subscribed_again_in_batches_after_redis_was_away() {
     let metrics = server.metrics();
     let (_, missed) = metrics.iter().find(|(name, _)| name.starts_with(missed)).unwrap();
     assert_eq!(*missed, 2.0 * streams as f64);
+}
+
+#[test]
+fn the_history_of_a_stream_is_not_complete_over_an_outage_of_redis() {
+    let Some(mut redis) = Broker::redis(&[]) else { return };
+    let server = serve_with(&redis, "", &["--history", "memory"]);
+    let stream = json!({"channel": "$pubsub", "stream_name": "news"}).to_string();
+    let mut client = Extended::connect(server.listen, "");
+    client.subscribe(&stream);
+    assert_eq!(RedisClient::connect(&redis).number(&["PUBLISH", "news", "1"]), 1);
+    let first = client.hear();
+    let position = json!({"offset": first["offset"], "epoch": first["epoch"]});
+    let position = json!({"streams": {"news": position}});
+    client.history(&stream, &position);
+    assert_eq!(client.hear()["type"], "confirm_history");
+    redis.kill();
+    eventually("the server is not ready", || server.admin_get("/ready").status == 503);
+    redis.restart();
+    eventually("it is ready again", || server.admin_get("/ready").status == 200);
+    client.history(&stream, &position);
+    assert_eq!(client.hear()["type"], "reject_history");
 }
 
 #[test]

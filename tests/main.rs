@@ -73,6 +73,7 @@ mod mistakes_running;
 mod nodes;
 mod nodes_nats;
 mod nodes_redis;
+mod nodes_trouble;
 mod openapi;
 mod operators;
 mod oracle;

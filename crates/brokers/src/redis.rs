@@ -21,7 +21,9 @@ use tokio_rustls::TlsConnector;
 
 use crate::limits::{ANSWER_TIMEOUT, CONNECT_TIMEOUT};
 use crate::settings::{RedisUrl, ServerAddress};
-use crate::transport::{Channel, Fault, FaultKind, Inbox, Incoming, Link, Outgoing, Transport};
+use crate::transport::{
+    Channel, Fault, FaultKind, Inbox, Incoming, Link, Outgoing, Taken, Transport,
+};
 
 /// Time for a sentinel to answer; then the next one is asked.
 const SENTINEL_TIMEOUT: Duration = Duration::from_secs(1);
@@ -295,7 +297,7 @@ pub(crate) fn fault(error: RedisError) -> Fault {
 }
 
 impl Link for RedisLink {
-    async fn publish(&self, batch: &[Outgoing]) -> Result<Vec<Option<u64>>, Fault> {
+    async fn publish(&self, batch: &[Outgoing]) -> Result<Vec<Taken>, Fault> {
         let mut pipeline = redis::Pipeline::with_capacity(batch.len());
         for Outgoing { channel, body } in batch {
             pipeline.cmd("PUBLISH").arg(&**channel).arg(&**body);
@@ -303,7 +305,7 @@ impl Link for RedisLink {
         let mut commands = self.publisher.commands.clone();
         let sent = commands.send_packed_commands(&pipeline, 0, batch.len()).await;
         let reached = |value: Value| match value.extract_error().map_err(fault)? {
-            Value::Int(reached) => Ok(u64::try_from(reached).ok()),
+            Value::Int(reached) => Ok(Taken::To(u64::try_from(reached).ok())),
             _ => Err(Fault::new(FaultKind::Protocol, "invalid answer to PUBLISH")),
         };
         sent.map_err(fault)?.into_iter().map(reached).collect()

@@ -12,6 +12,8 @@ pub enum Outcome {
     Withdrawn,
     /// It was on its way when the time was over: it may have been published, or will be.
     Unknown,
+    /// The broker takes none of its length: it was not published and will not be.
+    TooLong,
 }
 
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -20,6 +22,7 @@ enum State {
     Sent,
     Published(Option<u64>),
     Withdrawn,
+    TooLong,
 }
 
 /// A publication that somebody waits for.
@@ -55,6 +58,12 @@ impl Ticket {
         self.changed.notify_all();
     }
 
+    /// The broker takes none of its length.
+    pub(crate) fn too_long(&self) {
+        *self.lock() = State::TooLong;
+        self.changed.notify_all();
+    }
+
     /// Waits for the outcome. A publication that was not sent within the time is withdrawn.
     #[must_use]
     pub fn wait(&self, longest: Duration) -> Outcome {
@@ -64,6 +73,7 @@ impl Ticket {
         match *state {
             State::Published(reached) => Outcome::Published(reached),
             State::Sent => Outcome::Unknown,
+            State::TooLong => Outcome::TooLong,
             State::Waiting | State::Withdrawn => {
                 *state = State::Withdrawn;
                 Outcome::Withdrawn

@@ -23,6 +23,15 @@ pub struct Outgoing {
     pub body: Vec<u8>,
 }
 
+/// What a broker did with a message.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Taken {
+    /// It has it, and passed it to so many connections, if it tells; 0 only if nobody is subscribed.
+    To(Option<u64>),
+    /// It takes none of this length: the message was not sent.
+    TooLong,
+}
+
 /// A message that arrived.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Incoming {
@@ -116,12 +125,11 @@ pub trait Transport {
 
 /// An open connection. All its methods may be in progress at the same time; after the first fault it is dropped.
 pub trait Link {
-    /// Publishes in this order. Ends when the broker has all of them; then the result says how many connections
-    /// each one reached, where the broker tells: 0 only if nobody is subscribed.
+    /// Publishes in this order. Ends when the broker has all of them that it takes.
     ///
     /// # Errors
     /// Any number of them may have been published.
-    fn publish(&self, batch: &[Outgoing]) -> impl Future<Output = Result<Vec<Option<u64>>, Fault>>;
+    fn publish(&self, batch: &[Outgoing]) -> impl Future<Output = Result<Vec<Taken>, Fault>>;
 
     /// Subscribes to channels, at most [`crate::limits::BATCH_CHANNELS`]. Ends when the broker has confirmed all
     /// of them: what is published from then on arrives in the inbox.

@@ -11,7 +11,7 @@ use crate::envelope::{Envelope, Except, Message, Sequence};
 use crate::figures::Counters;
 use crate::limits::{ALIVE_INTERVAL, BATCH_BYTES, BATCH_PUBLICATIONS};
 use crate::ticket::Ticket;
-use crate::transport::{Channel, Fault, Link, Outgoing};
+use crate::transport::{Channel, Fault, Link, Outgoing, Taken};
 
 /// Longest sleep without being woken.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
@@ -69,20 +69,27 @@ impl Driver {
             }
             let batch: Rc<[Outgoing]> = batch.into();
             *self.in_flight.borrow_mut() = Some(InFlight { batch: Rc::clone(&batch), about });
-            let reached = match link.publish(&batch).await {
-                Ok(reached) => reached,
+            let taken = match link.publish(&batch).await {
+                Ok(taken) => taken,
                 Err(fault) => return fault,
             };
             Counters::add(&self.broker.counters.beacons, beaconed);
             let Some(InFlight { batch, about }) = self.in_flight.borrow_mut().take() else {
                 continue;
             };
-            Counters::add(&self.broker.counters.published, about.len());
             let mut sequences = self.sequences.borrow_mut();
-            for ((outgoing, (at, ticket)), reached) in batch.iter().zip(about).zip(reached) {
-                sequences.published(&outgoing.channel, at, reached);
-                if let Some(ticket) = ticket {
-                    ticket.published(reached);
+            for ((outgoing, (at, ticket)), taken) in batch.iter().zip(about).zip(taken) {
+                match taken {
+                    Taken::To(reached) => {
+                        Counters::add(&self.broker.counters.published, 1);
+                        sequences.published(&outgoing.channel, at, reached);
+                        ticket.inspect(|ticket| ticket.published(reached));
+                    }
+                    // Its number will be missing.
+                    Taken::TooLong => {
+                        Counters::add(&self.broker.counters.refused, 1);
+                        ticket.inspect(|ticket| ticket.too_long());
+                    }
                 }
             }
         }

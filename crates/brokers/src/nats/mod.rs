@@ -19,7 +19,9 @@ use tracing::warn;
 use self::connection::Connection;
 use crate::limits::CONNECT_TIMEOUT;
 use crate::nats_servers::NatsServers;
-use crate::transport::{Channel, Fault, FaultKind, Inbox, Incoming, Link, Outgoing, Transport};
+use crate::transport::{
+    Channel, Fault, FaultKind, Inbox, Incoming, Link, Outgoing, Taken, Transport,
+};
 
 /// The servers of one NATS.
 #[derive(Clone, Debug)]
@@ -88,24 +90,24 @@ impl Transport for NatsTransport {
 }
 
 impl Link for NatsLink {
-    async fn publish(&self, batch: &[Outgoing]) -> Result<Vec<Option<u64>>, Fault> {
+    async fn publish(&self, batch: &[Outgoing]) -> Result<Vec<Taken>, Fault> {
         let (mut bytes, most) = (Vec::new(), self.connection.payload_bytes_max());
-        let mut reached = Vec::with_capacity(batch.len());
+        let mut taken = Vec::with_capacity(batch.len());
         for Outgoing { channel, body } in batch {
             if body.len() > most {
-                // The server would close the connection, again and again. Its number will be missing.
+                // The server would close the connection, again and again.
                 if !self.has_dropped.replace(true) {
                     let length = body.len();
                     warn!("publication dropped: {length} bytes, max_payload of NATS is {most}");
                 }
-                reached.push(None);
+                taken.push(Taken::TooLong);
                 continue;
             }
             protocol::publish(&mut bytes, &protocol::subject(channel), body);
-            reached.push(None);
+            taken.push(Taken::To(None));
         }
         self.connection.round_trip(&bytes).await?;
-        Ok(reached)
+        Ok(taken)
     }
 
     async fn subscribe(&self, channels: &[Channel]) -> Result<(), Fault> {

@@ -25,7 +25,8 @@ impl Control {
             true => publications.iter().map(topic).collect(),
             false => Vec::new(),
         };
-        let Sent { published, uncertain, complete, nodes } = pubsub.publish_all(publications);
+        let Sent { published, uncertain, complete, nodes, too_long } =
+            pubsub.publish_all(publications);
         taken.fetch_add(published, Ordering::Relaxed);
         if complete {
             let mut reply = json!({ "published": published });
@@ -36,6 +37,19 @@ impl Control {
                 reply["receivers"] = self.receivers(&topics).into();
             }
             return Reply::json_with(status, &reply);
+        }
+        if too_long {
+            let message = "the broker takes no publication of this length (max_payload of NATS), of \
+                           those after the first `published`";
+            return Reply::json_with(
+                413,
+                &json!({
+                    "error": "publication_too_long",
+                    "message": message,
+                    "published": published,
+                    "uncertain": uncertain,
+                }),
+            );
         }
         pubsub.unavailable.fetch_add(1, Ordering::Relaxed);
         let why = trouble(pubsub);

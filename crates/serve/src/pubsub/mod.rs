@@ -41,6 +41,7 @@ pub(crate) struct Posted {
 }
 
 /// What became of the publications of one request.
+#[derive(Default)]
 pub(crate) struct Sent {
     /// Those that the broker has, from the first on.
     pub(crate) published: u64,
@@ -50,6 +51,8 @@ pub(crate) struct Sent {
     pub(crate) complete: bool,
     /// The most connections that one of them reached; `None` if the broker does not tell.
     pub(crate) nodes: Option<u64>,
+    /// The broker takes none of the length of a later one.
+    pub(crate) too_long: bool,
 }
 
 impl Pubsub {
@@ -131,7 +134,7 @@ impl Pubsub {
             }
             tickets.push(ticket);
         }
-        let mut sent = Sent { published: 0, uncertain: 0, complete: false, nodes: None };
+        let mut sent = Sent::default();
         let mut in_order = true;
         for ticket in tickets {
             let left =
@@ -145,6 +148,7 @@ impl Pubsub {
                     (sent.uncertain, in_order) = (sent.uncertain + 1, false);
                 }
                 Outcome::Withdrawn => in_order = false,
+                Outcome::TooLong => (sent.too_long, in_order) = (true, false),
             }
         }
         sent.complete = sent.published == total as u64;

@@ -44,9 +44,8 @@ pub(super) struct Findings {
     /// Losses with a cause that was told, by kind of fault.
     pub(super) explained: BTreeMap<&'static str, u64>,
     pub(super) unexplained: Unexplained,
-    /// Delivered a second time, or out of order, with a cause.
+    /// Delivered a second time, with a cause.
     pub(super) doubled_explained: u64,
-    pub(super) reordered_explained: u64,
     /// Refused or unanswered publications that arrived at somebody all the same.
     pub(super) refused_delivered: u64,
     pub(super) unanswered_delivered: u64,

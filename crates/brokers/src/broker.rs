@@ -15,6 +15,7 @@ use crate::driver;
 use crate::envelope::{Message, NodeId};
 use crate::figures::{Counters, GapCause, NodeSeen, Nodes, ShardFigures};
 use crate::interest::Interest;
+use crate::kept::{HistorySettings, Kept, Past};
 use crate::limits::QUEUE_BYTES;
 use crate::ticket::Ticket;
 use crate::transport::{Channel, Fault, Transport};
@@ -30,6 +31,8 @@ pub struct Settings {
     pub linger: Duration,
     /// Bytes of publications that wait while there is no connection; 0 to refuse them.
     pub spool_bytes: usize,
+    /// What the broker keeps of each topic; `None` if it keeps nothing.
+    pub history: Option<HistorySettings>,
     /// The monotonic clock, in nanoseconds.
     pub clock: fn() -> u64,
     /// Random numbers that differ from those of other processes.
@@ -38,11 +41,25 @@ pub struct Settings {
 
 /// What a program does with what arrives. Called by one thread, in order.
 pub trait Receiver: Send + Sync + 'static {
-    /// A publication for the subscribers of a topic.
+    /// A publication for the subscribers of a topic, with its position if the broker keeps it: the next one
+    /// that it keeps of this topic, after those of [`Receiver::loaded`].
     ///
     /// # Errors
     /// It was not delivered.
-    fn publication(&self, topic: &str, message: &Message<'_>) -> Result<(), Undelivered>;
+    fn publication(
+        &self,
+        topic: &str,
+        message: &Message<'_>,
+        kept: Option<Kept>,
+    ) -> Result<(), Undelivered>;
+
+    /// What the broker keeps of a topic, in place of all that was known of it: before the topic is confirmed for the
+    /// first time, and after a gap. Only with [`Settings::history`].
+    fn loaded(&self, topic: &str, past: &Past<'_>);
+
+    /// Topics that are not followed any more: what the broker keeps of them has to be loaded again. Only with
+    /// [`Settings::history`].
+    fn released(&self, topics: &[Box<str>]);
 
     /// The broker has confirmed topics: what is published to them from now on arrives. False if it has to be
     /// told again.

@@ -12,6 +12,7 @@ pub mod envelope;
 mod figures;
 pub mod gaps;
 pub mod interest;
+mod kept;
 pub mod limits;
 #[cfg(feature = "nats")]
 pub mod nats;
@@ -27,6 +28,7 @@ pub use broker::{
     Broker, ConfirmedTopic, OwnedExcept, Publication, Receiver, Settings, Unavailable, Undelivered,
 };
 pub use figures::{Counters, GapCause, NodeSeen, ShardFigures};
+pub use kept::{HistorySettings, Kept, Past, Position};
 #[cfg(feature = "nats")]
 pub use nats_servers::{NatsServers, NatsUrl};
 pub use settings::{RedisUrl, ServerAddress, UrlError};

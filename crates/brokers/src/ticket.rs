@@ -3,11 +3,18 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::kept::Position;
+
 /// What became of a publication.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// The broker has it, and passed it to so many connections, if it tells.
-    Published(Option<u64>),
+    /// The broker has it.
+    Published {
+        /// To how many connections it passed it, if it tells.
+        reached: Option<u64>,
+        /// Where it keeps it, if it does.
+        position: Option<Position>,
+    },
     /// It was not published and will not be.
     Withdrawn,
     /// It was on its way when the time was over: it may have been published, or will be.
@@ -20,7 +27,7 @@ pub enum Outcome {
 enum State {
     Waiting,
     Sent,
-    Published(Option<u64>),
+    Published(Option<u64>, Option<Position>),
     Withdrawn,
     TooLong,
 }
@@ -53,8 +60,8 @@ impl Ticket {
     }
 
     /// The broker has it.
-    pub(crate) fn published(&self, reached: Option<u64>) {
-        *self.lock() = State::Published(reached);
+    pub(crate) fn published(&self, reached: Option<u64>, position: Option<Position>) {
+        *self.lock() = State::Published(reached, position);
         self.changed.notify_all();
     }
 
@@ -71,7 +78,7 @@ impl Ticket {
         let waited = self.changed.wait_timeout_while(self.lock(), longest, is_open);
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         match *state {
-            State::Published(reached) => Outcome::Published(reached),
+            State::Published(reached, position) => Outcome::Published { reached, position },
             State::Sent => Outcome::Unknown,
             State::TooLong => Outcome::TooLong,
             State::Waiting | State::Withdrawn => {
@@ -96,8 +103,9 @@ mod tests {
         assert!(ticket.send());
         assert_eq!(ticket.wait(none), Outcome::Unknown);
         assert!(ticket.send(), "again, after the connection was lost");
-        ticket.published(Some(2));
-        assert_eq!(ticket.wait(none), Outcome::Published(Some(2)));
+        let position = Some(Position { epoch: 1, offset: 7 });
+        ticket.published(Some(2), position);
+        assert_eq!(ticket.wait(none), Outcome::Published { reached: Some(2), position });
     }
 
     #[test]
@@ -106,7 +114,7 @@ mod tests {
         let other = Arc::clone(&ticket);
         let waits = std::thread::spawn(move || other.wait(Duration::from_secs(60)));
         assert!(ticket.send());
-        ticket.published(None);
-        assert_eq!(waits.join().unwrap(), Outcome::Published(None));
+        ticket.published(None, None);
+        assert_eq!(waits.join().unwrap(), Outcome::Published { reached: None, position: None });
     }
 }

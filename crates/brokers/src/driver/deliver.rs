@@ -87,7 +87,7 @@ impl Driver {
         let Some(topic) = self.broker.topic(channel) else { return };
         let mut until_ns = None;
         loop {
-            match self.receiver.publication(topic, message) {
+            match self.receiver.publication(topic, message, None) {
                 Ok(()) => return,
                 Err(Undelivered::Overloaded) => break,
                 Err(Undelivered::Busy) => {

@@ -83,7 +83,7 @@ impl Driver {
                     Taken::To(reached) => {
                         Counters::add(&self.broker.counters.published, 1);
                         sequences.published(&outgoing.channel, at, reached);
-                        ticket.inspect(|ticket| ticket.published(reached));
+                        ticket.inspect(|ticket| ticket.published(reached, None));
                     }
                     // Its number will be missing.
                     Taken::TooLong => {

@@ -62,6 +62,7 @@ impl Pubsub {
             node_name: config.node_name.clone(),
             linger: config.linger,
             spool_bytes: config.spool_bytes,
+            history: None,
             clock: now_ns,
             random,
         };
@@ -140,11 +141,11 @@ impl Pubsub {
             let left =
                 if in_order { until.saturating_duration_since(now()) } else { Duration::ZERO };
             match ticket.wait(left) {
-                Outcome::Published(reached) if in_order => {
+                Outcome::Published { reached, .. } if in_order => {
                     sent.published += 1;
                     sent.nodes = sent.nodes.max(reached);
                 }
-                Outcome::Published(_) | Outcome::Unknown => {
+                Outcome::Published { .. } | Outcome::Unknown => {
                     (sent.uncertain, in_order) = (sent.uncertain + 1, false);
                 }
                 Outcome::Withdrawn => in_order = false,
@@ -160,7 +161,7 @@ impl Pubsub {
         let ticket = Ticket::new();
         let body = receiver::disconnect_command(request);
         self.broker.command(body, Some(Arc::clone(&ticket))).is_ok()
-            && matches!(ticket.wait(self.timeout), Outcome::Published(_))
+            && matches!(ticket.wait(self.timeout), Outcome::Published { .. })
     }
 
     fn deadline(&self) -> Instant {

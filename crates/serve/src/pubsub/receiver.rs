@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 
 use brokers::envelope::{Except, Message, NodeId};
-use brokers::{ConfirmedTopic, GapCause, Receiver, Undelivered};
+use brokers::{ConfirmedTopic, GapCause, Kept, Past, Receiver, Undelivered};
 use engine::sys::process::now_ns;
 use engine::{ConnId, Remote};
 use topics::{Publication, Refused};
@@ -50,7 +50,12 @@ impl Inward {
 }
 
 impl Receiver for Inward {
-    fn publication(&self, topic: &str, message: &Message<'_>) -> Result<(), Undelivered> {
+    fn publication(
+        &self,
+        topic: &str,
+        message: &Message<'_>,
+        _: Option<Kept>,
+    ) -> Result<(), Undelivered> {
         let Some(shared) = self.shared.upgrade() else { return Ok(()) };
         let data = Arc::from(message.data);
         let mut publication = Publication::new(topic.into(), data, message.binary);
@@ -70,6 +75,10 @@ impl Receiver for Inward {
             Err(Refused::TopicOverloaded) => Err(Undelivered::Overloaded),
         }
     }
+
+    fn loaded(&self, _: &str, _: &Past<'_>) {}
+
+    fn released(&self, _: &[Box<str>]) {}
 
     fn confirmed(&self, topics: &[ConfirmedTopic]) -> bool {
         let Some(shared) = self.shared.upgrade() else { return true };

@@ -65,8 +65,9 @@ pub trait Receiver: Send + Sync + 'static {
     /// told again.
     fn confirmed(&self, topics: &[ConfirmedTopic]) -> bool;
 
-    /// Publications to these topics may be missing. False if it has to be told again.
-    fn gap(&self, topics: &[Box<str>], cause: GapCause) -> bool;
+    /// Publications to these topics may be missing. Returns how many of them, from the first on, were told; it
+    /// is called again with the others.
+    fn gap(&self, topics: &[Box<str>], cause: GapCause) -> usize;
 
     /// A command of another node. False if it has to be told again.
     fn command(&self, body: &[u8]) -> bool;

@@ -25,8 +25,8 @@ use crate::broker::{Broker, Receiver, Shard, State};
 use crate::figures::GapCause;
 use crate::gaps::{Received, Sequences};
 use crate::limits::{
-    BEACON_NS, CONNECT_TIMEOUT, INBOX_BYTES, LOG_INTERVAL_NS, PING_INTERVAL, RECEIVED_SENDERS_MAX,
-    SENT_CHANNELS_MAX,
+    BEACON_NS, CONNECT_TIMEOUT, DELIVERY_PAUSE, INBOX_BYTES, LOG_INTERVAL_NS, PING_INTERVAL,
+    RECEIVED_SENDERS_MAX, SENT_CHANNELS_MAX,
 };
 use crate::transport::{Fault, FaultKind, Inbox, Link, Transport};
 
@@ -194,8 +194,13 @@ impl Driver {
         self.log_gap(channels.len(), named, cause);
         let topics = channels.iter().filter_map(|channel| self.broker.topic(channel.as_ref()));
         let topics: Vec<Box<str>> = topics.map(Box::from).collect();
-        if !topics.is_empty() {
-            self.tell(|receiver| receiver.gap(&topics, cause)).await;
+        let mut rest = &topics[..];
+        while !rest.is_empty() {
+            let told = self.receiver.gap(rest, cause);
+            rest = rest.get(told..).unwrap_or_default();
+            if !rest.is_empty() {
+                tokio::time::sleep(DELIVERY_PAUSE).await;
+            }
         }
     }
 
@@ -222,7 +227,11 @@ impl Driver {
     /// Tells the program something, again until it takes it.
     async fn tell(&self, telling: impl Fn(&dyn Receiver) -> bool) {
         while !telling(&*self.receiver) {
-            tokio::time::sleep(crate::limits::DELIVERY_PAUSE).await;
+            tokio::time::sleep(DELIVERY_PAUSE).await;
         }
     }
 }
+
+#[cfg(test)]
+#[path = "driver_tests.rs"]
+mod tests;

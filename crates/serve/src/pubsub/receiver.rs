@@ -94,17 +94,20 @@ impl Receiver for Inward {
             || self.post_all(&shared, bytes, || Post::Confirmed(Arc::clone(&awaited)))
     }
 
-    fn gap(&self, topics: &[Box<str>], _: GapCause) -> bool {
-        let Some(shared) = self.shared.upgrade() else { return true };
-        topics.iter().all(|topic| {
+    fn gap(&self, topics: &[Box<str>], _: GapCause) -> usize {
+        let Some(shared) = self.shared.upgrade() else { return topics.len() };
+        for (told, topic) in topics.iter().enumerate() {
             if let Some(history) = shared.history() {
                 history.interrupt(topic, now_ns());
             }
             let data = Arc::clone(&self.no_data);
             let mut notice = Publication::new((&**topic).into(), data, false);
             (notice.gap, notice.transient) = (true, true);
-            shared.directory.publish(&self.remote, &Arc::new(notice)).is_ok()
-        })
+            if shared.directory.publish(&self.remote, &Arc::new(notice)).is_err() {
+                return told;
+            }
+        }
+        topics.len()
     }
 
     fn command(&self, body: &[u8]) -> bool {

@@ -1,0 +1,118 @@
+use std::cell::Cell;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicUsize;
+
+use super::*;
+use crate::broker::{ConfirmedTopic, Publication, Settings, Undelivered};
+use crate::envelope::Message;
+use crate::kept::{Kept, Past};
+use crate::transport::{Channel, Outgoing, Taken};
+use crate::{OwnedExcept, Ticket};
+
+/// A broker that nobody connects to, except by [`Lossy`].
+struct Nowhere;
+
+impl Transport for Nowhere {
+    type Link = Lossy;
+
+    fn server(&self) -> String {
+        "nowhere".to_owned()
+    }
+
+    async fn connect(&self, _: Inbox) -> Result<Lossy, Fault> {
+        Err(not_yet())
+    }
+}
+
+/// A connection that is lost before the answer to the first batches.
+struct Lossy {
+    lost: Cell<usize>,
+    sent: RefCell<Vec<Outgoing>>,
+}
+
+impl Link for Lossy {
+    async fn publish(&self, batch: &[Outgoing]) -> Result<Vec<Taken>, Fault> {
+        self.sent.borrow_mut().extend_from_slice(batch);
+        match self.lost.get() {
+            0 => Ok(vec![Taken::To(None); batch.len()]),
+            lost => {
+                self.lost.set(lost - 1);
+                Err(Fault::new(FaultKind::Closed, "lost"))
+            }
+        }
+    }
+
+    async fn subscribe(&self, _: &[Channel]) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    async fn unsubscribe(&self, _: &[Channel]) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    async fn check(&self) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    async fn ended(&self) -> Fault {
+        std::future::pending().await
+    }
+}
+
+/// Takes a few gaps with each call, and sometimes none.
+#[derive(Default)]
+struct Slow {
+    told: Mutex<Vec<Box<str>>>,
+    calls: AtomicUsize,
+}
+
+impl Receiver for Slow {
+    fn publication(&self, _: &str, _: &Message<'_>, _: Option<Kept>) -> Result<(), Undelivered> {
+        Ok(())
+    }
+
+    fn loaded(&self, _: &str, _: &Past<'_>) {}
+
+    fn released(&self, _: &[Box<str>]) {}
+
+    fn confirmed(&self, _: &[ConfirmedTopic]) -> bool {
+        true
+    }
+
+    fn gap(&self, topics: &[Box<str>], _: GapCause) -> usize {
+        let room = (self.calls.fetch_add(1, Ordering::Relaxed) % 4).min(topics.len());
+        self.told.lock().unwrap().extend_from_slice(&topics[..room]);
+        room
+    }
+
+    fn command(&self, _: &[u8]) -> bool {
+        true
+    }
+}
+
+fn driver(receiver: Arc<dyn Receiver>) -> Driver {
+    let settings = Settings {
+        prefix: "p".to_owned(),
+        node_name: "a".to_owned(),
+        linger: Duration::ZERO,
+        spool_bytes: usize::MAX,
+        history: None,
+        clock: || 1,
+        random: || 7,
+    };
+    Driver::new(Broker::new(settings, &[Nowhere]), 0, receiver)
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    Builder::new_current_thread().enable_time().build().unwrap().block_on(future)
+}
+
+#[test]
+fn a_gap_that_finds_no_room_goes_on_with_the_topics_that_are_left() {
+    let slow = Arc::new(Slow::default());
+    let driver = driver(Arc::<Slow>::clone(&slow));
+    let topics: Vec<String> = (0..100).map(|number| number.to_string()).collect();
+    let channels: Vec<String> = topics.iter().map(|topic| format!("p:t:{topic}")).collect();
+    block_on(driver.gap(&channels, GapCause::Reconnected));
+    assert_eq!(slow.told.lock().unwrap().join(" "), topics.join(" "), "each once");
+}

@@ -72,6 +72,7 @@ mod mistakes;
 mod mistakes_running;
 mod nodes;
 mod nodes_nats;
+mod nodes_publishing;
 mod nodes_redis;
 mod nodes_trouble;
 mod openapi;

@@ -182,6 +182,8 @@ pub(crate) struct Inner {
     pub(crate) interest: Interest,
     pub(crate) queue: VecDeque<Queued>,
     pub(crate) queue_bytes: usize,
+    /// Publications and commands that were taken from the queue and that the broker has not answered yet.
+    pub(crate) unanswered: usize,
     pub(crate) state: State,
 }
 
@@ -213,6 +215,7 @@ impl Broker {
                 interest: Interest::new(linger_ns),
                 queue: VecDeque::new(),
                 queue_bytes: 0,
+                unanswered: 0,
                 state: State::Down { since_ns: now_ns, why: driver::not_yet() },
             }),
             check_ns: AtomicU64::new(0),
@@ -383,10 +386,14 @@ impl Broker {
         })
     }
 
-    /// Publications that wait to be sent.
+    /// Publications and commands that the broker does not have yet: they wait, or are on their way.
     #[must_use]
-    pub fn waiting(&self) -> usize {
-        self.shards.iter().map(|shard| shard.lock().queue.len()).sum()
+    pub fn unsent(&self) -> usize {
+        let of = |shard: &Shard| {
+            let inner = shard.lock();
+            inner.queue.len() + inner.unanswered
+        };
+        self.shards.iter().map(of).sum()
     }
 
     /// The figures of each connection.

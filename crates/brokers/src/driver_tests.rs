@@ -116,3 +116,47 @@ fn a_gap_that_finds_no_room_goes_on_with_the_topics_that_are_left() {
     block_on(driver.gap(&channels, GapCause::Reconnected));
     assert_eq!(slow.told.lock().unwrap().join(" "), topics.join(" "), "each once");
 }
+
+#[test]
+fn a_publication_counts_as_unsent_until_the_broker_has_it() {
+    let driver = driver(Arc::new(Slow::default()));
+    let broker = Arc::clone(&driver.broker);
+    let publication = || Publication {
+        data: b"x".as_slice().into(),
+        binary: false,
+        transient: false,
+        except: OwnedExcept::None,
+        kind: None,
+    };
+    let tickets: Vec<Arc<Ticket>> = (0..3).map(|_| Ticket::new()).collect();
+    for ticket in &tickets {
+        broker.publish("a", publication(), Some(Arc::clone(ticket))).unwrap();
+    }
+    assert_eq!(broker.unsent(), 3);
+    assert_eq!(tickets[1].wait(Duration::ZERO), crate::Outcome::Withdrawn);
+    let link = Lossy { lost: Cell::new(2), sent: RefCell::default() };
+    for connection in 1..=2 {
+        driver.connected(0);
+        let fault = block_on(driver.publish(&link));
+        assert_eq!(broker.unsent(), 2, "on their way");
+        driver.disconnected(1, fault);
+        assert_eq!(broker.unsent(), 2, "to be sent again after connection {connection}");
+    }
+    driver.connected(0);
+    let until_sent = async {
+        tokio::select! {
+            fault = driver.publish(&link) => panic!("{fault}"),
+            () = async {
+                while broker.unsent() > 0 {
+                    tokio::task::yield_now().await;
+                }
+            } => {}
+        }
+    };
+    block_on(until_sent);
+    let sent = link.sent.borrow();
+    let bodies = sent.iter().filter(|one| one.channel.contains(":t:")).map(|one| &one.body);
+    let bodies: Vec<&Vec<u8>> = bodies.collect();
+    assert_eq!(bodies.len(), 6, "both by each of the connections");
+    assert!(bodies[..2] == bodies[2..4] && bodies[..2] == bodies[4..], "with the same numbers");
+}

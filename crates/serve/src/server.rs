@@ -21,7 +21,7 @@ pub struct Running {
     pub(crate) service: Service<Post>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) log_events: LogReceiver,
-    /// The workers' result, and until when calls and webhooks may still be sent.
+    /// The workers' result, and since when calls, webhooks and publications are waited for.
     pub(crate) finishing: Option<(io::Result<()>, u64)>,
 }
 
@@ -115,9 +115,9 @@ impl Server for Running {
     }
 
     /// The workers have ended, and so have the calls and webhooks that tell of it, unless they take longer
-    /// than [`LAST_CALLS`].
+    /// than [`LAST_CALLS`]; and the broker has all publications, unless it takes longer than `--pubsub-timeout`.
     fn ended(&mut self) -> Option<io::Result<()>> {
-        let (result, until_ns) = match self.finishing.take() {
+        let (result, since_ns) = match self.finishing.take() {
             Some(finishing) => finishing,
             None => {
                 let result = self.service.ended()?;
@@ -128,7 +128,7 @@ impl Server for Running {
                 if let Some(open) = self.shared.adapters.get() {
                     open.adapters.close();
                 }
-                (result, now_ns().saturating_add(LAST_CALLS.as_nanos() as u64))
+                (result, now_ns())
             }
         };
         let (calls, hooks) = (self.shared.calls.as_ref(), self.shared.hooks.as_ref());
@@ -136,12 +136,14 @@ impl Server for Running {
         let untold = sessions.is_some_and(|sessions| sessions.drain(now_ns()));
         let events = hooks.map_or(0, |hooks| hooks.waiting());
         let pubsub = self.shared.pubsub.as_ref();
-        let unsent = pubsub.map_or(0, |pubsub| pubsub.broker.waiting());
+        let unsent = pubsub.map_or(0, |pubsub| pubsub.broker.unsent());
         let closed = self.shared.adapters.get().is_none_or(|open| open.adapters.is_closed());
         let idle = calls.is_none_or(|calls| calls.is_idle()) && !untold;
-        let idle = idle && events == 0 && unsent == 0 && closed;
-        if !idle && now_ns() < until_ns {
-            self.finishing = Some((result, until_ns));
+        let idle = idle && events == 0 && closed;
+        let waited = Duration::from_nanos(now_ns().saturating_sub(since_ns));
+        let is_flushed = unsent == 0 || pubsub.is_none_or(|pubsub| waited >= pubsub.timeout);
+        if !(idle || waited >= LAST_CALLS) || !is_flushed {
+            self.finishing = Some((result, since_ns));
             return None;
         }
         let waiting = calls.map_or(0, |calls| calls.figures(now_ns()).1.waiting);

@@ -77,6 +77,7 @@ impl Driver {
             let Some(InFlight { batch, about }) = self.in_flight.borrow_mut().take() else {
                 continue;
             };
+            self.answered(about.len());
             let mut sequences = self.sequences.borrow_mut();
             for ((outgoing, (at, ticket)), taken) in batch.iter().zip(about).zip(taken) {
                 match taken {
@@ -126,6 +127,7 @@ impl Driver {
             let Some(Queued { channel, content, ticket }) = self.pop() else { break };
             // A publisher that waited for too long was told that it is not published.
             if ticket.as_ref().is_some_and(|ticket| !ticket.send()) {
+                self.answered(1);
                 continue;
             }
             let at = sequences.next(now_ns, &channel);
@@ -144,7 +146,14 @@ impl Driver {
         }
         let queued = inner.queue.pop_front()?;
         inner.queue_bytes = inner.queue_bytes.saturating_sub(queued.bytes());
+        inner.unanswered += 1;
         Some(queued)
+    }
+
+    /// So many that were popped are in the broker, or will never be.
+    fn answered(&self, many: usize) {
+        let mut inner = self.shard().lock();
+        inner.unanswered = inner.unanswered.saturating_sub(many);
     }
 
     fn encode(&self, content: &Content, at: Sequence) -> Vec<u8> {

@@ -4,6 +4,7 @@
 use std::net::TcpStream;
 
 use rustix::process::Signal;
+use serde_json::json;
 
 use crate::harness::eventually;
 use crate::harness::redis::{Passage, Redis, Relay};
@@ -15,6 +16,50 @@ fn metric(server: &Server, name: &str) -> f64 {
     let all = server.metrics();
     let of = all.iter().filter(|(full, _)| full.split('{').next() == Some(name));
     of.map(|(_, value)| value).sum()
+}
+
+/// Sends a body to `/_broadcast` of the client listener, without waiting for the answer.
+fn broadcast(server: &Server, data: &str) -> Socket {
+    let body = json!({"stream": "a", "data": data}).to_string();
+    let mut socket = Socket::connect(server.listen);
+    let (host, length) = (server.listen, body.len());
+    let head = format!("POST /_broadcast HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer k\r\n");
+    socket.send(format!("{head}Content-Length: {length}\r\n\r\n{body}").as_bytes());
+    socket
+}
+
+#[test]
+fn broadcasts_on_the_client_listener_are_published_at_once_and_in_order_by_a_slow_broker() {
+    let Some(redis) = Redis::start(&[]) else { return };
+    let relay = Relay::start(redis.address());
+    let flags = ["--listen-broadcast", "--broadcast-key", "k"];
+    let server = node(&format!("redis://{}", relay.address), &flags);
+    let other = node(&redis.url(), &[]);
+    let mut reader = Socket::open(other.listen, "/topics/a");
+    let waiting = || metric(&server, "standfast_pubsub_waiting");
+    relay.set(Passage::Held);
+    // The first one is on its way, the others wait for its answer.
+    let mut posted = vec![broadcast(&server, "0")];
+    for number in 1..50 {
+        let before = waiting();
+        posted.push(broadcast(&server, &number.to_string()));
+        // More than wait for the thread that publishes. The first ones one after another, to see their order.
+        if number < 8 {
+            eventually("it waits for the broker", || waiting() > before);
+        }
+    }
+    eventually("all wait for the broker", || waiting() >= 48.0);
+    relay.set(Passage::Open);
+    for socket in &mut posted {
+        let answer = socket.response();
+        assert_eq!(answer.status, 201, "{answer:?}");
+    }
+    let texts: Vec<String> = (0..50).map(|_| payload(&mut reader)).collect();
+    let first: Vec<&str> =
+        texts.iter().map(String::as_str).filter(|text| text.len() == 1).collect();
+    let expected = ["1", "2", "3", "4", "5", "6", "7"];
+    let first: Vec<&str> = first.into_iter().filter(|text| expected.contains(text)).collect();
+    assert_eq!(first, expected);
 }
 
 #[test]

@@ -1,20 +1,23 @@
 //! [`BroadcastQueue`]: bodies posted to `/_broadcast` on the client listeners. Workers verify the key
 //! and receive the body; a separate thread parses and publishes it, as the admin listener does, so that
-//! large bodies do not delay a worker's clients.
+//! large bodies do not delay a worker's clients. With a broker the next ones are published while earlier
+//! ones wait for it.
 
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 
-use admin::{Program, Reply};
+use admin::Reply;
 use engine::{Answer, ConnId, Remote, Response, invariant};
 
-use crate::control::Control;
+use crate::control::{self, Control};
 use crate::handler::Post;
 
 /// Bodies that may wait to be parsed; beyond that the answer is 503. Each has at most
 /// [`BODY_BYTES_MAX`].
 const QUEUE_MAX: usize = 16;
+/// Bodies whose publications the broker may have yet to take; beyond that the next ones wait to be parsed.
+const AWAITED_MAX: usize = 256;
 /// Longest body, in bytes: the admin listener's default.
 pub(crate) const BODY_BYTES_MAX: u64 = wire::Limits::BODY_BYTES;
 
@@ -45,21 +48,34 @@ impl BroadcastQueue {
     }
 }
 
-/// Starts the thread.
+/// Starts the threads: one parses and publishes, in the order of the queue; the other waits for the broker and
+/// answers.
 ///
 /// # Errors
-/// The thread cannot be started.
+/// One cannot be started.
 pub(crate) fn start(
     receiver: BroadcastReceiver,
     control: Arc<Control>,
     remote: Remote<Post>,
 ) -> io::Result<()> {
-    let run = move || {
+    let (waiting, awaited) = sync_channel(AWAITED_MAX);
+    let (own, answers) = (Arc::clone(&control), remote.clone());
+    let publish = move || {
         for (id, body) in receiver {
-            remote.answer(id, respond(control.broadcast(&body)));
+            match own.begin_broadcast(&body) {
+                control::Answer::Now(reply) => answers.answer(id, respond(reply)),
+                later => drop(waiting.send((id, later))),
+            }
         }
     };
-    std::thread::Builder::new().name("broadcasts".to_owned()).spawn(run).map(drop)
+    let answer = move || {
+        for (id, later) in awaited {
+            remote.answer(id, respond(later.wait(&control)));
+        }
+    };
+    let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
+    thread("broadcasts").spawn(publish)?;
+    thread("broadcast replies").spawn(answer).map(drop)
 }
 
 /// Converts a response of the admin listener to one of the public listener.

@@ -1,5 +1,6 @@
 //! What operators see of other nodes: `/api/cluster`, metrics, and publishing over a broker.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use admin::{ApiRequest, Exposition, Kind, Reply};
@@ -8,7 +9,24 @@ use engine::sys::process::now_ns;
 use serde_json::{Value, json};
 
 use super::Control;
-use crate::pubsub::{Posted, Pubsub, Sent};
+use crate::broadcast::Disconnect;
+use crate::pubsub::{Posted, Pubsub, Sent, Submitted};
+
+/// The answer to a request, or what waits for the broker and then answers it.
+pub(crate) enum Answer {
+    Now(Reply),
+    Later(Box<dyn FnOnce(&Control) -> Reply + Send>),
+}
+
+impl Answer {
+    /// Waits for it.
+    pub(crate) fn wait(self, control: &Control) -> Reply {
+        match self {
+            Answer::Now(reply) => reply,
+            Answer::Later(finish) => finish(control),
+        }
+    }
+}
 
 impl Control {
     /// As [`Control::publish_all`], over the broker. `receivers` are those of this node.
@@ -25,16 +43,28 @@ impl Control {
             true => publications.iter().map(topic).collect(),
             false => Vec::new(),
         };
-        let Sent { published, uncertain, complete, nodes, too_long } =
-            pubsub.publish_all(publications);
+        let submitted = pubsub.submit(publications);
+        self.await_published(pubsub, submitted, status, taken, count_receivers.then_some(&topics))
+    }
+
+    /// Waits until the broker has what was submitted. The answer counts the receivers of these topics.
+    pub(super) fn await_published(
+        &self,
+        pubsub: &Pubsub,
+        submitted: Submitted,
+        status: u16,
+        taken: &AtomicU64,
+        topics: Option<&[Arc<str>]>,
+    ) -> Reply {
+        let Sent { published, uncertain, complete, nodes, too_long } = pubsub.wait(submitted);
         taken.fetch_add(published, Ordering::Relaxed);
         if complete {
             let mut reply = json!({ "published": published });
             if let Some(nodes) = nodes {
                 reply["nodes"] = nodes.into();
             }
-            if count_receivers {
-                reply["receivers"] = self.receivers(&topics).into();
+            if let Some(topics) = topics {
+                reply["receivers"] = self.receivers(topics).into();
             }
             return Reply::json_with(status, &reply);
         }
@@ -68,8 +98,22 @@ impl Control {
         Reply::json_with(503, &reply)
     }
 
+    /// Ends sessions on the other nodes; this one ends them already, by so many workers.
+    pub(super) fn end_sessions_on_nodes(
+        pubsub: &Arc<Pubsub>,
+        request: &Disconnect,
+        status: u16,
+        notified: u64,
+    ) -> Answer {
+        let (pubsub, submitted) = (Arc::clone(pubsub), pubsub.submit_disconnect(request));
+        Answer::Later(Box::new(move |control| match pubsub.wait(submitted).complete {
+            true => Reply::json_with(status, &json!({ "workers": notified })),
+            false => control.not_on_all_nodes(&pubsub),
+        }))
+    }
+
     /// The answer to a request to end sessions that did not reach the other nodes.
-    pub(super) fn not_on_all_nodes(&self, pubsub: &Pubsub) -> Reply {
+    fn not_on_all_nodes(&self, pubsub: &Pubsub) -> Reply {
         pubsub.unavailable.fetch_add(1, Ordering::Relaxed);
         let why = trouble(pubsub);
         let message = format!("{why}: only this node ends the sessions; send the request again");
@@ -157,7 +201,8 @@ impl Control {
         };
         let help = "Publications and commands that a broker has taken from this node.";
         counter("pubsub_published", help, &counters.published);
-        let help = "Publications and commands not taken: no connection, or too many waited.";
+        let help =
+            "Publications and commands not taken: no connection, or too many waited.";
         counter("pubsub_refused", help, &counters.refused);
         let help = "Publications that arrived from brokers, this node's own included.";
         counter("pubsub_received", help, &counters.received);

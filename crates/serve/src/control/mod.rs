@@ -15,6 +15,8 @@ mod presence;
 mod top_topics;
 mod webhooks;
 
+pub(crate) use self::cluster::Answer;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -157,17 +159,41 @@ impl Control {
     }
 
     /// Posts a disconnect to every running worker. They end the sessions when they read it.
-    fn end_sessions(&self, request: Disconnect, status: u16) -> Reply {
+    fn end_sessions(&self, request: Disconnect, status: u16) -> Answer {
         let request = Arc::new(request);
         let Ok(notified) = self.post_disconnect(&request) else {
             self.overloaded.fetch_add(1, Ordering::Relaxed);
             let message = "a worker's mailbox is full: send the request again";
-            return Reply::error(503, "overloaded", message);
+            return Answer::Now(Reply::error(503, "overloaded", message));
         };
-        if let Some(pubsub) = self.shared.pubsub.as_ref().filter(|own| !own.disconnect(&request)) {
-            return self.not_on_all_nodes(pubsub);
+        match &self.shared.pubsub {
+            Some(pubsub) => Self::end_sessions_on_nodes(pubsub, &request, status, notified),
+            None => Answer::Now(Reply::json_with(status, &json!({ "workers": notified }))),
         }
-        Reply::json_with(status, &json!({ "workers": notified }))
+    }
+
+    /// Begins to execute a body of `/_broadcast`, which is in order then with those before and after it.
+    pub(crate) fn begin_broadcast(&self, body: &[u8]) -> Answer {
+        match broadcast::parse(body, self.message_bytes_max()) {
+            Ok(BroadcastRequest::Publications(items)) => {
+                let publications = self.publications(items);
+                let Some(pubsub) = self.shared.pubsub.clone() else {
+                    return Answer::Now(self.publish_all(
+                        publications,
+                        201,
+                        &self.broadcast,
+                        false,
+                    ));
+                };
+                let submitted = pubsub.submit(publications);
+                Answer::Later(Box::new(move |control| {
+                    control.await_published(&pubsub, submitted, 201, &control.broadcast, None)
+                }))
+            }
+            Ok(BroadcastRequest::Disconnect(request)) => self.end_sessions(request, 201),
+            Err(BodyError::Malformed(what)) => Answer::Now(Reply::error(422, "unreadable", &what)),
+            Err(BodyError::TooLarge(what)) => Answer::Now(Reply::error(413, "too_large", &what)),
+        }
     }
 
     fn history_metrics(&self, exposition: &mut Exposition) {
@@ -431,19 +457,12 @@ impl Program for Control {
     }
 
     fn broadcast(&self, body: &[u8]) -> Reply {
-        match broadcast::parse(body, self.message_bytes_max()) {
-            Ok(BroadcastRequest::Publications(items)) => {
-                self.publish_all(self.publications(items), 201, &self.broadcast, false)
-            }
-            Ok(BroadcastRequest::Disconnect(request)) => self.end_sessions(request, 201),
-            Err(BodyError::Malformed(what)) => Reply::error(422, "unreadable", &what),
-            Err(BodyError::TooLarge(what)) => Reply::error(413, "too_large", &what),
-        }
+        self.begin_broadcast(body).wait(self)
     }
 
     fn disconnect(&self, body: &[u8]) -> Reply {
         match broadcast::parse_disconnect(body) {
-            Ok(request) => self.end_sessions(request, 200),
+            Ok(request) => self.end_sessions(request, 200).wait(self),
             Err(BodyError::Malformed(what) | BodyError::TooLarge(what)) => {
                 Reply::error(400, "bad_request", &what)
             }

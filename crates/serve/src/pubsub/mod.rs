@@ -40,6 +40,14 @@ pub(crate) struct Posted {
     pub(crate) exclude: Option<Box<str>>,
 }
 
+/// What one request has queued for the broker.
+pub(crate) struct Submitted {
+    tickets: Vec<Arc<Ticket>>,
+    /// How many there were, with those that found no room.
+    total: usize,
+    until: Instant,
+}
+
 /// What became of the publications of one request.
 #[derive(Default)]
 pub(crate) struct Sent {
@@ -123,8 +131,8 @@ impl Pubsub {
         self.broker.publish(&publication.topic, message, ticket)
     }
 
-    /// Publishes in order, and waits until the broker has all.
-    pub(crate) fn publish_all(&self, publications: Vec<Posted>) -> Sent {
+    /// Queues publications in their order, up to the first that finds no room.
+    pub(crate) fn submit(&self, publications: Vec<Posted>) -> Submitted {
         let until = self.deadline();
         let total = publications.len();
         let mut tickets = Vec::with_capacity(total);
@@ -135,6 +143,12 @@ impl Pubsub {
             }
             tickets.push(ticket);
         }
+        Submitted { tickets, total, until }
+    }
+
+    /// Waits until the broker has all.
+    pub(crate) fn wait(&self, submitted: Submitted) -> Sent {
+        let Submitted { tickets, total, until } = submitted;
         let mut sent = Sent::default();
         let mut in_order = true;
         for ticket in tickets {
@@ -156,12 +170,15 @@ impl Pubsub {
         sent
     }
 
-    /// Ends sessions on the other nodes. False if they may not have been told.
-    pub(crate) fn disconnect(&self, request: &Disconnect) -> bool {
-        let ticket = Ticket::new();
+    /// Queues a command that ends sessions on the other nodes.
+    pub(crate) fn submit_disconnect(&self, request: &Disconnect) -> Submitted {
+        let (ticket, until) = (Ticket::new(), self.deadline());
         let body = receiver::disconnect_command(request);
-        self.broker.command(body, Some(Arc::clone(&ticket))).is_ok()
-            && matches!(ticket.wait(self.timeout), Outcome::Published { .. })
+        let tickets = match self.broker.command(body, Some(Arc::clone(&ticket))) {
+            Ok(()) => vec![ticket],
+            Err(_) => Vec::new(),
+        };
+        Submitted { tickets, total: 1, until }
     }
 
     fn deadline(&self) -> Instant {

@@ -6,11 +6,12 @@ use std::net::TcpStream;
 use rustix::process::Signal;
 use serde_json::json;
 
+use crate::harness::app::{Answer, App};
 use crate::harness::eventually;
 use crate::harness::redis::{Passage, Redis, Relay};
 use crate::harness::server::Server;
 use crate::harness::socket::{Socket, TEXT};
-use crate::nodes::{node, payload};
+use crate::nodes::{node, payload, publish, until_ready};
 
 fn metric(server: &Server, name: &str) -> f64 {
     let all = server.metrics();
@@ -60,6 +61,30 @@ fn broadcasts_on_the_client_listener_are_published_at_once_and_in_order_by_a_slo
     let expected = ["1", "2", "3", "4", "5", "6", "7"];
     let first: Vec<&str> = first.into_iter().filter(|text| expected.contains(text)).collect();
     assert_eq!(first, expected);
+}
+
+#[test]
+fn messages_that_the_application_allows_wait_for_the_broker_and_are_counted_once_if_refused() {
+    let Some(mut redis) = Redis::start(&[]) else { return };
+    let app = App::start(|_| Answer::Json(json!({"allow": true, "publish": "ask"})));
+    let auth = format!("http://{}/auth", app.address);
+    let server = node(&redis.url(), &["--auth-url", &auth]);
+    let mut reader = Socket::open(server.listen, "/topics/a");
+    let mut publisher = Socket::open(server.listen, "/topics/a");
+    redis.kill();
+    eventually("the broker is away", || server.admin_get("/ready").status == 503);
+    for number in 1..=3 {
+        publisher.send_frame(TEXT, number.to_string().as_bytes());
+    }
+    eventually("the first one waits", || metric(&server, "standfast_publish_paused_total") == 1.0);
+    assert_eq!(publish(&server, "a", "x").status, 503);
+    redis.restart();
+    until_ready(&server);
+    for number in 1..=3 {
+        assert_eq!(payload(&mut reader), number.to_string());
+        assert_eq!(payload(&mut publisher), number.to_string());
+    }
+    assert_eq!(metric(&server, "standfast_publish_paused_total"), 1.0);
 }
 
 #[test]

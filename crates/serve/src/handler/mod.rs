@@ -246,24 +246,27 @@ impl ServeHandler {
         }
     }
 
-    /// Publishes for a client. While a mailbox is full or the topic overloaded it is not read.
+    /// Publishes for a client. While a mailbox is full, the topic overloaded or the broker away, it is not
+    /// read. Returns whether the publication waits.
     fn publish<S: Sys>(
         &mut self,
         core: &mut Core<S, Self>,
         id: ConnId,
         publication: Arc<Publication>,
-    ) {
+    ) -> bool {
         let published = self.try_publish(core, &publication);
         let counters = self.counters(core.worker());
         if published {
-            return counters.published.add(1);
+            counters.published.add(1);
+            return false;
         }
         counters.publish_paused.add(1);
         if self.retry_queue.push(core.now_ns(), id, publication) {
             core.pause(id);
-        } else {
-            self.disconnect(core, id, Disconnect::Overloaded);
+            return true;
         }
+        self.disconnect(core, id, Disconnect::Overloaded);
+        false
     }
 
     /// Publishes to all workers that have subscribers, or to none if one of them or the topic has no

@@ -262,6 +262,9 @@ impl ServeHandler {
         core: &mut Core<S, Self>,
         id: ConnId,
     ) {
+        if self.resume_asked(core, id) {
+            return;
+        }
         let session = self.app.as_mut().and_then(|app| app.session(id));
         let held = session.and_then(|session| session.held.as_ref());
         if !held.is_some_and(|held| held.paused) {

@@ -24,7 +24,9 @@ pub(super) struct Publisher {
     topic: Arc<str>,
     /// The message that is asked about, and whether it is binary.
     pub(super) in_flight: Option<(Arc<[u8]>, bool)>,
-    /// Messages that wait for it, each behind a byte that is 1 if it is binary.
+    /// A message that is allowed waits in the queue of retries.
+    retried: bool,
+    /// Messages that wait for either, each behind a byte that is 1 if it is binary.
     held: Held,
     /// Until when the application needs not be asked.
     allowed_until_ns: u64,
@@ -33,7 +35,12 @@ pub(super) struct Publisher {
 impl Publisher {
     pub(super) fn new(id: ConnId, env: Env, topic: Arc<str>) -> Self {
         let held = Held::default();
-        Publisher { id, env, topic, in_flight: None, held, allowed_until_ns: 0 }
+        Publisher { id, env, topic, in_flight: None, retried: false, held, allowed_until_ns: 0 }
+    }
+
+    /// Whether the next message has to wait.
+    fn is_busy(&self) -> bool {
+        self.in_flight.is_some() || self.retried
     }
 
     /// Its memory beyond the entry, in bytes.
@@ -67,7 +74,7 @@ impl ServeHandler {
         let Some(publisher) = publisher else {
             return invariant::broken("a client whose messages are asked about has an entry");
         };
-        if publisher.in_flight.is_some() || !publisher.held.messages.is_empty() {
+        if publisher.is_busy() || !publisher.held.messages.is_empty() {
             let message = [&[u8::from(binary)], data].concat();
             if publisher.held.push(&message) {
                 core.pause(id);
@@ -142,8 +149,7 @@ impl ServeHandler {
         }
     }
 
-    /// Publishes a message, or ends the connection if its topic is overloaded: a later message, which may
-    /// be allowed at any moment, must not pass this one.
+    /// Publishes a message. While it is refused for now, the later ones wait.
     fn publish_allowed<S: Sys>(
         &mut self,
         core: &mut Core<S, Self>,
@@ -154,21 +160,39 @@ impl ServeHandler {
         let publisher = self.authorizer.as_mut().and_then(|own| own.publisher(id));
         let Some(topic) = publisher.map(|own| Arc::clone(&own.topic)) else { return };
         let publication = Publication::new(topic, data, binary).accepted(core.now_ns());
-        if self.try_publish(core, &Arc::new(publication)) {
-            return self.counters(core.worker()).published.add(1);
+        let retried = self.publish(core, id, Arc::new(publication));
+        if let Some(publisher) = self.authorizer.as_mut().and_then(|own| own.publisher(id)) {
+            publisher.retried = retried;
         }
-        self.disconnect(core, id, Disconnect::Overloaded);
     }
 
-    /// Messages that waited for an answer, up to the next question.
+    /// A message that was refused for now is published. Returns `false` if the messages of this client are not
+    /// asked about.
+    pub(in crate::handler) fn resume_asked<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        id: ConnId,
+    ) -> bool {
+        let publisher = self.authorizer.as_mut().and_then(|own| own.publisher(id));
+        let Some(publisher) = publisher else { return false };
+        publisher.retried = false;
+        if !publisher.held.paused {
+            core.resume(id);
+        }
+        self.publish_held(core, id);
+        true
+    }
+
+    /// Messages that waited, up to the next that has to.
     pub(super) fn publish_held<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) {
         while core.is_open(id) {
             let publisher = self.authorizer.as_mut().and_then(|own| own.publisher(id));
-            let Some(publisher) = publisher.filter(|own| own.in_flight.is_none()) else { return };
+            let Some(publisher) = publisher.filter(|own| !own.is_busy()) else { return };
             let Some((message, resume)) = publisher.held.pop() else { return };
             let Some((binary, data)) = message.split_first() else { continue };
             self.publish_or_ask(core, id, data, *binary == 1);
-            if resume {
+            let publisher = self.authorizer.as_mut().and_then(|own| own.publisher(id));
+            if resume && publisher.is_none_or(|own| !own.retried) {
                 core.resume(id);
             }
         }

@@ -77,13 +77,16 @@ fn messages_that_the_application_allows_wait_for_the_broker_and_are_counted_once
         publisher.send_frame(TEXT, number.to_string().as_bytes());
     }
     eventually("the first one waits", || metric(&server, "standfast_publish_paused_total") == 1.0);
+    let refused = || metric(&server, "standfast_pubsub_refused_total");
     assert_eq!(publish(&server, "a", "x").status, 503);
+    assert_eq!(refused(), 1.0, "the message that waits is not refused, however often it is tried");
     redis.restart();
     until_ready(&server);
     for number in 1..=3 {
         assert_eq!(payload(&mut reader), number.to_string());
         assert_eq!(payload(&mut publisher), number.to_string());
     }
+    assert_eq!(refused(), 1.0);
     assert_eq!(metric(&server, "standfast_publish_paused_total"), 1.0);
 }
 

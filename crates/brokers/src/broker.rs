@@ -366,8 +366,6 @@ impl Broker {
             _ => None,
         };
         if let Some(why) = refused {
-            drop(inner);
-            self.counters.refused.fetch_add(1, Ordering::Relaxed);
             return Err(why);
         }
         inner.queue.push_back(queued);
@@ -375,6 +373,12 @@ impl Broker {
         drop(inner);
         self.bell.ring();
         Ok(())
+    }
+
+    /// Counts publications and commands that were given up after [`Unavailable`], or withdrawn. Those that are
+    /// tried again are not.
+    pub fn count_refused(&self, many: usize) {
+        Counters::add(&self.counters.refused, many);
     }
 
     /// Why publications do not reach all nodes now; `None` if they do.

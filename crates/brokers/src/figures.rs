@@ -38,7 +38,7 @@ impl GapCause {
 pub struct Counters {
     /// Publications and commands that the broker has taken.
     pub published: AtomicU64,
-    /// Those that were refused because there is no connection or too much waits.
+    /// Those that were given up: there was no connection, too much waited, or the broker takes none of their length.
     pub refused: AtomicU64,
     /// Publications that arrived, this node's own included.
     pub received: AtomicU64,

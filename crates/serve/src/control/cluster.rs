@@ -202,7 +202,7 @@ impl Control {
         let help = "Publications and commands that a broker has taken from this node.";
         counter("pubsub_published", help, &counters.published);
         let help =
-            "Publications and commands not taken: no connection, or too many waited.";
+            "Publications and commands given up: no connection, too many waited, or too long.";
         counter("pubsub_refused", help, &counters.refused);
         let help = "Publications that arrived from brokers, this node's own included.";
         counter("pubsub_received", help, &counters.received);

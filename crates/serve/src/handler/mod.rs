@@ -265,6 +265,9 @@ impl ServeHandler {
             core.pause(id);
             return true;
         }
+        if let Some(pubsub) = &self.shared.pubsub {
+            pubsub.broker.count_refused(1);
+        }
         self.disconnect(core, id, Disconnect::Overloaded);
         false
     }

@@ -143,6 +143,7 @@ impl Pubsub {
             }
             tickets.push(ticket);
         }
+        self.broker.count_refused(total - tickets.len());
         Submitted { tickets, total, until }
     }
 
@@ -150,7 +151,7 @@ impl Pubsub {
     pub(crate) fn wait(&self, submitted: Submitted) -> Sent {
         let Submitted { tickets, total, until } = submitted;
         let mut sent = Sent::default();
-        let mut in_order = true;
+        let (mut in_order, mut withdrawn) = (true, 0);
         for ticket in tickets {
             let left =
                 if in_order { until.saturating_duration_since(now()) } else { Duration::ZERO };
@@ -162,10 +163,11 @@ impl Pubsub {
                 Outcome::Published { .. } | Outcome::Unknown => {
                     (sent.uncertain, in_order) = (sent.uncertain + 1, false);
                 }
-                Outcome::Withdrawn => in_order = false,
+                Outcome::Withdrawn => (withdrawn, in_order) = (withdrawn + 1, false),
                 Outcome::TooLong => (sent.too_long, in_order) = (true, false),
             }
         }
+        self.broker.count_refused(withdrawn);
         sent.complete = sent.published == total as u64;
         sent
     }
@@ -178,6 +180,7 @@ impl Pubsub {
             Ok(()) => vec![ticket],
             Err(_) => Vec::new(),
         };
+        self.broker.count_refused(1 - tickets.len());
         Submitted { tickets, total: 1, until }
     }
 

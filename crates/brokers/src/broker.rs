@@ -39,6 +39,13 @@ pub struct Settings {
     pub random: fn() -> u64,
 }
 
+impl Settings {
+    /// The channel of commands and of signs of life.
+    pub(crate) fn control(&self) -> String {
+        format!("{}:nodes", self.prefix)
+    }
+}
+
 /// What a program does with what arrives. Called by one thread, in order.
 pub trait Receiver: Send + Sync + 'static {
     /// A publication for the subscribers of a topic, with its position if the broker keeps it: the next one
@@ -207,7 +214,7 @@ impl Broker {
     #[must_use]
     pub fn new<T: Transport>(settings: Settings, transports: &[T]) -> Arc<Broker> {
         let now_ns = (settings.clock)();
-        let control: Channel = format!("{}:nodes", settings.prefix).into();
+        let control: Channel = settings.control().into();
         let linger_ns = u64::try_from(settings.linger.as_nanos()).unwrap_or(u64::MAX);
         let shard = |transport: &T| Shard {
             server: transport.server(),

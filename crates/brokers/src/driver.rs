@@ -8,7 +8,7 @@ mod deliver;
 mod publish;
 mod subscribe;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
@@ -67,6 +67,7 @@ struct Driver {
     in_flight: RefCell<Option<InFlight>>,
     resend: RefCell<VecDeque<Numbered>>,
     gap_log: RefCell<GapLog>,
+    no_memory_ns: Cell<u64>,
 }
 
 /// Gaps that are not logged yet.
@@ -87,6 +88,7 @@ impl Driver {
             in_flight: RefCell::default(),
             resend: RefCell::default(),
             gap_log: RefCell::default(),
+            no_memory_ns: Cell::default(),
         }
     }
 
@@ -100,7 +102,11 @@ impl Driver {
         loop {
             let (inbox, inbox_receiver) =
                 Inbox::new(INBOX_BYTES, Arc::clone(&self.broker.counters.dropped));
-            let connecting = tokio::time::timeout(CONNECT_TIMEOUT, transport.connect(inbox)).await;
+            let connecting = tokio::time::timeout(
+                CONNECT_TIMEOUT,
+                transport.connect(inbox, &self.broker.settings),
+            )
+            .await;
             let opened = connecting.unwrap_or_else(|_| {
                 let why = format!("no connection within {CONNECT_TIMEOUT:?}");
                 Err(Fault::new(FaultKind::Unreachable, why))

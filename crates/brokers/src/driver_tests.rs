@@ -5,8 +5,8 @@ use std::sync::atomic::AtomicUsize;
 use super::*;
 use crate::broker::{ConfirmedTopic, Publication, Settings, Undelivered};
 use crate::envelope::Message;
-use crate::kept::{Kept, Past};
-use crate::transport::{Channel, Outgoing, Taken};
+use crate::kept::{Kept, Past, Position};
+use crate::transport::{Channel, Fetched, Outgoing, Taken};
 use crate::{OwnedExcept, Ticket};
 
 /// A broker that nobody connects to, except by [`Lossy`].
@@ -19,7 +19,7 @@ impl Transport for Nowhere {
         "nowhere".to_owned()
     }
 
-    async fn connect(&self, _: Inbox) -> Result<Lossy, Fault> {
+    async fn connect(&self, _: Inbox, _: &Settings) -> Result<Lossy, Fault> {
         Err(not_yet())
     }
 }
@@ -48,6 +48,10 @@ impl Link for Lossy {
 
     async fn unsubscribe(&self, _: &[Channel]) -> Result<(), Fault> {
         Ok(())
+    }
+
+    async fn fetch(&self, _: &[(Channel, Option<Position>)]) -> Result<Vec<Fetched>, Fault> {
+        Ok(Vec::new())
     }
 
     async fn check(&self) -> Result<(), Fault> {

@@ -54,6 +54,8 @@ pub struct Counters {
     pub subscribed: AtomicU64,
     /// Channels unsubscribed.
     pub unsubscribed: AtomicU64,
+    /// Publications that the broker has no memory to keep.
+    pub no_memory: AtomicU64,
     /// Connections opened.
     pub connected: AtomicU64,
     gaps: [AtomicU64; GapCause::ALL.len()],

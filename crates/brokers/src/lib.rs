@@ -34,5 +34,6 @@ pub use nats_servers::{NatsServers, NatsUrl};
 pub use settings::{RedisUrl, ServerAddress, UrlError};
 pub use ticket::{Outcome, Ticket};
 pub use transport::{
-    Channel, Fault, FaultKind, Inbox, InboxReceiver, Incoming, Link, Outgoing, Taken, Transport,
+    Channel, Fault, FaultKind, Fetched, Inbox, InboxReceiver, Incoming, Link, Outgoing, Taken,
+    Transport,
 };

@@ -4,6 +4,8 @@
 //! sockets; a user of the access control list or a password. With sentinels the host of the URL is the name of
 //! their master, and its address is asked for before each attempt to connect.
 
+mod kept;
+
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,10 +21,13 @@ use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, spawn_local};
 use tokio_rustls::TlsConnector;
 
+use self::kept::Keeper;
+use crate::broker::Settings;
+use crate::kept::Position;
 use crate::limits::{ANSWER_TIMEOUT, CONNECT_TIMEOUT};
 use crate::settings::{RedisUrl, ServerAddress};
 use crate::transport::{
-    Channel, Fault, FaultKind, Inbox, Incoming, Link, Outgoing, Taken, Transport,
+    Channel, Fault, FaultKind, Fetched, Inbox, Incoming, Link, Outgoing, Taken, Transport,
 };
 
 /// Time for a sentinel to answer; then the next one is asked.
@@ -45,6 +50,7 @@ pub struct RedisTransport {
 pub struct RedisLink {
     publisher: Connection,
     subscriber: Connection,
+    keeper: Option<Keeper>,
 }
 
 /// A connection and the task that moves its bytes, which ends with it.
@@ -75,13 +81,20 @@ impl Transport for RedisTransport {
         }
     }
 
-    async fn connect(&self, inbox: Inbox) -> Result<RedisLink, Fault> {
+    async fn connect(&self, inbox: Inbox, settings: &Settings) -> Result<RedisLink, Fault> {
         let address = self.address().await?;
         let publisher = self.open(&address, None::<fn(PushInfo)>).await?;
         let arrived = move |push| message_of(push).into_iter().for_each(|one| inbox.push(one));
         let subscriber = self.open(&address, Some(arrived)).await?;
-        let mut link = RedisLink { publisher, subscriber };
+        let mut link = RedisLink { publisher, subscriber, keeper: None };
         link.publisher.asks_role = link.publisher.require_master().await?;
+        if let Some(history) = settings.history {
+            let keeper = Keeper::new(&link.publisher, history, settings.random).await?;
+            // Whether the user may use its keys.
+            let control = (settings.control().into(), None);
+            keeper.fetch(&link.publisher, &[control]).await?;
+            link.keeper = Some(keeper);
+        }
         Ok(link)
     }
 }
@@ -273,7 +286,9 @@ fn message_of(push: PushInfo) -> Option<Incoming> {
     match (data.next()?, data.next()?) {
         (Value::BulkString(channel), Value::BulkString(body)) => {
             // Other programs may use any bytes as a channel; we subscribe to none of these.
-            Some(Incoming { channel: String::from_utf8(channel).ok()?.into(), body })
+            let channel = String::from_utf8(channel).ok()?.into();
+            let (kept, body) = kept::unpack(body);
+            Some(Incoming { channel, body, kept })
         }
         _ => None,
     }
@@ -296,19 +311,26 @@ pub(crate) fn fault(error: RedisError) -> Fault {
     Fault::new(kind, why)
 }
 
+/// The answer to PUBLISH.
+fn taken(answer: Value) -> Result<Taken, Fault> {
+    match answer.extract_error().map_err(fault)? {
+        Value::Int(reached) => Ok(Taken::To(u64::try_from(reached).ok())),
+        _ => Err(Fault::new(FaultKind::Protocol, "invalid answer to PUBLISH")),
+    }
+}
+
 impl Link for RedisLink {
     async fn publish(&self, batch: &[Outgoing]) -> Result<Vec<Taken>, Fault> {
+        if let Some(keeper) = &self.keeper {
+            return keeper.publish(&self.publisher, batch).await;
+        }
         let mut pipeline = redis::Pipeline::with_capacity(batch.len());
-        for Outgoing { channel, body } in batch {
+        for Outgoing { channel, body, .. } in batch {
             pipeline.cmd("PUBLISH").arg(&**channel).arg(&**body);
         }
         let mut commands = self.publisher.commands.clone();
         let sent = commands.send_packed_commands(&pipeline, 0, batch.len()).await;
-        let reached = |value: Value| match value.extract_error().map_err(fault)? {
-            Value::Int(reached) => Ok(Taken::To(u64::try_from(reached).ok())),
-            _ => Err(Fault::new(FaultKind::Protocol, "invalid answer to PUBLISH")),
-        };
-        sent.map_err(fault)?.into_iter().map(reached).collect()
+        sent.map_err(fault)?.into_iter().map(taken).collect()
     }
 
     async fn subscribe(&self, channels: &[Channel]) -> Result<(), Fault> {
@@ -319,6 +341,13 @@ impl Link for RedisLink {
     async fn unsubscribe(&self, channels: &[Channel]) -> Result<(), Fault> {
         let names: Vec<&str> = channels.iter().map(|channel| &**channel).collect();
         self.subscriber.commands.clone().unsubscribe(names).await.map_err(fault)
+    }
+
+    async fn fetch(&self, channels: &[(Channel, Option<Position>)]) -> Result<Vec<Fetched>, Fault> {
+        match &self.keeper {
+            Some(keeper) => keeper.fetch(&self.publisher, channels).await,
+            None => Err(Fault::new(FaultKind::Protocol, "nothing is kept")),
+        }
     }
 
     async fn check(&self) -> Result<(), Fault> {

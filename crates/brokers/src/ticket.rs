@@ -65,6 +65,12 @@ impl Ticket {
         self.changed.notify_all();
     }
 
+    /// The broker did not take it, and it is not offered again.
+    pub(crate) fn withdrawn(&self) {
+        *self.lock() = State::Withdrawn;
+        self.changed.notify_all();
+    }
+
     /// The broker takes none of its length.
     pub(crate) fn too_long(&self) {
         *self.lock() = State::TooLong;

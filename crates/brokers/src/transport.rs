@@ -11,6 +11,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
+use crate::broker::Settings;
+use crate::kept::{Kept, Position};
+
 /// The name of a channel or a subject, as the broker knows it.
 pub type Channel = Arc<str>;
 
@@ -21,6 +24,10 @@ pub struct Outgoing {
     pub channel: Channel,
     /// An encoded envelope.
     pub body: Vec<u8>,
+    /// The broker keeps it, if there is a history.
+    pub keep: bool,
+    /// It may have been published by an earlier connection.
+    pub again: bool,
 }
 
 /// What a broker did with a message.
@@ -28,6 +35,15 @@ pub struct Outgoing {
 pub enum Taken {
     /// It has it, and passed it to so many connections, if it tells; 0 only if nobody is subscribed.
     To(Option<u64>),
+    /// It keeps it.
+    Kept {
+        /// As in [`Taken::To`].
+        reached: Option<u64>,
+        /// Where; `None` if it is not kept any more.
+        position: Option<Position>,
+    },
+    /// It has no memory for it: the message was not published.
+    NoMemory,
     /// It takes none of this length: the message was not sent.
     TooLong,
 }
@@ -39,6 +55,37 @@ pub struct Incoming {
     pub channel: Box<str>,
     /// What was published.
     pub body: Vec<u8>,
+    /// Where it is kept, and the offset of the one before it; `None` if it is not kept.
+    pub kept: Option<(Kept, u64)>,
+}
+
+/// What a broker keeps of a channel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fetched {
+    /// The epoch of its offsets.
+    pub epoch: u32,
+    /// All that was published after this offset is in `messages`.
+    pub floor: u64,
+    /// So is all that was published after this time, in milliseconds since 1970.
+    pub floor_ms: u64,
+    /// The last offset; 0 if there was no publication in this epoch.
+    pub last: u64,
+    /// Encoded envelopes in the order of their offsets.
+    pub messages: Vec<(Kept, Vec<u8>)>,
+}
+
+impl Fetched {
+    /// Whether nothing is missing between a position and the messages.
+    #[must_use]
+    pub fn continues(&self, after: Position) -> bool {
+        self.epoch == after.epoch && self.floor <= after.offset && after.offset <= self.last
+    }
+
+    /// Memory of the messages, in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.messages.iter().map(|(_, body)| size_of::<(Kept, Vec<u8>)>() + body.len()).sum()
+    }
 }
 
 /// Why there is no connection to a broker, or not any more.
@@ -116,11 +163,16 @@ pub trait Transport {
     fn server(&self) -> String;
 
     /// Connects and authenticates, and verifies that the server takes publications. What arrives goes to the
-    /// inbox until the link is dropped. The caller bounds the time.
+    /// inbox until the link is dropped. With [`Settings::history`] it verifies that it keeps publications, too. The
+    /// caller bounds the time.
     ///
     /// # Errors
     /// Why not, so that it is tried again later.
-    fn connect(&self, inbox: Inbox) -> impl Future<Output = Result<Self::Link, Fault>>;
+    fn connect(
+        &self,
+        inbox: Inbox,
+        settings: &Settings,
+    ) -> impl Future<Output = Result<Self::Link, Fault>>;
 }
 
 /// An open connection. All its methods may be in progress at the same time; after the first fault it is dropped.
@@ -143,6 +195,16 @@ pub trait Link {
     /// # Errors
     /// The broker did not answer.
     fn unsubscribe(&self, channels: &[Channel]) -> impl Future<Output = Result<(), Fault>>;
+
+    /// What the broker keeps of channels, at most [`crate::limits::BATCH_CHANNELS`], after a position of each; all
+    /// if there is none, or if it is not known any more. Only with [`Settings::history`].
+    ///
+    /// # Errors
+    /// The broker refused it or did not answer.
+    fn fetch(
+        &self,
+        channels: &[(Channel, Option<Position>)],
+    ) -> impl Future<Output = Result<Vec<Fetched>, Fault>>;
 
     /// Verifies that the broker answers and still takes publications.
     ///
@@ -225,7 +287,8 @@ mod tests {
     #[test]
     fn an_inbox_keeps_the_order_and_drops_what_finds_no_room() {
         let dropped = Arc::new(AtomicU64::new(0));
-        let message = |number: u8| Incoming { channel: "a".into(), body: vec![number; 100] };
+        let message =
+            |number: u8| Incoming { channel: "a".into(), body: vec![number; 100], kept: None };
         let room_for_two = 2 * message(0).bytes();
         let (inbox, mut receiver) = Inbox::new(room_for_two, Arc::clone(&dropped));
         (1..=3).for_each(|number| inbox.push(message(number)));

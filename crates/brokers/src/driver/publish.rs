@@ -5,11 +5,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tracing::warn;
+
 use super::Driver;
 use crate::broker::{Content, OwnedExcept, Queued, State};
 use crate::envelope::{Envelope, Except, Message, Sequence};
 use crate::figures::Counters;
-use crate::limits::{ALIVE_INTERVAL, BATCH_BYTES, BATCH_PUBLICATIONS};
+use crate::limits::{ALIVE_INTERVAL, BATCH_BYTES, BATCH_PUBLICATIONS, LOG_INTERVAL_NS};
 use crate::ticket::Ticket;
 use crate::transport::{Channel, Fault, Link, Outgoing, Taken};
 
@@ -37,7 +39,7 @@ impl InFlight {
     pub(super) fn into_numbered(self) -> impl Iterator<Item = Numbered> {
         let InFlight { batch, about } = self;
         about.into_iter().enumerate().filter_map(move |(at, (sequence, ticket))| {
-            let outgoing = batch.get(at)?.clone();
+            let outgoing = Outgoing { again: true, ..batch.get(at)?.clone() };
             Some(Numbered { outgoing, at: sequence, ticket })
         })
     }
@@ -61,7 +63,8 @@ impl Driver {
                 alive_ns = now_ns.saturating_add(ALIVE_INTERVAL.as_nanos() as u64);
                 let (node, name) = (self.broker.node, self.broker.node_name());
                 let body = Envelope::Alive { node, name }.encode();
-                batch.push(Outgoing { channel: Channel::clone(&self.broker.control), body });
+                let channel = Channel::clone(&self.broker.control);
+                batch.push(Outgoing { channel, body, keep: false, again: false });
             }
             if batch.is_empty() {
                 self.rest(now_ns, alive_ns).await;
@@ -86,6 +89,21 @@ impl Driver {
                         sequences.published(&outgoing.channel, at, reached);
                         ticket.inspect(|ticket| ticket.published(reached, None));
                     }
+                    Taken::Kept { reached, position } => {
+                        Counters::add(&self.broker.counters.published, 1);
+                        sequences.published(&outgoing.channel, at, reached);
+                        ticket.inspect(|ticket| ticket.published(reached, position));
+                    }
+                    // Its number will be missing.
+                    Taken::NoMemory => {
+                        Counters::add(&self.broker.counters.no_memory, 1);
+                        self.log_no_memory();
+                        // A publisher that waits counts it.
+                        match ticket {
+                            Some(ticket) => ticket.withdrawn(),
+                            None => Counters::add(&self.broker.counters.refused, 1),
+                        }
+                    }
                     // Its number will be missing.
                     Taken::TooLong => {
                         Counters::add(&self.broker.counters.refused, 1);
@@ -93,6 +111,16 @@ impl Driver {
                     }
                 }
             }
+        }
+    }
+
+    fn log_no_memory(&self) {
+        let now_ns = self.broker.now_ns();
+        let next_ns = self.no_memory_ns.get().saturating_add(LOG_INTERVAL_NS);
+        if self.no_memory_ns.get() == 0 || now_ns >= next_ns {
+            self.no_memory_ns.set(now_ns.max(1));
+            let server = &self.shard().server;
+            warn!("publications refused: {server} has no memory to keep them (OOM)");
         }
     }
 
@@ -131,9 +159,11 @@ impl Driver {
                 continue;
             }
             let at = sequences.next(now_ns, &channel);
+            let keep = self.broker.settings.history.is_some()
+                && matches!(&content, Content::Publication(one) if !one.transient);
             let body = self.encode(&content, at);
             bytes += body.len();
-            batch.push(Outgoing { channel, body });
+            batch.push(Outgoing { channel, body, keep, again: false });
             about.push((at, ticket));
         }
         (batch, about)
@@ -186,7 +216,7 @@ impl Driver {
         let node = self.broker.node;
         let beacon = |beacon: crate::gaps::Beacon| {
             let body = Envelope::Beacon { node, newest: beacon.newest }.encode();
-            Outgoing { channel: beacon.channel, body }
+            Outgoing { channel: beacon.channel, body, keep: false, again: false }
         };
         due.into_iter().map(beacon).collect()
     }

@@ -17,10 +17,12 @@ use rustls::ClientConfig;
 use tracing::warn;
 
 use self::connection::Connection;
+use crate::broker::Settings;
+use crate::kept::Position;
 use crate::limits::CONNECT_TIMEOUT;
 use crate::nats_servers::NatsServers;
 use crate::transport::{
-    Channel, Fault, FaultKind, Inbox, Incoming, Link, Outgoing, Taken, Transport,
+    Channel, Fault, FaultKind, Fetched, Inbox, Incoming, Link, Outgoing, Taken, Transport,
 };
 
 /// The servers of one NATS.
@@ -68,6 +70,10 @@ pub(crate) fn subscription(subject: &str) -> Vec<u8> {
     bytes
 }
 
+fn no_history() -> Fault {
+    Fault::new(FaultKind::Refused, "NATS keeps no history of publications")
+}
+
 impl Transport for NatsTransport {
     type Link = NatsLink;
 
@@ -75,13 +81,16 @@ impl Transport for NatsTransport {
         self.servers.to_string()
     }
 
-    async fn connect(&self, inbox: Inbox) -> Result<NatsLink, Fault> {
+    async fn connect(&self, inbox: Inbox, settings: &Settings) -> Result<NatsLink, Fault> {
+        if settings.history.is_some() {
+            return Err(no_history());
+        }
         let subscriptions = Rc::<RefCell<Subscriptions>>::default();
         let by_number = Rc::clone(&subscriptions);
         let arrived = move |sid: u64, body: Vec<u8>| {
             // It may have been unsubscribed a moment ago.
             if let Some(channel) = by_number.borrow().channels.get(&sid) {
-                inbox.push(Incoming { channel: (**channel).into(), body });
+                inbox.push(Incoming { channel: (**channel).into(), body, kept: None });
             }
         };
         let connection = Connection::open(self, arrived).await?;
@@ -93,7 +102,7 @@ impl Link for NatsLink {
     async fn publish(&self, batch: &[Outgoing]) -> Result<Vec<Taken>, Fault> {
         let (mut bytes, most) = (Vec::new(), self.connection.payload_bytes_max());
         let mut taken = Vec::with_capacity(batch.len());
-        for Outgoing { channel, body } in batch {
+        for Outgoing { channel, body, .. } in batch {
             if body.len() > most {
                 // The server would close the connection, again and again.
                 if !self.has_dropped.replace(true) {
@@ -135,6 +144,10 @@ impl Link for NatsLink {
             }
         }
         self.connection.round_trip(&bytes).await
+    }
+
+    async fn fetch(&self, _: &[(Channel, Option<Position>)]) -> Result<Vec<Fetched>, Fault> {
+        Err(no_history())
     }
 
     async fn check(&self) -> Result<(), Fault> {

@@ -1,0 +1,269 @@
+//! Publications that Redis keeps: a hash and a stream for each topic, changed by scripts, so that numbering, keeping
+//! and publishing are one step and all nodes receive them in the order of their offsets. Needs Redis 6.2.
+//!
+//! The hash has the epoch and the last offset, and outlives the stream, so that a client that has missed nothing is
+//! told so. An epoch is that of one process of the server: after a restart or a failover another one begins.
+
+use redis::{Pipeline, Value};
+
+use super::{Connection, fault, taken};
+use crate::kept::{HistorySettings, Kept, Position};
+use crate::transport::{Channel, Fault, FaultKind, Fetched, Outgoing, Taken};
+
+/// The first byte of an envelope that has its place in front of it: epoch, offset and time follow (little endian).
+/// The version of an envelope without it is 1.
+const PLACED: u8 = 2;
+/// Length of a place.
+const PLACE_BYTES: usize = 21;
+/// Attempts to run scripts that the server has forgotten.
+const LOADS_MAX: usize = 3;
+
+const KEEP: &str = concat!(include_str!("topic.lua"), include_str!("keep.lua"));
+const FETCH: &str = concat!(include_str!("topic.lua"), include_str!("fetch.lua"));
+
+/// What the scripts need to know of a server and of the settings.
+pub(super) struct Keeper {
+    run_id: String,
+    /// Names of the scripts.
+    keep: String,
+    fetch: String,
+    messages: String,
+    age_ms: String,
+    random: fn() -> u64,
+}
+
+/// The place in front of an envelope, with the offset before it, and the envelope.
+pub(super) fn unpack(mut body: Vec<u8>) -> (Option<(Kept, u64)>, Vec<u8>) {
+    if body.first() != Some(&PLACED) {
+        return (None, body);
+    }
+    let Some(kept) = place(&body) else { return (None, body) };
+    body.drain(..PLACE_BYTES);
+    (Some((kept, kept.position.offset.saturating_sub(1))), body)
+}
+
+fn place(body: &[u8]) -> Option<Kept> {
+    let epoch = u32::from_le_bytes(body.get(1..5)?.try_into().ok()?);
+    let offset = u64::from_le_bytes(body.get(5..13)?.try_into().ok()?);
+    let time_ms = u64::from_le_bytes(body.get(13..PLACE_BYTES)?.try_into().ok()?);
+    Some(Kept { position: Position { epoch, offset }, time_ms })
+}
+
+fn invalid(what: &str) -> Fault {
+    Fault::new(FaultKind::Protocol, format!("invalid answer to {what}"))
+}
+
+impl Keeper {
+    /// Loads the scripts.
+    pub(super) async fn new(
+        connection: &Connection,
+        history: HistorySettings,
+        random: fn() -> u64,
+    ) -> Result<Self, Fault> {
+        let info = match connection.send(redis::cmd("INFO").arg("server")).await? {
+            Value::BulkString(text) => String::from_utf8_lossy(&text).into_owned(),
+            Value::VerbatimString { text, .. } => text,
+            _ => return Err(invalid("INFO")),
+        };
+        let field =
+            |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        let version = field("redis_version").unwrap_or_default();
+        let mut numbers = version.split('.').map(|number| number.parse::<u32>().unwrap_or(0));
+        if (numbers.next(), numbers.next()) < (Some(6), Some(2)) {
+            let why = format!("a shared history needs Redis 6.2 or newer, this is {version}");
+            return Err(Fault::new(FaultKind::Refused, why));
+        }
+        let run_id = field("run_id").ok_or_else(|| invalid("INFO"))?.to_owned();
+        let age_ms = history.age.as_millis().max(1).to_string();
+        let messages = history.messages.max(1).to_string();
+        let [keep, fetch] = load(connection).await?;
+        Ok(Keeper { run_id, keep, fetch, messages, age_ms, random })
+    }
+
+    /// An epoch for topics that begin one.
+    fn epoch(&self) -> u32 {
+        ((self.random)() as u32).max(1)
+    }
+
+    fn script<'p>(
+        &self,
+        pipeline: &'p mut Pipeline,
+        script: &str,
+        channel: &str,
+        epoch: &str,
+    ) -> &'p mut Pipeline {
+        pipeline
+            .cmd("EVALSHA")
+            .arg(script)
+            .arg(2)
+            .arg(format!("{{{channel}}}:at"))
+            .arg(format!("{{{channel}}}:kept"))
+            .arg(&*self.run_id)
+            .arg(epoch)
+            .arg(&*self.messages)
+            .arg(&*self.age_ms)
+    }
+
+    /// As [`crate::Link::publish`].
+    pub(super) async fn publish(
+        &self,
+        connection: &Connection,
+        batch: &[Outgoing],
+    ) -> Result<Vec<Taken>, Fault> {
+        let epoch = self.epoch().to_string();
+        let build = |from: usize| {
+            let mut pipeline = Pipeline::with_capacity(batch.len());
+            for one in batch.get(from..).unwrap_or_default() {
+                let (channel, body) = (&*one.channel, &*one.body);
+                if one.keep {
+                    // Some of what follows one that was not executed may have been.
+                    let again = u8::from(one.again || from > 0);
+                    self.script(&mut pipeline, &self.keep, channel, &epoch)
+                        .arg(channel)
+                        .arg(body)
+                        .arg(again);
+                } else {
+                    pipeline.cmd("PUBLISH").arg(channel).arg(body);
+                }
+            }
+            pipeline
+        };
+        let answers = run(connection, batch.len(), build).await?;
+        let taken = |(answer, one): (Value, &Outgoing)| {
+            if one.keep { kept(answer) } else { taken(answer) }
+        };
+        answers.into_iter().zip(batch).map(taken).collect()
+    }
+
+    /// As [`crate::Link::fetch`].
+    pub(super) async fn fetch(
+        &self,
+        connection: &Connection,
+        channels: &[(Channel, Option<Position>)],
+    ) -> Result<Vec<Fetched>, Fault> {
+        let epoch = self.epoch().to_string();
+        let build = |from: usize| {
+            let mut pipeline = Pipeline::with_capacity(channels.len());
+            for (channel, after) in channels.get(from..).unwrap_or_default() {
+                let (after_epoch, after) =
+                    after.map_or((0, 0), |after| (after.epoch, after.offset));
+                self.script(&mut pipeline, &self.fetch, channel, &epoch)
+                    .arg(after_epoch)
+                    .arg(after);
+            }
+            pipeline
+        };
+        let answers = run(connection, channels.len(), build).await?;
+        answers.into_iter().map(fetched).collect()
+    }
+}
+
+/// Loads both scripts.
+async fn load(connection: &Connection) -> Result<[String; 2], Fault> {
+    let mut names = [String::new(), String::new()];
+    for (script, name) in [KEEP, FETCH].into_iter().zip(&mut names) {
+        match connection.send(redis::cmd("SCRIPT").arg("LOAD").arg(script)).await? {
+            Value::BulkString(sha) => *name = String::from_utf8_lossy(&sha).into_owned(),
+            Value::SimpleString(sha) => *name = sha,
+            _ => return Err(invalid("SCRIPT LOAD")),
+        }
+    }
+    Ok(names)
+}
+
+/// Sends commands, and those from the first on that the server did not know the script of again.
+async fn run(
+    connection: &Connection,
+    many: usize,
+    build: impl Fn(usize) -> Pipeline,
+) -> Result<Vec<Value>, Fault> {
+    let mut answers: Vec<Value> = Vec::new();
+    for _ in 0..LOADS_MAX {
+        let (from, pipeline) = (answers.len(), build(answers.len()));
+        let mut commands = connection.commands.clone();
+        let sent = commands.send_packed_commands(&pipeline, 0, many - from).await.map_err(fault)?;
+        answers.extend(sent);
+        if answers.len() != many {
+            return Err(invalid("EVALSHA"));
+        }
+        let unknown = |answer: &Value| matches!(answer, Value::ServerError(error) if error.code() == "NOSCRIPT");
+        let Some(at) = answers.iter().position(unknown) else { return Ok(answers) };
+        answers.truncate(at);
+        load(connection).await?;
+    }
+    Err(Fault::new(FaultKind::Protocol, "NOSCRIPT: the server forgets its scripts"))
+}
+
+fn number(value: Option<&Value>) -> Option<u64> {
+    match value? {
+        Value::Int(number) => u64::try_from(*number).ok(),
+        _ => None,
+    }
+}
+
+fn kept(answer: Value) -> Result<Taken, Fault> {
+    if matches!(&answer, Value::ServerError(error) if error.code() == "OOM") {
+        return Ok(Taken::NoMemory);
+    }
+    let Value::Array(parts) = answer.extract_error().map_err(fault)? else {
+        return Err(invalid("EVALSHA"));
+    };
+    let epoch = number(parts.first()).and_then(|epoch| u32::try_from(epoch).ok());
+    let (Some(epoch), Some(offset)) = (epoch, number(parts.get(1))) else {
+        return Err(invalid("EVALSHA"));
+    };
+    let position = (offset > 0).then_some(Position { epoch, offset });
+    Ok(Taken::Kept { reached: number(parts.get(3)), position })
+}
+
+fn fetched(answer: Value) -> Result<Fetched, Fault> {
+    let Value::Array(mut parts) = answer.extract_error().map_err(fault)? else {
+        return Err(invalid("EVALSHA"));
+    };
+    let entries = match parts.pop() {
+        Some(Value::Array(entries)) => entries,
+        _ => return Err(invalid("EVALSHA")),
+    };
+    let numbers = || {
+        let epoch = u32::try_from(number(parts.first())?).ok()?;
+        Some((epoch, number(parts.get(1))?, number(parts.get(2))?, number(parts.get(3))?))
+    };
+    let Some((epoch, floor, floor_ms, last)) = numbers() else { return Err(invalid("EVALSHA")) };
+    let message = |entry: Value| message(epoch, entry).ok_or_else(|| invalid("EVALSHA"));
+    let messages = entries.into_iter().rev().map(message).collect::<Result<_, _>>()?;
+    Ok(Fetched { epoch, floor, floor_ms, last, messages })
+}
+
+/// An entry of a stream: its id and its only field.
+fn message(epoch: u32, entry: Value) -> Option<(Kept, Vec<u8>)> {
+    let Value::Array(parts) = entry else { return None };
+    let mut parts = parts.into_iter();
+    let (Value::BulkString(id), Value::Array(fields)) = (parts.next()?, parts.next()?) else {
+        return None;
+    };
+    let (time_ms, offset) = std::str::from_utf8(&id).ok()?.split_once('-')?;
+    let position = Position { epoch, offset: offset.parse().ok()? };
+    let kept = Kept { position, time_ms: time_ms.parse().ok()? };
+    match fields.into_iter().nth(1)? {
+        Value::BulkString(body) => Some((kept, body)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_taken_off_and_other_bytes_are_left() {
+        let mut body = vec![PLACED, 1, 0, 0, 0];
+        body.extend_from_slice(&7_u64.to_le_bytes());
+        body.extend_from_slice(&9_u64.to_le_bytes());
+        assert_eq!(unpack(body[..20].to_vec()), (None, body[..20].to_vec()));
+        body.extend_from_slice(b"rest");
+        let kept = Kept { position: Position { epoch: 1, offset: 7 }, time_ms: 9 };
+        assert_eq!(unpack(body), (Some((kept, 6)), b"rest".to_vec()));
+        assert_eq!(unpack(vec![1, 2]), (None, vec![1, 2]));
+        assert_eq!(unpack(Vec::new()), (None, Vec::new()));
+    }
+}

@@ -5,6 +5,8 @@
 //! is sent again over the next connection, with its number, so receivers that have it do not deliver it twice.
 
 mod deliver;
+mod fetch;
+mod followed;
 mod publish;
 mod subscribe;
 
@@ -16,19 +18,21 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::runtime::Builder;
+use tokio::sync::Notify;
 use tokio::task::LocalSet;
 use tracing::{info, warn};
 
+use self::followed::Followed;
 use self::publish::{InFlight, Numbered};
 use crate::backoff::Backoff;
 use crate::broker::{Broker, Receiver, Shard, State};
 use crate::figures::GapCause;
 use crate::gaps::{Received, Sequences};
 use crate::limits::{
-    BEACON_NS, CONNECT_TIMEOUT, DELIVERY_PAUSE, INBOX_BYTES, LOG_INTERVAL_NS, PING_INTERVAL,
-    RECEIVED_SENDERS_MAX, SENT_CHANNELS_MAX,
+    BEACON_NS, CONNECT_TIMEOUT, DELIVERY_PAUSE, FETCH_CHANNELS_FIRST, INBOX_BYTES, LOG_INTERVAL_NS,
+    PING_INTERVAL, RECEIVED_SENDERS_MAX, SENT_CHANNELS_MAX,
 };
-use crate::transport::{Fault, FaultKind, Inbox, Link, Transport};
+use crate::transport::{Channel, Fault, FaultKind, Inbox, Link, Transport};
 
 /// The state before the first attempt to connect.
 pub(crate) fn not_yet() -> Fault {
@@ -67,6 +71,17 @@ struct Driver {
     in_flight: RefCell<Option<InFlight>>,
     resend: RefCell<VecDeque<Numbered>>,
     gap_log: RefCell<GapLog>,
+    /// How far it is in the topics that the broker keeps.
+    followed: RefCell<Followed>,
+    /// Rung when one of them is synced or gone.
+    settled: Notify,
+    /// Those of which something could not be delivered, with their ids, and when the oldest of it was seen.
+    behind: RefCell<Vec<(Channel, u64)>>,
+    behind_ns: Cell<u64>,
+    /// Channels in one fetch.
+    fetch_channels: Cell<usize>,
+    /// What the inboxes had dropped when everything was fetched.
+    dropped: Cell<u64>,
     no_memory_ns: Cell<u64>,
 }
 
@@ -88,6 +103,12 @@ impl Driver {
             in_flight: RefCell::default(),
             resend: RefCell::default(),
             gap_log: RefCell::default(),
+            followed: RefCell::default(),
+            settled: Notify::new(),
+            behind: RefCell::default(),
+            behind_ns: Cell::default(),
+            fetch_channels: Cell::new(FETCH_CHANNELS_FIRST),
+            dropped: Cell::default(),
             no_memory_ns: Cell::default(),
         }
     }
@@ -116,7 +137,7 @@ impl Driver {
                     self.broker.counters.connected.fetch_add(1, Ordering::Relaxed);
                     let fault = tokio::select! {
                         fault = link.ended() => fault,
-                        fault = self.deliver(inbox_receiver) => fault,
+                        fault = self.deliver(&link, inbox_receiver) => fault,
                         fault = self.subscribe(&link) => fault,
                         fault = self.publish(&link) => fault,
                         fault = self.check(&link) => fault,
@@ -168,6 +189,7 @@ impl Driver {
     }
 
     fn disconnected(&self, now_ns: u64, why: Fault) {
+        self.followed.borrow_mut().disconnected();
         if let Some(in_flight) = self.in_flight.borrow_mut().take() {
             self.resend.borrow_mut().extend(in_flight.into_numbered());
         }

@@ -54,6 +54,14 @@ pub struct Counters {
     pub subscribed: AtomicU64,
     /// Channels unsubscribed.
     pub unsubscribed: AtomicU64,
+    /// Channels of which something kept was fetched, or would have been if there were any.
+    pub fetches: AtomicU64,
+    /// Publications that arrived by that.
+    pub fetched: AtomicU64,
+    /// Topics whose history was loaded, each time.
+    pub loaded: AtomicU64,
+    /// Times that publications were missed, fetched and then delivered, without a gap.
+    pub healed: AtomicU64,
     /// Publications that the broker has no memory to keep.
     pub no_memory: AtomicU64,
     /// Connections opened.

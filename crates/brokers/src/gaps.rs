@@ -259,6 +259,17 @@ impl Received {
         }
     }
 
+    /// Whether something of a sender up to this number was not received, if it is known.
+    pub fn is_missing(&mut self, channel: u64, node: NodeId, newest: Sequence) -> bool {
+        self.senders.get_mut(&(channel, node)).is_some_and(|last| {
+            if newest.epoch == last.epoch {
+                newest.number > last.number
+            } else {
+                !is_older(newest, *last)
+            }
+        })
+    }
+
     fn add(&mut self, channel: u64, node: NodeId, at: Sequence) {
         if self.senders.insert((channel, node), at) > 0 {
             self.generation += 1;

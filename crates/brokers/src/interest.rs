@@ -30,6 +30,8 @@ pub struct Interest {
     unwanted: usize,
     /// Channels that are not confirmed.
     open: usize,
+    /// Channels that went away while there was no connection to unsubscribe them from.
+    gone: Vec<Channel>,
     /// The number of the next entry.
     next_id: u64,
 }
@@ -88,6 +90,7 @@ impl Interest {
             lingering: VecDeque::new(),
             unwanted: 0,
             open: 0,
+            gone: Vec::new(),
             next_id: 0,
         }
     }
@@ -235,7 +238,11 @@ impl Interest {
                 }
                 State::Queued => {
                     (self.open, self.unwanted) = (self.open - 1, self.unwanted - 1);
+                    let missed = entry.missed;
                     self.channels.remove(&channel);
+                    if missed {
+                        self.gone.push(channel);
+                    }
                 }
                 State::Confirmed => {
                     self.unwanted -= 1;
@@ -248,6 +255,11 @@ impl Interest {
             self.lingering = VecDeque::new();
         }
         batch
+    }
+
+    /// Channels that were confirmed once, and have been forgotten without being unsubscribed.
+    pub fn take_gone(&mut self) -> Vec<Channel> {
+        std::mem::take(&mut self.gone)
     }
 
     /// When channels are next to be unsubscribed.
@@ -445,6 +457,14 @@ mod tests {
         confirmed.sort_by(|a, b| a.channel.cmp(&b.channel));
         let expected = [("a", true, true), ("b", false, false), ("c", false, false)];
         assert_eq!(names(&confirmed), expected);
+        interest.disconnected();
+        for name in ["a", "b"] {
+            interest.release(0, name);
+        }
+        assert!(interest.take_unwanted(AGAIN_NS).is_empty(), "nothing is subscribed");
+        let mut gone = interest.take_gone();
+        gone.sort();
+        assert_eq!((gone, interest.take_gone().len()), (vec![channel("a"), channel("b")], 0));
     }
 
     proptest! {

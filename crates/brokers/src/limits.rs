@@ -28,6 +28,12 @@ pub const BATCH_PUBLICATIONS: usize = 512;
 pub const BATCH_BYTES: usize = 1024 * 1024;
 /// Bytes that have arrived from one broker and are not delivered yet.
 pub const INBOX_BYTES: usize = 32 * 1024 * 1024;
+/// Bytes that one command to fetch what is kept is meant to be answered with: the next one has fewer channels.
+pub const FETCH_BYTES: usize = 4 * 1024 * 1024;
+/// Channels of which all that is kept is fetched with the first command.
+pub const FETCH_CHANNELS_FIRST: usize = 32;
+/// Pause before publications that this node could not deliver are fetched.
+pub const BEHIND_PAUSE: Duration = Duration::from_millis(500);
 /// Channels whose numbers a sender remembers, for one broker.
 pub const SENT_CHANNELS_MAX: usize = 256 * 1024;
 /// Pairs of channel and sender that a receiver remembers, for one broker.

@@ -19,12 +19,15 @@ impl Driver {
         let mut left = self.shard().lock().interest.len();
         loop {
             let now_ns = self.broker.now_ns();
-            let (unwanted, wanted, due_ns, topics) = {
+            let (unwanted, gone, wanted, due_ns, topics) = {
                 let mut inner = self.shard().lock();
                 let interest = &mut inner.interest;
                 let unwanted = interest.take_unwanted(now_ns);
-                (unwanted, interest.take_wanted(), interest.due_ns(), interest.len())
+                let gone = interest.take_gone();
+                (unwanted, gone, interest.take_wanted(), interest.due_ns(), interest.len())
             };
+            self.unfollow(&gone);
+            self.unfollow(&unwanted);
             if !unwanted.is_empty() {
                 if let Err(fault) = link.unsubscribe(&unwanted).await {
                     return fault;
@@ -32,10 +35,14 @@ impl Driver {
                 Counters::add(&counters.unsubscribed, unwanted.len());
             }
             if !wanted.is_empty() {
+                self.follow(&wanted);
                 if let Err(fault) = link.subscribe(&wanted).await {
                     return fault;
                 }
                 Counters::add(&counters.subscribed, wanted.len());
+                if let Err(fault) = self.sync(link, &wanted).await {
+                    return fault;
+                }
                 self.confirm(&wanted).await;
             }
             left = if wanted.is_empty() { 0 } else { left.saturating_sub(wanted.len()) };
@@ -56,8 +63,12 @@ impl Driver {
     async fn confirm(&self, channels: &[Channel]) {
         let generation = self.received.borrow().generation();
         let confirmed = self.shard().lock().interest.confirm(channels, generation);
-        let missed: Vec<&Channel> =
-            confirmed.iter().filter(|one| one.missed).map(|one| &one.channel).collect();
+        // What is kept was fetched.
+        let is_kept = |channel: &Channel| {
+            self.broker.settings.history.is_some() && self.broker.topic(channel).is_some()
+        };
+        let missed = confirmed.iter().filter(|one| one.missed).map(|one| &one.channel);
+        let missed: Vec<&Channel> = missed.filter(|channel| !is_kept(channel)).collect();
         if !missed.is_empty() {
             self.gap(&missed, GapCause::Reconnected).await;
         }

@@ -1,0 +1,253 @@
+//! What the broker keeps, fetched: whole for topics that are new, and what is missing of the others.
+//!
+//! One task at a time delivers to a topic: until it is synced that which subscribes, then that which delivers what
+//! arrives.
+
+use std::collections::HashSet;
+
+use super::Driver;
+use super::deliver::Delivered;
+use crate::envelope::{Envelope, Message, NodeId, Sequence};
+use crate::figures::{Counters, GapCause};
+use crate::kept::{Kept, Past, Position};
+use crate::limits::{BATCH_CHANNELS, FETCH_BYTES};
+use crate::transport::{Channel, Fault, FaultKind, Fetched, Link};
+
+/// How much of what was fetched is delivered.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(super) enum Until {
+    /// All.
+    End,
+    /// What is before this offset; what follows it is about to arrive.
+    Offset(u64),
+    /// Up to the last one of this sender with this number or a lower one.
+    Sender(NodeId, Sequence),
+}
+
+impl Driver {
+    /// Channels are about to be subscribed.
+    pub(super) fn follow(&self, channels: &[Channel]) {
+        if self.broker.settings.history.is_none() {
+            return;
+        }
+        let inner = self.shard().lock();
+        let mut followed = self.followed.borrow_mut();
+        for channel in channels.iter().filter(|channel| self.broker.topic(channel).is_some()) {
+            if let Some(subscribed) = inner.interest.get(channel) {
+                followed.begin(channel, subscribed.id);
+            }
+        }
+    }
+
+    /// Channels are not subscribed any more.
+    pub(super) fn unfollow(&self, channels: &[Channel]) {
+        if self.broker.settings.history.is_none() || channels.is_empty() {
+            return;
+        }
+        let mut followed = self.followed.borrow_mut();
+        let loaded = channels.iter().filter(|channel| followed.remove(channel));
+        let topics = loaded.filter_map(|channel| self.broker.topic(channel));
+        let topics: Vec<Box<str>> = topics.map(Box::from).collect();
+        drop(followed);
+        // Somebody may wait for the topic to be settled.
+        self.settled.notify_one();
+        if !topics.is_empty() {
+            self.receiver.released(&topics);
+        }
+    }
+
+    /// Fetches what is kept of channels that have just been subscribed: all of those that are new, and of the others
+    /// what was published while there was no connection.
+    pub(super) async fn sync(&self, link: &impl Link, channels: &[Channel]) -> Result<(), Fault> {
+        if self.broker.settings.history.is_none() {
+            return Ok(());
+        }
+        let wanted: Vec<(Channel, u64)> = {
+            let inner = self.shard().lock();
+            let id = |channel: &Channel| {
+                let found = inner.interest.get(channel)?;
+                Some((Channel::clone(channel), found.id))
+            };
+            channels.iter().filter_map(id).collect()
+        };
+        self.catch_up(link, wanted, GapCause::Reconnected).await
+    }
+
+    /// Fetches what follows the position of channels.
+    pub(super) async fn catch_up(
+        &self,
+        link: &impl Link,
+        mut channels: Vec<(Channel, u64)>,
+        cause: GapCause,
+    ) -> Result<(), Fault> {
+        while !channels.is_empty() {
+            let part = channels.split_off(channels.len().saturating_sub(self.fetch_channels.get()));
+            let mut wanted = Vec::with_capacity(part.len());
+            let mut asked = Vec::with_capacity(part.len());
+            for (channel, id) in part {
+                let found = self.followed.borrow().get(&channel, id);
+                if let Some(follow) = found {
+                    wanted.push((channel, follow.after()));
+                    asked.push(id);
+                }
+            }
+            let all = self.fetch(link, &wanted).await?;
+            for (((channel, after), id), fetched) in wanted.iter().zip(asked).zip(&all) {
+                match after {
+                    Some(_) => self.fetched(channel, id, fetched, Until::End, cause).await,
+                    None => self.load(channel, id, fetched, false).await,
+                }
+                self.followed.borrow_mut().synced(channel, id);
+                self.settled.notify_one();
+            }
+        }
+        Ok(())
+    }
+
+    /// Fetches, and adapts how many channels the next fetch has.
+    async fn fetch(
+        &self,
+        link: &impl Link,
+        channels: &[(Channel, Option<Position>)],
+    ) -> Result<Vec<Fetched>, Fault> {
+        if channels.is_empty() {
+            return Ok(Vec::new());
+        }
+        let all = link.fetch(channels).await?;
+        if all.len() != channels.len() {
+            return Err(Fault::new(
+                FaultKind::Protocol,
+                "another number of answers than asked for",
+            ));
+        }
+        Counters::add(&self.broker.counters.fetches, all.len());
+        let messages = all.iter().map(|fetched| fetched.messages.len()).sum();
+        Counters::add(&self.broker.counters.fetched, messages);
+        let bytes: usize = all.iter().map(Fetched::bytes).sum();
+        let many = self.fetch_channels.get();
+        if bytes > FETCH_BYTES {
+            self.fetch_channels.set((many / 2).max(1));
+        } else if bytes < FETCH_BYTES / 4 && channels.len() >= many {
+            self.fetch_channels.set((many * 2).min(BATCH_CHANNELS));
+        }
+        Ok(all)
+    }
+
+    /// Fetches what is missing of a channel.
+    pub(super) async fn heal(
+        &self,
+        link: &impl Link,
+        channel: &str,
+        id: u64,
+        until: Until,
+    ) -> Result<(), Fault> {
+        let found = self.followed.borrow().get(channel, id);
+        let Some(follow) = found else { return Ok(()) };
+        let wanted = [(Channel::from(channel), follow.after())];
+        for fetched in &self.fetch(link, &wanted).await? {
+            self.fetched(channel, id, fetched, until, GapCause::Missing).await;
+        }
+        Ok(())
+    }
+
+    /// Delivers what was missing, or tells that it is not kept any more.
+    async fn fetched(
+        &self,
+        channel: &str,
+        id: u64,
+        fetched: &Fetched,
+        until: Until,
+        cause: GapCause,
+    ) {
+        let found = self.followed.borrow().get(channel, id);
+        let Some(follow) = found else { return };
+        if !fetched.continues(follow.position) {
+            self.gap(&[channel], cause).await;
+            return self.load(channel, id, fetched, true).await;
+        }
+        let decoded = fetched.messages.iter().map(|(kept, body)| (*kept, self.decode(body)));
+        let mut messages: Vec<(Kept, Option<Message<'_>>)> = decoded.collect();
+        let many = match until {
+            Until::End => messages.len(),
+            Until::Offset(before) => {
+                messages.partition_point(|(kept, _)| kept.position.offset < before)
+            }
+            Until::Sender(node, newest) => {
+                let is_wanted = |message: &Message<'_>| {
+                    message.node == node
+                        && (message.at.epoch != newest.epoch || message.at.number <= newest.number)
+                };
+                let last = messages
+                    .iter()
+                    .rposition(|(_, message)| message.as_ref().is_some_and(is_wanted));
+                last.map_or(0, |last| last + 1)
+            }
+        };
+        messages.truncate(many);
+        let mut healed = false;
+        for (kept, message) in messages {
+            let Some(message) = message else {
+                self.followed.borrow_mut().reached(channel, id, kept.position);
+                continue;
+            };
+            match self.kept(channel, id, &message, kept).await {
+                Delivered::Yes => healed = true,
+                Delivered::Before => {}
+                Delivered::No => return,
+            }
+        }
+        self.followed.borrow_mut().set_behind(channel, id, false);
+        Counters::add(&self.broker.counters.healed, usize::from(healed));
+    }
+
+    /// Replaces what is known of a topic. `again`: publications of it were received before.
+    async fn load(&self, channel: &str, id: u64, fetched: &Fetched, again: bool) {
+        let Some(topic) = self.broker.topic(channel) else { return };
+        if self.followed.borrow().get(channel, id).is_none() {
+            return;
+        }
+        let mut seen = HashSet::with_capacity(fetched.messages.len());
+        let mut messages = Vec::with_capacity(fetched.messages.len());
+        for (kept, body) in &fetched.messages {
+            let Some(message) = self.decode(body) else { continue };
+            if !seen.insert((message.node, message.at.epoch, message.at.number)) {
+                continue;
+            }
+            if again {
+                // What is missing before it was told.
+                let mut received = self.received.borrow_mut();
+                let now = received.generation();
+                received.publication(id, now, message.node, message.at);
+            }
+            messages.push((*kept, message));
+        }
+        let Fetched { epoch, floor, floor_ms, last, .. } = *fetched;
+        Counters::add(&self.broker.counters.loaded, 1);
+        self.receiver.loaded(topic, &Past { epoch, floor, floor_ms, last, messages });
+        let mut followed = self.followed.borrow_mut();
+        followed.reached(channel, id, Position { epoch, offset: last });
+        followed.set_behind(channel, id, false);
+    }
+
+    /// A topic begins another epoch, and nothing of the one before was missed.
+    pub(super) async fn begin_epoch(&self, channel: &str, id: u64, kept: Kept) {
+        let first = Fetched {
+            epoch: kept.position.epoch,
+            floor: 0,
+            floor_ms: kept.time_ms,
+            last: 0,
+            messages: Vec::new(),
+        };
+        self.load(channel, id, &first, false).await;
+    }
+
+    fn decode<'b>(&self, body: &'b [u8]) -> Option<Message<'b>> {
+        match Envelope::decode(body) {
+            Ok(Envelope::Publication(message)) => Some(message),
+            _ => {
+                Counters::add(&self.broker.counters.malformed, 1);
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,11 @@
+//! History that brokers keep: one suite for what a transport promises (`contract.rs`), run against a model and real
+//! servers, and what a node makes of it (`node.rs`).
+
+#![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should panic")]
+
+mod contract;
+mod model;
+mod node;
+mod redis;
+mod servers;
+mod support;

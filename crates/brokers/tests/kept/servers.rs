@@ -1,0 +1,92 @@
+//! Real servers on loopback, each in a directory of its own.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use brokers::redis::RedisTransport;
+
+use crate::support::{eventually, random};
+
+const REDIS: &str = "/usr/bin/redis-server";
+
+/// A server that is ended with its owner, and keeps its directory while it is started again.
+pub(crate) struct RedisServer {
+    pub(crate) port: u16,
+    directory: PathBuf,
+    flags: Vec<String>,
+    running: Option<Child>,
+}
+
+impl RedisServer {
+    /// A server with these flags; `None` if this machine has none.
+    pub(crate) fn start(flags: &[&str]) -> Option<Self> {
+        if !std::path::Path::new(REDIS).exists() {
+            assert!(std::env::var_os("CI").is_none(), "{REDIS} is missing");
+            eprintln!("skipped: {REDIS} is missing");
+            return None;
+        }
+        let directory = std::env::temp_dir().join(format!("standfast-kept-{:016x}", random()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
+        let mut server = RedisServer { port, directory, flags, running: None };
+        server.restart();
+        Some(server)
+    }
+
+    /// Kills it and starts it again, and waits until it answers.
+    pub(crate) fn restart(&mut self) {
+        self.kill();
+        let port = self.port.to_string();
+        let mut command = Command::new(REDIS);
+        command.args(["--port", &port, "--bind", "127.0.0.1", "--save", "", "--daemonize", "no"]);
+        command.arg("--dir").arg(&self.directory).args(&self.flags);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        self.running = Some(command.spawn().unwrap());
+        eventually("redis-server answers", || {
+            TcpStream::connect(("127.0.0.1", self.port)).is_ok()
+                && !self.ask("PING").starts_with("-LOADING")
+        });
+    }
+
+    pub(crate) fn kill(&mut self) {
+        if let Some(mut child) = self.running.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// Executes an inline command; returns the first line of the answer.
+    pub(crate) fn ask(&self, command: &str) -> String {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        write!(stream, "{command}\r\n").unwrap();
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+
+    pub(crate) fn transport(&self) -> RedisTransport {
+        self.transport_as("")
+    }
+
+    /// Connects as `USER:PASSWORD@`.
+    pub(crate) fn transport_as(&self, user: &str) -> RedisTransport {
+        let url = format!("redis://{user}127.0.0.1:{}", self.port).parse().unwrap();
+        RedisTransport { url, tls: None, sentinels: Vec::new() }
+    }
+
+    /// Closes all connections of nodes.
+    pub(crate) fn cut(&self) {
+        self.ask("CLIENT KILL TYPE pubsub SKIPME yes");
+        self.ask("CLIENT KILL TYPE normal SKIPME yes");
+    }
+}
+
+impl Drop for RedisServer {
+    fn drop(&mut self) {
+        self.kill();
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}

@@ -10,7 +10,7 @@ use engine::{ConnId, MailboxFull, Remote, WORKERS_MAX};
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 
-use crate::history::{Epoch, History, Position};
+use crate::history::{Epoch, History, KeptAt, Position};
 use crate::topic::{Reservation, Topic};
 
 /// Why a publication was refused: nothing of it was published.
@@ -240,6 +240,23 @@ impl Directory {
         self.post(remote, publication, None)
     }
 
+    /// As [`Directory::publish`], of what a broker keeps there: it has this position. The history is a replica.
+    ///
+    /// # Errors
+    /// [`Refused`]: it is not in the history, either.
+    pub fn publish_kept<P: From<Arc<Publication>>>(
+        &self,
+        remote: &Remote<P>,
+        publication: &Arc<Publication>,
+        at: KeptAt,
+    ) -> Result<usize, Refused> {
+        let post = || self.post_except(remote, publication, None);
+        match &self.history {
+            Some(history) if history.is_replica() => history.follow(publication, at, post),
+            _ => post(),
+        }
+    }
+
     /// As [`Directory::publish`], from a worker that delivers to its own subscribers at once. With a history
     /// it gets a post like all others, because only posts are in one order.
     pub(crate) fn post<P: From<Arc<Publication>>>(
@@ -250,7 +267,9 @@ impl Directory {
     ) -> Result<usize, Refused> {
         match &self.history {
             None => self.post_except(remote, publication, me),
-            Some(_) if publication.transient => self.post_except(remote, publication, None),
+            Some(history) if publication.transient || history.is_replica() => {
+                self.post_except(remote, publication, None)
+            }
             Some(history) => {
                 history.sequence(publication, || self.post_except(remote, publication, None))
             }

@@ -38,8 +38,8 @@ use std::sync::Arc;
 
 pub use crate::directory::{Directory, Publication, Refused};
 pub use crate::history::{
-    Epoch, Eviction, History, HistoryLimits, HistoryPage, HistoryStats, KeptMessage, Position,
-    Start, Unavailable,
+    Epoch, Eviction, History, HistoryLimits, HistoryPage, HistoryStats, KeptAt, KeptMessage, Past,
+    PastPublication, Position, Start, Unavailable,
 };
 pub use crate::inspect::TopTopics;
 pub use crate::memberships::{Memberships, Subscriber};
@@ -387,7 +387,7 @@ impl Topics {
             let (topic, members) = (group.topic().name(), group.members());
             self.meter.count(core.now_ns(), topic, members, publication.data.len());
             let before = group.waiting_bytes();
-            let replaying = self.replays.publishes(now.next, publication.offset());
+            let replaying = self.replays.publishes(now.next, publication);
             if group.publish(SharedFrame::new(&self.scratch, 1), publication, replaying) {
                 lane.active.push_back(now.next);
             }

@@ -16,10 +16,11 @@ use hashbrown::HashMap;
 
 use crate::Topics;
 use crate::directory::Publication;
-use crate::history::Unavailable;
+use crate::history::{Position, Unavailable};
 use crate::memberships::Subscriber;
 
-/// Publications of a piece; one ends at each multiple of this offset.
+/// Publications of a piece; one ends at each multiple of this offset, or of a greater one where offsets leave numbers
+/// out.
 const PIECE_MESSAGES: u64 = 64;
 /// Bytes of the payloads in a piece, unless it is a single one.
 const PIECE_BYTES: usize = 64 * 1024;
@@ -46,10 +47,18 @@ impl Replaying {
     }
 }
 
+/// The epoch of a piece, and the offsets of the first and the last publication that it is to have.
+#[derive(Copy, Clone, PartialEq, Eq, Hash)]
+struct PieceKey {
+    epoch: u32,
+    first: u64,
+    last: u64,
+}
+
 /// Encoded publications.
 struct Piece {
     frame: SharedFrame,
-    /// The offset of the last one.
+    /// These are all up to this offset.
     last: u64,
     /// Connections that do not get all of them.
     except: Vec<ConnId>,
@@ -59,8 +68,9 @@ struct Piece {
 #[derive(Default)]
 struct GroupReplays {
     replaying: Replaying,
-    /// By the offsets of the first and the last requested publication.
-    pieces: HashMap<(u64, u64), Piece, RandomState>,
+    /// The epoch of the offsets in it.
+    epoch: u32,
+    pieces: HashMap<PieceKey, Piece, RandomState>,
     bytes: usize,
     /// When a piece was used last, and when the group is examined.
     used_ns: u64,
@@ -84,8 +94,8 @@ pub enum Replayed {
     Done,
     /// The next offset, and whether to wait until the connection has sent what waits.
     More {
-        /// The offset to continue at.
-        next: u64,
+        /// The position to continue at.
+        next: Position,
         /// The socket takes nothing now.
         waits: bool,
     },
@@ -118,11 +128,11 @@ impl Topics {
     {
         let Some(index) = self.group_of(core, id, topic, kind) else { return };
         let Some(history) = self.directory.history() else { return };
-        let last = history.last(topic, core.now_ns()).offset;
-        self.replays.release(index, id, Some(last));
+        let last = history.last(topic, core.now_ns());
+        self.replays.release(index, id, last);
     }
 
-    /// Sends a subscriber on hold publications from the history, from the offset `next` on, until about
+    /// Sends a subscriber on hold publications from the history, from the position `next` on, until about
     /// `left` bytes are sent or its socket takes no more. `encode` is as in [`Topics::publish`]. When all are
     /// sent the hold ends.
     ///
@@ -135,7 +145,7 @@ impl Topics {
         id: ConnId,
         topic: &str,
         kind: u32,
-        mut next: u64,
+        mut next: Position,
         left: &mut usize,
         mut encode: impl FnMut(&mut Core<S, H>, u32, &Publication, &mut Vec<u8>),
     ) -> Result<Replayed, Unavailable>
@@ -152,21 +162,21 @@ impl Topics {
                     return Err(why);
                 }
             };
-            let (key, publications) = match step {
+            let (key, publications, last) = match step {
                 Step::Done(until) => {
                     self.replays.release(index, id, until);
                     return Ok(Replayed::Done);
                 }
                 _ if *left == 0 || waits => return Ok(Replayed::More { next, waits }),
-                Step::Kept(key) => (key, Vec::new()),
-                Step::Encode(key, publications) => (key, publications),
+                Step::Kept(key) => (key, Vec::new(), key.last),
+                Step::Encode(key, publications, last) => (key, publications, last),
             };
             let cached =
                 self.replays.piece(index, key, core.now_ns()).filter(|_| publications.is_empty());
             let (frame, last) = match cached {
                 Some(piece) => piece,
                 None => {
-                    let piece = encode_piece(core, id, kind, &publications, &mut encode);
+                    let piece = encode_piece(core, id, kind, &publications, last, &mut encode);
                     let (frame, last) = (piece.frame.clone(), piece.last);
                     let shared = self.groups.get(index).is_some_and(|group| group.members() > 1);
                     if shared && piece.except.is_empty() {
@@ -175,11 +185,11 @@ impl Topics {
                     (frame, last)
                 }
             };
-            if last < next {
+            if last < next.offset {
                 broken("a piece has publications");
                 return Ok(Replayed::Done);
             }
-            next = last + 1;
+            next.offset = last + 1;
             *left = left.saturating_sub(frame.bytes().len());
             if !frame.bytes().is_empty() {
                 waits = core.send_shared(id, &frame) != Sent::Sent;
@@ -188,23 +198,29 @@ impl Topics {
     }
 
     /// What a replay does next.
-    fn step(&self, index: u32, topic: &str, next: u64, now_ns: u64) -> Result<Step, Unavailable> {
+    fn step(
+        &self,
+        index: u32,
+        topic: &str,
+        next: Position,
+        now_ns: u64,
+    ) -> Result<Step, Unavailable> {
         let (Some(history), Some(group)) = (self.directory.history(), self.groups.get(index))
         else {
             return Ok(Step::Done(None));
         };
         history.read(topic, now_ns, |view| {
-            let last = view.last();
-            if next > last {
+            let Some((first, last)) = view.piece(next, PIECE_MESSAGES)? else {
                 // What was published before is encoded, unless something is pending.
-                return Ok(Step::Done((!group.topic().is_idle()).then_some(last)));
-            }
-            let key =
-                (next, last.min((next - 1) / PIECE_MESSAGES * PIECE_MESSAGES + PIECE_MESSAGES));
+                let last = view.position();
+                return Ok(Step::Done(last.filter(|_| !group.topic().is_idle())));
+            };
+            let key = PieceKey { epoch: next.epoch.as_u32(), first, last };
             if self.replays.has_piece(index, key) {
                 return Ok(Step::Kept(key));
             }
-            view.publications(key.0, key.1, PIECE_BYTES).map(|all| Step::Encode(key, all))
+            let (all, last) = view.publications(first, last, PIECE_BYTES)?;
+            Ok(Step::Encode(key, all, last))
         })
     }
 
@@ -238,13 +254,14 @@ impl Topics {
     }
 }
 
-/// What a replay does next. `(first, last)` are the offsets of a piece.
+/// What a replay does next.
 enum Step {
-    /// Nothing is missing. Publications up to this offset may still be on their way to the group.
-    Done(Option<u64>),
+    /// Nothing is missing. Publications up to this position may still be on their way to the group.
+    Done(Option<Position>),
     /// The piece is kept.
-    Kept((u64, u64)),
-    Encode((u64, u64), Vec<Publication>),
+    Kept(PieceKey),
+    /// These are all up to an offset.
+    Encode(PieceKey, Vec<Publication>, u64),
 }
 
 /// Encodes publications for a member; those that are not for it are left out.
@@ -253,11 +270,11 @@ fn encode_piece<S: Sys, H: Handler>(
     id: ConnId,
     kind: u32,
     publications: &[Publication],
+    last: u64,
     encode: &mut impl FnMut(&mut Core<S, H>, u32, &Publication, &mut Vec<u8>),
 ) -> Piece {
-    let (mut bytes, mut messages, mut last) = (Vec::new(), 0, 0);
+    let (mut bytes, mut messages) = (Vec::new(), 0);
     for publication in publications {
-        last = publication.offset();
         let before = bytes.len();
         if publication.except != Some(id) {
             encode(core, kind, publication, &mut bytes);
@@ -279,11 +296,15 @@ impl Replays {
     }
 
     /// A group is about to get a publication: the members that do not get it from there.
-    pub(crate) fn publishes(&mut self, index: u32, offset: u64) -> Option<Replaying> {
-        if offset == 0 || self.groups.is_empty() {
+    pub(crate) fn publishes(&mut self, index: u32, publication: &Publication) -> Option<Replaying> {
+        if self.groups.is_empty() {
             return None;
         }
+        let Position { epoch, offset } = publication.position()?;
         let group = self.groups.get_mut(&index)?;
+        if epoch.as_u32() != group.epoch {
+            return group.replaying.held();
+        }
         let all = &group.replaying.0;
         if !all.values().any(|until| offset <= *until) {
             group.replaying.drop_until(offset);
@@ -294,13 +315,16 @@ impl Replays {
         Some(replaying)
     }
 
-    /// Ends the hold of a member that has everything up to an offset; `None` if nothing earlier is on its way.
-    fn release(&mut self, index: u32, id: ConnId, until: Option<u64>) {
+    /// Ends the hold of a member that has everything up to a position; `None` if nothing earlier is on its way.
+    fn release(&mut self, index: u32, id: ConnId, until: Option<Position>) {
         let Some(group) = self.groups.get_mut(&index) else { return };
-        match until {
-            Some(until) => drop(Rc::make_mut(&mut group.replaying.0).insert(id, until)),
-            None => group.replaying.remove(id),
+        let Some(Position { epoch, offset }) = until else { return group.replaying.remove(id) };
+        if epoch.as_u32() != group.epoch {
+            // Offsets of the epoch before say nothing about what comes.
+            group.replaying.drop_until(HELD - 1);
+            group.epoch = epoch.as_u32();
         }
+        Rc::make_mut(&mut group.replaying.0).insert(id, offset);
     }
 
     /// A member has left a group.
@@ -320,18 +344,18 @@ impl Replays {
         }
     }
 
-    fn has_piece(&self, index: u32, key: (u64, u64)) -> bool {
+    fn has_piece(&self, index: u32, key: PieceKey) -> bool {
         self.groups.get(&index).is_some_and(|group| group.pieces.contains_key(&key))
     }
 
     /// A kept piece and its last offset.
-    fn piece(&mut self, index: u32, key: (u64, u64), now_ns: u64) -> Option<(SharedFrame, u64)> {
+    fn piece(&mut self, index: u32, key: PieceKey, now_ns: u64) -> Option<(SharedFrame, u64)> {
         let group = self.groups.get_mut(&index)?;
         group.used_ns = now_ns;
         group.pieces.get(&key).map(|piece| (piece.frame.clone(), piece.last))
     }
 
-    fn keep(&mut self, index: u32, key: (u64, u64), piece: Piece) {
+    fn keep(&mut self, index: u32, key: PieceKey, piece: Piece) {
         let bytes = piece.frame.bytes().len();
         if self.bytes + bytes > PIECES_BYTES_MAX {
             self.groups.values_mut().for_each(GroupReplays::drop_pieces);
@@ -382,6 +406,13 @@ impl Replaying {
         if self.0.contains_key(&id) {
             Rc::make_mut(&mut self.0).remove(&id);
         }
+    }
+
+    /// Those that are on hold, if there are any.
+    fn held(&self) -> Option<Replaying> {
+        let held = self.0.iter().filter(|(_, until)| **until == HELD);
+        let held: HashMap<_, _, _> = held.map(|(id, until)| (*id, *until)).collect();
+        (!held.is_empty()).then(|| Replaying(Rc::new(held)))
     }
 
     /// Removes the members that have no more than this offset from the history.

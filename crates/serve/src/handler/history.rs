@@ -44,8 +44,8 @@ struct Replay {
     topic: Arc<str>,
     /// The number of its group.
     group: u32,
-    /// The offset of the next message.
-    next: u64,
+    /// The position of the next message.
+    next: Position,
     /// Waits until this time for the client's request.
     until_ns: Option<u64>,
     outcome: Outcome,
@@ -74,8 +74,8 @@ impl Replays {
         all.push(replay);
     }
 
-    /// The next offset of a subscription on hold.
-    fn held(&self, id: ConnId, group: u32, topic: &str) -> Option<u64> {
+    /// The next position of a subscription on hold.
+    fn held(&self, id: ConnId, group: u32, topic: &str) -> Option<Position> {
         let mut all = self.by_id.get(&id)?.iter();
         let found = all.find(|replay| replay.group == group && *replay.topic == *topic);
         found.map(|replay| replay.next)
@@ -180,14 +180,14 @@ impl ServeHandler {
             return self.reject_history(core, id, identifier, None);
         };
         let group = group.number();
-        let held: Vec<Option<u64>> =
+        let held: Vec<Option<Position>> =
             streams.iter().map(|topic| self.replays.held(id, group, topic)).collect();
         if self.replays.sends(id, group) {
             // Its answer follows; clients repeat what is not confirmed soon.
             return;
         }
         let now_ns = core.now_ns();
-        let first = |(topic, held): (&Arc<str>, &Option<u64>)| {
+        let first = |(topic, held): (&Arc<str>, &Option<Position>)| {
             let position = request.streams.iter().find(|position| *position.stream_id == **topic);
             let start = match (position, request.since) {
                 (Some(position), _) => {
@@ -197,12 +197,13 @@ impl ServeHandler {
                 (None, Some(since)) => Start::Since(self.shared.monotonic_ns(since)),
                 // Nothing is requested.
                 (None, None) => {
-                    return Ok(held.unwrap_or_else(|| history.last(topic, now_ns).offset + 1));
+                    let end = || history.last(topic, now_ns).map(Position::next);
+                    return held.or_else(end).ok_or(Unavailable::Evicted);
                 }
             };
             history.first(topic, start, now_ns)
         };
-        let firsts: Result<Vec<u64>, _> = streams.iter().zip(&held).map(first).collect();
+        let firsts: Result<Vec<Position>, _> = streams.iter().zip(&held).map(first).collect();
         match firsts {
             Ok(firsts) if firsts.is_empty() => {
                 self.counters(core.worker()).history_confirmed.add(1);
@@ -240,7 +241,7 @@ impl ServeHandler {
         id: ConnId,
         topic: &Arc<str>,
         group: u32,
-        next: u64,
+        next: Position,
         until_ns: Option<u64>,
         outcome: Outcome,
     ) {
@@ -264,20 +265,20 @@ impl ServeHandler {
         let now_ns = core.now_ns();
         for topic in self.streams_of(core, id, group) {
             let Some(history) = self.shared.history() else { return };
-            let next = history.last(&topic, now_ns).offset + 1;
+            let Some(next) = history.last(&topic, now_ns).map(Position::next) else { continue };
             let (until_ns, outcome) = (now_ns + REQUEST_NS, Outcome::Cable(Arc::clone(&text)));
             self.hold(core, id, &topic, group, next, Some(until_ns), outcome);
         }
     }
 
-    /// Sends a client of `/events` or `/topics` the messages from an offset on, and then further ones.
+    /// Sends a client of `/events` or `/topics` the messages from a position on, and then further ones.
     pub(super) fn send_from<S: Sys>(
         &mut self,
         core: &mut Core<S, Self>,
         id: ConnId,
         topic: &str,
         group: Group,
-        next: u64,
+        next: Position,
     ) {
         let outcome = if group.form == Form::Event { Outcome::Events } else { Outcome::Plain };
         self.hold(core, id, &topic.into(), group.number(), next, None, outcome);
@@ -293,7 +294,7 @@ impl ServeHandler {
         topic: &str,
         start: &str,
         now_ns: u64,
-    ) -> Result<u64, Option<Unavailable>> {
+    ) -> Result<Position, Option<Unavailable>> {
         let Some(history) = self.shared.history() else { return Err(None) };
         let start = self.shared.start_of(start).ok_or(Some(Unavailable::Epoch))?;
         history.first(topic, start, now_ns).map_err(Some)
@@ -426,7 +427,8 @@ impl ServeHandler {
         now_ns: u64,
         out: &mut Vec<u8>,
     ) {
-        let position = self.shared.history().map(|history| history.last(topic, now_ns));
+        let history = self.shared.history();
+        let position = history.and_then(|history| history.last(topic, now_ns));
         Events::reset(why.map_or("off", Unavailable::name), position, out);
     }
 

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use action_cable::{Encoding, Message, Protocol};
 use admin::log;
 use engine::{Answer, Closed, ConnId, Core, Handler, Incoming, Sys, invariant};
-use topics::{Publication, Topics};
+use topics::{Position, Publication, Topics};
 use wire::websocket::OpCode;
 
 use self::application::Application;
@@ -94,8 +94,8 @@ enum PendingOpen {
     Topic {
         name: Box<str>,
         identity: Option<TokenIdentity>,
-        /// The offset of the first missed message, if some are requested.
-        first: Option<u64>,
+        /// The position of the first missed message, if some are requested.
+        first: Option<Position>,
         publishing: Publishing,
     },
     /// With the identity of the token, if there is one, or the reason to disconnect at once.

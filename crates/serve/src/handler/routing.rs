@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use action_cable::{Channel, Encoding, Protocol};
 use admin::log;
 use engine::{Answer, ConnId, Core, Incoming, Response, Sys, retry_after};
-use topics::Unavailable;
+use topics::{Position, Unavailable};
 use wire::http::Request;
 
 use super::authorize::AskedForm;
@@ -302,13 +302,13 @@ impl ServeHandler {
         Answer::Stream(response)
     }
 
-    /// The offset of the first message that a client of `/topics` requests with `since`.
+    /// The position of the first message that a client of `/topics` requests with `since`.
     pub(super) fn first_missed<S: Sys>(
         &self,
         core: &Core<S, Self>,
         topic: &str,
         since: Option<&str>,
-    ) -> Result<Option<u64>, Answer> {
+    ) -> Result<Option<Position>, Answer> {
         let Some(since) = since else { return Ok(None) };
         self.first_requested(topic, since, core.now_ns()).map(Some).map_err(|why| {
             self.count_unavailable(core.worker(), why);
@@ -337,11 +337,11 @@ impl ServeHandler {
         let next = match first {
             Some(Ok(next)) => next,
             _ => {
-                let last = history.last(topic, now_ns);
+                let Some(last) = history.last(topic, now_ns) else { return events };
                 if first.is_none() {
                     Events::position(last, &mut events);
                 }
-                last.offset + 1
+                last.next()
             }
         };
         let group = Group { encoding: 0, messages: Encoding::Json, form: Form::Event };

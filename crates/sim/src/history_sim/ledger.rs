@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::rc::Rc;
 
-use topics::{Epoch, Publication, Unavailable};
+use topics::{Epoch, KeptAt, Position, Publication, Unavailable};
 
 use super::scenario::Scenario;
 
@@ -48,6 +48,7 @@ pub(crate) struct Book {
     numbers: u32,
     limits: topics::HistoryLimits,
     tight: bool,
+    broker: Option<u64>,
     pub(crate) coverage: Coverage,
 }
 
@@ -61,6 +62,7 @@ impl Ledger {
             numbers: 0,
             limits: scenario.history,
             tight: scenario.tight,
+            broker: scenario.broker,
             coverage: Coverage::default(),
         })))
     }
@@ -89,6 +91,13 @@ impl Book {
         data.resize(8 + filler, b'.');
         let at_ns = now_ns + u64::from(self.numbers);
         Publication::new(topic.to_string().into(), data.into(), false).accepted(at_ns)
+    }
+
+    /// The place that the broker gives to a publication, if there is one.
+    pub(crate) fn kept_at(&self, topic: u32, publication: &Publication) -> Option<KeptAt> {
+        let step = 1 + u64::from(self.numbers).wrapping_mul(7_919) % self.broker?;
+        let position = Position { epoch: self.epoch, offset: self.last(topic) + step };
+        Some(KeptAt { position, at_ns: publication.accepted_ns })
     }
 
     /// It was made.
@@ -168,7 +177,7 @@ impl Book {
             || later().count() > self.limits.messages
             || bytes > self.limits.topic_bytes
             || old(entry)
-            || *first > offset + 1
+            || self.broker.is_none() && *first > offset + 1
     }
 
     /// A reader returns to what is available, after this offset.

@@ -26,6 +26,8 @@ pub(crate) struct Scenario {
     pub(crate) history: HistoryLimits,
     /// All topics together hold less than each may: anything may be evicted.
     pub(crate) tight: bool,
+    /// A broker gives the offsets, and each may be so much more than the one before.
+    pub(crate) broker: Option<u64>,
     /// Publications that the control plane makes at once at most.
     pub(crate) burst: u8,
     pub(crate) filler_max: usize,
@@ -92,6 +94,7 @@ impl Scenario {
             },
             events: random.u64(1500..3500),
             rates: some_faults(&MOST, random),
+            broker: [None, None, Some(1), Some(300)][random.usize(..4)],
         }
     }
 }

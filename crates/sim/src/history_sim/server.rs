@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use engine::{Answer, Closed, ConnId, Core, Handler, Incoming, Response, Sys};
 use topics::{
-    Epoch, History, Memberships, Position, Publication, Replayed, Start, Subscriber, Topics,
-    Unavailable,
+    Directory, Epoch, History, Memberships, Position, Publication, Replayed, Start, Subscriber,
+    Topics, Unavailable,
 };
 use wire::websocket::{OpCode, encode};
 
@@ -42,7 +42,7 @@ impl Subscriber for User {
 /// A reader that is sent messages from the history.
 struct Replay {
     id: ConnId,
-    next: u64,
+    next: Position,
     /// Its socket takes nothing now.
     waits: bool,
 }
@@ -50,6 +50,7 @@ struct Replay {
 pub(crate) struct Server {
     ledger: Ledger,
     topics: Topics,
+    directory: Directory,
     history: Arc<History>,
     replays: Vec<Replay>,
     portion: usize,
@@ -59,12 +60,14 @@ pub(crate) struct Server {
 impl Server {
     pub(crate) fn new(
         ledger: Ledger,
-        topics: Topics,
+        index: u16,
+        directory: Directory,
         history: Arc<History>,
         scenario: &Scenario,
     ) -> Self {
+        let topics = Topics::new(index, directory.clone());
         let (portion, filler_max) = (scenario.portion, scenario.filler_max);
-        Server { ledger, topics, history, replays: Vec::new(), portion, filler_max }
+        Server { ledger, topics, directory, history, replays: Vec::new(), portion, filler_max }
     }
 
     pub(crate) fn subscriptions(&self) -> u64 {
@@ -111,7 +114,7 @@ impl Server {
     ) {
         let now_ns = core.now_ns();
         self.ledger.book().gap(topic, position.epoch, position.offset, why, now_ns);
-        let last = self.history.last(&topic.to_string(), now_ns).offset;
+        let last = self.history.last(&topic.to_string(), now_ns).map_or(0, |last| last.offset);
         say(core, id, &format!("G{last:016x}"));
     }
 
@@ -139,8 +142,8 @@ impl Server {
                 Err(why) => {
                     self.ledger.book().coverage.overtaken += 1;
                     // Without the portions before, it would be that of the last one.
-                    let offset = replay.next - 1;
-                    let position = Position { epoch: self.history.epoch(), offset };
+                    let offset = replay.next.offset - 1;
+                    let position = Position { offset, ..replay.next };
                     self.tell_gap(core, id, topic, position, why);
                 }
             }
@@ -153,7 +156,12 @@ impl Server {
         let filler = core.random() as usize % self.filler_max;
         let publication = self.ledger.book().write(topic, filler, core.now_ns());
         let publication = Arc::new(publication);
-        if self.topics.publish(core, &publication, write).is_ok() {
+        let kept_at = self.ledger.book().kept_at(topic, &publication);
+        let published = match kept_at {
+            Some(at) => self.directory.publish_kept(core.remote(), &publication, at).map(|_| ()),
+            None => self.topics.publish(core, &publication, write),
+        };
+        if published.is_ok() {
             self.ledger.book().published(topic, &publication);
         }
     }
@@ -204,7 +212,7 @@ impl Handler for Server {
         let name = topic.to_string();
         match &*data {
             b"S" => {
-                let last = self.history.last(&name, core.now_ns()).offset;
+                let last = self.history.last(&name, core.now_ns()).map_or(0, |last| last.offset);
                 say(core, id, &format!("C{last:016x}"));
                 self.subscribe(core, id, &name, kind);
             }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use engine::sys::sim::{Fault, Kernel};
 use engine::{Handler, Limits, Remote, Target};
 use fastrand::Rng;
-use topics::{Directory, Epoch, History, Topics, Unavailable};
+use topics::{Directory, Epoch, History, Past, Unavailable};
 
 use super::client::Client;
 use super::ledger::{Coverage, Ledger};
@@ -49,11 +49,11 @@ impl HistorySim {
             mailbox_bytes: scenario.limits.mailbox_bytes,
             limits: scenario.limits.clone(),
         };
-        let history = Arc::new(History::new(epoch, scenario.history, kernel.now_ns()));
+        let history = Arc::new(history(&scenario, epoch, kernel.now_ns()));
         let directory = Directory::with_history(Some(Arc::clone(&history)));
         let (remote, servers) = crew.start(&kernel, &listeners, |index| {
-            let topics = Topics::new(index, directory.clone());
-            Server::new(ledger.clone(), topics, Arc::clone(&history), &scenario)
+            let (ledger, history) = (ledger.clone(), Arc::clone(&history));
+            Server::new(ledger, index, directory.clone(), history, &scenario)
         })?;
         let (clients, client_remotes) = (Vec::new(), Vec::new());
         let mut sim = HistorySim {
@@ -113,7 +113,12 @@ impl HistorySim {
                 let topic = self.random.u32(..self.scenario.topics);
                 let filler = self.random.usize(..self.scenario.filler_max);
                 let publication = Arc::new(self.ledger.book().write(topic, filler, now_ns));
-                if self.directory.publish(&self.remote, &publication).is_ok() {
+                let kept_at = self.ledger.book().kept_at(topic, &publication);
+                let published = match kept_at {
+                    Some(at) => self.directory.publish_kept(&self.remote, &publication, at),
+                    None => self.directory.publish(&self.remote, &publication),
+                };
+                if published.is_ok() {
                     self.ledger.book().published(topic, &publication);
                 }
             }
@@ -129,6 +134,19 @@ impl HistorySim {
         let most = limits.messages.saturating_mul(self.scenario.topics as usize);
         book.require(stats.messages <= most, || format!("{stats:?} beyond {limits:?}"));
     }
+}
+
+/// An empty history; of a broker with topics that were never published to.
+fn history(scenario: &Scenario, epoch: Epoch, now_ns: u64) -> History {
+    if scenario.broker.is_none() {
+        return History::new(epoch, scenario.history, now_ns);
+    }
+    let history = History::replica(scenario.history, now_ns);
+    for topic in 0..scenario.topics {
+        let past = Past { epoch, floor: 0, floor_ns: 0, last: 0, publications: Vec::new() };
+        history.load(&topic.to_string(), past, now_ns);
+    }
+    history
 }
 
 /// Everybody is at work.

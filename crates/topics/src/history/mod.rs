@@ -4,9 +4,14 @@
 //! Offsets are numbers of one [`Epoch`], which a process draws at its start. What is kept is bounded by
 //! number, age and bytes for each topic and by bytes for all together: the oldest is evicted first. Bytes
 //! are reserved before a publication is kept, so that the limit is never exceeded.
+//!
+//! Where a broker keeps the publications of all nodes, this is a replica of some topics: [`replica`].
 
+mod given;
 mod page;
+mod replica;
 mod shard;
+mod view;
 
 use std::fmt;
 use std::hash::BuildHasher;
@@ -16,8 +21,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use foldhash::fast::RandomState;
 
 pub use self::page::{HistoryPage, KeptMessage};
+pub use self::replica::{KeptAt, Past, PastPublication};
 pub(crate) use self::shard::Kept;
 use self::shard::{Shard, TopicHistory};
+pub(crate) use self::view::View;
 use crate::directory::{Publication, Refused};
 
 /// Number of locks.
@@ -65,8 +72,16 @@ impl fmt::Display for Epoch {
 pub struct Position {
     /// The epoch of the offset.
     pub epoch: Epoch,
-    /// Its number, from 1 on without gaps.
+    /// Its number, from 1 on: without gaps, unless a broker gives it.
     pub offset: u64,
+}
+
+impl Position {
+    /// That of the next publication, where no number is left out.
+    #[must_use]
+    pub fn next(self) -> Position {
+        Position { offset: self.offset.saturating_add(1), ..self }
+    }
 }
 
 /// What is kept at most.
@@ -129,12 +144,19 @@ pub enum Eviction {
     TopicBytes,
     /// All topics hold too many bytes.
     Bytes,
+    /// Its topic is not followed any more, or was loaded again.
+    Released,
 }
 
 impl Eviction {
     /// All causes, in the order of their discriminants.
-    pub const ALL: [Eviction; 4] =
-        [Eviction::Messages, Eviction::Age, Eviction::TopicBytes, Eviction::Bytes];
+    pub const ALL: [Eviction; 5] = [
+        Eviction::Messages,
+        Eviction::Age,
+        Eviction::TopicBytes,
+        Eviction::Bytes,
+        Eviction::Released,
+    ];
 
     /// Its name in counters.
     #[must_use]
@@ -144,6 +166,7 @@ impl Eviction {
             Eviction::Age => "age",
             Eviction::TopicBytes => "topic_bytes",
             Eviction::Bytes => "bytes",
+            Eviction::Released => "released",
         }
     }
 }
@@ -178,6 +201,9 @@ pub struct History {
     limits: HistoryLimits,
     /// Before this, nothing is known.
     started_ns: u64,
+    /// Positions are given by a broker, each topic has an epoch of its own, and only those that were loaded or
+    /// published to are known.
+    is_replica: bool,
     hasher: RandomState,
     shards: Box<[Cell]>,
     /// Bytes held, and reserved for publications that are about to be kept.
@@ -203,13 +229,14 @@ impl History {
             epoch,
             limits,
             started_ns: now_ns,
+            is_replica: false,
             hasher: RandomState::default(),
             shards: std::iter::repeat_with(cell).take(SHARDS).collect(),
             bytes: AtomicUsize::new(0),
         }
     }
 
-    /// The epoch of its offsets.
+    /// The epoch of the offsets that it gives.
     #[must_use]
     pub fn epoch(&self) -> Epoch {
         self.epoch
@@ -270,6 +297,9 @@ impl History {
     /// Publications to a topic may be missing from now on: what was before is not available any more, to those
     /// who ask for it by a position or by a time.
     pub fn interrupt(&self, topic: &str, now_ns: u64) {
+        if self.is_replica {
+            return self.release_topic(topic);
+        }
         let hash = self.hash(topic);
         let mut cell = self.lock(hash);
         let index = cell.shard.find(hash, topic);
@@ -281,19 +311,19 @@ impl History {
         self.release(freed);
     }
 
-    /// The offset of the first publication to send, or of the next one if none is missing.
+    /// The position of the first publication to send, or one after the last if none is missing.
     ///
     /// # Errors
     /// Why not all of them are available.
-    pub fn first(&self, topic: &str, start: Start, now_ns: u64) -> Result<u64, Unavailable> {
+    pub fn first(&self, topic: &str, start: Start, now_ns: u64) -> Result<Position, Unavailable> {
         self.read(topic, now_ns, |view| view.first(start))
     }
 
-    /// The position of a topic's last publication; offset 0 if there was none.
+    /// The position of a topic's last publication; offset 0 if there was none. `None` in a replica that does not
+    /// know the topic.
     #[must_use]
-    pub fn last(&self, topic: &str, now_ns: u64) -> Position {
-        let offset = self.read(topic, now_ns, |view| view.last());
-        Position { epoch: self.epoch, offset }
+    pub fn last(&self, topic: &str, now_ns: u64) -> Option<Position> {
+        self.read(topic, now_ns, |view| view.position())
     }
 
     /// Reads one topic under its lock, without what is too old.
@@ -305,8 +335,12 @@ impl History {
             index.map_or(0, |index| cell.shard.expire_topic(index, now_ns, self.limits.age_ns));
         let (last, lost_ns) = cell.shard.floor();
         let topic = index.and_then(|index| cell.shard.get(index));
-        let lost_ns = topic.map_or(lost_ns, |topic| topic.lost_ns).max(self.started_ns);
-        let result = read(View { epoch: self.epoch, topic, last, lost_ns });
+        let view = match topic {
+            Some(topic) => View::of(topic, self.epoch, self.started_ns),
+            None if self.is_replica => View::unknown(),
+            None => View::forgotten(self.epoch, last, lost_ns.max(self.started_ns)),
+        };
+        let result = read(view);
         drop(cell);
         self.release(freed);
         result
@@ -413,65 +447,7 @@ impl Drop for Locked<'_> {
     }
 }
 
-/// One topic under its lock.
-pub(crate) struct View<'s> {
-    epoch: Epoch,
-    /// Its entry, unless it was never published to or is forgotten.
-    topic: Option<&'s TopicHistory>,
-    /// The last offset and the last loss of topics that are forgotten.
-    last: u64,
-    lost_ns: u64,
-}
-
-impl View<'_> {
-    /// The offset of the last publication.
-    pub(crate) fn last(&self) -> u64 {
-        self.topic.map_or(self.last, |topic| topic.next() - 1)
-    }
-
-    fn lowest(&self) -> u64 {
-        self.topic.map_or(self.last + 1, TopicHistory::lowest)
-    }
-
-    fn first(&self, start: Start) -> Result<u64, Unavailable> {
-        match start {
-            Start::After(position) if position.epoch != self.epoch => Err(Unavailable::Epoch),
-            Start::After(position) if position.offset > self.last() => Err(Unavailable::Ahead),
-            Start::After(position) if position.offset + 1 < self.lowest() => {
-                Err(Unavailable::Evicted)
-            }
-            Start::After(position) => Ok(position.offset + 1),
-            Start::Since(since_ns) if since_ns <= self.lost_ns => Err(Unavailable::Evicted),
-            Start::Since(since_ns) => {
-                Ok(self.topic.map_or(self.last + 1, |topic| topic.first_since(since_ns)))
-            }
-        }
-    }
-
-    /// The publications from `first` to `last`, up to a number of bytes, but at least one.
-    ///
-    /// # Errors
-    /// Some of them are not kept any more.
-    pub(crate) fn publications(
-        &self,
-        first: u64,
-        last: u64,
-        bytes_max: usize,
-    ) -> Result<Vec<Publication>, Unavailable> {
-        let Some(topic) = self.topic else { return Err(Unavailable::Evicted) };
-        let mut bytes = 0;
-        let mut all = Vec::new();
-        for offset in first..=last {
-            let kept = topic.get(offset).ok_or(Unavailable::Evicted)?;
-            bytes += kept.data.len();
-            if bytes > bytes_max && !all.is_empty() {
-                break;
-            }
-            all.push(kept.publication(topic.name(), Position { epoch: self.epoch, offset }));
-        }
-        Ok(all)
-    }
-}
-
+#[cfg(test)]
+mod replica_tests;
 #[cfg(test)]
 mod tests;

@@ -2,16 +2,18 @@
 
 use std::sync::Arc;
 
-use super::{History, Start, Unavailable};
+use super::{Epoch, History, Start, Unavailable};
 
 /// Part of the history of a topic.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HistoryPage {
+    /// The epoch of the offsets.
+    pub epoch: Epoch,
     /// The offset of the oldest one that is kept, or of the next one if none is.
     pub first: u64,
     /// The offset of the last publication.
     pub last: u64,
-    /// In order, without gaps.
+    /// In order, without any missing.
     pub messages: Vec<KeptMessage>,
 }
 
@@ -45,18 +47,23 @@ impl History {
         now_ns: u64,
     ) -> Result<HistoryPage, Unavailable> {
         self.read(topic, now_ns, |view| {
-            let first = start.map_or(Ok(view.lowest()), |start| view.first(start))?;
+            let first = match start {
+                Some(start) => view.first(start)?.offset,
+                None => view.position().map(|_| view.lowest()).ok_or(Unavailable::Evicted)?,
+            };
             let mut bytes = 0;
             let mut messages = Vec::new();
-            for offset in first..=view.last() {
-                let Some(kept) = view.topic.and_then(|topic| topic.get(offset)) else { break };
+            let from = view.topic.map_or(0, |topic| topic.index_from(first));
+            let kept = |index| view.topic.and_then(|topic| topic.at(index));
+            for (offset, kept) in (from..).map_while(kept) {
                 bytes += kept.data.len();
                 if messages.len() == limit || bytes > bytes_max && !messages.is_empty() {
                     break;
                 }
                 messages.push(kept.message(offset));
             }
-            Ok(HistoryPage { first: view.lowest(), last: view.last(), messages })
+            let (epoch, first, last) = (view.epoch(), view.lowest(), view.last());
+            Ok(HistoryPage { epoch, first, last, messages })
         })
     }
 }

@@ -9,6 +9,7 @@ use engine::invariant::broken;
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 
+use super::given::Given;
 use super::{Eviction, HistoryLimits, HistoryStats, KeptMessage, Position};
 use crate::directory::Publication;
 use crate::slots::Slots;
@@ -80,14 +81,17 @@ fn bytes_of(data: &[u8], kind: Option<&str>) -> usize {
 /// One topic.
 pub(super) struct TopicHistory {
     name: Arc<str>,
-    /// Oldest first, without gaps.
+    /// Oldest first, numbered without gaps.
     kept: VecDeque<Kept>,
-    /// The offset of the first of them; of the next publication if there is none.
+    /// The number of the first of them; of the next publication if there is none. Numbers are offsets, unless
+    /// those are `given`.
     lowest: u64,
     /// Of what is kept.
     bytes: usize,
     /// When the last evicted publication was published.
     pub(super) lost_ns: u64,
+    /// The offsets that somebody else gave.
+    pub(super) given: Option<Box<Given>>,
 }
 
 impl TopicHistory {
@@ -95,32 +99,77 @@ impl TopicHistory {
         TOPIC_BYTES + name.len()
     }
 
+    /// The same of a topic whose offsets are given.
+    pub(super) fn bytes_of_given(name: &str) -> usize {
+        TOPIC_BYTES + Given::TOPIC_BYTES + name.len()
+    }
+
+    fn entry_bytes(&self) -> usize {
+        let given = if self.given.is_some() { Given::TOPIC_BYTES } else { 0 };
+        TOPIC_BYTES + given + self.name.len()
+    }
+
     pub(super) fn name(&self) -> &Arc<str> {
         &self.name
     }
 
-    pub(super) fn lowest(&self) -> u64 {
-        self.lowest
-    }
-
-    pub(super) fn next(&self) -> u64 {
+    /// The number of the next publication.
+    fn next(&self) -> u64 {
         self.lowest + self.kept.len() as u64
     }
 
-    pub(super) fn get(&self, offset: u64) -> Option<&Kept> {
-        self.kept.get(usize::try_from(offset.checked_sub(self.lowest)?).ok()?)
+    /// Whether the publication with a number is kept.
+    fn holds(&self, number: u64) -> bool {
+        (self.lowest..self.next()).contains(&number)
     }
 
-    /// The first offset at or after a time.
+    /// The offset of the last publication.
+    pub(super) fn last(&self) -> u64 {
+        self.given.as_ref().map_or_else(|| self.next() - 1, |given| given.last)
+    }
+
+    /// All that was published after this offset is kept.
+    pub(super) fn floor(&self) -> u64 {
+        self.given.as_ref().map_or(self.lowest - 1, |given| given.floor)
+    }
+
+    /// How many publications are kept.
+    pub(super) fn len(&self) -> usize {
+        self.kept.len()
+    }
+
+    /// One of those that are kept, from 0 on, with its offset.
+    pub(super) fn at(&self, index: usize) -> Option<(u64, &Kept)> {
+        let offset = match &self.given {
+            Some(given) => *given.offsets.get(index)?,
+            None => self.lowest + index as u64,
+        };
+        Some((offset, self.kept.get(index)?))
+    }
+
+    /// Where those that are kept reach an offset.
+    pub(super) fn index_from(&self, offset: u64) -> usize {
+        match &self.given {
+            Some(given) => given.index_from(offset),
+            None => usize::try_from(offset.saturating_sub(self.lowest)).unwrap_or(usize::MAX),
+        }
+    }
+
+    /// The offset from which on all were published at or after a time.
     pub(super) fn first_since(&self, since_ns: u64) -> u64 {
-        self.lowest + self.kept.partition_point(|kept| kept.at_ns < since_ns) as u64
+        let index = self.kept.partition_point(|kept| kept.at_ns < since_ns);
+        self.at(index).map_or_else(|| self.last() + 1, |(offset, _)| offset)
     }
 
     /// Removes the oldest; returns its bytes.
     fn pop(&mut self) -> Option<usize> {
         let kept = self.kept.pop_front()?;
-        let bytes = kept.bytes();
+        let mut bytes = kept.bytes();
         self.lowest += 1;
+        if let Some(given) = &mut self.given {
+            bytes += Given::KEPT_BYTES;
+            given.pop();
+        }
         self.bytes -= bytes;
         self.lost_ns = kept.at_ns;
         if self.kept.is_empty() {
@@ -143,14 +192,14 @@ pub(super) struct Expired {
 pub(super) struct Shard {
     by_name: HashTable<u32>,
     topics: Slots<TopicHistory>,
-    /// Topic and offset of what is kept, oldest first, and of some that is not kept any more.
+    /// Topic and number of what is kept, oldest first, and of some that is not kept any more.
     order: VecDeque<(u32, u64)>,
     messages: usize,
-    /// Topics without publications, since when and with which next offset, oldest first; and some that
+    /// Topics without publications, since when and with which next number, oldest first; and some that
     /// have publications again.
     empty: VecDeque<(u32, u64, u64)>,
     empty_topics: usize,
-    /// The highest offset and the latest loss of topics that are forgotten: no offset is given twice.
+    /// The highest number and the latest loss of topics that are forgotten: no number is given twice.
     last_offset: u64,
     lost_ns: u64,
     /// Time does not go back here.
@@ -180,7 +229,7 @@ impl Shard {
         self.topics.get(index)
     }
 
-    /// The highest offset and the latest loss of topics that are forgotten.
+    /// The highest number and the latest loss of topics that are forgotten.
     pub(super) fn floor(&self) -> (u64, u64) {
         (self.last_offset, self.lost_ns)
     }
@@ -199,6 +248,7 @@ impl Shard {
             lowest: self.last_offset + 1,
             bytes: 0,
             lost_ns: self.lost_ns,
+            given: None,
         });
         let topics = &self.topics;
         self.by_name.insert_unique(hash, index, |&index| hash_of(topics, hasher, index));
@@ -211,7 +261,7 @@ impl Shard {
         self.remove(hasher, index);
     }
 
-    /// The next offset of a topic.
+    /// The next number of a topic.
     pub(super) fn next(&self, index: u32) -> u64 {
         self.get(index).map_or(0, TopicHistory::next)
     }
@@ -235,17 +285,84 @@ impl Shard {
         topic.kept.push_back(kept);
         self.messages += 1;
         self.kept_total += 1;
+        let freed = trim(topic, limits, &mut self.messages, &mut self.evicted);
+        self.tidy();
+        freed
+    }
+
+    /// The same at an offset that is given, published at `at_ns`.
+    pub(super) fn keep_given(
+        &mut self,
+        index: u32,
+        publication: &Publication,
+        offset: u64,
+        at_ns: u64,
+        limits: &HistoryLimits,
+    ) -> usize {
+        let Some(topic) = self.topics.get_mut(index) else {
+            broken("a topic exists while a publication is kept");
+            return 0;
+        };
+        let Some(given) = &mut topic.given else {
+            broken("the offsets of this topic are given");
+            return 0;
+        };
+        given.push(offset);
+        self.empty_topics -= usize::from(topic.kept.is_empty());
+        // Within a topic time does not go back, either.
+        let at_ns = at_ns.max(topic.kept.back().map_or(topic.lost_ns, |last| last.at_ns));
+        let kept = Kept::new(publication, at_ns);
+        topic.bytes += kept.bytes() + Given::KEPT_BYTES;
+        self.order.push_back((index, topic.next()));
+        topic.kept.push_back(kept);
+        self.messages += 1;
+        self.kept_total += 1;
+        let freed = trim(topic, limits, &mut self.messages, &mut self.evicted);
+        self.tidy();
+        freed
+    }
+
+    /// Passes over a publication at an offset that is given and that is not kept. Returns the bytes freed.
+    pub(super) fn skip_given(&mut self, index: u32, offset: u64, at_ns: u64) -> usize {
+        self.kept_total += 1;
+        self.evicted[Eviction::TopicBytes as usize] += 1;
+        let freed = self.clear(index, Eviction::TopicBytes);
+        if let Some(topic) = self.topics.get_mut(index) {
+            topic.lost_ns = topic.lost_ns.max(at_ns);
+            if let Some(given) = &mut topic.given {
+                (given.floor, given.last) = (offset, offset);
+            }
+        }
+        freed
+    }
+
+    /// Removes the publications of a topic; returns their bytes.
+    fn clear(&mut self, index: u32, cause: Eviction) -> usize {
         let mut freed = 0;
-        while topic.kept.len() > limits.messages.max(1) || topic.bytes > limits.topic_bytes {
-            let many = topic.kept.len() > limits.messages.max(1);
-            let cause = if many { Eviction::Messages } else { Eviction::TopicBytes };
-            let Some(bytes) = topic.pop() else { break };
-            self.evicted[cause as usize] += 1;
-            self.messages -= 1;
+        while let Some(bytes) = self.pop(index, cause) {
             freed += bytes;
         }
         self.tidy();
         freed
+    }
+
+    /// Begins a topic whose offsets are given anew, without publications: those until now are of another epoch, or
+    /// unknown. Returns the bytes freed.
+    pub(super) fn restart(&mut self, index: u32, given: Given, lost_ns: u64) -> usize {
+        let freed = self.clear(index, Eviction::Released);
+        if let Some(topic) = self.topics.get_mut(index) {
+            topic.lost_ns = lost_ns;
+            topic.given = Some(Box::new(given));
+        }
+        freed
+    }
+
+    /// Forgets a topic whose offsets are given, with its publications; returns its bytes.
+    pub(super) fn release(&mut self, hasher: &RandomState, index: u32) -> usize {
+        let freed = self.clear(index, Eviction::Released);
+        let entry = self.get(index).map_or(0, TopicHistory::entry_bytes);
+        self.forget(hasher, index);
+        freed + entry
     }
 
     /// Passes over a publication that is too long to be kept: what was before it would have a gap. Returns
@@ -271,10 +388,7 @@ impl Shard {
         forget: bool,
     ) -> usize {
         self.now_ns = self.now_ns.max(now_ns);
-        let mut freed = 0;
-        while let Some(bytes) = self.pop(index, Eviction::TopicBytes) {
-            freed += bytes;
-        }
+        let freed = self.clear(index, Eviction::TopicBytes);
         let now_ns = self.now_ns;
         if let Some(topic) = self.topics.get_mut(index) {
             topic.lowest += 1;
@@ -298,7 +412,10 @@ impl Shard {
         self.evicted[cause as usize] += 1;
         if topic.kept.is_empty() {
             self.empty_topics += 1;
-            self.empty.push_back((index, topic.next(), self.now_ns));
+            // Those whose offsets are given stay until they are released.
+            if topic.given.is_none() {
+                self.empty.push_back((index, topic.next(), self.now_ns));
+            }
         }
         Some(bytes)
     }
@@ -437,9 +554,12 @@ impl Shard {
     pub(super) fn audit(&self) -> usize {
         let topics = self.by_name.iter().filter_map(|index| self.get(*index));
         let bytes = |topic: &TopicHistory| -> usize {
-            let kept = topic.kept.iter().map(Kept::bytes).sum::<usize>();
+            let given = if topic.given.is_some() { Given::KEPT_BYTES } else { 0 };
+            let kept = topic.kept.iter().map(|kept| kept.bytes() + given).sum::<usize>();
             assert_eq!(kept, topic.bytes);
-            kept + TopicHistory::bytes_of(&topic.name)
+            let offsets = topic.given.as_ref().map(|given| given.offsets.len());
+            assert!(offsets.is_none_or(|offsets| offsets == topic.kept.len()));
+            kept + topic.entry_bytes()
         };
         assert!(self.order.len() <= 2 * self.messages + STALE_MAX + 1);
         assert!(self.empty.len() <= 2 * self.empty_topics + STALE_MAX + 1);
@@ -447,12 +567,31 @@ impl Shard {
     }
 }
 
+/// Removes the oldest publications of a topic that has too many; returns their bytes.
+fn trim(
+    topic: &mut TopicHistory,
+    limits: &HistoryLimits,
+    messages: &mut usize,
+    evicted: &mut [u64; Eviction::ALL.len()],
+) -> usize {
+    let mut freed = 0;
+    while topic.kept.len() > limits.messages.max(1) || topic.bytes > limits.topic_bytes {
+        let many = topic.kept.len() > limits.messages.max(1);
+        let cause = if many { Eviction::Messages } else { Eviction::TopicBytes };
+        let Some(bytes) = topic.pop() else { break };
+        evicted[cause as usize] += 1;
+        *messages -= 1;
+        freed += bytes;
+    }
+    freed
+}
+
 fn is_old(topic: &TopicHistory, now_ns: u64, age_ns: u64) -> bool {
     topic.kept.front().is_some_and(|kept| now_ns.saturating_sub(kept.at_ns) >= age_ns)
 }
 
-fn is_kept(topics: &Slots<TopicHistory>, &(index, offset): &(u32, u64)) -> bool {
-    topics.get(index).is_some_and(|topic| topic.get(offset).is_some())
+fn is_kept(topics: &Slots<TopicHistory>, &(index, number): &(u32, u64)) -> bool {
+    topics.get(index).is_some_and(|topic| topic.holds(number))
 }
 
 fn is_empty(topics: &Slots<TopicHistory>, &(index, next, _): &(u32, u64, u64)) -> bool {

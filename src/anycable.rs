@@ -109,8 +109,10 @@ impl AnycableEnv {
             .filter(|(_, value)| !value.is_empty())
             .collect();
         let mut this = AnycableEnv::default();
-        let uses_redis = this.takes_from_redis(&variables)
-            || variables.get("PUBSUB").is_some_and(|value| value == "redis");
+        let is_redis = |name| variables.get(name).is_some_and(|value| value == "redis");
+        let uses_redis = this.takes_from_redis(&variables, is_redis("BROKER"))
+            || is_redis("PUBSUB")
+            || is_redis("BROKER");
         for (name, value) in &variables {
             let unused = REDIS.contains(&&**name) && !uses_redis;
             if unused || !this.take(name, value)? {
@@ -120,14 +122,21 @@ impl AnycableEnv {
         this.take_addresses(&variables)?;
         this.take_application(&variables)?;
         this.take_presence(&variables)?;
+        // A broker of all nodes is that of their publications, too.
+        let broker = variables.get("BROKER").filter(|value| ["redis", "nats"].contains(&&***value));
+        if let Some(broker) = broker.filter(|_| !variables.contains_key("PUBSUB")) {
+            this.set("pubsub", broker);
+        }
         Ok(this)
     }
 
-    /// Whether publishers are taken by Redis. Where a server is named and no adapter, AnyCable does.
-    fn takes_from_redis(&mut self, variables: &BTreeMap<String, String>) -> bool {
+    /// Whether publishers are taken by Redis. Where a server is named and no adapter, AnyCable does; a broker has to
+    /// get each message once, so it is the stream then.
+    fn takes_from_redis(&mut self, variables: &BTreeMap<String, String>, has_broker: bool) -> bool {
+        let adapter = if has_broker { "redisx" } else { "redis" };
         match variables.get("BROADCAST_ADAPTER") {
             Some(names) => names.split(',').any(|name| ["redis", "redisx"].contains(&name.trim())),
-            None => variables.contains_key("REDIS_URL") && self.set("broadcast_adapter", "redis"),
+            None => variables.contains_key("REDIS_URL") && self.set("broadcast_adapter", adapter),
         }
     }
 
@@ -189,7 +198,9 @@ impl AnycableEnv {
                 Ok(true)
             }
             // `take_presence` adds presence.
-            "BROKER" if value == "memory" => Ok(self.set("history", "memory")),
+            "BROKER" if ["memory", "redis", "nats"].contains(&value) => {
+                Ok(self.set("history", value))
+            }
             "PUBSUB" if ["redis", "nats"].contains(&value) => Ok(self.set("pubsub", value)),
             "REDIS_URL" => Ok(self.set_list("redis_url", value)),
             "REDIS_SENTINELS" => Ok(self.set_list("redis_sentinels", value)),
@@ -463,6 +474,24 @@ mod tests {
     }
 
     #[test]
+    fn a_broker_of_all_nodes_is_for_their_publications_too() {
+        let set = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+        let nats = [set("history", "nats"), set("pubsub", "nats")];
+        assert_eq!(layer(&[("ANYCABLE_BROKER", "nats")]), nats);
+        let redis = [("ANYCABLE_BROKER", "redis"), ("ANYCABLE_REDIS_URL", "redis://a")];
+        let expected = [
+            set("broadcast_adapter", "redisx"),
+            set("history", "redis"),
+            set("pubsub", "redis"),
+            set("redis_url", "redis://a"),
+        ];
+        assert_eq!(layer(&redis), expected);
+        // Others are refused with the reason when the settings are read.
+        let differ = layer(&[("ANYCABLE_BROKER", "nats"), ("ANYCABLE_PUBSUB", "redis")]);
+        assert_eq!(differ, [set("history", "nats"), set("pubsub", "redis")]);
+    }
+
+    #[test]
     fn redis_is_used_for_publications_between_nodes() {
         let url = ("ANYCABLE_REDIS_URL", "redis://a,redis://b");
         let set = layer(&[url, ("ANYCABLE_PUBSUB", "redis"), ("ANYCABLE_REDIS_SENTINELS", "c")]);
@@ -518,7 +547,7 @@ mod tests {
         let variables = [
             ("ANYCABLE_REDIS_SENTINELS", "a:26379"),
             ("ANYCABLE_PATH", "/ws,/cable"),
-            ("ANYCABLE_BROKER", "nats"),
+            ("ANYCABLE_BROKER", "other"),
             ("ANYCABLE_HTTP_BROADCAST_PORT", "8080"),
         ];
         let loud = read(&variables).unwrap();

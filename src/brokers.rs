@@ -109,6 +109,16 @@ impl Flags {
         Ok(adapters)
     }
 
+    /// An adapter whose messages every node receives, if there is one.
+    pub(crate) fn received_by_all(&self) -> Option<&'static str> {
+        self.broadcast_adapter.iter().find_map(|adapter| match adapter {
+            Named::Http | Named::Redisx => None,
+            Named::Redis => Some("redis"),
+            Named::Nats => Some("nats"),
+            Named::ActionCable => Some("action-cable"),
+        })
+    }
+
     /// Whether one of the adapters is to Redis.
     pub(crate) fn need_redis(&self) -> bool {
         let redis = [Named::Redis, Named::Redisx, Named::ActionCable];

@@ -72,6 +72,15 @@ enum Broker {
 }
 
 impl Flags {
+    /// The value of --pubsub.
+    pub(crate) fn broker(&self) -> &'static str {
+        match self.pubsub {
+            Broker::None => "none",
+            Broker::Redis => "redis",
+            Broker::Nats => "nats",
+        }
+    }
+
     /// The Redis servers.
     ///
     /// # Errors

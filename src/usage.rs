@@ -145,7 +145,7 @@ const FOREIGN: &[(&str, &[&str], &str)] = &[
     (
         "serve",
         &["--broker", "--presets"],
-        "messages are kept with --history memory, members with --presence memory",
+        "messages are kept with --history memory, redis or nats, members with --presence memory",
     ),
     (
         "serve",

@@ -71,6 +71,7 @@ mod metric_names;
 mod mistakes;
 mod mistakes_running;
 mod nodes;
+mod nodes_history;
 mod nodes_nats;
 mod nodes_publishing;
 mod nodes_redis;

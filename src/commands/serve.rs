@@ -235,7 +235,7 @@ fn config(args: &Args) -> Result<Config> {
         listen_broadcast: args.auth.listen_broadcast(),
         workers: args.server.workers.map(usize::from),
         max_connections: args.max_connections,
-        history: args.history.config(),
+        history: args.history.config(&args.pubsub, &args.brokers)?,
         presence: args.presence.config(),
         long_polling: args.long_polling.config(&args.channels.path())?,
         backlog: args.server.backlog,

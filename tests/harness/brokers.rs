@@ -74,6 +74,12 @@ impl Broker {
         self.running = None;
     }
 
+    /// Removes what it has written; it does not run.
+    pub(crate) fn empty(&self) {
+        fs::remove_dir_all(&self.folder).expect("its folder can be removed");
+        fs::create_dir_all(&self.folder).expect("a folder can be made");
+    }
+
     /// Sends it a signal.
     pub(crate) fn signal(&self, signal: Signal) {
         let running = self.running.as_ref().expect("it runs");

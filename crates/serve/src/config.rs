@@ -87,6 +87,8 @@ pub struct Live {
 /// Settings of the history, and of sessions that are kept to be resumed.
 #[derive(Clone, Debug)]
 pub struct HistoryConfig {
+    /// Where they are kept. Default in this process.
+    pub place: HistoryPlace,
     /// Publications kept of one topic. Default 100.
     pub messages: usize,
     /// How long they are kept. Default 300 s.
@@ -101,9 +103,19 @@ pub struct HistoryConfig {
     pub sessions_bytes: usize,
 }
 
+/// Where a history is.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum HistoryPlace {
+    /// In this process.
+    Memory,
+    /// At the broker of [`Config::pubsub`], for all nodes; in this process is a copy of what it follows.
+    Broker,
+}
+
 impl Default for HistoryConfig {
     fn default() -> Self {
         HistoryConfig {
+            place: HistoryPlace::Memory,
             messages: 100,
             age: Duration::from_secs(300),
             topic_bytes: 1024 * 1024,

@@ -55,7 +55,9 @@ pub use crate::app::{
 pub use crate::auth::{
     Auth, Credentials, KeySet, Refusal, Secret, StreamKind, Times, VerifiedToken,
 };
-pub use crate::config::{Channels, Config, HistoryConfig, Live, LongPolling, PresenceConfig};
+pub use crate::config::{
+    Channels, Config, HistoryConfig, HistoryPlace, Live, LongPolling, PresenceConfig,
+};
 pub use crate::hooks::{EventKinds, WebhookConfig};
 pub use crate::origin::Origin;
 pub use crate::path::TOPIC_BYTES_MAX;

@@ -15,7 +15,7 @@ use topics::{Directory, Epoch, History, Start, Unavailable};
 use crate::adapters::OpenAdapters;
 use crate::app::Calls;
 use crate::auth::{Access, Refusals};
-use crate::config::{Channels, Config, HistoryConfig, Live, LongPolling};
+use crate::config::{Channels, Config, HistoryConfig, HistoryPlace, Live, LongPolling};
 use crate::confirmation::Confirmation;
 use crate::handler::Post;
 use crate::hooks::Hooks;
@@ -120,6 +120,11 @@ impl UnixClock {
     pub(crate) fn unix_ms(&self, now_ns: u64) -> u64 {
         now_ns.wrapping_add(self.0.load(Ordering::Relaxed)) / 1_000_000
     }
+
+    /// The time of the monotonic clock at a Unix time in milliseconds; 0 if it was before its zero.
+    pub(crate) fn monotonic_ns(&self, unix_ms: u64) -> u64 {
+        unix_ms.saturating_mul(1_000_000).saturating_sub(self.0.load(Ordering::Relaxed))
+    }
 }
 
 /// One value for all threads of a server.
@@ -195,7 +200,9 @@ impl Shared {
         let hooks = config.webhooks.as_ref();
         let hooks = hooks.map(|config| Hooks::new(config, clock.clone(), random()));
         let mut directory = Directory::with_history(config.history.as_ref().map(history));
-        let pubsub = config.pubsub.as_ref().map(|config| Pubsub::new(config, random));
+        let at_broker = config.history.as_ref().filter(|one| one.place == HistoryPlace::Broker);
+        let pubsub = config.pubsub.as_ref();
+        let pubsub = pubsub.map(|config| Pubsub::new(config, at_broker, random));
         let streams: Vec<_> =
             config.adapters.iter().filter_map(Adapter::streams).cloned().collect();
         observe(&mut directory, hooks.as_ref(), pubsub.as_ref(), streams.clone());
@@ -261,8 +268,7 @@ impl Shared {
 
     /// The time of the monotonic clock at a Unix time in seconds; 0 if it was before its zero.
     pub(crate) fn monotonic_ns(&self, unix_s: i64) -> u64 {
-        let unix_ns = u64::try_from(unix_s).unwrap_or(0).saturating_mul(1_000_000_000);
-        unix_ns.saturating_sub(self.clock.0.load(Ordering::Relaxed))
+        self.clock.monotonic_ns(u64::try_from(unix_s).unwrap_or(0).saturating_mul(1000))
     }
 
     /// Where messages begin that are requested by this text: Unix seconds, or a position as in the ids of
@@ -366,9 +372,13 @@ fn stored_sessions(config: &HistoryConfig, calls: Option<Arc<Calls>>) -> StoredS
     StoredSessions::new(age_ns, config.sessions_bytes, calls)
 }
 
-/// An empty history with a new epoch.
+/// An empty history: with a new epoch, or of what the broker keeps.
 fn history(config: &HistoryConfig) -> Arc<History> {
-    Arc::new(History::new(Epoch::new(random() as u32), config.limits(), now_ns()))
+    let (limits, now_ns) = (config.limits(), now_ns());
+    Arc::new(match config.place {
+        HistoryPlace::Memory => History::new(Epoch::new(random() as u32), limits, now_ns),
+        HistoryPlace::Broker => History::replica(limits, now_ns),
+    })
 }
 
 /// A number that differs from that of other processes.

@@ -55,7 +55,10 @@ impl Control {
 
     /// Streams are received from now on: what was published before is not in their histories.
     pub(crate) fn interrupt_history(&self, streams: &[&str]) {
-        let Some(history) = self.shared.history() else { return };
+        // A broker keeps none of them.
+        let Some(history) = self.shared.history().filter(|history| !history.is_replica()) else {
+            return;
+        };
         let now_ns = now_ns();
         streams.iter().for_each(|stream| history.interrupt(stream, now_ns));
     }

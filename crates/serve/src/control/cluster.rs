@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use admin::{ApiRequest, Exposition, Kind, Reply};
-use brokers::{FaultKind, GapCause, ShardFigures};
+use brokers::{FaultKind, GapCause, Position, ShardFigures};
 use engine::sys::process::now_ns;
 use serde_json::{Value, json};
+use topics::Epoch;
 
 use super::Control;
 use crate::broadcast::Disconnect;
@@ -56,12 +57,16 @@ impl Control {
         taken: &AtomicU64,
         topics: Option<&[Arc<str>]>,
     ) -> Reply {
-        let Sent { published, uncertain, complete, nodes, too_long } = pubsub.wait(submitted);
+        let Sent { published, uncertain, complete, nodes, too_long, positions } =
+            pubsub.wait(submitted);
         taken.fetch_add(published, Ordering::Relaxed);
         if complete {
             let mut reply = json!({ "published": published });
             if let Some(nodes) = nodes {
                 reply["nodes"] = nodes.into();
+            }
+            if pubsub.keeps {
+                put_positions(&mut reply, &positions);
             }
             if let Some(topics) = topics {
                 reply["receivers"] = self.receivers(topics).into();
@@ -234,8 +239,41 @@ impl Control {
     }
 }
 
-/// Why a broker did not take something.
-fn trouble(pubsub: &Pubsub) -> String {
+/// Adds the positions of publications to the answer: their epoch, or all epochs if topics have different ones.
+fn put_positions(reply: &mut Value, positions: &[Option<Position>]) {
+    let epoch = |position: Position| Epoch::new(position.epoch).to_string();
+    let mut epochs: Vec<String> = positions.iter().flatten().copied().map(epoch).collect();
+    epochs.dedup();
+    match epochs.as_slice() {
+        [] => {}
+        [one] => reply["epoch"] = one.as_str().into(),
+        _ => reply["epochs"] = positions.iter().map(|one| one.map(epoch)).collect(),
+    }
+    reply["offsets"] = positions.iter().map(|one| one.map(|one| one.offset)).collect();
+}
+
+/// Why a broker did not do something.
+pub(super) fn trouble(pubsub: &Pubsub) -> String {
     let why = pubsub.broker.trouble();
-    why.unwrap_or_else(|| format!("the broker did not take it within {:?}", pubsub.timeout))
+    why.unwrap_or_else(|| format!("the broker did not answer within {:?}", pubsub.timeout))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_has_the_epoch_of_all_or_that_of_each() {
+        let at = |epoch, offset| Some(Position { epoch, offset });
+        let answer = |positions: &[Option<Position>]| {
+            let mut reply = json!({});
+            put_positions(&mut reply, positions);
+            reply
+        };
+        let one = json!({"epoch": "0000000a", "offsets": [3, null, 9]});
+        assert_eq!(answer(&[at(10, 3), None, at(10, 9)]), one);
+        let several = json!({"epochs": ["0000000a", "0000000b", null], "offsets": [3, 1, null]});
+        assert_eq!(answer(&[at(10, 3), at(11, 1), None]), several);
+        assert_eq!(answer(&[None]), json!({"offsets": [null]}));
+    }
 }

@@ -1,5 +1,7 @@
 //! `/api/history/TOPIC`: the kept messages of a topic, a page at a time.
 
+use std::sync::atomic::Ordering;
+
 use admin::{ApiRequest, Reply};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -8,6 +10,7 @@ use serde_json::{Value, json};
 use topics::{KeptMessage, Start, Unavailable};
 
 use super::Control;
+use super::cluster::trouble;
 use crate::path::{check_topic, decode};
 
 /// Messages in a page by default, and at most.
@@ -33,14 +36,22 @@ impl Control {
             Err(message) => return refuse(&message),
         };
         let Some(history) = self.shared.history() else {
-            let message = "there is no history: start the server with --history memory";
+            let message =
+                "there is no history: start the server with --history memory, redis or nats";
             return Reply::error(404, "history_off", message);
         };
+        let is_loaded = || history.last(&topic, now_ns()).is_some();
+        let pubsub = self.shared.pubsub.as_ref().filter(|pubsub| pubsub.keeps);
+        if let Some(pubsub) = pubsub.filter(|pubsub| !pubsub.follow(&topic, is_loaded)) {
+            pubsub.unavailable.fetch_add(1, Ordering::Relaxed);
+            let message = format!("{}: the history cannot be read", trouble(pubsub));
+            return Reply::error(503, "pubsub_unavailable", &message);
+        }
         let page = match history.page(&topic, start, limit, PAGE_BYTES, now_ns()) {
             Ok(page) => page,
             Err(why) => return unavailable(why),
         };
-        let epoch = history.epoch();
+        let epoch = page.epoch;
         let last = page.messages.last().map(|message| message.offset);
         let next = last.filter(|last| *last < page.last).map(|last| format!("{epoch}:{last}"));
         let messages: Vec<Value> =
@@ -100,7 +111,9 @@ impl Control {
 /// Not all messages that were requested are available.
 fn unavailable(why: Unavailable) -> Reply {
     let message = match why {
-        Unavailable::Epoch => "the position is of another epoch: the server was restarted",
+        Unavailable::Epoch => {
+            "the position is of another epoch: what kept the history was restarted"
+        }
         Unavailable::Ahead => "the position is later than the last message",
         Unavailable::Evicted => "some of these messages are not kept any more",
     };

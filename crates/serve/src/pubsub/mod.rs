@@ -5,7 +5,10 @@
 //! nodes see one order, and what is not accepted reaches nobody. Without `--pubsub` none of this exists.
 
 mod config;
+mod following;
 mod receiver;
+#[cfg(test)]
+mod receiver_tests;
 
 use std::io;
 use std::sync::Arc;
@@ -18,7 +21,9 @@ use engine::sys::process::now_ns;
 use topics::Publication;
 
 pub use self::config::{PubsubConfig, PubsubTransport};
+use self::following::Following;
 use crate::broadcast::Disconnect;
+use crate::config::HistoryConfig;
 use crate::handler::Post;
 use crate::shared::Shared;
 
@@ -28,6 +33,10 @@ pub(crate) struct Pubsub {
     /// Time for the broker to confirm a subscription or to take a publication.
     pub(crate) timeout: Duration,
     transport: PubsubTransport,
+    /// The broker keeps publications, each at a position.
+    pub(crate) keeps: bool,
+    /// The topics that the control plane waits for.
+    topics: Following,
     /// Subscriptions and handshakes refused because the broker did not confirm their topic in time.
     pub(crate) unconfirmed: AtomicU64,
     /// Requests to publish answered 503 because of the broker.
@@ -61,16 +70,24 @@ pub(crate) struct Sent {
     pub(crate) nodes: Option<u64>,
     /// The broker takes none of the length of a later one.
     pub(crate) too_long: bool,
+    /// Where it keeps those that it has, if it does.
+    pub(crate) positions: Vec<Option<brokers::Position>>,
 }
 
 impl Pubsub {
-    pub(crate) fn new(config: &PubsubConfig, random: fn() -> u64) -> Arc<Self> {
+    /// `history` is what the broker keeps of publications, if it does.
+    pub(crate) fn new(
+        config: &PubsubConfig,
+        history: Option<&HistoryConfig>,
+        random: fn() -> u64,
+    ) -> Arc<Self> {
         let settings = brokers::Settings {
             prefix: config.prefix.clone(),
             node_name: config.node_name.clone(),
             linger: config.linger,
             spool_bytes: config.spool_bytes,
-            history: None,
+            history: history
+                .map(|of| brokers::HistorySettings { messages: of.messages, age: of.age }),
             clock: now_ns,
             random,
         };
@@ -78,9 +95,15 @@ impl Pubsub {
             PubsubTransport::Redis(shards) => Broker::new(settings, shards),
             PubsubTransport::Nats(servers) => Broker::new(settings, std::slice::from_ref(servers)),
         };
-        let transport = config.transport.clone();
-        let (unconfirmed, unavailable) = (AtomicU64::new(0), AtomicU64::new(0));
-        Arc::new(Pubsub { broker, timeout: config.timeout, transport, unconfirmed, unavailable })
+        Arc::new(Pubsub {
+            broker,
+            timeout: config.timeout,
+            transport: config.transport.clone(),
+            keeps: history.is_some(),
+            topics: Following::default(),
+            unconfirmed: AtomicU64::new(0),
+            unavailable: AtomicU64::new(0),
+        })
     }
 
     /// Starts the threads.
@@ -156,8 +179,9 @@ impl Pubsub {
             let left =
                 if in_order { until.saturating_duration_since(now()) } else { Duration::ZERO };
             match ticket.wait(left) {
-                Outcome::Published { reached, .. } if in_order => {
+                Outcome::Published { reached, position } if in_order => {
                     sent.published += 1;
+                    sent.positions.extend(self.keeps.then_some(position));
                     sent.nodes = sent.nodes.max(reached);
                 }
                 Outcome::Published { .. } | Outcome::Unknown => {
@@ -182,6 +206,12 @@ impl Pubsub {
         };
         self.broker.count_refused(1 - tickets.len());
         Submitted { tickets, total: 1, until }
+    }
+
+    /// Waits until the broker has confirmed a topic that nobody may be subscribed to, and what it keeps of it is loaded.
+    /// False if it does not in time.
+    pub(crate) fn follow(&self, topic: &str, is_loaded: impl Fn() -> bool) -> bool {
+        self.topics.wait(self.deadline(), || self.broker.prepare(topic) && is_loaded())
     }
 
     fn deadline(&self) -> Instant {

@@ -6,7 +6,7 @@ use brokers::envelope::{Except, Message, NodeId};
 use brokers::{ConfirmedTopic, GapCause, Kept, Past, Receiver, Undelivered};
 use engine::sys::process::now_ns;
 use engine::{ConnId, Remote};
-use topics::{Publication, Refused};
+use topics::{Epoch, KeptAt, PastPublication, Position, Publication, Refused};
 use tracing::warn;
 
 use crate::broadcast::Disconnect;
@@ -43,22 +43,17 @@ impl Inward {
         Inward { shared: Arc::downgrade(shared), remote, node, no_data: Arc::default() }
     }
 
-    /// Posts to every worker that runs. False if one of them has no room.
-    fn post_all(&self, shared: &Shared, bytes: usize, post: impl Fn() -> Post) -> bool {
-        shared.running().all(|worker| self.remote.post(worker, post(), bytes).is_ok())
+    /// Wakes the control plane where it waits for topics.
+    fn wake(&self, shared: &Shared) {
+        if let Some(pubsub) = &shared.pubsub {
+            pubsub.topics.changed();
+        }
     }
-}
 
-impl Receiver for Inward {
-    fn publication(
-        &self,
-        topic: &str,
-        message: &Message<'_>,
-        _: Option<Kept>,
-    ) -> Result<(), Undelivered> {
-        let Some(shared) = self.shared.upgrade() else { return Ok(()) };
+    /// A publication as the workers of this node get it.
+    fn inward(&self, shared: &Shared, topic: &Arc<str>, message: &Message<'_>) -> Publication {
         let data = Arc::from(message.data);
-        let mut publication = Publication::new(topic.into(), data, message.binary);
+        let mut publication = Publication::new(Arc::clone(topic), data, message.binary);
         publication.accepted_ns = now_ns();
         publication.kind = message.kind.map(Arc::from);
         publication.transient = message.transient;
@@ -69,24 +64,81 @@ impl Receiver for Inward {
             Except::Session(sid) => shared.sids.find(sid),
             Except::None => None,
         };
-        match shared.directory.publish(&self.remote, &Arc::new(publication)) {
+        publication
+    }
+
+    /// Posts to every worker that runs. False if one of them has no room.
+    fn post_all(&self, shared: &Shared, bytes: usize, post: impl Fn() -> Post) -> bool {
+        shared.running().all(|worker| self.remote.post(worker, post(), bytes).is_ok())
+    }
+}
+
+/// The place of a publication, and its time by this process's clock.
+fn kept_at(shared: &Shared, kept: Kept) -> KeptAt {
+    let Kept { position, time_ms } = kept;
+    let position = Position { epoch: Epoch::new(position.epoch), offset: position.offset };
+    KeptAt { position, at_ns: shared.clock.monotonic_ns(time_ms) }
+}
+
+impl Receiver for Inward {
+    fn publication(
+        &self,
+        topic: &str,
+        message: &Message<'_>,
+        kept: Option<Kept>,
+    ) -> Result<(), Undelivered> {
+        let Some(shared) = self.shared.upgrade() else { return Ok(()) };
+        let publication = Arc::new(self.inward(&shared, &topic.into(), message));
+        let published = match kept {
+            Some(kept) => {
+                let at = kept_at(&shared, kept);
+                shared.directory.publish_kept(&self.remote, &publication, at)
+            }
+            None => shared.directory.publish(&self.remote, &publication),
+        };
+        match published {
             Ok(_) => Ok(()),
             Err(Refused::MailboxFull) => Err(Undelivered::Busy),
             Err(Refused::TopicOverloaded) => Err(Undelivered::Overloaded),
         }
     }
 
-    fn loaded(&self, _: &str, _: &Past<'_>) {}
+    fn loaded(&self, topic: &str, past: &Past<'_>) {
+        let Some(shared) = self.shared.upgrade() else { return };
+        let Some(history) = shared.history().filter(|history| history.is_replica()) else { return };
+        let name = topic.into();
+        let publication = |(kept, message): &(Kept, Message<'_>)| {
+            let KeptAt { position, at_ns } = kept_at(&shared, *kept);
+            let publication = self.inward(&shared, &name, message);
+            PastPublication { offset: position.offset, at_ns, publication }
+        };
+        let publications = past.messages.iter().map(publication).collect();
+        let past = topics::Past {
+            epoch: Epoch::new(past.epoch),
+            floor: past.floor,
+            floor_ns: shared.clock.monotonic_ns(past.floor_ms),
+            last: past.last,
+            publications,
+        };
+        history.load(topic, past, now_ns());
+        self.wake(&shared);
+    }
 
-    fn released(&self, _: &[Box<str>]) {}
+    fn released(&self, topics: &[Box<str>]) {
+        let Some(shared) = self.shared.upgrade() else { return };
+        if let Some(history) = shared.history().filter(|history| history.is_replica()) {
+            history.forget(topics.iter().map(|topic| &**topic));
+        }
+    }
 
     fn confirmed(&self, topics: &[ConfirmedTopic]) -> bool {
         let Some(shared) = self.shared.upgrade() else { return true };
-        if let Some(history) = shared.history() {
+        if let Some(history) = shared.history().filter(|history| !history.is_replica()) {
             // What was published before is not in it.
             let now_ns = now_ns();
             topics.iter().for_each(|one| history.interrupt(&one.topic, now_ns));
         }
+        self.wake(&shared);
         let awaited = topics.iter().filter(|one| one.awaited).map(|one| one.topic.clone());
         let awaited: Arc<[Box<str>]> = awaited.collect();
         let bytes = awaited.iter().map(|topic| topic.len() + size_of::<Box<str>>()).sum();

@@ -1,3 +1,5 @@
+//! Tests of the driver with connections that are lost.
+
 use std::cell::Cell;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicUsize;

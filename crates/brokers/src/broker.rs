@@ -17,6 +17,8 @@ use crate::figures::{Counters, GapCause, NodeSeen, Nodes, ShardFigures};
 use crate::interest::Interest;
 use crate::kept::{HistorySettings, Kept, Past};
 use crate::limits::QUEUE_BYTES;
+use crate::members::Members;
+use crate::members::outbox::Outbox;
 use crate::ticket::Ticket;
 use crate::transport::{Channel, Fault, Transport};
 
@@ -33,6 +35,8 @@ pub struct Settings {
     pub spool_bytes: usize,
     /// What the broker keeps of each topic; `None` if it keeps nothing.
     pub history: Option<HistorySettings>,
+    /// How long the members of a node stay after it has ended; `None` if nodes share no members.
+    pub members: Option<Duration>,
     /// The monotonic clock, in nanoseconds.
     pub clock: fn() -> u64,
     /// Random numbers that differ from those of other processes.
@@ -78,6 +82,11 @@ pub trait Receiver: Send + Sync + 'static {
 
     /// A command of another node. False if it has to be told again.
     fn command(&self, body: &[u8]) -> bool;
+
+    /// What gets the members of other nodes. Only with [`Settings::members`].
+    fn members(&self) -> Option<&dyn Members> {
+        None
+    }
 }
 
 /// A topic that the broker has confirmed.
@@ -176,6 +185,8 @@ pub(crate) struct Shard {
     /// Time of the last check, in nanoseconds.
     pub(crate) check_ns: AtomicU64,
     pub(crate) wakes: Wakes,
+    /// Members that have changed and are not written.
+    pub(crate) outbox: Outbox,
 }
 
 /// Wakes the parts of a shard's connection.
@@ -183,6 +194,7 @@ pub(crate) struct Shard {
 pub(crate) struct Wakes {
     pub(crate) interest: Notify,
     pub(crate) publisher: Notify,
+    pub(crate) members: Notify,
 }
 
 pub(crate) struct Inner {
@@ -227,6 +239,7 @@ impl Broker {
             }),
             check_ns: AtomicU64::new(0),
             wakes: Wakes::default(),
+            outbox: Outbox::default(),
         };
         let broker = Broker {
             node: NodeId((settings.random)()),
@@ -257,6 +270,7 @@ impl Broker {
             for Shard { wakes, .. } in &broker.shards {
                 wakes.interest.notify_one();
                 wakes.publisher.notify_one();
+                wakes.members.notify_one();
             }
             true
         })
@@ -278,7 +292,7 @@ impl Broker {
         (self.settings.clock)()
     }
 
-    fn channel(&self, topic: &str) -> Channel {
+    pub(crate) fn channel(&self, topic: &str) -> Channel {
         format!("{}:t:{topic}", self.settings.prefix).into()
     }
 
@@ -356,6 +370,20 @@ impl Broker {
     pub fn command(&self, body: Box<[u8]>, ticket: Option<Arc<Ticket>>) -> Result<(), Unavailable> {
         let channel = Channel::clone(&self.control);
         self.queue(Queued { channel, content: Content::Command(body), ticket })
+    }
+
+    /// A member of this node is present in a topic with this info, or is not. The other nodes are told soon.
+    pub fn set_member(&self, topic: &str, id: &Arc<str>, state: Option<Option<&Arc<str>>>) {
+        let channel = self.channel(topic);
+        let state = state.map(Option::<&Arc<str>>::cloned);
+        self.shard(&channel).outbox.push(topic, Arc::clone(id), state);
+        self.bell.ring();
+    }
+
+    /// Members whose change is not written.
+    #[must_use]
+    pub fn members_waiting(&self) -> usize {
+        self.shards.iter().map(|shard| shard.outbox.len()).sum()
     }
 
     fn queue(&self, queued: Queued) -> Result<(), Unavailable> {

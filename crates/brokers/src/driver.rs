@@ -7,6 +7,7 @@
 mod deliver;
 mod fetch;
 mod followed;
+mod members;
 mod publish;
 mod subscribe;
 
@@ -23,6 +24,7 @@ use tokio::task::LocalSet;
 use tracing::{info, warn};
 
 use self::followed::Followed;
+use self::members::Sharing;
 use self::publish::{InFlight, Numbered};
 use crate::backoff::Backoff;
 use crate::broker::{Broker, Receiver, Shard, State};
@@ -83,6 +85,7 @@ struct Driver {
     /// What the inboxes had dropped when everything was fetched.
     dropped: Cell<u64>,
     no_memory_ns: Cell<u64>,
+    sharing: Sharing,
 }
 
 /// Gaps that are not logged yet.
@@ -110,6 +113,7 @@ impl Driver {
             fetch_channels: Cell::new(FETCH_CHANNELS_FIRST),
             dropped: Cell::default(),
             no_memory_ns: Cell::default(),
+            sharing: Sharing::default(),
         }
     }
 
@@ -141,6 +145,7 @@ impl Driver {
                         fault = self.subscribe(&link) => fault,
                         fault = self.publish(&link) => fault,
                         fault = self.check(&link) => fault,
+                        fault = self.share_members(&link) => fault,
                     };
                     // One that ends soon again is not tried and logged at once each time.
                     if backoff.lasted(self.up_for()) {
@@ -193,6 +198,7 @@ impl Driver {
         if let Some(in_flight) = self.in_flight.borrow_mut().take() {
             self.resend.borrow_mut().extend(in_flight.into_numbered());
         }
+        self.members_disconnected();
         let mut inner = self.shard().lock();
         inner.interest.disconnected();
         inner.state = match std::mem::replace(&mut inner.state, State::Up { since_ns: 0 }) {

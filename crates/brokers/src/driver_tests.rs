@@ -8,6 +8,7 @@ use super::*;
 use crate::broker::{ConfirmedTopic, Publication, Settings, Undelivered};
 use crate::envelope::Message;
 use crate::kept::{Kept, Past, Position};
+use crate::members::MemberStore;
 use crate::transport::{Channel, Fetched, Outgoing, Taken};
 use crate::{OwnedExcept, Ticket};
 
@@ -31,6 +32,8 @@ struct Lossy {
     lost: Cell<usize>,
     sent: RefCell<Vec<Outgoing>>,
 }
+
+impl MemberStore for Lossy {}
 
 impl Link for Lossy {
     async fn publish(&self, batch: &[Outgoing]) -> Result<Vec<Taken>, Fault> {
@@ -103,6 +106,7 @@ fn driver(receiver: Arc<dyn Receiver>) -> Driver {
         linger: Duration::ZERO,
         spool_bytes: usize::MAX,
         history: None,
+        members: None,
         clock: || 1,
         random: || 7,
     };

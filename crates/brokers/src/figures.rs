@@ -66,6 +66,12 @@ pub struct Counters {
     pub no_memory: AtomicU64,
     /// Connections opened.
     pub connected: AtomicU64,
+    /// Changes of members that were written.
+    pub members_written: AtomicU64,
+    /// Topics whose members were loaded.
+    pub members_loads: AtomicU64,
+    /// Nodes whose members were removed because their lease had ended.
+    pub nodes_ended: AtomicU64,
     gaps: [AtomicU64; GapCause::ALL.len()],
     faults: [AtomicU64; FaultKind::ALL.len()],
 }

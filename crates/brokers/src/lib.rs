@@ -14,6 +14,7 @@ pub mod gaps;
 pub mod interest;
 mod kept;
 pub mod limits;
+pub mod members;
 #[cfg(feature = "nats")]
 pub mod nats;
 #[cfg(feature = "nats")]

@@ -48,9 +48,11 @@ pub struct RedisTransport {
 
 /// Two connections to one server.
 pub struct RedisLink {
-    publisher: Connection,
+    pub(crate) publisher: Connection,
     subscriber: Connection,
     keeper: Option<Keeper>,
+    /// The digest of the script that changes members, once it is loaded.
+    pub(crate) member_script: RefCell<Vec<u8>>,
 }
 
 /// A connection and the task that moves its bytes, which ends with it.
@@ -86,7 +88,8 @@ impl Transport for RedisTransport {
         let publisher = self.open(&address, None::<fn(PushInfo)>).await?;
         let arrived = move |push| message_of(push).into_iter().for_each(|one| inbox.push(one));
         let subscriber = self.open(&address, Some(arrived)).await?;
-        let mut link = RedisLink { publisher, subscriber, keeper: None };
+        let member_script = RefCell::default();
+        let mut link = RedisLink { publisher, subscriber, keeper: None, member_script };
         link.publisher.asks_role = link.publisher.require_master().await?;
         if let Some(history) = settings.history {
             let keeper = Keeper::new(&link.publisher, history, settings.random).await?;

@@ -13,6 +13,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::broker::Settings;
 use crate::kept::{Kept, Position};
+use crate::members::MemberStore;
 
 /// The name of a channel or a subject, as the broker knows it.
 pub type Channel = Arc<str>;
@@ -176,7 +177,7 @@ pub trait Transport {
 }
 
 /// An open connection. All its methods may be in progress at the same time; after the first fault it is dropped.
-pub trait Link {
+pub trait Link: MemberStore {
     /// Publishes in this order. Ends when the broker has all of them that it takes.
     ///
     /// # Errors

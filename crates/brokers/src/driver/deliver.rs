@@ -15,6 +15,7 @@ use crate::gaps::Observed;
 use crate::interest::Subscribed;
 use crate::kept::Kept;
 use crate::limits::{BEHIND_PAUSE, DELIVERY_NS, DELIVERY_PAUSE};
+use crate::members::is_event;
 use crate::transport::{Channel, Fault, FaultKind, InboxReceiver, Incoming, Link};
 
 /// What became of a publication that the broker keeps.
@@ -61,6 +62,10 @@ impl Driver {
     async fn arrived(&self, link: &impl Link, message: &Incoming) -> Result<(), Fault> {
         let channel = &*message.channel;
         let counters = &self.broker.counters;
+        if is_event(&message.body) {
+            self.members_changed(channel, &message.body);
+            return Ok(());
+        }
         let Ok(envelope) = Envelope::decode(&message.body) else {
             Counters::add(&counters.malformed, 1);
             return Ok(());
@@ -278,7 +283,7 @@ impl Driver {
         }
     }
 
-    fn dropped_now(&self) -> u64 {
+    pub(super) fn dropped_now(&self) -> u64 {
         self.broker.counters.dropped.load(Ordering::Relaxed)
     }
 

@@ -28,6 +28,8 @@ impl Driver {
             };
             self.unfollow(&gone);
             self.unfollow(&unwanted);
+            self.release_members(&gone);
+            self.release_members(&unwanted);
             if !unwanted.is_empty() {
                 if let Err(fault) = link.unsubscribe(&unwanted).await {
                     return fault;
@@ -41,6 +43,9 @@ impl Driver {
                 }
                 Counters::add(&counters.subscribed, wanted.len());
                 if let Err(fault) = self.sync(link, &wanted).await {
+                    return fault;
+                }
+                if let Err(fault) = self.load_members(link, &wanted).await {
                     return fault;
                 }
                 self.confirm(&wanted).await;

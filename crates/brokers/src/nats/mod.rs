@@ -20,6 +20,7 @@ use self::connection::Connection;
 use crate::broker::Settings;
 use crate::kept::Position;
 use crate::limits::CONNECT_TIMEOUT;
+use crate::members::MemberStore;
 use crate::nats_servers::NatsServers;
 use crate::transport::{
     Channel, Fault, FaultKind, Fetched, Inbox, Incoming, Link, Outgoing, Taken, Transport,
@@ -97,6 +98,8 @@ impl Transport for NatsTransport {
         Ok(NatsLink { connection, subscriptions, next: Cell::new(1), has_dropped: Cell::default() })
     }
 }
+
+impl MemberStore for NatsLink {}
 
 impl Link for NatsLink {
     async fn publish(&self, batch: &[Outgoing]) -> Result<Vec<Taken>, Fault> {

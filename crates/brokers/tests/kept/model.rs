@@ -138,6 +138,8 @@ impl State {
     }
 }
 
+impl brokers::members::MemberStore for ModelLink {}
+
 impl Link for ModelLink {
     async fn publish(&self, batch: &[Outgoing]) -> Result<Vec<Taken>, Fault> {
         // Others may be served in between.

@@ -31,6 +31,7 @@ pub(crate) fn settings(messages: usize, age: Duration) -> Settings {
         node_name: "node".to_owned(),
         linger: Duration::from_millis(50),
         spool_bytes: 64 * 1024 * 1024,
+        members: None,
         history: Some(HistorySettings { messages, age }),
         clock,
         random,

@@ -88,6 +88,7 @@ impl Pubsub {
             spool_bytes: config.spool_bytes,
             history: history
                 .map(|of| brokers::HistorySettings { messages: of.messages, age: of.age }),
+            members: None,
             clock: now_ns,
             random,
         };

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use anyhow::{Result, bail};
 use clap::ValueEnum;
 use serve::PresenceConfig;
 
-use crate::units;
+use crate::{pubsub, units};
 
 /// That of the other flags of sessions.
 const HEADING: &str = "Channels";
@@ -14,10 +15,11 @@ const HEADING: &str = "Channels";
 #[derive(clap::Args, Debug)]
 #[group(id = "presence_flags")]
 pub(crate) struct Flags {
-    /// Let clients of AnyCable's extended protocol and applications say who is present: off or memory
+    /// Let clients of AnyCable's extended protocol and applications say who is present: off, memory, or redis:
+    /// shared by the nodes of --pubsub redis
     #[arg(long, value_name = "WHERE", default_value = "off", help_heading = HEADING)]
     presence: Place,
-    /// How long a member stays after its last connection was lost
+    /// How long a member stays after its last connection was lost, or its node has ended
     #[arg(long, value_name = "TIME", default_value = "15s", value_parser = units::positive_duration,
         help_heading = HEADING)]
     presence_ttl: Duration,
@@ -32,23 +34,33 @@ pub(crate) struct Flags {
 }
 
 /// Where members are kept.
-#[derive(Clone, Copy, Debug, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Place {
     /// Nowhere
     Off,
     /// In this process: a restart loses them
     Memory,
+    /// In Redis, by all nodes of --pubsub redis
+    Redis,
 }
 
 impl Flags {
-    pub(crate) fn config(&self) -> Option<PresenceConfig> {
-        match self.presence {
+    /// The settings, if presence is on.
+    ///
+    /// # Errors
+    /// A broker that does not connect the nodes.
+    pub(crate) fn config(&self, pubsub: &pubsub::Flags) -> Result<Option<PresenceConfig>> {
+        if self.presence == Place::Redis && pubsub.broker() != "redis" {
+            bail!("--presence redis needs --pubsub redis");
+        }
+        Ok(match self.presence {
             Place::Off => None,
-            Place::Memory => Some(PresenceConfig {
+            Place::Memory | Place::Redis => Some(PresenceConfig {
                 ttl: self.presence_ttl,
                 window: self.presence_window,
                 bytes: usize::try_from(self.presence_bytes).unwrap_or(usize::MAX),
+                shared: self.presence == Place::Redis,
             }),
-        }
+        })
     }
 }

@@ -73,6 +73,7 @@ mod mistakes_running;
 mod nodes;
 mod nodes_history;
 mod nodes_nats;
+mod nodes_presence;
 mod nodes_publishing;
 mod nodes_redis;
 mod nodes_trouble;

@@ -236,7 +236,7 @@ fn config(args: &Args) -> Result<Config> {
         workers: args.server.workers.map(usize::from),
         max_connections: args.max_connections,
         history: args.history.config(&args.pubsub, &args.brokers)?,
-        presence: args.presence.config(),
+        presence: args.presence.config(&args.pubsub)?,
         long_polling: args.long_polling.config(&args.channels.path())?,
         backlog: args.server.backlog,
         app,

@@ -143,6 +143,8 @@ pub struct PresenceConfig {
     pub window: Duration,
     /// Bytes of members of all topics. Default 32 MiB.
     pub bytes: usize,
+    /// The broker of [`Config::pubsub`] shares members with the other nodes.
+    pub shared: bool,
 }
 
 impl Default for PresenceConfig {
@@ -151,6 +153,7 @@ impl Default for PresenceConfig {
             ttl: Duration::from_secs(15),
             window: Duration::from_millis(250),
             bytes: 32 * 1024 * 1024,
+            shared: false,
         }
     }
 }

@@ -201,11 +201,17 @@ impl Shared {
         let hooks = hooks.map(|config| Hooks::new(config, clock.clone(), random()));
         let mut directory = Directory::with_history(config.history.as_ref().map(history));
         let at_broker = config.history.as_ref().filter(|one| one.place == HistoryPlace::Broker);
+        let members = config.presence.as_ref().filter(|one| one.shared).map(|one| one.ttl);
         let pubsub = config.pubsub.as_ref();
-        let pubsub = pubsub.map(|config| Pubsub::new(config, at_broker, random));
+        let pubsub = pubsub.map(|config| Pubsub::new(config, at_broker, members, random));
         let streams: Vec<_> =
             config.adapters.iter().filter_map(Adapter::streams).cloned().collect();
         observe(&mut directory, hooks.as_ref(), pubsub.as_ref(), streams.clone());
+        let presence = config.presence.as_ref().map(|config| {
+            let pubsub = pubsub.as_ref().filter(|_| config.shared);
+            let broker = pubsub.map(|pubsub| Arc::clone(&pubsub.broker));
+            Arc::new(Presence::new(config, broker))
+        });
         let confirmation = Confirmation::new(pubsub.clone(), streams.clone());
         Shared {
             echo: config.echo,
@@ -214,7 +220,7 @@ impl Shared {
             long_polling: config.long_polling.clone().map(Arc::new),
             poll_ids: config.long_polling.as_ref().and_then(|_| Sids::secret()),
             stored_sessions,
-            presence: config.presence.as_ref().map(|config| Arc::new(Presence::new(config))),
+            presence,
             clock,
             public: config.is_public(),
             local,

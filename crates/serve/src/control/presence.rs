@@ -1,11 +1,15 @@
 //! Who is present in a topic, for operators and applications, and the figures of presence.
 
+use std::sync::atomic::Ordering;
+
 use admin::{ApiRequest, Exposition, Kind, Reply};
 use serde_json::{Map, Value, json};
 
 use super::Control;
+use super::cluster::trouble;
 use crate::path::{check_topic, decode};
 use crate::presence::{PresenceStats, Refused};
+use crate::pubsub::Pubsub;
 
 /// Types of events, as in [`PresenceStats::events`].
 const EVENTS: [&str; 4] = ["join", "leave", "info", "changed"];
@@ -25,9 +29,22 @@ impl Control {
                 Reply::error(501, "presence_off", message)
             }
             (Ok(topic), Some(presence)) => {
+                if let Some(pubsub) = self.unknown_members(&topic) {
+                    pubsub.unavailable.fetch_add(1, Ordering::Relaxed);
+                    let message = format!("{}: the members are not known", trouble(pubsub));
+                    return Reply::error(503, "pubsub_unavailable", &message);
+                }
                 Reply { status: 200, content_type: "application/json", body: presence.list(&topic) }
             }
         }
+    }
+
+    /// Waits until the members of other nodes are known, if they are shared: a node knows those of topics that it
+    /// follows. Returns the broker if that takes too long.
+    fn unknown_members(&self, topic: &str) -> Option<&Pubsub> {
+        let shared = self.shared.presence.as_ref().is_some_and(|presence| presence.is_shared());
+        let pubsub = self.shared.pubsub.as_ref().filter(|_| shared)?;
+        (!pubsub.follow(topic, || true)).then_some(pubsub)
     }
 
     pub(super) fn presence_figures(&self) -> PresenceStats {
@@ -57,6 +74,14 @@ impl Control {
         exposition.labelled("presence_events", Kind::Counter, help, "type", events);
         let help = "Events that could not be sent; a summary made up for them.";
         exposition.single("presence_retried", Kind::Counter, help, stats.retried as f64);
+        if let Some(nodes) = stats.nodes {
+            let help = "Members at other nodes, each once for each node that has it.";
+            exposition.single("presence_elsewhere", Kind::Gauge, help, nodes.held as f64);
+            let help = "Changes of members that the broker does not have yet.";
+            exposition.single("presence_waiting", Kind::Gauge, help, nodes.waiting as f64);
+            let help = "Members of other nodes left out because the limit of memory is reached.";
+            exposition.single("presence_omitted", Kind::Counter, help, nodes.omitted as f64);
+        }
         let refused = Refused::ALL.map(Refused::name).into_iter().zip(stats.refused);
         let help = "Presence commands answered with an error, by cause.";
         let refused = refused.map(labelled);
@@ -91,6 +116,9 @@ impl Control {
             "events": events,
             "retried": stats.retried,
             "refused": refused,
+            "elsewhere": stats.nodes.map(|nodes| nodes.held),
+            "waiting": stats.nodes.map(|nodes| nodes.waiting),
+            "omitted": stats.nodes.map(|nodes| nodes.omitted),
         })
     }
 }

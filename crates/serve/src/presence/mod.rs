@@ -6,6 +6,8 @@
 //! can be kept elsewhere.
 
 pub(crate) mod announcer;
+mod merge;
+pub(crate) mod nodes;
 mod pace;
 mod set;
 
@@ -14,7 +16,10 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use brokers::Broker;
+
 use self::announcer::Alarm;
+use self::nodes::{Nodes, NodesStats};
 use self::set::{Events, Set, record_bytes};
 use crate::config::PresenceConfig;
 
@@ -104,6 +109,8 @@ pub(crate) struct PresenceStats {
     pub(crate) retried: u64,
     /// By [`Refused::ALL`].
     pub(crate) refused: [u64; Refused::ALL.len()],
+    /// Members of other nodes, if they are shared.
+    pub(crate) nodes: Option<NodesStats>,
 }
 
 #[derive(Default)]
@@ -171,10 +178,13 @@ pub(crate) struct Presence {
     bytes: AtomicUsize,
     counters: Counters,
     pub(crate) alarm: Alarm,
+    /// Members of other nodes, if they are shared.
+    nodes: Option<Nodes>,
 }
 
 impl Presence {
-    pub(crate) fn new(config: &PresenceConfig) -> Self {
+    /// With a broker members are shared with other nodes.
+    pub(crate) fn new(config: &PresenceConfig, broker: Option<Arc<Broker>>) -> Self {
         let nanos = |time: std::time::Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         Presence {
             ttl_ns: nanos(config.ttl),
@@ -185,7 +195,13 @@ impl Presence {
             bytes: AtomicUsize::new(0),
             counters: Counters::default(),
             alarm: Alarm::default(),
+            nodes: broker.map(Nodes::new),
         }
+    }
+
+    /// Members are shared with other nodes.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.nodes.is_some()
     }
 
     /// The time in which joins and leaves are collected, in nanoseconds.
@@ -212,9 +228,7 @@ impl Presence {
         }
         // Both entries may be new. What is not needed is released.
         let reserved = record_bytes(id, info) + topic_bytes(topic);
-        let before = self.bytes.fetch_add(reserved, Ordering::AcqRel);
-        if before + reserved > self.bytes_max {
-            self.release(reserved);
+        if !self.reserve(reserved) {
             return Err(Refused::Bytes);
         }
         let mut shard = self.shard(topic);
@@ -233,6 +247,10 @@ impl Presence {
             shard.lingering.remove(&(until_ns, Arc::clone(&name), Arc::clone(&joined.id)));
         }
         shard.note(&name, due);
+        if let Some(nodes) = self.nodes.as_ref().filter(|_| joined.changed) {
+            let info = info.map(Arc::from);
+            nodes.tell(topic, &joined.id, Some(info.as_ref()));
+        }
         let next_ns = shard.next_ns();
         drop(shard);
         self.counters.joined.fetch_add(joined.new.into(), Ordering::Relaxed);
@@ -255,7 +273,8 @@ impl Presence {
     }
 
     fn end_session(&self, topic: &str, id: &str, until_ns: Option<u64>, now_ns: u64) -> bool {
-        let mut shard = self.shard(topic);
+        let at = self.shard_of(topic);
+        let mut shard = locked(&self.shards[at]);
         let Some((name, _)) = shard.topics.get_key_value(topic) else { return false };
         let name = Arc::clone(name);
         let Some(set) = shard.topics.get_mut(&name) else { return false };
@@ -264,7 +283,11 @@ impl Presence {
         if let Some(until_ns) = until_ns.filter(|_| last) {
             shard.lingering.insert((until_ns, Arc::clone(&name), id.into()));
         }
-        let freed = shard.note(&name, due);
+        let mut freed = 0;
+        if last && until_ns.is_none() {
+            freed += self.left(at, &mut shard, topic, id);
+        }
+        freed += shard.note(&name, due);
         let next_ns = shard.next_ns();
         drop(shard);
         self.free(freed);
@@ -316,7 +339,8 @@ impl Presence {
     /// nobody was, or if that was less than [`LINE_INTERVAL_NS`] ago.
     pub(crate) fn refused_for_memory(&self, now_ns: u64) -> Option<u64> {
         let Counters { refused, logged, next_line_ns, .. } = &self.counters;
-        let total = refused[Refused::Bytes as usize].load(Ordering::Relaxed);
+        let omitted = self.nodes.as_ref().map_or(0, Nodes::omitted);
+        let total = refused[Refused::Bytes as usize].load(Ordering::Relaxed) + omitted;
         let times = total - logged.load(Ordering::Relaxed);
         if times == 0 || now_ns < next_line_ns.load(Ordering::Relaxed) {
             return None;
@@ -334,25 +358,26 @@ impl Presence {
         mut publish: impl FnMut(&Arc<str>, Vec<u8>) -> bool,
     ) -> u64 {
         let mut next_ns = u64::MAX;
-        for cell in &self.shards {
-            next_ns = next_ns.min(self.turn_of(cell, now_ns, &mut publish));
+        for at in 0..self.shards.len() {
+            next_ns = next_ns.min(self.turn_of(at, now_ns, &mut publish));
         }
         next_ns
     }
 
     fn turn_of(
         &self,
-        cell: &Mutex<Shard>,
+        at: usize,
         now_ns: u64,
         publish: &mut impl FnMut(&Arc<str>, Vec<u8>) -> bool,
     ) -> u64 {
+        let cell = &self.shards[at];
         loop {
             let mut shard = locked(cell);
             let next_ns = shard.next_ns();
             if next_ns > now_ns {
                 return next_ns;
             }
-            let mut freed = self.expire(&mut shard, now_ns);
+            let mut freed = self.expire(at, &mut shard, now_ns);
             let mut all: Vec<(Arc<str>, Events)> = Vec::new();
             for _ in 0..TOPICS_PER_LOCK {
                 if shard.due.first().is_none_or(|(due_ns, _)| *due_ns > now_ns) {
@@ -379,7 +404,7 @@ impl Presence {
     }
 
     /// Ends the stay of members whose connections have been lost for too long. Returns freed bytes.
-    fn expire(&self, shard: &mut Shard, now_ns: u64) -> usize {
+    fn expire(&self, at: usize, shard: &mut Shard, now_ns: u64) -> usize {
         let mut freed = 0;
         for _ in 0..EXPIRED_PER_LOCK {
             if shard.lingering.first().is_none_or(|(until_ns, ..)| *until_ns > now_ns) {
@@ -390,6 +415,7 @@ impl Presence {
             let due = set.pace.due_ns();
             if set.expire(&id, now_ns, self.window_ns) {
                 self.counters.expired.fetch_add(1, Ordering::Relaxed);
+                freed += self.left(at, shard, &topic, &id);
             }
             freed += shard.note(&topic, due);
         }
@@ -424,7 +450,7 @@ impl Presence {
         drop(shard);
         if is_new {
             // The last member has left. It stays for one more window.
-            self.bytes.fetch_add(topic_bytes(topic), Ordering::AcqRel);
+            self.count(topic_bytes(topic));
         }
     }
 
@@ -446,11 +472,34 @@ impl Presence {
             events: counters.events.each_ref().map(get),
             retried: get(&counters.retried),
             refused: counters.refused.each_ref().map(get),
+            nodes: self.nodes.as_ref().map(Nodes::stats),
             ..PresenceStats::default()
         };
         stats.members = stats.joined.saturating_sub(stats.left + stats.expired);
         stats.topics = self.shards.iter().map(|cell| locked(cell).topics.len()).sum();
         stats
+    }
+
+    /// This process does not have a member any more: other nodes are told. Returns freed bytes.
+    fn left(&self, at: usize, shard: &mut Shard, topic: &str, id: &str) -> usize {
+        let Some(nodes) = &self.nodes else { return 0 };
+        nodes.tell(topic, &id.into(), None);
+        self.show_elsewhere(at, shard, topic, id)
+    }
+
+    /// Reserves bytes, unless they exceed the limit.
+    fn reserve(&self, bytes: usize) -> bool {
+        let before = self.bytes.fetch_add(bytes, Ordering::AcqRel);
+        let fits = before.saturating_add(bytes) <= self.bytes_max;
+        if !fits {
+            self.release(bytes);
+        }
+        fits
+    }
+
+    /// Counts bytes that are used in any case.
+    fn count(&self, bytes: usize) {
+        self.bytes.fetch_add(bytes, Ordering::AcqRel);
     }
 
     /// Releases bytes that were reserved and not used.
@@ -466,14 +515,17 @@ impl Presence {
         }
     }
 
+    fn shard_of(&self, topic: &str) -> usize {
+        self.hasher.hash_one(topic) as usize % SHARDS
+    }
+
     fn shard(&self, topic: &str) -> MutexGuard<'_, Shard> {
-        let hash = self.hasher.hash_one(topic);
         // SHARDS is the length.
-        locked(&self.shards[hash as usize % SHARDS])
+        locked(&self.shards[self.shard_of(topic)])
     }
 }
 
-fn locked(cell: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
+fn locked<T>(cell: &Mutex<T>) -> MutexGuard<'_, T> {
     cell.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -26,6 +26,8 @@ struct Member {
     live: u32,
     /// It stays until then without one.
     lingers_until_ns: Option<u64>,
+    /// Another node has it.
+    elsewhere: bool,
     /// Subscribers know it.
     announced: bool,
     /// Its id is among the changes.
@@ -33,8 +35,13 @@ struct Member {
 }
 
 impl Member {
-    fn is_present(&self) -> bool {
+    /// It is present by sessions of this process.
+    fn is_own(&self) -> bool {
         self.live > 0 || self.lingers_until_ns.is_some()
+    }
+
+    fn is_present(&self) -> bool {
+        self.is_own() || self.elsewhere
     }
 
     fn bytes(&self, id: &str) -> usize {
@@ -55,8 +62,10 @@ pub(super) struct Joined {
     /// Bytes that were added and that were freed.
     pub(super) added: usize,
     pub(super) freed: usize,
-    /// The member was not present before.
+    /// This process did not have the member before.
     pub(super) new: bool,
+    /// It did not, or with another info.
+    pub(super) changed: bool,
     /// Until when it would have stayed without this session.
     pub(super) lingered_until_ns: Option<u64>,
 }
@@ -142,9 +151,11 @@ impl Set {
             let id = Arc::clone(id);
             if let Some(member) = self.members.get_mut(&id) {
                 let (before, was) = (member.bytes(&id), member.is_present());
+                let new = !member.is_own();
                 member.live = member.live.saturating_add(sessions);
                 let lingered_until_ns = member.lingers_until_ns.take();
-                if member.info.as_deref() != info || !was {
+                let changed = member.info.as_deref() != info || new;
+                if changed {
                     member.info = info.map(Into::into);
                     self.version += 1;
                 }
@@ -154,7 +165,7 @@ impl Set {
                     self.present += 1;
                     self.changed(&id, now_ns, window_ns);
                 }
-                return Joined { id, added, freed, new: !was, lingered_until_ns };
+                return Joined { id, added, freed, new, changed, lingered_until_ns };
             }
         }
         let id: Arc<str> = id.into();
@@ -162,6 +173,7 @@ impl Set {
             info: info.map(Into::into),
             live: 1,
             lingers_until_ns: None,
+            elsewhere: false,
             announced: false,
             queued: false,
         };
@@ -170,7 +182,7 @@ impl Set {
         self.present += 1;
         self.version += 1;
         self.changed(&id, now_ns, window_ns);
-        Joined { id, added, freed: 0, new: true, lingered_until_ns: None }
+        Joined { id, added, freed: 0, new: true, changed: true, lingered_until_ns: None }
     }
 
     /// Ends a session of a member. It stays until `until_ns`, if that is given, unless it has others.
@@ -207,13 +219,109 @@ impl Set {
         true
     }
 
+    /// A member is not present any more, unless another node has it.
     fn gone(&mut self, id: &str, now_ns: u64, window_ns: u64) {
+        if self.members.get(id).is_none_or(Member::is_present) {
+            return;
+        }
         self.present -= 1;
         self.version += 1;
         if let Some((id, _)) = self.members.get_key_value(id) {
             let id = Arc::clone(id);
             self.changed(&id, now_ns, window_ns);
         }
+    }
+
+    /// Another node has a member, with this info if this process does not have it. Subscribers are told, unless
+    /// there are none yet (`first`). Returns bytes that were added and freed.
+    pub(super) fn join_elsewhere(
+        &mut self,
+        id: &Arc<str>,
+        info: Option<&Arc<str>>,
+        first: bool,
+        now_ns: u64,
+        window_ns: u64,
+    ) -> (usize, usize) {
+        let Some(member) = self.members.get_mut(id) else {
+            let member = Member {
+                info: info.cloned(),
+                live: 0,
+                lingers_until_ns: None,
+                elsewhere: true,
+                announced: first,
+                queued: false,
+            };
+            let added = member.bytes(id);
+            self.members.insert(Arc::clone(id), member);
+            self.present += 1;
+            self.version += 1;
+            if !first {
+                self.changed(id, now_ns, window_ns);
+            }
+            return (added, 0);
+        };
+        let was = member.is_present();
+        member.elsewhere = true;
+        let bytes = self.set_info_elsewhere(id, info);
+        if !was {
+            self.present += 1;
+            self.version += 1;
+            self.changed(id, now_ns, window_ns);
+        }
+        bytes
+    }
+
+    /// The info of a member that another node has, unless this process has the member, too. Returns bytes that
+    /// were added and freed.
+    pub(super) fn set_info_elsewhere(
+        &mut self,
+        id: &str,
+        info: Option<&Arc<str>>,
+    ) -> (usize, usize) {
+        let Some(member) = self.members.get_mut(id).filter(|member| !member.is_own()) else {
+            return (0, 0);
+        };
+        if member.info.as_ref() == info {
+            return (0, 0);
+        }
+        let before = member.bytes(id);
+        member.info = info.cloned();
+        self.version += 1;
+        let now = member.bytes(id);
+        (now.saturating_sub(before), before.saturating_sub(now))
+    }
+
+    /// No other node has a member any more.
+    pub(super) fn leave_elsewhere(&mut self, id: &str, now_ns: u64, window_ns: u64) {
+        let Some(member) = self.members.get_mut(id).filter(|member| member.elsewhere) else {
+            return;
+        };
+        member.elsewhere = false;
+        self.gone(id, now_ns, window_ns);
+    }
+
+    /// The members of other nodes are not known any more. Nobody is told, as there are no subscribers. Returns
+    /// freed bytes.
+    pub(super) fn forget_elsewhere(&mut self) -> usize {
+        let (mut freed, mut present) = (0, self.present);
+        self.members.retain(|id, member| {
+            let was = std::mem::take(&mut member.elsewhere);
+            let stays = !was || member.is_own();
+            if !stays {
+                freed += member.bytes(id);
+                present -= 1;
+            }
+            stays
+        });
+        self.version += u64::from(freed > 0);
+        self.present = present;
+        freed
+    }
+
+    /// The members that this process has.
+    pub(super) fn own(&self) -> impl Iterator<Item = (&Arc<str>, Option<&Arc<str>>)> {
+        let own = self.members.iter().filter(|(_, member)| member.is_own());
+        own.map(|(id, member)| (id, member.info.as_ref()))
     }
 
     fn changed(&mut self, id: &Arc<str>, now_ns: u64, window_ns: u64) {

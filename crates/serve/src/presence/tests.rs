@@ -8,11 +8,15 @@ const WINDOW: u64 = 250_000_000;
 const TTL: u64 = 15_000_000_000;
 
 fn presence(bytes: usize) -> Presence {
-    Presence::new(&PresenceConfig {
-        ttl: Duration::from_nanos(TTL),
-        window: Duration::from_nanos(WINDOW),
-        bytes,
-    })
+    Presence::new(
+        &PresenceConfig {
+            ttl: Duration::from_nanos(TTL),
+            window: Duration::from_nanos(WINDOW),
+            bytes,
+            shared: false,
+        },
+        None,
+    )
 }
 
 /// What is published at a time, and when to be called again.

@@ -75,10 +75,12 @@ pub(crate) struct Sent {
 }
 
 impl Pubsub {
-    /// `history` is what the broker keeps of publications, if it does.
+    /// `history` is what the broker keeps of publications, if it does; `members` how long the members of a node stay
+    /// after it has ended, if presence is shared.
     pub(crate) fn new(
         config: &PubsubConfig,
         history: Option<&HistoryConfig>,
+        members: Option<Duration>,
         random: fn() -> u64,
     ) -> Arc<Self> {
         let settings = brokers::Settings {
@@ -88,7 +90,7 @@ impl Pubsub {
             spool_bytes: config.spool_bytes,
             history: history
                 .map(|of| brokers::HistorySettings { messages: of.messages, age: of.age }),
-            members: None,
+            members,
             clock: now_ns,
             random,
         };

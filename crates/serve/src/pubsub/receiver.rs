@@ -3,6 +3,7 @@
 use std::sync::{Arc, Weak};
 
 use brokers::envelope::{Except, Message, NodeId};
+use brokers::members::Members;
 use brokers::{ConfirmedTopic, GapCause, Kept, Past, Receiver, Undelivered};
 use engine::sys::process::now_ns;
 use engine::{ConnId, Remote};
@@ -11,6 +12,7 @@ use tracing::warn;
 
 use crate::broadcast::Disconnect;
 use crate::handler::Post;
+use crate::presence::Presence;
 use crate::shared::Shared;
 
 /// A command that ends sessions: this byte, 1 if their clients may reconnect, plus 2 if Rails names them, and
@@ -22,6 +24,7 @@ pub(super) struct Inward {
     remote: Remote<Post>,
     node: NodeId,
     no_data: Arc<[u8]>,
+    presence: Option<Arc<Presence>>,
 }
 
 /// The command that ends sessions.
@@ -40,7 +43,8 @@ fn parse_disconnect(body: &[u8]) -> Option<Disconnect> {
 
 impl Inward {
     pub(super) fn new(shared: &Arc<Shared>, remote: Remote<Post>, node: NodeId) -> Self {
-        Inward { shared: Arc::downgrade(shared), remote, node, no_data: Arc::default() }
+        let (no_data, presence) = (Arc::default(), shared.presence.clone());
+        Inward { shared: Arc::downgrade(shared), remote, node, no_data, presence }
     }
 
     /// Wakes the control plane where it waits for topics.
@@ -171,6 +175,10 @@ impl Receiver for Inward {
         let bytes = size_of::<Disconnect>() + request.identifiers.len();
         let request = Arc::new(request);
         self.post_all(&shared, bytes, || Post::Disconnect(Arc::clone(&request)))
+    }
+
+    fn members(&self) -> Option<&dyn Members> {
+        self.presence.as_deref().map(|presence| presence as &dyn Members)
     }
 }
 

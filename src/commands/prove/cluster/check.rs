@@ -7,7 +7,7 @@
 //! - its connection ended, within a fault's window, and nothing later of the same publisher arrived before;
 //! - it was without a subscription when the publication was sent, for such a reason;
 //! - the server told it of a gap, or its node counted one, in time: [`TELL_WITHIN`] after the publication or
-//!   after the end of the faults that it was sent in.
+//!   after the end of the faults that it was sent in, and of those that hit the same node before it had recovered.
 //!
 //! A publication that arrives twice, or before an earlier one of its publisher that was acknowledged before it was
 //! sent, is explained only across two connections of a client, within a fault's window.
@@ -25,6 +25,8 @@ use super::faults::Fault;
 /// How long a gap may stay untold after the fault, and a fault may have effects after its end: a node's
 /// reconnect to the broker, a client's to a node, a stopped node's backlog.
 pub(super) const TELL_WITHIN: Duration = Duration::from_secs(15);
+/// How long a node may take after a fault until it has told: a further fault that begins earlier delays that.
+const RECOVERY: Duration = Duration::from_secs(5);
 /// Tells and ends are noticed by other clocks than publications are: a poll, another thread.
 const SLACK: Duration = Duration::from_secs(1);
 /// The name of a cause that is none.
@@ -275,11 +277,11 @@ impl Checker<'_> {
         sessions: &[Session],
     ) -> Option<Explanation> {
         let sent_ns = publication.sent_ns;
-        let until_ns = self.deadline_ns(sent_ns);
         // The last subscription that began before the publication was sent.
         let number = sessions.iter().rposition(|session| session.from_ns <= sent_ns)?;
         let session = sessions.get(number)?;
         let node = self.evidence.endpoints_are_nodes.then_some(session.endpoint);
+        let until_ns = self.deadline_ns(sent_ns, node);
         if let Some(ended) = session.ended {
             let is_passed =
                 session.newest.get(&publication.publisher).is_some_and(|&newest| newest > at);
@@ -327,7 +329,7 @@ impl Checker<'_> {
         };
         let window = self.fault_between(ended_ns, ended_ns, node, weight)?;
         let fault = Explanation::Fault(window);
-        (back_ns <= self.deadline_ns(ended_ns)).then_some(fault)
+        (back_ns <= self.deadline_ns(ended_ns, None)).then_some(fault)
     }
 
     /// The fault to which what happened between these times is attributed: of those that may have had an effect then,
@@ -358,15 +360,21 @@ impl Checker<'_> {
         windows.filter(covers).max_by_key(rank).map(|(at, _)| at)
     }
 
-    /// Until when a gap that begins at this time must be told: within the limit, after the end of all faults
-    /// that follow one another from there.
-    fn deadline_ns(&self, from_ns: u64) -> u64 {
-        let within = nanoseconds(TELL_WITHIN);
+    /// Until when a gap of a node that begins at this time must be told: within the limit, after the end of all
+    /// faults that follow one another from there. Those of other nodes do not count, if the node is known.
+    fn deadline_ns(&self, from_ns: u64, node: Option<usize>) -> u64 {
+        let (within, recovery) = (nanoseconds(TELL_WITHIN), nanoseconds(RECOVERY));
         let mut end_ns = from_ns;
         // Windows are in the order of their beginnings.
         for window in &self.evidence.windows {
-            if window.from_ns <= end_ns && end_ns < window.until_ns {
-                end_ns = window.until_ns;
+            let is_of_other =
+                node.is_some() && window.fault.node().is_some_and(|of| Some(of) != node);
+            let reaches_ns = window.until_ns.saturating_add(recovery);
+            if !is_of_other
+                && from_ns < reaches_ns
+                && window.from_ns < end_ns.saturating_add(recovery)
+            {
+                end_ns = end_ns.max(window.until_ns);
             }
         }
         end_ns.saturating_add(within)

@@ -115,6 +115,25 @@ fn a_tell_of_another_node_or_after_its_time_explains_nothing() {
 }
 
 #[test]
+fn a_fault_that_hits_a_node_before_it_has_recovered_gives_it_more_time() {
+    let numbers = || (0..40).filter(|number| *number != 10);
+    // It is cut off, and a second after that from the broker once more.
+    let again =
+        |node, from| vec![window(CUT, 11, 16), window(Fault::SwallowLink { node }, from, 24)];
+    for (windows, at, explained) in [
+        (again(1, 17), 39, true),
+        (again(1, 17), 40, false),
+        (again(2, 17), 32, false),
+        (again(1, 22), 32, false),
+    ] {
+        let mut evidence = evidence(subscriber(numbers()), windows);
+        evidence.tells.push(Tell { node: 1, at_ns: at * S });
+        let expected = if explained { (1, 0) } else { (0, 1) };
+        assert_eq!(lost(&check(&evidence)), expected, "told at {at}");
+    }
+}
+
+#[test]
 fn a_gap_told_to_the_client_counts_and_one_without_a_fault_is_named_so() {
     let mut log = subscriber((0..40).filter(|number| *number != 10));
     log.records.push(Record { at_ns: 13 * S, event: Event::Gap });

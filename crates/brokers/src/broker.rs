@@ -19,6 +19,7 @@ use crate::kept::{HistorySettings, Kept, Past};
 use crate::limits::QUEUE_BYTES;
 use crate::members::Members;
 use crate::members::outbox::Outbox;
+use crate::store::StoreQueue;
 use crate::ticket::Ticket;
 use crate::transport::{Channel, Fault, Transport};
 
@@ -187,6 +188,7 @@ pub(crate) struct Shard {
     pub(crate) wakes: Wakes,
     /// Members that have changed and are not written.
     pub(crate) outbox: Outbox,
+    pub(crate) store: StoreQueue,
 }
 
 /// Wakes the parts of a shard's connection.
@@ -240,6 +242,7 @@ impl Broker {
             check_ns: AtomicU64::new(0),
             wakes: Wakes::default(),
             outbox: Outbox::default(),
+            store: StoreQueue::default(),
         };
         let broker = Broker {
             node: NodeId((settings.random)()),
@@ -267,10 +270,11 @@ impl Broker {
         let broker = Arc::downgrade(self);
         self.bell.start(move || {
             let Some(broker) = broker.upgrade() else { return false };
-            for Shard { wakes, .. } in &broker.shards {
+            for Shard { wakes, store, .. } in &broker.shards {
                 wakes.interest.notify_one();
                 wakes.publisher.notify_one();
                 wakes.members.notify_one();
+                store.wakes.notify_one();
             }
             true
         })
@@ -305,6 +309,11 @@ impl Broker {
         let at = shard_of(channel, self.shards.len());
         // There is at least one.
         self.shards.get(at).unwrap_or(&self.shards[0])
+    }
+
+    /// Wakes the thread of the connections.
+    pub(crate) fn ring(&self) {
+        self.bell.ring();
     }
 
     /// A topic has its first subscriber in this process.

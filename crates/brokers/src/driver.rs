@@ -9,6 +9,7 @@ mod fetch;
 mod followed;
 mod members;
 mod publish;
+mod store;
 mod subscribe;
 
 use std::cell::{Cell, RefCell};
@@ -144,6 +145,7 @@ impl Driver {
                         fault = self.deliver(&link, inbox_receiver) => fault,
                         fault = self.subscribe(&link) => fault,
                         fault = self.publish(&link) => fault,
+                        fault = self.store(&link) => fault,
                         fault = self.check(&link) => fault,
                         fault = self.share_members(&link) => fault,
                     };
@@ -162,6 +164,7 @@ impl Driver {
                 warn!("pubsub disconnected: {}: {fault}; connecting again", self.shard().server);
             }
             self.disconnected(now_ns, fault);
+            self.store_lost().await;
             backoff.pause().await;
         }
     }

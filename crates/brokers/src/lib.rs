@@ -22,6 +22,7 @@ mod nats_servers;
 #[cfg(feature = "redis")]
 pub mod redis;
 pub mod settings;
+mod store;
 mod ticket;
 pub mod transport;
 
@@ -33,6 +34,7 @@ pub use kept::{HistorySettings, Kept, Past, Position};
 #[cfg(feature = "nats")]
 pub use nats_servers::{NatsServers, NatsUrl};
 pub use settings::{RedisUrl, ServerAddress, UrlError};
+pub use store::{OnAnswer, StoreAction, StoreAnswer, StoreCommand};
 pub use ticket::{Outcome, Ticket};
 pub use transport::{
     Channel, Fault, FaultKind, Fetched, Inbox, InboxReceiver, Incoming, Link, Outgoing, Taken,

@@ -50,5 +50,11 @@ pub const NODES_MAX: usize = 1024;
 pub const DELIVERY_NS: u64 = 2_000_000_000;
 /// Pause before it is offered again.
 pub const DELIVERY_PAUSE: Duration = Duration::from_millis(2);
+/// Bytes of values and keys that wait to be put or taken at one broker.
+pub const STORE_QUEUE_BYTES: usize = 16 * 1024 * 1024;
+/// Values put and taken with one write; the next ones wait for its answer.
+pub const STORE_BATCH: usize = 256;
+/// See [`STORE_BATCH`].
+pub const STORE_BATCH_BYTES: usize = 1024 * 1024;
 /// Shortest time between two lines of the log about gaps, or about failed attempts to connect, in nanoseconds.
 pub const LOG_INTERVAL_NS: u64 = 10_000_000_000;

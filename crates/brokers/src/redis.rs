@@ -5,6 +5,7 @@
 //! their master, and its address is asked for before each attempt to connect.
 
 mod kept;
+mod store;
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -26,6 +27,7 @@ use crate::broker::Settings;
 use crate::kept::Position;
 use crate::limits::{ANSWER_TIMEOUT, CONNECT_TIMEOUT};
 use crate::settings::{RedisUrl, ServerAddress};
+use crate::store::{StoreAnswer, StoreCommand};
 use crate::transport::{
     Channel, Fault, FaultKind, Fetched, Inbox, Incoming, Link, Outgoing, Taken, Transport,
 };
@@ -351,6 +353,10 @@ impl Link for RedisLink {
             Some(keeper) => keeper.fetch(&self.publisher, channels).await,
             None => Err(Fault::new(FaultKind::Protocol, "nothing is kept")),
         }
+    }
+
+    async fn store(&self, commands: &[StoreCommand]) -> Result<Vec<StoreAnswer>, Fault> {
+        store::perform(&self.publisher.commands, commands).await
     }
 
     async fn check(&self) -> Result<(), Fault> {

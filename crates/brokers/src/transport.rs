@@ -14,6 +14,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use crate::broker::Settings;
 use crate::kept::{Kept, Position};
 use crate::members::MemberStore;
+use crate::store::{StoreAnswer, StoreCommand};
 
 /// The name of a channel or a subject, as the broker knows it.
 pub type Channel = Arc<str>;
@@ -212,6 +213,19 @@ pub trait Link: MemberStore {
     /// # Errors
     /// It does not.
     fn check(&self) -> impl Future<Output = Result<(), Fault>>;
+
+    /// Keeps and takes values, at most [`crate::limits::STORE_BATCH`], in this order. Ends with an answer to each.
+    ///
+    /// # Errors
+    /// Any number of them may have been performed.
+    fn store(
+        &self,
+        commands: &[StoreCommand],
+    ) -> impl Future<Output = Result<Vec<StoreAnswer>, Fault>> {
+        let refused = || StoreAnswer::Refused("this broker keeps no values".into());
+        let all = commands.iter().map(|_| refused()).collect();
+        async { Ok(all) }
+    }
 
     /// Ends when the connection has ended.
     fn ended(&self) -> impl Future<Output = Fault>;

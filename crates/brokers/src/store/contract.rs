@@ -1,0 +1,211 @@
+//! One suite for everything that keeps values: a model in memory, and each broker that is installed.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::future::Future;
+use std::time::{Duration, Instant};
+
+use super::*;
+use crate::kept::Position;
+use crate::transport::{Channel, Fault, Fetched, Link, Outgoing, Taken};
+
+const LONG: Duration = Duration::from_secs(600);
+
+/// What a broker has to do, in memory.
+#[derive(Default)]
+struct Model(RefCell<HashMap<Arc<str>, Expiring>>);
+
+type Expiring = (Arc<[u8]>, Instant);
+
+impl crate::members::MemberStore for Model {}
+
+impl Link for Model {
+    async fn publish(&self, batch: &[Outgoing]) -> Result<Vec<Taken>, Fault> {
+        Ok(batch.iter().map(|_| Taken::To(None)).collect())
+    }
+
+    async fn subscribe(&self, _: &[Channel]) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    async fn unsubscribe(&self, _: &[Channel]) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    async fn fetch(&self, _: &[(Channel, Option<Position>)]) -> Result<Vec<Fetched>, Fault> {
+        Ok(Vec::new())
+    }
+
+    async fn store(&self, commands: &[StoreCommand]) -> Result<Vec<StoreAnswer>, Fault> {
+        let now = now();
+        let mut values = self.0.borrow_mut();
+        values.retain(|_, (_, until)| *until > now);
+        let mut perform = |command: &StoreCommand| match &command.what {
+            StoreAction::Put(value, ttl) => {
+                values.insert(Arc::clone(&command.key), (Arc::clone(value), now + *ttl));
+                StoreAnswer::Stored
+            }
+            StoreAction::Take => match values.remove(&command.key) {
+                Some((value, _)) => StoreAnswer::Taken(value.to_vec()),
+                None => StoreAnswer::Missing,
+            },
+        };
+        Ok(commands.iter().map(&mut perform).collect())
+    }
+
+    async fn check(&self) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    async fn ended(&self) -> Fault {
+        std::future::pending().await
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "a test that waits for values to expire")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+fn put(key: &str, value: &[u8], ttl: Duration) -> StoreCommand {
+    StoreCommand { key: key.into(), what: StoreAction::Put(value.into(), ttl) }
+}
+
+fn take(key: &str) -> StoreCommand {
+    StoreCommand { key: key.into(), what: StoreAction::Take }
+}
+
+fn taken(value: &[u8]) -> StoreAnswer {
+    StoreAnswer::Taken(value.to_vec())
+}
+
+/// Two links to one broker.
+async fn contract(one: &impl Link, other: &impl Link) {
+    use StoreAnswer::{Missing, Stored};
+    // Taken once, by any link, and in the order of the commands.
+    let batch = [take("t:a"), put("t:a", b"1", LONG), put("t:b", b"", LONG), take("t:b")];
+    assert_eq!(one.store(&batch).await.unwrap(), [Missing, Stored, Stored, taken(b"")]);
+    assert_eq!(other.store(&[take("t:a"), take("t:a")]).await.unwrap(), [taken(b"1"), Missing]);
+    assert_eq!(one.store(&[take("t:a")]).await.unwrap(), [Missing]);
+    // A later value takes the place of an earlier one. Any bytes, of any length.
+    let bytes: Vec<u8> = (0..200_000_u32).map(|number| number as u8).collect();
+    let batch = [put("t:a", b"1", LONG), put("t:a", &bytes, LONG)];
+    assert_eq!(one.store(&batch).await.unwrap(), [Stored, Stored]);
+    assert_eq!(other.store(&[take("t:a")]).await.unwrap(), [taken(&bytes)]);
+    // Many, raced for: each is taken by one of both.
+    let many = 0..crate::limits::STORE_BATCH;
+    let key = |number: usize| format!("t:{number}");
+    let puts: Vec<_> = many.clone().map(|number| put(&key(number), b"x", LONG)).collect();
+    assert!(one.store(&puts).await.unwrap().iter().all(|answer| *answer == Stored));
+    let takes: Vec<_> = many.map(|number| take(&key(number))).collect();
+    let (one_got, other_got) = tokio::join!(one.store(&takes), other.store(&takes));
+    for (one, other) in one_got.unwrap().iter().zip(&other_got.unwrap()) {
+        let both = [one, other];
+        let got = |answer: &StoreAnswer| both.iter().filter(|own| ***own == *answer).count();
+        assert_eq!((got(&taken(b"x")), got(&Missing)), (1, 1), "{both:?}");
+    }
+    // They expire.
+    let short = Duration::from_millis(40);
+    for number in 0.. {
+        assert!(number < 100, "it does not expire");
+        assert_eq!(one.store(&[put("t:short", b"x", short)]).await.unwrap(), [Stored]);
+        tokio::time::sleep(short * 2).await;
+        if one.store(&[take("t:short")]).await.unwrap() == [Missing] {
+            break;
+        }
+    }
+}
+
+fn run(test: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    tokio::task::LocalSet::new().block_on(&runtime, test);
+}
+
+#[test]
+fn the_model_keeps_the_contract() {
+    let model = Model::default();
+    run(contract(&model, &model));
+}
+
+#[cfg(feature = "redis")]
+mod redis {
+    use std::net::TcpListener;
+    use std::process::{Child, Command, Stdio};
+    use std::sync::atomic::AtomicU64;
+
+    use super::*;
+    use crate::broker::Settings;
+    use crate::redis::{RedisLink, RedisTransport};
+    use crate::transport::{Inbox, Transport};
+
+    struct Server(Child, u16);
+
+    impl Drop for Server {
+        fn drop(&mut self) {
+            let _ = (self.0.kill(), self.0.wait());
+        }
+    }
+
+    /// `None` where it is not installed.
+    fn start(flags: &[&str]) -> Option<Server> {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let mut command = Command::new("/usr/bin/redis-server");
+        command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""]);
+        command.args(flags);
+        let started = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
+        started.ok().map(|child| Server(child, port))
+    }
+
+    fn settings() -> Settings {
+        Settings {
+            prefix: "t".to_owned(),
+            node_name: "a".to_owned(),
+            linger: Duration::ZERO,
+            spool_bytes: 0,
+            history: None,
+            members: None,
+            clock: || 0,
+            random: || 0,
+        }
+    }
+
+    async fn link(server: &Server, user: &str) -> RedisLink {
+        let url = format!("redis://{user}127.0.0.1:{}", server.1).parse().unwrap();
+        let transport = RedisTransport { url, tls: None, sentinels: Vec::new() };
+        for _ in 0..500 {
+            let (inbox, _) = Inbox::new(0, Arc::new(AtomicU64::new(0)));
+            match transport.connect(inbox, &settings()).await {
+                Ok(link) => return link,
+                Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+            }
+        }
+        panic!("no connection");
+    }
+
+    #[test]
+    fn redis_keeps_the_contract() {
+        let Some(server) = start(&[]) else { return };
+        run(async {
+            let (one, other) = (link(&server, "").await, link(&server, "").await);
+            contract(&one, &other).await;
+        });
+    }
+
+    #[test]
+    fn what_redis_does_not_permit_is_refused_and_the_link_stays() {
+        let user = ["--user", "other", "on", ">pass", "+@all", "-getdel", "~t:*", "&*"];
+        let Some(server) = start(&user) else { return };
+        run(async {
+            let other = link(&server, "other:pass@").await;
+            let batch = [put("t:a", b"1", LONG), take("t:a"), put("u:a", b"1", LONG)];
+            let answers = other.store(&batch).await.unwrap();
+            let refused = |answer: &StoreAnswer| match answer {
+                StoreAnswer::Refused(why) => why.starts_with("NOPERM"),
+                _ => false,
+            };
+            assert_eq!(answers[0], StoreAnswer::Stored);
+            assert!(refused(&answers[1]) && refused(&answers[2]), "{answers:?}");
+            other.check().await.unwrap();
+        });
+    }
+}

@@ -174,8 +174,11 @@ pub trait Handler: Sized {
     fn draining<S: Sys>(&mut self, _core: &mut Core<S, Self>) {}
 
     /// The server drains and an open WebSocket is about to be closed with 1001: the last chance to
-    /// send something.
-    fn going_away<S: Sys>(&mut self, _core: &mut Core<S, Self>, _id: ConnId) {}
+    /// send something. Returning `true` defers that: the handler closes it, or is asked again, until
+    /// [`crate::Limits::drain_grace`] has passed as well.
+    fn going_away<S: Sys>(&mut self, _core: &mut Core<S, Self>, _id: ConnId) -> bool {
+        false
+    }
 
     /// The server drains and a connection that is not an open WebSocket is about to be ended.
     /// Returning `true` defers that; the question is repeated until the connection has ended, or

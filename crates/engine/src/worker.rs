@@ -477,7 +477,9 @@ impl<S: Sys, H: Handler> Worker<S, H> {
             let Some(id) = self.core.id_at(slot) else { continue };
             match self.core.mode(id) {
                 Some(Mode::WebSocket | Mode::Polled) => {
-                    self.handler.going_away(&mut self.core, id);
+                    if self.handler.going_away(&mut self.core, id) && !over {
+                        continue;
+                    }
                 }
                 Some(Mode::Closing | Mode::Lingering) => {}
                 _ if !self.handler.defers_drain(&mut self.core, id) => {}

@@ -76,6 +76,7 @@ mod nodes_nats;
 mod nodes_presence;
 mod nodes_publishing;
 mod nodes_redis;
+mod nodes_sessions;
 mod nodes_trouble;
 mod openapi;
 mod operators;

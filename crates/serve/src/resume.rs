@@ -3,7 +3,11 @@
 //!
 //! A session is named by its session id, which nobody can guess ([`crate::sid`]); it is resumed once, and
 //! only by a client with the same identity. If the application knows the session, Disconnect is
-//! called once, when the session is dropped; not for a session that is resumed.
+//! called once, when the session is dropped; not for a session that is resumed. Where nodes share a store,
+//! `resume/shared.rs` says who has a session.
+
+mod encoded;
+mod shared;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,6 +15,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use engine::ConnId;
 
+pub(crate) use self::encoded::SessionKey;
+use self::shared::Held;
+pub(crate) use self::shared::{Closing, SharedSessions, Whereabouts};
 use crate::app::call::Env;
 use crate::app::stored::StoredApp;
 use crate::app::{Calls, Room};
@@ -70,6 +77,9 @@ struct Entry {
     since_ns: u64,
     /// It is not to be resumed any more.
     ended: bool,
+    held: Held,
+    /// Its connection is closed once it is stored.
+    closes: bool,
     session: StoredSession,
 }
 
@@ -96,6 +106,8 @@ pub(crate) struct StoredSessions {
     bytes_max: usize,
     /// The application to be told of ends, if there is one.
     calls: Option<Arc<Calls>>,
+    /// Where the other nodes find them, if there are any.
+    shared: Option<SharedSessions>,
     draining: AtomicBool,
     pub(crate) resumed: AtomicU64,
     /// Sessions that a client named by its id but that are not kept, or are another identity's.
@@ -113,6 +125,7 @@ impl StoredSessions {
             age_ns,
             bytes_max,
             calls,
+            shared: None,
             draining: AtomicBool::new(false),
             resumed: AtomicU64::new(0),
             unknown: AtomicU64::new(0),
@@ -135,33 +148,38 @@ impl StoredSessions {
 
     /// Keeps the session of a connection that has ended.
     pub(crate) fn put(&self, id: ConnId, session: StoredSession, now_ns: u64) {
+        self.put_as(id, session, now_ns, Held::Here);
+    }
+
+    /// Returns whether it is kept.
+    fn put_as(&self, id: ConnId, session: StoredSession, now_ns: u64, held: Held) -> bool {
         let bytes = session.bytes();
         if bytes > self.bytes_max {
             self.evicted.fetch_add(1, Ordering::Relaxed);
-            return self.report(id, &session, now_ns);
+            self.report(id, &session, now_ns);
+            return false;
         }
         let mut evicted = Vec::new();
         let mut stored = self.lock();
         while stored.bytes + bytes > self.bytes_max {
             let Some(oldest) = stored.oldest() else { break };
-            evicted.extend(stored.remove(oldest).map(|entry| (oldest, entry.session)));
+            evicted.extend(stored.remove(oldest).map(|entry| (oldest, entry)));
         }
         stored.bytes += bytes;
         stored.order.push_back((now_ns, id));
-        let ended = stored.none_until_ns > now_ns
-            || session.identity.as_ref().is_some_and(|identity| {
-                stored.identities_ended.get(&**identity).is_some_and(|until| *until > now_ns)
-            });
+        let ended = stored.is_ended(&session, now_ns);
         if ended {
             stored.ended.push_back(id);
             stored.ended_held += 1;
             self.ended.fetch_add(1, Ordering::Relaxed);
         }
         stored.by_identity.extend(session.identity.clone().map(|identity| (identity, id)));
-        stored.by_id.insert(id, Entry { since_ns: now_ns, ended, session });
+        let entry = Entry { since_ns: now_ns, ended, held, closes: false, session };
+        stored.by_id.insert(id, entry);
         drop(stored);
         self.evicted.fetch_add(evicted.len() as u64, Ordering::Relaxed);
-        evicted.iter().for_each(|(id, session)| self.report(*id, session, now_ns));
+        evicted.into_iter().for_each(|(id, entry)| self.dropped(id, entry, now_ns));
+        true
     }
 
     /// Takes out the session of a connection for a client; no other one gets it later.
@@ -170,6 +188,7 @@ impl StoredSessions {
         let found = stored.by_id.get(&id).filter(|entry| self.is_live(entry, now_ns));
         let own = found.map(|entry| entry.session.is_of(claim));
         let entry = match own {
+            Some(true) if found.is_some_and(|entry| entry.held != Held::Here) => None,
             Some(true) => stored.remove(id),
             Some(false) => {
                 stored.end(id);
@@ -225,26 +244,28 @@ impl StoredSessions {
         let mut dropped = Vec::new();
         let mut stored = self.lock();
         while let Some(id) = stored.ended.front().copied()
+            && !stored.by_id.get(&id).is_some_and(|entry| self.waits(id, entry))
             && stored.fits(id, &mut room)
         {
             stored.ended.pop_front();
-            dropped.extend(stored.remove(id).map(|entry| (id, entry.session)));
+            dropped.extend(stored.remove(id).map(|entry| (id, entry)));
         }
         while let Some((since_ns, id)) = stored.order.front().copied() {
             let keeps = !draining && now_ns.saturating_sub(since_ns) < self.age_ns;
+            let keeps = keeps || stored.by_id.get(&id).is_some_and(|entry| self.waits(id, entry));
             if keeps || !stored.fits(id, &mut room) {
                 break;
             }
             stored.order.pop_front();
             let Some(entry) = stored.remove(id) else { continue };
             self.expired.fetch_add(u64::from(!entry.ended), Ordering::Relaxed);
-            dropped.push((id, entry.session));
+            dropped.push((id, entry));
         }
         if !stored.identities_ended.is_empty() {
             stored.identities_ended.retain(|_, until_ns| *until_ns > now_ns);
         }
         drop(stored);
-        dropped.iter().for_each(|(id, session)| self.report(*id, session, now_ns));
+        dropped.into_iter().for_each(|(id, entry)| self.dropped(id, entry, now_ns));
     }
 
     /// From now on no session is resumed: [`StoredSessions::expire`] drops all. Returns whether an application
@@ -279,6 +300,14 @@ impl Stored {
     /// The session to be dropped first.
     fn oldest(&mut self) -> Option<ConnId> {
         self.ended.pop_front().or_else(|| self.order.pop_front().map(|(_, id)| id))
+    }
+
+    /// Whether a session is of an identity that was ended a moment ago.
+    fn is_ended(&self, session: &StoredSession, now_ns: u64) -> bool {
+        self.none_until_ns > now_ns
+            || session.identity.as_ref().is_some_and(|identity| {
+                self.identities_ended.get(&**identity).is_some_and(|until| *until > now_ns)
+            })
     }
 
     /// Takes room for the call that tells of a session's end, if there is a session and a call.

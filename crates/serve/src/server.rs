@@ -141,7 +141,9 @@ impl Server for Running {
         let idle = calls.is_none_or(|calls| calls.is_idle()) && !untold;
         let idle = idle && events == 0 && closed;
         let waited = Duration::from_nanos(now_ns().saturating_sub(since_ns));
-        let is_flushed = unsent == 0 || pubsub.is_none_or(|pubsub| waited >= pubsub.timeout);
+        let unstored = pubsub.map_or(0, |pubsub| pubsub.broker.store_waiting());
+        let is_flushed =
+            unsent + unstored == 0 || pubsub.is_none_or(|pubsub| waited >= pubsub.timeout);
         if !(idle || waited >= LAST_CALLS) || !is_flushed {
             self.finishing = Some((result, since_ns));
             return None;

@@ -24,7 +24,7 @@ use crate::origin::Origins;
 use crate::presence::Presence;
 use crate::pubsub::Pubsub;
 use crate::requested::Requested;
-use crate::resume::StoredSessions;
+use crate::resume::{SharedSessions, StoredSessions};
 use crate::sid::Sids;
 
 /// The settings that a reload can change, in the form that workers use.
@@ -133,13 +133,13 @@ pub(crate) struct Shared {
     pub(crate) echo: bool,
     /// The path of Action Cable.
     pub(crate) cable_path: Box<str>,
-    pub(crate) sids: Sids,
+    pub(crate) sids: Arc<Sids>,
     /// Settings of long polling, where it is served, and the ids of its sessions; none without random
     /// numbers. An id is for its client only, unlike a session id.
     pub(crate) long_polling: Option<Arc<LongPolling>>,
     pub(crate) poll_ids: Option<Sids>,
     /// Sessions that can be resumed, unless the history is off.
-    pub(crate) stored_sessions: Option<StoredSessions>,
+    pub(crate) stored_sessions: Option<Arc<StoredSessions>>,
     /// Who is present, unless presence is off.
     pub(crate) presence: Option<Arc<Presence>>,
     pub(crate) clock: UnixClock,
@@ -189,21 +189,23 @@ impl Shared {
         // Without random numbers an id could be guessed, so no session is kept.
         let secret = config.history.as_ref().and_then(|history| Some((history, Sids::secret()?)));
         let calls = config.app.as_ref().map(Calls::new);
+        let at_broker = config.history.as_ref().filter(|one| one.place == HistoryPlace::Broker);
+        let members = config.presence.as_ref().filter(|one| one.shared).map(|one| one.ttl);
+        let pubsub = config.pubsub.as_ref();
+        let pubsub = pubsub.map(|config| Pubsub::new(config, at_broker, members, random));
         let (sids, stored_sessions) = match secret {
             Some((history, sids)) => {
                 let app = calls.clone().filter(|calls| calls.config.target.is_some());
-                (sids, Some(stored_sessions(history, app)))
+                let sids = Arc::new(sids);
+                let stored = stored_sessions(history, app, pubsub.as_deref(), &sids);
+                (sids, Some(Arc::new(stored)))
             }
-            None => (Sids::default(), None),
+            None => (Arc::default(), None),
         };
         let clock = UnixClock::new();
         let hooks = config.webhooks.as_ref();
         let hooks = hooks.map(|config| Hooks::new(config, clock.clone(), random()));
         let mut directory = Directory::with_history(config.history.as_ref().map(history));
-        let at_broker = config.history.as_ref().filter(|one| one.place == HistoryPlace::Broker);
-        let members = config.presence.as_ref().filter(|one| one.shared).map(|one| one.ttl);
-        let pubsub = config.pubsub.as_ref();
-        let pubsub = pubsub.map(|config| Pubsub::new(config, at_broker, members, random));
         let streams: Vec<_> =
             config.adapters.iter().filter_map(Adapter::streams).cloned().collect();
         observe(&mut directory, hooks.as_ref(), pubsub.as_ref(), streams.clone());
@@ -373,9 +375,21 @@ fn observe(
     });
 }
 
-fn stored_sessions(config: &HistoryConfig, calls: Option<Arc<Calls>>) -> StoredSessions {
+fn stored_sessions(
+    config: &HistoryConfig,
+    calls: Option<Arc<Calls>>,
+    pubsub: Option<&Pubsub>,
+    sids: &Arc<Sids>,
+) -> StoredSessions {
     let age_ns = u64::try_from(config.sessions_age.as_nanos()).unwrap_or(u64::MAX);
-    StoredSessions::new(age_ns, config.sessions_bytes, calls)
+    let stored = StoredSessions::new(age_ns, config.sessions_bytes, calls);
+    match pubsub.filter(|pubsub| pubsub.stores()) {
+        Some(pubsub) => {
+            let (broker, sids) = (Arc::clone(&pubsub.broker), Arc::clone(sids));
+            stored.with_store(SharedSessions::new(broker, sids, pubsub.timeout))
+        }
+        None => stored,
+    }
 }
 
 /// An empty history: with a new epoch, or of what the broker keeps.

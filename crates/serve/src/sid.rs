@@ -41,6 +41,11 @@ impl Sids {
         sid
     }
 
+    /// Whether a text has the form of an id by which a session can be resumed, of any process.
+    pub(crate) fn is_secret(sid: &str) -> bool {
+        sid.len() == 16 + 2 * PROOF_BYTES && sid.bytes().all(|byte| byte.is_ascii_hexdigit())
+    }
+
     /// The connection that a session id names; it may be closed. `None` for an id of another process.
     pub(crate) fn find(&self, sid: &str) -> Option<ConnId> {
         if self.key.is_some() {

@@ -61,6 +61,15 @@ impl Env {
         Env(text.into())
     }
 
+    /// All of it, for [`Env::from_text`].
+    pub(crate) fn text(&self) -> &str {
+        &self.0
+    }
+
+    pub(crate) fn from_text(text: &str) -> Env {
+        Env(text.into())
+    }
+
     pub(crate) fn url(&self) -> &str {
         self.0.lines().next().unwrap_or_default()
     }
@@ -102,6 +111,10 @@ pub(crate) struct State(Option<Arc<[Field]>>);
 type Field = (Box<str>, Box<str>);
 
 impl State {
+    pub(crate) fn from_fields(fields: Vec<Field>) -> Self {
+        State((!fields.is_empty()).then(|| fields.into()))
+    }
+
     pub(crate) fn fields(&self) -> &[Field] {
         self.0.as_deref().unwrap_or_default()
     }

@@ -227,6 +227,7 @@ impl Control {
         counter("pubsub_unconfirmed", help, &pubsub.unconfirmed);
         let help = "Requests to publish or to end sessions answered 503 because of the broker.";
         counter("pubsub_unavailable", help, &pubsub.unavailable);
+        self.store_metrics(exposition);
         let gaps = GapCause::ALL.map(GapCause::name).into_iter().zip(counters.gaps());
         let gaps = gaps.map(|(cause, count)| (cause.to_owned(), count as f64));
         let help = "Topics of which publications may be missing, each time, by cause: missing, \
@@ -236,6 +237,24 @@ impl Control {
         let faults = faults.map(|(kind, count)| (kind.to_owned(), count as f64));
         let help = "Connections to brokers lost and attempts failed, by kind.";
         exposition.labelled("pubsub_faults", Kind::Counter, help, "kind", faults);
+    }
+
+    /// Writes the metrics of sessions that nodes leave for each other.
+    fn store_metrics(&self, exposition: &mut Exposition) {
+        let sessions = self.shared.stored_sessions.as_ref();
+        let Some(shared) = sessions.and_then(|sessions| sessions.shared()) else { return };
+        let results = [
+            ("stored", &shared.stored),
+            ("refused", &shared.refused),
+            ("taken", &shared.taken),
+            ("missing", &shared.missing),
+            ("unavailable", &shared.unavailable),
+        ];
+        let results = results
+            .map(|(result, count)| (result.to_owned(), count.load(Ordering::Relaxed) as f64));
+        let help = "Sessions left for other nodes: stored or refused; those of other nodes that clients named: \
+                    taken or missing; and unavailable: the store did not answer in time.";
+        exposition.labelled("sessions_shared", Kind::Counter, help, "result", results);
     }
 }
 

@@ -12,6 +12,7 @@ use action_cable::{History, Message, Position, Presence};
 use engine::{Answer, ConnId, Core, Sys};
 
 use super::handshake::unavailable;
+use super::restore::Restoring;
 use super::{PendingOpen, ServeHandler};
 use crate::app::decision::Publishing;
 use crate::app::{Answered, Failure};
@@ -82,7 +83,12 @@ pub(super) enum Handshake {
         start: Option<Box<str>>,
         origin: Option<Box<str>>,
     },
+    /// A session that the store of the nodes may have.
+    Session(Box<Restoring>),
 }
+
+/// What is held without a topic: handshakes that the store is asked for. No topic has this name.
+const NO_TOPIC: &str = "";
 
 impl Awaiting {
     pub(super) fn new(confirmation: Arc<Confirmation>) -> Self {
@@ -130,10 +136,32 @@ impl Awaiting {
         }
     }
 
-    /// Forgets a connection that has ended.
-    pub(super) fn remove_all(&mut self, id: ConnId) {
+    /// Forgets a connection that has ended. Returns its handshake.
+    fn remove_all(&mut self, id: ConnId) -> Option<Handshake> {
         self.commands.remove(&id);
-        self.handshakes.remove(&id);
+        self.handshakes.remove(&id).map(|(handshake, _)| handshake)
+    }
+
+    /// The handshake of a client whose session the store is asked for.
+    pub(super) fn restoring(&mut self, id: ConnId) -> Option<&mut Restoring> {
+        match self.handshakes.get_mut(&id) {
+            Some((Handshake::Session(restoring), _)) => Some(restoring),
+            _ => None,
+        }
+    }
+
+    /// The store has answered: the handshake can go on.
+    pub(super) fn restored(&mut self, id: ConnId) {
+        if let Some((_, confirmed)) = self.handshakes.get_mut(&id) {
+            *confirmed = Some(true);
+        }
+    }
+
+    /// Holds the handshake of a client until the store has answered. Returns how long it may take.
+    pub(super) fn hold_session(&mut self, now_ns: u64, id: ConnId, restoring: Restoring) -> u64 {
+        self.hold(now_ns, NO_TOPIC, Held::Handshake(id));
+        self.handshakes.insert(id, (Handshake::Session(Box::new(restoring)), None));
+        self.timeout_ns().saturating_add(GRACE_NS)
     }
 
     /// No subscription by this identifier is wanted any more.
@@ -193,8 +221,9 @@ impl ServeHandler {
 
     /// Nothing of a connection is held any more.
     pub(super) fn unhold_all(&mut self, id: ConnId) {
-        if let Some(awaiting) = &mut self.awaiting {
-            awaiting.remove_all(id);
+        let handshake = self.awaiting.as_mut().and_then(|awaiting| awaiting.remove_all(id));
+        if let Some(Handshake::Session(restoring)) = handshake {
+            self.give_up(id, *restoring);
         }
     }
 
@@ -253,18 +282,17 @@ impl ServeHandler {
         id: ConnId,
         handshake: Handshake,
     ) -> Answer {
-        let topic = match &handshake {
-            Handshake::Topic { name, .. } => name,
-            Handshake::Events { topic, .. } => topic,
+        let open = match &handshake {
+            Handshake::Topic { name: topic, .. } | Handshake::Events { topic, .. } => {
+                (!self.is_confirmed(topic)).then(|| topic.clone())
+            }
+            Handshake::Session(restoring) => self.awaited_topic(core, restoring),
         };
-        if self.is_confirmed(topic) {
-            return self.open_handshake(core, id, handshake);
-        }
-        let Some(awaiting) = &mut self.awaiting else {
+        let (Some(topic), Some(awaiting)) = (open, &mut self.awaiting) else {
             return self.open_handshake(core, id, handshake);
         };
         let now_ns = core.now_ns();
-        awaiting.hold(now_ns, topic, Held::Handshake(id));
+        awaiting.hold(now_ns, &topic, Held::Handshake(id));
         awaiting.handshakes.insert(id, (handshake, None));
         Answer::LaterWithin(awaiting.timeout_ns().saturating_add(GRACE_NS))
     }
@@ -288,6 +316,7 @@ impl ServeHandler {
                 self.pending_open = Some(PendingOpen::Topic { name, identity, first, publishing });
                 Answer::Upgrade(None)
             }
+            Handshake::Session(restoring) => self.open_restoring(*restoring),
         }
     }
 
@@ -301,6 +330,9 @@ impl ServeHandler {
         let (handshake, confirmed) = awaiting.handshakes.remove(&id)?;
         if confirmed == Some(true) {
             return Some(self.open_confirmed(core, id, handshake));
+        }
+        if let Handshake::Session(restoring) = handshake {
+            return Some(self.open_anew(id, *restoring));
         }
         awaiting.confirmation.count_unconfirmed();
         let why = "The subscription was not confirmed in time: try again.\n";

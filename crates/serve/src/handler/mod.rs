@@ -15,6 +15,7 @@ mod hooks;
 mod inspect;
 mod polling;
 mod presence;
+mod restore;
 mod resume;
 mod routing;
 
@@ -39,6 +40,7 @@ pub(crate) use self::inspect::{
 };
 use self::polling::{PollPost, Polling};
 use self::presence::Members;
+use self::restore::SessionAnswer;
 use self::routing::not_found;
 use crate::app::call::{Env, What};
 use crate::app::decision::Publishing;
@@ -52,7 +54,7 @@ use crate::log_events::LogEvent;
 use crate::protocols::{
     Cable, Command, Disconnect, Echo, Events, PlainTopic, ProtocolAdapter, encode,
 };
-use crate::resume::StoredSession;
+use crate::resume::{Closing, StoredSession};
 use crate::retry_queue::RetryQueue;
 use crate::session::{Session, SessionProtocol};
 use crate::session_index::SessionIndex;
@@ -76,6 +78,10 @@ pub(crate) enum Post {
     Answered(Arc<Answered>),
     /// The broker has confirmed these topics.
     Confirmed(Arc<[Box<str>]>),
+    /// The store has answered for a client that names its session.
+    Session(Box<SessionAnswer>),
+    /// A session of a connection that is about to be closed is in the store, or could not be stored.
+    HandedOver(ConnId, bool),
     /// A message of long polling.
     Poll(Box<PollPost>),
 }
@@ -415,12 +421,20 @@ impl Handler for ServeHandler {
         self.execute(core, id, command);
     }
 
-    fn going_away<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) {
+    fn going_away<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) -> bool {
         if core.is_polled(id) {
-            return self.disconnect_polled(core, id);
+            self.disconnect_polled(core, id);
+            return false;
         }
-        if core.user(id).is_some_and(|session| session.protocol().has_heartbeat()) {
-            self.disconnect(core, id, Disconnect::Restart);
+        match self.hand_over(core, id) {
+            Closing::Stored => false,
+            Closing::Waits => true,
+            Closing::NotStored => {
+                if core.user(id).is_some_and(|session| session.protocol().has_heartbeat()) {
+                    self.disconnect(core, id, Disconnect::Restart);
+                }
+                false
+            }
         }
     }
 
@@ -493,6 +507,8 @@ impl Handler for ServeHandler {
                 self.disconnect_all(core, &request.identifiers, request.reconnect);
             }
             Post::Confirmed(topics) => self.topics_confirmed(&topics),
+            Post::Session(answer) => self.store_answered(core, *answer),
+            Post::HandedOver(id, stored) => self.close_handed_over(core, id, stored),
             Post::Answered(answered) => {
                 let answered = Arc::try_unwrap(answered).unwrap_or_else(|shared| (*shared).clone());
                 match &answered.call.what {

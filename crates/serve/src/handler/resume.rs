@@ -1,6 +1,7 @@
 //! Sessions of the extended protocol that continue on another connection. What the application has said of
 //! them is in `application/resume.rs`.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use engine::{ConnId, Core, Sys};
@@ -12,13 +13,13 @@ use crate::app::call::Env;
 use crate::auth::TokenIdentity;
 use crate::identifiers::{Form, Group};
 use crate::path::parameter;
-use crate::protocols::Disconnect;
 use crate::resume::{Claim, StoredSession, StoredSessions};
 use crate::session::SessionProtocol;
+use crate::sid::Sids;
 
 impl ServeHandler {
     /// Sessions that can be resumed.
-    pub(super) fn stored_sessions(&self) -> Option<&StoredSessions> {
+    pub(super) fn stored_sessions(&self) -> Option<&Arc<StoredSessions>> {
         self.shared.stored_sessions.as_ref()
     }
 
@@ -29,13 +30,15 @@ impl ServeHandler {
         head: &Request<'_, '_>,
     ) -> bool {
         let Some(sessions) = self.stored_sessions() else { return false };
-        self.named_session(head).is_some_and(|id| sessions.has(id, core.now_ns()))
+        let Some(sid) = named_sid(head) else { return false };
+        match self.shared.sids.find(&sid) {
+            Some(id) => sessions.has(id, core.now_ns()),
+            None => sessions.shared().is_some() && Sids::is_secret(&sid),
+        }
     }
 
     pub(super) fn named_session(&self, head: &Request<'_, '_>) -> Option<ConnId> {
-        let header = || str::from_utf8(head.header("x-anycable-restore-sid")?).ok();
-        let sid = parameter(head.query(), "sid").or_else(|| header().map(Into::into))?;
-        self.shared.sids.find(&sid)
+        self.shared.sids.find(&named_sid(head)?)
     }
 
     /// The session that a client names by its id, if it may resume it.
@@ -43,12 +46,11 @@ impl ServeHandler {
         &self,
         core: &Core<S, Self>,
         head: &Request<'_, '_>,
-        identity: &Result<Option<TokenIdentity>, Disconnect>,
+        identity: Option<&TokenIdentity>,
         env: Option<&Env>,
     ) -> Option<StoredSession> {
-        let identity = identity.as_ref().ok()?;
         let id = self.named_session(head)?;
-        let identity = identity.as_ref().map(|identity| &*identity.identifiers);
+        let identity = identity.map(|identity| &*identity.identifiers);
         self.take_session(core, id, Claim { identity, env })
     }
 
@@ -71,6 +73,15 @@ impl ServeHandler {
 
     /// Whether the broker has confirmed all topics of a session.
     fn is_followed<S: Sys>(&self, core: &Core<S, Self>, session: &StoredSession) -> bool {
+        self.unconfirmed_topic(core, session).is_none()
+    }
+
+    /// A topic of a session that the broker has not confirmed. It is asked for all of them.
+    pub(super) fn unconfirmed_topic<S: Sys>(
+        &self,
+        core: &Core<S, Self>,
+        session: &StoredSession,
+    ) -> Option<Box<str>> {
         let now = self.shared.unix_s(core.now_ns());
         let stream = |identifier: &Arc<str>| {
             let channel = action_cable::channel(identifier).ok()?;
@@ -80,7 +91,7 @@ impl ServeHandler {
         let channels = session.app.iter().flat_map(|app| &app.channels);
         let of_app = channels.flat_map(|channel| channel.streams.iter().cloned());
         // Each of them: what is not confirmed is asked for.
-        own.chain(of_app).filter(|topic| !self.is_confirmed(topic)).count() == 0
+        own.chain(of_app).filter(|topic| !self.is_confirmed(topic)).last()
     }
 
     /// Subscribes a client to what it was subscribed to before, as far as it still may be. Returns the
@@ -133,6 +144,12 @@ impl ServeHandler {
             identifiers: identifiers.collect(),
             app: None,
         };
-        stored.put(id, session, core.now_ns());
+        stored.keep(id, session, core.now_ns(), core.remote());
     }
+}
+
+/// The session id that a client names.
+pub(super) fn named_sid<'h>(head: &'h Request<'_, 'h>) -> Option<Cow<'h, str>> {
+    let header = || str::from_utf8(head.header("x-anycable-restore-sid")?).ok();
+    parameter(head.query(), "sid").or_else(|| header().map(Into::into))
 }

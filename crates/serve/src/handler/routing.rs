@@ -10,6 +10,7 @@ use wire::http::Request;
 
 use super::authorize::AskedForm;
 use super::confirm::Handshake;
+use super::restore::Restoring;
 use super::{PendingOpen, ServeHandler};
 use crate::app::decision::Publishing;
 use crate::auth::{Cause, Connect, TokenIdentity};
@@ -144,12 +145,22 @@ impl ServeHandler {
         };
         let protocol = subprotocol.as_deref().and_then(Protocol::from_name).unwrap_or_default();
         self.pending_open = Some(match pending_open {
+            PendingOpen::Cable { identity: Ok(identity), env, .. } if protocol.extended => {
+                let named = self.session_in_store(core, request.head, identity.as_ref(), &env);
+                if let Some(named) = named {
+                    let protocol = (protocol, subprotocol);
+                    return self.ask_store(
+                        core,
+                        id,
+                        Restoring::new(named, protocol, identity, env),
+                    );
+                }
+                let resumed =
+                    self.find_session(core, request.head, identity.as_ref(), env.as_ref());
+                PendingOpen::Cable { protocol, identity: Ok(identity), env, resumed }
+            }
             PendingOpen::Cable { identity, env, .. } => {
-                let resumed = match protocol.extended {
-                    true => self.find_session(core, request.head, &identity, env.as_ref()),
-                    false => None,
-                };
-                PendingOpen::Cable { protocol, identity, env, resumed }
+                PendingOpen::Cable { protocol, identity, env, resumed: None }
             }
             pending_open => pending_open,
         });

@@ -121,6 +121,11 @@ impl Pubsub {
         }
     }
 
+    /// Whether the broker keeps values that nodes leave for each other.
+    pub(crate) fn stores(&self) -> bool {
+        matches!(self.transport, PubsubTransport::Redis(_))
+    }
+
     /// Publishes without waiting for the broker. False if it has to be tried again.
     pub(crate) fn send(&self, posted: &Posted) -> bool {
         self.queue(&posted.publication, posted.exclude.clone(), None).is_ok()

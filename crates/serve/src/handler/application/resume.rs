@@ -42,7 +42,7 @@ impl ServeHandler {
         };
         let identity = (!session.identifiers.is_empty()).then(|| Arc::clone(&session.identifiers));
         let stored_session = StoredSession { identity, identifiers, app: Some(Box::new(app)) };
-        stored.put(session.id, stored_session, core.now_ns());
+        stored.keep(session.id, stored_session, core.now_ns(), core.remote());
         true
     }
 

@@ -1,0 +1,270 @@
+//! Sessions that continue on another node: by their id, once, for their own client; also those of a node that drains.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::harness::app::{App, chat, room};
+use crate::harness::cable::Extended;
+use crate::harness::eventually;
+use crate::harness::redis::{Passage, Redis, Relay};
+use crate::harness::server::Server;
+use crate::harness::signing::{SECRET, token};
+use crate::nodes::{node, publish, stream};
+
+const CLOSE: u8 = 0x88;
+const TEXT: u8 = 0x81;
+
+fn nodes<const N: usize>(url: &str, more: &[&str]) -> [Server; N] {
+    std::array::from_fn(|_| node(url, &[&["--history", "memory"][..], more].concat()))
+}
+
+fn shared(server: &Server, result: &str) -> f64 {
+    server.metrics()[&format!("standfast_sessions_shared_total{{result=\"{result}\"}}")]
+}
+
+fn ended(server: &Server, result: &str) -> f64 {
+    server.metrics()[&format!("standfast_sessions_ended_total{{result=\"{result}\"}}")]
+}
+
+/// Loses a client, and returns its session id once the store has the session.
+fn lose(server: &Server, client: Extended) -> String {
+    let before = shared(server, "stored");
+    let sid = client.sid.clone();
+    drop(client);
+    eventually("the session is stored", || shared(server, "stored") == before + 1.0);
+    sid
+}
+
+fn back(server: &Server, sid: &str) -> Extended {
+    Extended::connect(server.listen, &format!("?sid={sid}"))
+}
+
+fn is_restored(client: &Extended) -> bool {
+    client.welcome["restored"] == true
+}
+
+#[test]
+fn a_client_resumes_on_another_node_and_its_session_is_gone_from_the_first() {
+    let Some(redis) = Redis::start(&[]) else { return };
+    let [a, b] = nodes(&redis.url(), &[]);
+    let mut client = Extended::connect(a.listen, "");
+    client.subscribe(&stream("news"));
+    client.subscribe(&stream("more"));
+    let sid = lose(&a, client);
+    let keys = redis.ask("KEYS *");
+    assert_eq!(keys, "*1");
+    let mut client = back(&b, &sid);
+    assert!(is_restored(&client), "{}", client.welcome);
+    let ids = client.welcome["restored_ids"].as_array().unwrap();
+    assert!(ids.len() == 2 && ids.contains(&json!(stream("more"))), "{ids:?}");
+    client.history(&stream("news"), &json!({}));
+    assert_eq!(client.hear()["type"], "confirm_history");
+    assert_eq!(publish(&a, "news", "1").status, 200);
+    assert_eq!(client.hear()["message"], json!(1));
+    for node in [&a, &b] {
+        assert!(!is_restored(&back(node, &sid)), "it was resumed");
+    }
+    // There and back again, and by the header; then on the node that it was lost from.
+    let sid = lose(&b, client);
+    let client = Extended::connect_with(a.listen, "", ("X-ANYCABLE-RESTORE-SID", &sid));
+    assert!(is_restored(&client));
+    let sid = lose(&a, client);
+    assert!(is_restored(&back(&a, &sid)));
+    assert_eq!((shared(&a, "taken"), shared(&b, "taken")), (1.0, 1.0));
+    assert_eq!(shared(&b, "missing"), 1.0);
+    assert_eq!(ended(&a, "resumed") + ended(&b, "resumed"), 3.0);
+    for wrong in ["x".repeat(48), "0".repeat(48), "0".repeat(47)] {
+        assert!(!is_restored(&back(&b, &wrong)), "{wrong}");
+    }
+}
+
+#[test]
+fn of_two_clients_that_race_for_a_session_one_gets_it() {
+    let Some(redis) = Redis::start(&[]) else { return };
+    let [a, b] = nodes(&redis.url(), &[]);
+    let (mut winners, mut kept) = ([0, 0], Vec::new());
+    for _ in 0..40 {
+        let mut client = Extended::connect(a.listen, "");
+        client.subscribe(&stream("news"));
+        let sid = lose(&a, client);
+        let raced = [&a, &b, &a, &b].map(|node| {
+            let (listen, query) = (node.listen, format!("?sid={sid}"));
+            thread::spawn(move || Extended::connect(listen, &query))
+        });
+        let clients = raced.map(|client| client.join().unwrap());
+        let got: Vec<usize> = (0..4).filter(|client| is_restored(&clients[*client])).collect();
+        assert_eq!(got.len(), 1, "{got:?}");
+        winners[got[0] % 2] += 1;
+        // Their sessions would be stored, too.
+        kept.extend(clients);
+    }
+    assert_eq!(winners[0] + winners[1], 40, "{winners:?}");
+}
+
+#[test]
+fn a_session_in_the_store_belongs_to_its_identity() {
+    let Some(redis) = Redis::start(&[]) else { return };
+    let [a, b] = nodes(&redis.url(), &["--jwt-secret", SECRET]);
+    let lost = || {
+        let mut client = Extended::connect(a.listen, &format!("?jid={}", token(1)));
+        client.subscribe(&stream("news"));
+        lose(&a, client)
+    };
+    let of = |node: &Server, user, sid: &str| {
+        is_restored(&Extended::connect(node.listen, &format!("?jid={}&sid={sid}", token(user))))
+    };
+    let sid = lost();
+    assert!(!of(&b, 2, &sid));
+    assert!(!of(&b, 1, &sid) && !of(&a, 1, &sid), "whoever tried it has ended it");
+    let sid = lost();
+    assert!(!of(&a, 2, &sid));
+    assert!(!of(&a, 1, &sid));
+    let sid = lost();
+    assert!(of(&b, 1, &sid));
+    // One whose identity is ended meanwhile, at either node.
+    let sid = lost();
+    let body = json!({"identifier": crate::harness::signing::identifiers(1)}).to_string();
+    assert_eq!(a.admin_post("/api/disconnect", &body).status, 200);
+    assert!(!of(&a, 1, &sid));
+}
+
+#[test]
+fn the_clients_of_a_node_that_drains_resume_on_another_one() {
+    const CLIENTS: usize = 50;
+    let Some(redis) = Redis::start(&[]) else { return };
+    let [mut a, b] = nodes(&redis.url(), &["--drain", "1s"]);
+    // A topic without messages has no entry in the history that survives the gaps of others.
+    let mut reader = Extended::connect(b.listen, "");
+    reader.subscribe(&stream("news"));
+    assert_eq!(publish(&b, "news", "0").status, 200);
+    assert_eq!(reader.hear()["message"], json!(0));
+    let clients: Vec<Extended> = (0..CLIENTS)
+        .map(|number| {
+            let mut client = Extended::connect(a.listen, "");
+            client.subscribe(&stream("news"));
+            client.subscribe(&stream(&format!("room-{number}")));
+            client
+        })
+        .collect();
+    let lost_before = clients.len() / 10;
+    let mut sids = Vec::new();
+    let mut clients = clients.into_iter();
+    sids.extend(clients.by_ref().take(lost_before).map(|client| lose(&a, client)));
+    a.signal(Signal::TERM);
+    let mut restored = Vec::new();
+    for mut client in clients {
+        loop {
+            let frame = client.socket.frame().expect("a close frame before the end");
+            if frame.first == CLOSE {
+                assert_eq!(frame.payload[..2], 1001_u16.to_be_bytes(), "{frame:?}");
+                break;
+            }
+            // Clients forget their session at `disconnect`.
+            assert!(frame.first == TEXT && frame.payload.starts_with(b"{\"type\":\"ping\""));
+        }
+        restored.push(back(&b, &client.sid));
+    }
+    assert!(a.wait().success());
+    restored.extend(sids.iter().map(|sid| back(&b, sid)));
+    let count = restored.iter().filter(|client| is_restored(client)).count();
+    assert_eq!((count, restored.len()), (CLIENTS, CLIENTS), "{}", b.log());
+    assert_eq!(publish(&b, "news", "1").status, 200);
+    for client in &mut restored {
+        assert_eq!(client.welcome["restored_ids"].as_array().unwrap().len(), 2);
+        client.history(&stream("news"), &json!({}));
+        let mut heard = [client.hear(), client.hear()];
+        heard.sort_by_key(|message| message["type"].is_string());
+        assert_eq!(heard[0]["message"], json!(1), "{heard:?}");
+        assert_eq!(heard[1]["type"], "confirm_history", "{heard:?}");
+    }
+}
+
+#[test]
+fn while_the_store_is_away_clients_begin_anew() {
+    let Some(mut redis) = Redis::start(&[]) else { return };
+    let relay = Relay::start(redis.address());
+    let [a] = nodes(&redis.url(), &[]);
+    let [b] = nodes(&format!("redis://{}", relay.address), &["--pubsub-timeout", "1s"]);
+    let lost = |server: &Server| {
+        let mut client = Extended::connect(server.listen, "");
+        client.subscribe(&stream("news"));
+        client
+    };
+    let sid = lose(&a, lost(&a));
+    relay.set(Passage::Held);
+    let began = Instant::now();
+    let client = back(&b, &sid);
+    assert!(!is_restored(&client));
+    assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+    assert_eq!(shared(&b, "unavailable"), 1.0);
+    relay.set(Passage::Open);
+    eventually("the store has answered", || shared(&b, "taken") == 1.0);
+    assert!(!is_restored(&back(&a, &sid)), "it was taken for nobody");
+    // Nothing is stored while it is away, and nothing is resumed.
+    let client = lost(&a);
+    let sid = client.sid.clone();
+    redis.kill();
+    eventually("it is away", || a.admin_get("/ready").status == 503);
+    drop(client);
+    eventually("it is refused", || shared(&a, "refused") == 1.0);
+    assert!(!is_restored(&back(&a, &sid)) && !is_restored(&back(&b, &sid)));
+    redis.restart();
+    crate::nodes::until_ready(&a);
+    let sid = lose(&a, lost(&a));
+    crate::nodes::until_ready(&b);
+    assert!(is_restored(&back(&b, &sid)));
+}
+
+fn count(app: &App, name: &str) -> usize {
+    app.names().iter().filter(|own| *own == name).count()
+}
+
+#[test]
+fn the_application_is_not_called_at_a_resume_and_learns_of_each_end_once() {
+    let Some(redis) = Redis::start(&[]) else { return };
+    let app = App::start(chat);
+    let [a, b] = nodes(&redis.url(), &["--rpc-host", &app.url(), "--sessions-ttl", "3s"]);
+    let join = |server: &Server, query: &str| {
+        Extended::connect_with(server.listen, query, ("Cookie", "user=ann"))
+    };
+    let lobby = room("lobby").to_string();
+    let mut client = join(&a, "");
+    client.subscribe(&lobby);
+    let first = lose(&a, client);
+    let before = app.calls().len();
+    let mut client = join(&b, &format!("?sid={first}"));
+    assert_eq!(client.welcome["restored_ids"], json!([lobby]));
+    assert_eq!(app.calls().len(), before);
+    // Its states and streams.
+    client.send(&json!({"command": "message", "identifier": lobby, "data": "{}"}));
+    eventually("it is called", || count(&app, "message") == 1);
+    let calls = app.calls();
+    let call = calls.last().unwrap();
+    assert_eq!(call.sid(), client.sid);
+    assert_eq!(call.body["connection_identifiers"], json!({"user": "ann"}).to_string());
+    assert_eq!(call.body["env"]["cstate"], json!({"since": "now"}));
+    // Other cookies are another client's: it ends there.
+    let sid = lose(&b, client);
+    let other = Extended::connect_with(a.listen, &format!("?sid={sid}"), ("Cookie", "user=bob"));
+    assert_eq!(other.welcome["restored"], Value::Null);
+    eventually("its end is told", || count(&app, "disconnect") == 1);
+    // One that nobody resumes is told of by the node that stored it.
+    let sid = lose(&a, join(&a, ""));
+    eventually("its end is told", || count(&app, "disconnect") == 2);
+    assert_eq!(app.calls().last().unwrap().sid(), sid);
+    assert!(join(&b, &format!("?sid={sid}")).welcome["restored"].is_null());
+    // Of the one that was resumed elsewhere, the first node tells nothing.
+    eventually("its copy has expired", || {
+        a.metrics()["standfast_sessions_stored"] + b.metrics()["standfast_sessions_stored"] <= 1.0
+    });
+    let sids: Vec<String> = app
+        .calls()
+        .iter()
+        .filter(|call| call.name() == "disconnect")
+        .map(|call| call.sid().to_owned())
+        .collect();
+    assert!(!sids.contains(&first), "{sids:?}");
+}

@@ -68,6 +68,7 @@ const NOT_RUN: &[(&str, &str, &str)] = &[
     ("docs/operate/webhooks.md", "", "receivers of the reader"),
     ("docs/operate/brokers.md", "", "a Redis server of the reader"),
     ("docs/operate/scale.md", "", "a Redis server of the reader"),
+    ("docs/protocol/history.md", "standfast serve --pubsub", "a Redis server of the reader"),
     ("docs/start.md", "standfast load", "runs of 30 s"),
 ];
 const BUILDS: &str = "builds";

@@ -198,8 +198,10 @@ fn over_http(keeper: Keeper) {
             .collect();
         assert_eq!(offsets, [positions[6].1, positions[7].1]);
         assert_eq!(rest["next"], Value::Null);
+        // Its position may be that of the oldest publication that the broker keeps.
         let never = node.admin_get("/api/history/never").json();
-        assert_eq!((never["messages"].clone(), never["last"].clone()), (json!([]), json!(0)));
+        assert_eq!(never["messages"], json!([]));
+        assert!(never["last"].as_u64().is_some_and(|last| last < positions[7].1), "{never}");
         let old = format!("/api/history/a%2Fb?since={}:{}", positions[0].0, positions[0].1);
         assert_eq!(node.admin_get(&old).status, 410);
     }

@@ -32,6 +32,10 @@ pub const INBOX_BYTES: usize = 32 * 1024 * 1024;
 pub const FETCH_BYTES: usize = 4 * 1024 * 1024;
 /// Channels of which all that is kept is fetched with the first command.
 pub const FETCH_CHANNELS_FIRST: usize = 32;
+/// For how long JetStream recognizes a publication that is sent again, if it keeps them for that long.
+pub const DUPLICATE_WINDOW: Duration = Duration::from_secs(120);
+/// Attempts to create or to change a stream that other nodes create and change, too.
+pub const STREAM_ATTEMPTS: usize = 5;
 /// Pause before publications that this node could not deliver are fetched.
 pub const BEHIND_PAUSE: Duration = Duration::from_millis(500);
 /// Channels whose numbers a sender remembers, for one broker.

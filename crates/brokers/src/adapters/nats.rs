@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{AdapterStatus, Context, Message, Phase};
 use crate::backoff::Backoff;
 use crate::limits::PING_INTERVAL;
-use crate::nats::{NatsTransport, subscription};
+use crate::nats::{Delivery, NatsTransport, subscription};
 use crate::transport::{Fault, Transport};
 
 /// A subject of NATS that applications publish to.
@@ -42,9 +42,9 @@ pub(super) async fn run(adapter: NatsAdapter, context: Context) {
 /// Connects, subscribes and takes messages until the connection ends. Returns why it ended.
 async fn session(adapter: &NatsAdapter, context: &Arc<Context>, backoff: &mut Backoff) -> Fault {
     let taking = (Arc::clone(context), adapter.subject.clone());
-    let take = move |_, body: Vec<u8>| {
-        let (context, channel) = (&taking.0, taking.1.as_str());
-        context.offer(Message { channel, body: &body, kept: None, identifiers: None });
+    let take = move |delivery: Delivery| {
+        let (context, channel, body) = (&taking.0, taking.1.as_str(), &delivery.body);
+        context.offer(Message { channel, body, kept: None, identifiers: None });
     };
     let connection = match adapter.servers.connection(take).await {
         Ok(connection) => connection,

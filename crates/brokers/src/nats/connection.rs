@@ -1,7 +1,7 @@
 //! [`Connection`]: bytes to and from one NATS server, TLS and authentication.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -16,12 +16,14 @@ use tokio::task::{JoinHandle, spawn_local};
 use tokio_rustls::TlsConnector;
 
 use super::NatsTransport;
-use super::protocol::{Decoder, PAYLOAD_BYTES_MAX, ServerOp};
+use super::protocol::{self, Decoder, Delivery, PAYLOAD_BYTES_MAX, ServerOp};
 use crate::backoff::random;
 use crate::limits::ANSWER_TIMEOUT;
 use crate::nats_servers::NatsUrl;
 use crate::transport::{Fault, FaultKind};
 
+/// The subscription that answers to requests arrive by.
+const INBOX_SID: u64 = 0;
 /// Bytes read at a time.
 const READ_BYTES: usize = 64 * 1024;
 
@@ -31,6 +33,9 @@ pub(crate) struct Connection {
     driver: JoinHandle<()>,
     ended: RefCell<Option<oneshot::Receiver<Fault>>>,
     payload_bytes_max: usize,
+    /// What the subjects of answers begin with, and the number of the next one.
+    inbox: String,
+    number: Cell<u64>,
 }
 
 #[derive(Default)]
@@ -40,8 +45,25 @@ struct Shared {
     sends: Notify,
     /// A sender for each ping that is not answered, oldest first.
     waiters: RefCell<VecDeque<oneshot::Sender<Result<(), Fault>>>>,
+    /// Requests that are not answered, by the number of the first of a batch.
+    batches: RefCell<BTreeMap<u64, Batch>>,
     /// What the server has not permitted since the last ping.
     refused: Cell<Option<String>>,
+}
+
+/// Requests that are sent together.
+struct Batch {
+    answers: Vec<Option<Delivery>>,
+    missing: usize,
+    done: oneshot::Sender<Result<Vec<Delivery>, Fault>>,
+}
+
+/// Requests that are about to be sent, and other bytes between them.
+pub(super) struct Requests<'c> {
+    connection: &'c Connection,
+    first: u64,
+    many: usize,
+    pub(super) bytes: Vec<u8>,
 }
 
 impl Drop for Connection {
@@ -54,11 +76,10 @@ trait Stream: AsyncRead + AsyncWrite + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Unpin> Stream for S {}
 
 impl Connection {
-    /// Connects to one of the servers and authenticates. Messages go to `arrived` with the number of their
-    /// subscription.
+    /// Connects to one of the servers and authenticates. Messages go to `arrived`.
     pub(crate) async fn open(
         transport: &NatsTransport,
-        arrived: impl Fn(u64, Vec<u8>) + 'static,
+        arrived: impl Fn(Delivery) + 'static,
     ) -> Result<Connection, Fault> {
         let (urls, mut last) = (&transport.servers.urls, None);
         let first = random() as usize % urls.len().max(1);
@@ -77,7 +98,7 @@ impl Connection {
         stream: Box<dyn Stream>,
         decoder: Decoder,
         payload_bytes_max: usize,
-        arrived: impl Fn(u64, Vec<u8>) + 'static,
+        arrived: impl Fn(Delivery) + 'static,
     ) -> Self {
         let (shared, (ends, ended)) = (Rc::<Shared>::default(), oneshot::channel());
         let of_driver = Rc::clone(&shared);
@@ -85,9 +106,29 @@ impl Connection {
             let fault = drive(&of_driver, stream, decoder, arrived).await;
             // Dropping their senders wakes all that wait.
             of_driver.waiters.borrow_mut().clear();
+            of_driver.batches.borrow_mut().clear();
             let _ = ends.send(fault);
         });
-        Connection { shared, driver, ended: RefCell::new(Some(ended)), payload_bytes_max }
+        Connection {
+            shared,
+            driver,
+            ended: RefCell::new(Some(ended)),
+            payload_bytes_max,
+            inbox: format!("_INBOX.{:016x}{:016x}", random(), random()),
+            number: Cell::new(1),
+        }
+    }
+
+    /// Subscribes to the answers of requests.
+    pub(super) async fn open_inbox(&self) -> Result<(), Fault> {
+        let mut bytes = Vec::new();
+        protocol::subscribe(&mut bytes, &format!("{}.*", self.inbox), INBOX_SID);
+        self.round_trip(&bytes).await
+    }
+
+    /// No requests yet. No other ones are made before these are sent.
+    pub(super) fn requests(&self) -> Requests<'_> {
+        Requests { connection: self, first: self.number.get(), many: 0, bytes: Vec::new() }
     }
 
     /// The longest payload that the server takes.
@@ -122,6 +163,64 @@ impl Connection {
     }
 }
 
+impl Requests<'_> {
+    /// The subject of the answer to the next request.
+    pub(super) fn reply(&mut self) -> String {
+        let number = self.connection.number.replace(self.connection.number.get() + 1);
+        self.many += 1;
+        format!("{}.{number}", self.connection.inbox)
+    }
+
+    /// Sends them, and waits for all answers, which are in the order of the requests.
+    pub(super) async fn send(self) -> Result<Vec<Delivery>, Fault> {
+        let shared = &self.connection.shared;
+        shared.outgoing.borrow_mut().extend_from_slice(&self.bytes);
+        shared.sends.notify_one();
+        if self.many == 0 {
+            return Ok(Vec::new());
+        }
+        let (done, answered) = oneshot::channel();
+        let answers = std::iter::repeat_with(|| None).take(self.many).collect();
+        let batch = Batch { answers, missing: self.many, done };
+        shared.batches.borrow_mut().insert(self.first, batch);
+        match tokio::time::timeout(ANSWER_TIMEOUT, answered).await {
+            Ok(Ok(result)) => result,
+            Ok(Err(_)) => Err(closed()),
+            Err(_) => {
+                shared.batches.borrow_mut().remove(&self.first);
+                Err(Fault::new(FaultKind::Silent, "no answer in time"))
+            }
+        }
+    }
+}
+
+impl Shared {
+    /// An answer to a request.
+    fn answer(&self, delivery: Delivery) {
+        let mut batches = self.batches.borrow_mut();
+        let found = batches.range_mut(..=delivery.number).next_back();
+        let Some((first, batch)) = found else { return };
+        let (first, at) = (*first, usize::try_from(delivery.number - *first));
+        let place = at.ok().and_then(|at| batch.answers.get_mut(at));
+        let Some(place @ None) = place else { return };
+        *place = Some(delivery);
+        batch.missing -= 1;
+        if batch.missing == 0
+            && let Some(batch) = batches.remove(&first)
+        {
+            // It may wait no longer.
+            let _ = batch.done.send(Ok(batch.answers.into_iter().flatten().collect()));
+        }
+    }
+
+    /// No answer will come to some request.
+    fn refuse(&self, why: &str) {
+        for (_, batch) in std::mem::take(&mut *self.batches.borrow_mut()) {
+            let _ = batch.done.send(Err(Fault::new(FaultKind::Refused, why)));
+        }
+    }
+}
+
 fn closed() -> Fault {
     Fault::new(FaultKind::Closed, "the connection was closed")
 }
@@ -135,7 +234,7 @@ async fn drive(
     shared: &Shared,
     stream: Box<dyn Stream>,
     mut decoder: Decoder,
-    arrived: impl Fn(u64, Vec<u8>),
+    arrived: impl Fn(Delivery),
 ) -> Fault {
     let (mut reader, mut writer) = split(stream);
     let reading = async {
@@ -180,9 +279,10 @@ async fn drive(
     }
 }
 
-fn take(shared: &Shared, op: ServerOp, arrived: &impl Fn(u64, Vec<u8>)) -> Result<(), Fault> {
+fn take(shared: &Shared, op: ServerOp, arrived: &impl Fn(Delivery)) -> Result<(), Fault> {
     match op {
-        ServerOp::Message { sid, body } => arrived(sid, body),
+        ServerOp::Message(delivery) if delivery.sid == INBOX_SID => shared.answer(delivery),
+        ServerOp::Message(delivery) => arrived(delivery),
         ServerOp::Ping => {
             shared.outgoing.borrow_mut().extend_from_slice(b"PONG\r\n");
             shared.sends.notify_one();
@@ -199,6 +299,7 @@ fn take(shared: &Shared, op: ServerOp, arrived: &impl Fn(u64, Vec<u8>)) -> Resul
         }
         // The connection stays, and what was asked for before the next answer is not permitted.
         ServerOp::Error(why) if why.to_ascii_lowercase().contains("permissions violation") => {
+            shared.refuse(&why);
             shared.refused.set(Some(why));
         }
         ServerOp::Error(why) => return Err(Fault::new(FaultKind::Closed, why)),
@@ -283,7 +384,8 @@ fn credentials(transport: &NatsTransport, url: &NatsUrl, info: &Value) -> Result
         "version": env!("CARGO_PKG_VERSION"),
         "name": "standfast",
         "protocol": 1,
-        "headers": false,
+        "headers": info["headers"] == true,
+        "no_responders": info["headers"] == true,
         "tls_required": false,
     });
     match url.credentials() {

@@ -1,14 +1,17 @@
-//! NATS as a [`Transport`]: publish and subscribe of its core, by a client of our own, as the official one keeps a
-//! queue of five kilobytes for each subscription (docs/decisions/0006-nats-client.md).
+//! NATS as a [`Transport`]: publish and subscribe of its core, and a history by JetStream (`jetstream.rs`), by a client
+//! of our own, as the official one keeps a queue of five kilobytes for each subscription
+//! (docs/decisions/0006-nats-client.md).
 //!
 //! A subscription is confirmed by a ping after it: the server answers it when it has processed what came before.
 //! Subjects are channels with other bytes than letters, digits and a few signs encoded.
 
 mod connection;
+mod jetstream;
 mod protocol;
+mod stored;
 
-use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -16,7 +19,9 @@ use foldhash::fast::RandomState;
 use rustls::ClientConfig;
 use tracing::warn;
 
-use self::connection::Connection;
+use self::connection::{Connection, Requests};
+use self::jetstream::{Stream, now_ms};
+pub(crate) use self::protocol::Delivery;
 use crate::broker::Settings;
 use crate::kept::Position;
 use crate::limits::CONNECT_TIMEOUT;
@@ -40,6 +45,8 @@ pub struct NatsLink {
     connection: Connection,
     subscriptions: Rc<RefCell<Subscriptions>>,
     next: Cell<u64>,
+    /// What keeps publications, if anything does.
+    stream: Option<Rc<Stream>>,
     /// A publication was too long for the server, which is logged once.
     has_dropped: Cell<bool>,
 }
@@ -54,7 +61,7 @@ impl NatsTransport {
     /// Connects for something other than a link.
     pub(crate) async fn connection(
         &self,
-        arrived: impl Fn(u64, Vec<u8>) + 'static,
+        arrived: impl Fn(Delivery) + 'static,
     ) -> Result<Connection, Fault> {
         let opening = Connection::open(self, arrived);
         tokio::time::timeout(CONNECT_TIMEOUT, opening).await.unwrap_or_else(|_| {
@@ -71,10 +78,6 @@ pub(crate) fn subscription(subject: &str) -> Vec<u8> {
     bytes
 }
 
-fn no_history() -> Fault {
-    Fault::new(FaultKind::Refused, "NATS keeps no history of publications")
-}
-
 impl Transport for NatsTransport {
     type Link = NatsLink;
 
@@ -83,19 +86,91 @@ impl Transport for NatsTransport {
     }
 
     async fn connect(&self, inbox: Inbox, settings: &Settings) -> Result<NatsLink, Fault> {
-        if settings.history.is_some() {
-            return Err(no_history());
-        }
         let subscriptions = Rc::<RefCell<Subscriptions>>::default();
-        let by_number = Rc::clone(&subscriptions);
-        let arrived = move |sid: u64, body: Vec<u8>| {
+        let stream = Rc::<OnceCell<Rc<Stream>>>::default();
+        let (by_number, keeper) = (Rc::clone(&subscriptions), Rc::clone(&stream));
+        let arrived = move |delivery: Delivery| {
             // It may have been unsubscribed a moment ago.
-            if let Some(channel) = by_number.borrow().channels.get(&sid) {
-                inbox.push(Incoming { channel: (**channel).into(), body, kept: None });
+            if let Some(channel) = by_number.borrow().channels.get(&delivery.sid) {
+                let kept = keeper.get().and_then(|stream| stream.place(&delivery.head, now_ms));
+                inbox.push(Incoming { channel: (**channel).into(), body: delivery.body, kept });
             }
         };
         let connection = Connection::open(self, arrived).await?;
-        Ok(NatsLink { connection, subscriptions, next: Cell::new(1), has_dropped: Cell::default() })
+        if let Some(history) = settings.history {
+            connection.open_inbox().await?;
+            let opened = Stream::open(&connection, &settings.prefix, history).await?;
+            // Nothing is subscribed before it is there.
+            let _ = stream.set(Rc::new(opened));
+        }
+        let stream = stream.get().cloned();
+        let (next, has_dropped) = (Cell::new(1), Cell::default());
+        Ok(NatsLink { connection, subscriptions, next, stream, has_dropped })
+    }
+}
+
+impl NatsLink {
+    fn too_long(&self, length: usize) -> Taken {
+        // The server would close the connection, again and again.
+        if !self.has_dropped.replace(true) {
+            let most = self.connection.payload_bytes_max();
+            warn!("publication dropped: {length} bytes, max_payload of NATS is {most}");
+        }
+        Taken::TooLong
+    }
+
+    /// Publishes, and waits until the stream has what it is to keep.
+    async fn keep(&self, stream: &Stream, batch: &[Outgoing]) -> Result<Vec<Taken>, Fault> {
+        let mut taken: Vec<Option<Taken>> = vec![None; batch.len()];
+        let mut rest: Vec<(usize, &Outgoing)> = batch.iter().enumerate().collect();
+        while !rest.is_empty() {
+            let mut requests = self.connection.requests();
+            let (mut waiting, mut channels, mut is_pinged) = (Vec::new(), HashSet::new(), false);
+            let mut many = 0;
+            for (at, one) in &rest {
+                let is_long = one.body.len() > self.connection.payload_bytes_max();
+                // The stream passes on what it has kept before it answers, and what is not kept goes past it.
+                if !one.keep && channels.contains(&one.channel) {
+                    break;
+                }
+                many += 1;
+                let place = taken.get_mut(*at);
+                if is_long {
+                    place
+                        .into_iter()
+                        .for_each(|place| *place = Some(self.too_long(one.body.len())));
+                } else if !one.keep {
+                    is_pinged = true;
+                    let subject = protocol::subject(&one.channel);
+                    protocol::publish(&mut requests.bytes, &subject, &one.body);
+                    place.into_iter().for_each(|place| *place = Some(Taken::To(None)));
+                } else if stream.publish(&self.connection, &mut requests, one).is_some() {
+                    channels.insert(Channel::clone(&one.channel));
+                    waiting.push(*at);
+                } else {
+                    place
+                        .into_iter()
+                        .for_each(|place| *place = Some(self.too_long(one.body.len())));
+                }
+            }
+            rest.drain(..many);
+            let answers = self.send(requests, is_pinged).await?;
+            for (at, delivery) in waiting.into_iter().zip(&answers) {
+                if let Some(place) = taken.get_mut(at) {
+                    *place = Some(stream.published(delivery)?);
+                }
+            }
+        }
+        taken.into_iter().map(|one| one.ok_or_else(|| stored::invalid("a publication"))).collect()
+    }
+
+    /// Sends requests, and waits for their answers and until the server has processed the bytes between them.
+    async fn send(&self, requests: Requests<'_>, is_pinged: bool) -> Result<Vec<Delivery>, Fault> {
+        if !is_pinged {
+            return requests.send().await;
+        }
+        let (answers, ()) = tokio::try_join!(requests.send(), self.connection.round_trip(&[]))?;
+        Ok(answers)
     }
 }
 
@@ -103,16 +178,14 @@ impl MemberStore for NatsLink {}
 
 impl Link for NatsLink {
     async fn publish(&self, batch: &[Outgoing]) -> Result<Vec<Taken>, Fault> {
+        if let Some(stream) = &self.stream {
+            return self.keep(stream, batch).await;
+        }
         let (mut bytes, most) = (Vec::new(), self.connection.payload_bytes_max());
         let mut taken = Vec::with_capacity(batch.len());
         for Outgoing { channel, body, .. } in batch {
             if body.len() > most {
-                // The server would close the connection, again and again.
-                if !self.has_dropped.replace(true) {
-                    let length = body.len();
-                    warn!("publication dropped: {length} bytes, max_payload of NATS is {most}");
-                }
-                taken.push(Taken::TooLong);
+                taken.push(self.too_long(body.len()));
                 continue;
             }
             protocol::publish(&mut bytes, &protocol::subject(channel), body);
@@ -149,12 +222,18 @@ impl Link for NatsLink {
         self.connection.round_trip(&bytes).await
     }
 
-    async fn fetch(&self, _: &[(Channel, Option<Position>)]) -> Result<Vec<Fetched>, Fault> {
-        Err(no_history())
+    async fn fetch(&self, channels: &[(Channel, Option<Position>)]) -> Result<Vec<Fetched>, Fault> {
+        match &self.stream {
+            Some(stream) => stream.fetch(&self.connection, channels).await,
+            None => Err(Fault::new(FaultKind::Refused, "there is no history")),
+        }
     }
 
     async fn check(&self) -> Result<(), Fault> {
-        self.connection.round_trip(&[]).await
+        match &self.stream {
+            Some(stream) => stream.check(&self.connection).await,
+            None => self.connection.round_trip(&[]).await,
+        }
     }
 
     async fn ended(&self) -> Fault {

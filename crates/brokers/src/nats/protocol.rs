@@ -1,7 +1,7 @@
 //! What a NATS server sends, from bytes, and what is sent to it. It does no I/O.
 //!
-//! Of the client protocol of NATS only what publish and subscribe need: no headers, no queue groups, no
-//! replies. <https://docs.nats.io/reference/reference-protocols/nats-protocol>
+//! Of the client protocol of NATS only what publish, subscribe and requests need: no queue groups.
+//! <https://docs.nats.io/reference/reference-protocols/nats-protocol>
 
 use std::fmt::Write;
 
@@ -15,11 +15,7 @@ pub(super) const PAYLOAD_BYTES_MAX: usize = 64 * 1024 * 1024;
 pub(super) enum ServerOp {
     /// About itself, as JSON.
     Info(Vec<u8>),
-    /// A message for the subscription with this number.
-    Message {
-        sid: u64,
-        body: Vec<u8>,
-    },
+    Message(Delivery),
     Ping,
     /// The answer to a ping of ours, after everything that was sent before it.
     Pong,
@@ -27,6 +23,28 @@ pub(super) enum ServerOp {
     Ok,
     /// It does not, and may close the connection.
     Error(String),
+}
+
+/// A message.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Delivery {
+    /// The subscription.
+    pub(crate) sid: u64,
+    /// The number after the last dot of the subject, 0 if there is none: which request this answers.
+    pub(super) number: u64,
+    /// Its headers with the line before them; empty if it has none.
+    pub(crate) head: Vec<u8>,
+    pub(crate) body: Vec<u8>,
+}
+
+/// A message whose payload is not complete.
+#[derive(Copy, Clone)]
+struct Announced {
+    sid: u64,
+    number: u64,
+    head: usize,
+    /// With the head.
+    length: usize,
 }
 
 /// Bytes that are no message of a NATS server.
@@ -42,8 +60,7 @@ pub(super) struct Decoder {
     read: usize,
     /// How far the end of a line was looked for.
     searched: usize,
-    /// A message whose payload is not complete: the subscription and the length.
-    payload: Option<(u64, usize)>,
+    payload: Option<Announced>,
 }
 
 impl Decoder {
@@ -60,8 +77,8 @@ impl Decoder {
     /// The next operation, if it is complete.
     pub(super) fn next(&mut self) -> Result<Option<ServerOp>, Malformed> {
         loop {
-            if let Some((sid, length)) = self.payload {
-                return self.message(sid, length);
+            if let Some(announced) = self.payload {
+                return self.message(announced);
             }
             let Some(line) = self.line()? else { return Ok(None) };
             let (name, rest) = match line.iter().position(|byte| matches!(byte, b' ' | b'\t')) {
@@ -71,7 +88,11 @@ impl Decoder {
             let rest = rest.trim_ascii();
             return Ok(Some(match name.to_ascii_uppercase().as_slice() {
                 b"MSG" => {
-                    self.payload = Some(announced(rest)?);
+                    self.payload = Some(announced(rest, false)?);
+                    continue;
+                }
+                b"HMSG" => {
+                    self.payload = Some(announced(rest, true)?);
                     continue;
                 }
                 b"INFO" => ServerOp::Info(rest.to_vec()),
@@ -109,35 +130,64 @@ impl Decoder {
         }
     }
 
-    fn message(&mut self, sid: u64, length: usize) -> Result<Option<ServerOp>, Malformed> {
-        let end = self.read + length;
+    fn message(&mut self, of: Announced) -> Result<Option<ServerOp>, Malformed> {
+        let (body, end) = (self.read + of.head, self.read + of.length);
         let Some(after) = self.bytes.get(end..end + 2) else { return Ok(None) };
         if after != b"\r\n" {
             return Err(Malformed("a payload of another length than announced"));
         }
-        let body = self.bytes.get(self.read..end).unwrap_or_default().to_vec();
+        let head = self.bytes.get(self.read..body).unwrap_or_default().to_vec();
+        let body = self.bytes.get(body..end).unwrap_or_default().to_vec();
         self.read = end + 2;
         self.payload = None;
-        Ok(Some(ServerOp::Message { sid, body }))
+        Ok(Some(ServerOp::Message(Delivery { sid: of.sid, number: of.number, head, body })))
     }
 }
 
-/// The subscription and the length of `SUBJECT SID [REPLY] LENGTH`.
-fn announced(rest: &[u8]) -> Result<(u64, usize), Malformed> {
+/// What `SUBJECT SID [REPLY] [HEAD] LENGTH` announces.
+fn announced(rest: &[u8], has_head: bool) -> Result<Announced, Malformed> {
     let text = std::str::from_utf8(rest).map_err(|_| Malformed("a message without a number"))?;
     let mut words = text.split_ascii_whitespace();
-    let sid = words.nth(1).and_then(|sid| sid.parse().ok());
-    let length = words.last().and_then(|length| length.parse().ok());
-    match (sid, length.filter(|length| *length <= PAYLOAD_BYTES_MAX)) {
-        (Some(sid), Some(length)) => Ok((sid, length)),
-        (_, None) => Err(Malformed("a message without a length, or too long")),
-        (None, _) => Err(Malformed("a message without a number")),
+    let number = words.next().and_then(|subject| subject.rsplit_once('.')?.1.parse().ok());
+    let sid = words.next().and_then(|sid| sid.parse().ok());
+    let mut length =
+        || words.next_back()?.parse().ok().filter(|length| *length <= PAYLOAD_BYTES_MAX);
+    let total = length();
+    let head = if has_head { length() } else { Some(0) };
+    match (sid, total, head) {
+        (Some(sid), Some(length), Some(head)) if head <= length => {
+            Ok(Announced { sid, number: number.unwrap_or_default(), head, length })
+        }
+        (None, _, _) => Err(Malformed("a message without a number")),
+        _ => Err(Malformed("a message without a length, or too long")),
     }
 }
 
 /// Appends a publication.
 pub(super) fn publish(into: &mut Vec<u8>, subject: &str, body: &[u8]) {
     into.extend_from_slice(format!("PUB {subject} {}\r\n", body.len()).as_bytes());
+    into.extend_from_slice(body);
+    into.extend_from_slice(b"\r\n");
+}
+
+/// Appends a request with the subject of its answer.
+pub(super) fn request(into: &mut Vec<u8>, subject: &str, reply: &str, body: &[u8]) {
+    into.extend_from_slice(format!("PUB {subject} {reply} {}\r\n", body.len()).as_bytes());
+    into.extend_from_slice(body);
+    into.extend_from_slice(b"\r\n");
+}
+
+/// Appends a request with headers.
+pub(super) fn request_with_head(
+    into: &mut Vec<u8>,
+    subject: &str,
+    reply: &str,
+    head: &str,
+    body: &[u8],
+) {
+    let (head_bytes, total) = (head.len(), head.len() + body.len());
+    into.extend_from_slice(format!("HPUB {subject} {reply} {head_bytes} {total}\r\n").as_bytes());
+    into.extend_from_slice(head.as_bytes());
     into.extend_from_slice(body);
     into.extend_from_slice(b"\r\n");
 }
@@ -175,19 +225,25 @@ mod tests {
     use super::*;
 
     const STREAM: &[u8] = b"INFO {\"max_payload\":1}\r\nMSG a 7 5\r\nh\r\nlo\r\nPING\r\n+OK\r\n\
-        MSG b 8 reply 0\r\n\r\nPONG\r\n-ERR 'Permissions Violation'\r\n";
+        MSG b 8 reply 0\r\n\r\nHMSG i.x.12 0 13 15\r\nNATS/1.0\r\nA:\nhi\r\nPONG\r\n-ERR 'Permissions Violation'\r\n";
 
     fn all(decoder: &mut Decoder) -> Vec<ServerOp> {
         std::iter::from_fn(|| decoder.next().unwrap()).collect()
     }
 
+    fn message(sid: u64, number: u64, head: &[u8], body: &[u8]) -> ServerOp {
+        let (head, body) = (head.to_vec(), body.to_vec());
+        ServerOp::Message(Delivery { sid, number, head, body })
+    }
+
     fn expected() -> Vec<ServerOp> {
         vec![
             ServerOp::Info(br#"{"max_payload":1}"#.to_vec()),
-            ServerOp::Message { sid: 7, body: b"h\r\nlo".to_vec() },
+            message(7, 0, b"", b"h\r\nlo"),
             ServerOp::Ping,
             ServerOp::Ok,
-            ServerOp::Message { sid: 8, body: Vec::new() },
+            message(8, 0, b"", b""),
+            message(0, 12, b"NATS/1.0\r\nA:\n", b"hi"),
             ServerOp::Pong,
             ServerOp::Error("Permissions Violation".to_owned()),
         ]
@@ -201,6 +257,8 @@ mod tests {
             b"MSG a 1 x\r\n",
             b"MSG a 1 99999999999\r\n",
             b"MSG\r\n",
+            b"HMSG a 1 5\r\n",
+            b"HMSG a 1 5 4\r\n",
             b"MSG a 1 2\r\nabcd",
         ] {
             let mut decoder = Decoder::default();

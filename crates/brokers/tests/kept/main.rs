@@ -5,6 +5,7 @@
 
 mod contract;
 mod model;
+mod nats;
 mod node;
 mod redis;
 mod servers;

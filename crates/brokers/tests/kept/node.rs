@@ -6,7 +6,7 @@ use std::time::Duration;
 use brokers::{GapCause, Outcome, Settings, Ticket};
 
 use crate::model::Model;
-use crate::servers::RedisServer;
+use crate::servers::{NatsServer, RedisServer};
 use crate::support::{Event, Node, eventually, publication, settings};
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -75,6 +75,12 @@ fn a_topic_of_the_model_is_loaded_before_it_is_confirmed() {
 #[test]
 fn a_topic_of_redis_is_loaded_before_it_is_confirmed() {
     let Some(server) = RedisServer::start(&[]) else { return };
+    a_topic_is_loaded_before_it_is_confirmed(&server.transport());
+}
+
+#[test]
+fn a_topic_of_nats_is_loaded_before_it_is_confirmed() {
+    let Some(server) = NatsServer::start() else { return };
     a_topic_is_loaded_before_it_is_confirmed(&server.transport());
 }
 
@@ -359,4 +365,62 @@ fn a_busy_topic_of_the_model_is_loaded_once_and_continued() {
 fn a_busy_topic_of_redis_is_loaded_once_and_continued() {
     let Some(server) = RedisServer::start(&[]) else { return };
     a_busy_topic_is_loaded_once_and_continued(&server.transport());
+}
+
+#[test]
+fn a_busy_topic_of_nats_is_loaded_once_and_continued() {
+    let Some(server) = NatsServer::start() else { return };
+    a_busy_topic_is_loaded_once_and_continued(&server.transport());
+}
+
+/// What NATS has kept is there after a restart, also for topics that nobody publishes to any more.
+#[test]
+fn restarts_of_nats_lose_nothing_and_repeat_nothing() {
+    let Some(mut server) = NatsServer::start() else { return };
+    let [a, b] = [(); 2].map(|()| Node::start(&server.transport(), hour()));
+    for node in [&a, &b] {
+        node.follow("room");
+        node.follow("quiet");
+    }
+    a.publish("quiet", "1");
+    let all = numbers(1..=300);
+    for (at, number) in all.iter().enumerate() {
+        a.publish("room", &**number);
+        if at % 100 == 50 {
+            server.restart();
+        }
+        if at % 20 == 0 {
+            a.until_heard("room", number);
+        }
+    }
+    for node in [&a, &b] {
+        node.until_heard("room", "300");
+        assert_eq!(node.heard.data("room"), all);
+        assert_eq!((node.heard.data("quiet"), node.heard.gaps("quiet")), (numbers(1..=1), 0));
+        assert_eq!(node.heard.gaps("room"), 0);
+        assert!(count(&node.broker.counters().connected) > 1);
+    }
+}
+
+#[test]
+fn a_restart_of_nats_without_its_files_is_a_gap() {
+    let Some(mut server) = NatsServer::start() else { return };
+    let [a, b] = [(); 2].map(|()| Node::start(&server.transport(), hour()));
+    for node in [&a, &b] {
+        node.follow("room");
+    }
+    for number in numbers(1..=20) {
+        kept(&a, "room", &number);
+    }
+    b.until_heard("room", "20");
+    server.empty();
+    for node in [&a, &b] {
+        node.until_up();
+        eventually("the gap is told", || node.heard.gaps("room") == 1);
+    }
+    kept(&a, "room", "end");
+    for node in [&a, &b] {
+        node.until_heard("room", "end");
+        assert_eq!(node.heard.data("room"), [numbers(1..=20), vec!["end".to_owned()]].concat());
+    }
 }

@@ -20,14 +20,14 @@ const HOUR: Duration = Duration::from_secs(3600);
 fn the_model_keeps_the_contract() {
     let model = Model::default();
     let mut lose = || model.empty();
-    contract::all(&mut Stand { transport: model.clone(), lose: &mut lose });
+    contract::all(&mut Stand { transport: model.clone(), lose: &mut lose, in_order: true });
 }
 
 #[test]
 fn redis_keeps_the_contract() {
     let Some(server) = RedisServer::start(&[]) else { return };
     let mut lose = || drop(server.ask("FLUSHALL"));
-    contract::all(&mut Stand { transport: server.transport(), lose: &mut lose });
+    contract::all(&mut Stand { transport: server.transport(), lose: &mut lose, in_order: true });
 }
 
 #[test]
@@ -35,7 +35,7 @@ fn redis_keeps_the_contract_when_it_is_restarted() {
     let Some(server) = RedisServer::start(&[]) else { return };
     let (transport, server) = (server.transport(), std::cell::RefCell::new(server));
     let mut lose = || server.borrow_mut().restart();
-    contract::all(&mut Stand { transport, lose: &mut lose });
+    contract::all(&mut Stand { transport, lose: &mut lose, in_order: true });
 }
 
 /// With a file the data is there after a restart, but not for certain the newest: another epoch begins.
@@ -48,7 +48,7 @@ fn redis_begins_an_epoch_after_a_restart_with_persistence() {
         server.borrow_mut().restart();
         assert_ne!(server.borrow().ask("DBSIZE"), ":0");
     };
-    contract::all(&mut Stand { transport, lose: &mut lose });
+    contract::all(&mut Stand { transport, lose: &mut lose, in_order: true });
 }
 
 #[test]
@@ -56,7 +56,11 @@ fn redis_begins_an_epoch_when_keys_are_evicted() {
     for key in ["{test:t:loss}:kept", "{test:t:loss}:at"] {
         let Some(server) = RedisServer::start(&[]) else { return };
         let mut lose = || assert_eq!(server.ask(&format!("DEL {key}")), ":1");
-        contract::all(&mut Stand { transport: server.transport(), lose: &mut lose });
+        contract::all(&mut Stand {
+            transport: server.transport(),
+            lose: &mut lose,
+            in_order: true,
+        });
     }
 }
 

@@ -5,11 +5,14 @@ use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
+use brokers::NatsServers;
+use brokers::nats::NatsTransport;
 use brokers::redis::RedisTransport;
 
 use crate::support::{eventually, random};
 
 const REDIS: &str = "/usr/bin/redis-server";
+const NATS: &str = "/usr/sbin/nats-server";
 
 /// A server that is ended with its owner, and keeps its directory while it is started again.
 pub(crate) struct RedisServer {
@@ -85,6 +88,98 @@ impl RedisServer {
 }
 
 impl Drop for RedisServer {
+    fn drop(&mut self) {
+        self.kill();
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// As [`RedisServer`]. Without a configuration it has JetStream, with files in its directory.
+pub(crate) struct NatsServer {
+    pub(crate) port: u16,
+    directory: PathBuf,
+    flags: Vec<String>,
+    running: Option<Child>,
+}
+
+impl NatsServer {
+    /// A server with JetStream; `None` if this machine has none.
+    pub(crate) fn start() -> Option<Self> {
+        Self::start_with(&["--jetstream", "--store_dir", "."], "")
+    }
+
+    /// A server with these flags and this configuration.
+    pub(crate) fn start_with(flags: &[&str], config: &str) -> Option<Self> {
+        if !std::path::Path::new(NATS).exists() {
+            assert!(std::env::var_os("CI").is_none(), "{NATS} is missing");
+            eprintln!("skipped: {NATS} is missing");
+            return None;
+        }
+        let directory = std::env::temp_dir().join(format!("standfast-kept-{:016x}", random()));
+        std::fs::create_dir_all(&directory).unwrap();
+        std::fs::write(directory.join("nats.conf"), config).unwrap();
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
+        let mut server = NatsServer { port, directory, flags, running: None };
+        server.restart();
+        Some(server)
+    }
+
+    /// Kills it and starts it again, and waits until it answers.
+    pub(crate) fn restart(&mut self) {
+        self.kill();
+        let mut command = Command::new(NATS);
+        command.args(["--addr", "127.0.0.1", "--port", &self.port.to_string(), "-c", "nats.conf"]);
+        command.args(&self.flags).current_dir(&self.directory);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        self.running = Some(command.spawn().unwrap());
+        eventually("nats-server answers", || self.greeting().is_some());
+    }
+
+    fn greeting(&self) -> Option<String> {
+        let stream = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line).ok()?;
+        line.starts_with("INFO ").then_some(line)
+    }
+
+    pub(crate) fn kill(&mut self) {
+        if let Some(mut child) = self.running.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// Kills it, removes what it has kept, and starts it again.
+    pub(crate) fn empty(&mut self) {
+        self.kill();
+        std::fs::remove_dir_all(self.directory.join("jetstream")).unwrap();
+        self.restart();
+    }
+
+    /// The answer to a request.
+    pub(crate) fn ask(&self, subject: &str, body: &str) -> String {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        let length = body.len();
+        write!(stream, "CONNECT {{\"verbose\":false}}\r\nSUB answer 1\r\n").unwrap();
+        write!(stream, "PUB {subject} answer {length}\r\n{body}\r\n").unwrap();
+        let lines = BufReader::new(stream).lines();
+        let mut lines = lines.map_while(Result::ok).skip_while(|line| !line.starts_with("MSG "));
+        lines.nth(1).unwrap()
+    }
+
+    pub(crate) fn transport(&self) -> NatsTransport {
+        self.transport_as("")
+    }
+
+    /// Connects as `USER:PASSWORD@`.
+    pub(crate) fn transport_as(&self, user: &str) -> NatsTransport {
+        let url = format!("nats://{user}127.0.0.1:{}", self.port).parse().unwrap();
+        NatsTransport { servers: NatsServers { urls: vec![url], credentials: None }, tls: None }
+    }
+}
+
+impl Drop for NatsServer {
     fn drop(&mut self) {
         self.kill();
         let _ = std::fs::remove_dir_all(&self.directory);

@@ -19,11 +19,13 @@ struct Recent<K, V> {
     max: usize,
     young: HashMap<K, V, RandomState>,
     old: HashMap<K, V, RandomState>,
+    /// How many times entries had to go.
+    evictions: u64,
 }
 
 impl<K: Eq + Hash, V> Recent<K, V> {
     fn new(max: usize) -> Self {
-        Recent { max: max.max(2), young: HashMap::default(), old: HashMap::default() }
+        Recent { max: max.max(2), young: HashMap::default(), old: HashMap::default(), evictions: 0 }
     }
 
     fn get_mut<Q: ?Sized + Eq + Hash>(&mut self, key: &Q) -> Option<&mut V>
@@ -33,20 +35,18 @@ impl<K: Eq + Hash, V> Recent<K, V> {
         if !self.young.contains_key(key)
             && let Some((key, value)) = self.old.remove_entry(key)
         {
-            self.young.insert(key, value);
+            self.insert(key, value);
         }
         self.young.get_mut(key)
     }
 
-    /// Adds an entry that is not there. Returns how many had to go, the least recently used ones.
-    fn insert(&mut self, key: K, value: V) -> usize {
-        let mut evicted = 0;
+    /// Adds an entry that is not there. The least recently used ones may have to go.
+    fn insert(&mut self, key: K, value: V) {
         if self.young.len() >= self.max / 2 {
-            evicted = self.old.len();
+            self.evictions += u64::from(!self.old.is_empty());
             self.old = std::mem::take(&mut self.young);
         }
         self.young.insert(key, value);
-        evicted
     }
 
     fn len(&self) -> usize {
@@ -181,21 +181,19 @@ pub enum Observed {
 #[derive(Debug)]
 pub struct Received {
     senders: Recent<(u64, NodeId), Sequence>,
-    /// How many times entries were evicted.
-    generation: u64,
 }
 
 impl Received {
     /// Nothing was received. At most `senders_max` pairs of channel and sender are remembered.
     #[must_use]
     pub fn new(senders_max: usize) -> Self {
-        Received { senders: Recent::new(senders_max), generation: 0 }
+        Received { senders: Recent::new(senders_max) }
     }
 
     /// To be kept with a channel when its subscription is confirmed: what was forgotten since may be its senders.
     #[must_use]
     pub fn generation(&self) -> u64 {
-        self.generation
+        self.senders.evictions
     }
 
     /// A publication arrived in the channel with this number, which was confirmed at a generation.
@@ -207,8 +205,8 @@ impl Received {
         at: Sequence,
     ) -> Observed {
         let Some(last) = self.senders.get_mut(&(channel, node)) else {
-            let forgotten = self.generation != confirmed_at;
-            self.add(channel, node, at);
+            let forgotten = self.generation() != confirmed_at;
+            self.senders.insert((channel, node), at);
             // Without having forgotten anything: what came before was before the subscription.
             return if forgotten { Observed::Gap(None) } else { Observed::InOrder };
         };
@@ -238,8 +236,8 @@ impl Received {
         newest: Sequence,
     ) -> Observed {
         let Some(last) = self.senders.get_mut(&(channel, node)) else {
-            let forgotten = self.generation != confirmed_at;
-            self.add(channel, node, newest);
+            let forgotten = self.generation() != confirmed_at;
+            self.senders.insert((channel, node), newest);
             return if forgotten { Observed::Gap(None) } else { Observed::InOrder };
         };
         if newest.epoch != last.epoch {
@@ -268,12 +266,6 @@ impl Received {
                 !is_older(newest, *last)
             }
         })
-    }
-
-    fn add(&mut self, channel: u64, node: NodeId, at: Sequence) {
-        if self.senders.insert((channel, node), at) > 0 {
-            self.generation += 1;
-        }
     }
 
     /// Pairs of channel and sender that are remembered.

@@ -40,6 +40,19 @@ fn a_forgotten_channel_begins_a_new_epoch() {
 }
 
 #[test]
+fn what_is_remembered_is_bounded_while_all_of_it_is_used() {
+    let (mut sequences, mut received) = (Sequences::new(10, 8), Received::new(8));
+    for newest in 1..100 {
+        // Each new channel is followed by a publication to all before it.
+        for number in std::iter::once(newest).chain(0..newest) {
+            let at = sequences.next(0, &number.to_string().into());
+            received.publication(number, 0, NODE, at);
+            assert!(sequences.len() <= 8 && received.len() <= 8);
+        }
+    }
+}
+
+#[test]
 fn holes_repetitions_and_losses_at_the_end_are_found() {
     let mut received = Received::new(100);
     let mut publication = |number| received.publication(1, 0, NODE, at(1, number));

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::sync::Mutex;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use super::*;
 use crate::broker::{ConfirmedTopic, Publication, Settings, Undelivered};
@@ -73,6 +73,9 @@ impl Link for Lossy {
 struct Slow {
     told: Mutex<Vec<Box<str>>>,
     calls: AtomicUsize,
+    /// Takes no confirmations.
+    is_full: AtomicBool,
+    confirmed: Mutex<Vec<ConfirmedTopic>>,
 }
 
 impl Receiver for Slow {
@@ -84,8 +87,12 @@ impl Receiver for Slow {
 
     fn released(&self, _: &[Box<str>]) {}
 
-    fn confirmed(&self, _: &[ConfirmedTopic]) -> bool {
-        true
+    fn confirmed(&self, topics: &[ConfirmedTopic]) -> bool {
+        let is_full = self.is_full.load(Ordering::Relaxed);
+        if !is_full {
+            self.confirmed.lock().unwrap().extend_from_slice(topics);
+        }
+        !is_full
     }
 
     fn gap(&self, topics: &[Box<str>], _: GapCause) -> usize {
@@ -169,4 +176,29 @@ fn a_publication_counts_as_unsent_until_the_broker_has_it() {
     let bodies: Vec<&Vec<u8>> = bodies.collect();
     assert_eq!(bodies.len(), 6, "both by each of the connections");
     assert!(bodies[..2] == bodies[2..4] && bodies[..2] == bodies[4..], "with the same numbers");
+}
+
+#[test]
+fn a_confirmation_that_found_no_room_before_its_connection_ended_is_told_by_the_next() {
+    let slow = Arc::new(Slow::default());
+    let driver = driver(Arc::<Slow>::clone(&slow));
+    let interest = |driver: &Driver| driver.shard().lock().interest.take_wanted();
+    assert!(!driver.broker.prepare("a"), "somebody waits");
+    slow.is_full.store(true, Ordering::Relaxed);
+    let asked = interest(&driver);
+    let ended = async {
+        tokio::select! {
+            () = driver.confirm(&asked) => panic!("there is no room"),
+            () = tokio::task::yield_now() => {}
+        }
+    };
+    block_on(ended);
+    driver.disconnected(1, not_yet());
+    slow.is_full.store(false, Ordering::Relaxed);
+    block_on(driver.confirm(&interest(&driver)));
+    let told = slow.confirmed.lock().unwrap().clone();
+    assert_eq!(told, [ConfirmedTopic { topic: "a".into(), awaited: true }]);
+    driver.disconnected(1, not_yet());
+    block_on(driver.confirm(&interest(&driver)));
+    assert!(!slow.confirmed.lock().unwrap().last().unwrap().awaited, "once");
 }

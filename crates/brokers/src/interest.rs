@@ -199,11 +199,21 @@ impl Interest {
             }
             (entry.state, entry.generation) = (State::Confirmed, generation);
             self.open -= 1;
-            let (awaited, missed) =
-                (std::mem::take(&mut entry.awaited), std::mem::take(&mut entry.missed));
+            let (awaited, missed) = (entry.awaited, std::mem::take(&mut entry.missed));
             confirmed.push(Confirmed { channel: Channel::clone(channel), awaited, missed });
         }
         confirmed
+    }
+
+    /// Those who awaited the confirmations of these channels were told.
+    pub fn told(&mut self, channels: &[Channel]) {
+        for channel in channels {
+            if let Some(entry) = self.channels.get_mut(channel)
+                && entry.state == State::Confirmed
+            {
+                entry.awaited = false;
+            }
+        }
     }
 
     /// The channels to unsubscribe from now, at most [`BATCH_CHANNELS`]. They are forgotten.
@@ -399,6 +409,8 @@ mod tests {
         assert_eq!((interest.take_unwanted(50).len(), interest.len()), (0, 1), "it is awaited");
         let batch = interest.take_wanted();
         assert_eq!(names(&interest.confirm(&batch, 0)), [("a", true, false)]);
+        assert!(interest.take_unwanted(90).is_empty(), "until they are told");
+        interest.told(&batch);
         interest.touch(AGAIN_NS + 45, &channel("a"));
         assert!(interest.take_unwanted(AGAIN_NS + 50).is_empty(), "touched a moment ago");
         assert_eq!(interest.take_unwanted(AGAIN_NS + 55), [channel("a")]);
@@ -457,6 +469,7 @@ mod tests {
         confirmed.sort_by(|a, b| a.channel.cmp(&b.channel));
         let expected = [("a", true, true), ("b", false, false), ("c", false, false)];
         assert_eq!(names(&confirmed), expected);
+        interest.told(&[channel("a")]);
         interest.disconnected();
         for name in ["a", "b"] {
             interest.release(0, name);

@@ -65,7 +65,7 @@ impl Driver {
     }
 
     /// The broker has confirmed channels. Tells what was missed before it tells that they are confirmed.
-    async fn confirm(&self, channels: &[Channel]) {
+    pub(super) async fn confirm(&self, channels: &[Channel]) {
         let generation = self.received.borrow().generation();
         let confirmed = self.shard().lock().interest.confirm(channels, generation);
         // What is kept was fetched.
@@ -85,5 +85,7 @@ impl Driver {
         if !confirmed.is_empty() {
             self.tell(|receiver| receiver.confirmed(&confirmed)).await;
         }
+        // Not before: if the connection ends while they wait to be told, the next one tells them.
+        self.shard().lock().interest.told(channels);
     }
 }

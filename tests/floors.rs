@@ -56,7 +56,13 @@ const WORKSPACE_CRATES: &[(&str, &[&str])] = &[
     ),
     (
         "standfast-sim",
-        &["standfast-engine", "standfast-proxy", "standfast-topics", "standfast-wire"],
+        &[
+            "standfast-brokers",
+            "standfast-engine",
+            "standfast-proxy",
+            "standfast-topics",
+            "standfast-wire",
+        ],
     ),
     ("xtask", &[]),
 ];

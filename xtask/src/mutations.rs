@@ -297,11 +297,10 @@ fn lists(root: &Path) -> Result<Vec<List>> {
 fn mutated_files(root: &Path, lists: &[List]) -> Result<BTreeMap<PathBuf, String>> {
     let mut edits: BTreeMap<PathBuf, Vec<(&str, &Edit, String)>> = BTreeMap::new();
     for list in lists {
-        let engine = if list.package == "engine" { "crate" } else { "engine" };
         for mutation in &list.mutations {
             for edit in &mutation.edits {
                 let path = Path::new("crates").join(&list.package).join(&edit.file);
-                let switch = format!("{engine}::mutation::active(\"{}\")", mutation.name);
+                let switch = switch(&list.package, &mutation.name);
                 let replacement = edit.replace.replace("MUTATED", &switch);
                 edits.entry(path).or_default().push((&mutation.name, edit, replacement));
             }
@@ -314,6 +313,16 @@ fn mutated_files(root: &Path, lists: &[List]) -> Result<BTreeMap<PathBuf, String
         files.insert(path, mutated(&text, edits)?);
     }
     Ok(files)
+}
+
+/// The expression that is true while a mutation is switched on.
+fn switch(package: &str, mutation: &str) -> String {
+    match package {
+        "engine" => format!("crate::mutation::active(\"{mutation}\")"),
+        // It does not use the engine.
+        "brokers" => format!("std::env::var(\"{SWITCH}\").is_ok_and(|own| own == \"{mutation}\")"),
+        _ => format!("engine::mutation::active(\"{mutation}\")"),
+    }
 }
 
 /// The text with all edits applied. Each is looked for in the text as it was.
@@ -368,8 +377,10 @@ mod tests {
         let count: usize = lists.iter().map(|list| list.mutations.len()).sum();
         assert!(count >= 32, "only {count} mutations");
         let files = mutated_files(&root, &lists).unwrap();
-        let switches: usize =
-            files.values().map(|text| text.matches("mutation::active(\"").count()).sum();
+        let switches: usize = files
+            .values()
+            .map(|text| text.matches("mutation::active(\"").count() + text.matches(SWITCH).count())
+            .sum();
         assert!(switches >= count, "{switches} switches for {count} mutations");
     }
 

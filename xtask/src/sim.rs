@@ -1,4 +1,4 @@
-//! `cargo xtask sim`: the engine, the history of topics, and the proxy's relay, over simulated system calls,
+//! `cargo xtask sim`: the engine, the history of topics, several nodes, and the proxy's relay, over simulated system calls,
 //! one run per seed.
 //!
 //! The simulations are in `crates/sim`, over the kernel of `engine::sys::sim`; this builds and starts
@@ -34,6 +34,9 @@ pub(crate) struct SimArgs {
     /// Skip mutations of crates that have not changed since theirs were found
     #[arg(long, requires = "mutations")]
     changed: bool,
+    /// Print what the broker between 1 to 100 nodes has to do, and nothing else
+    #[arg(long, conflicts_with = "mutations")]
+    table: bool,
     /// Build as tests are built, with overflow checked; quicker for a few seeds
     #[arg(long)]
     debug: bool,
@@ -46,6 +49,8 @@ pub(crate) enum What {
     Engine,
     /// Readers of topics with a history, who leave and come back
     History,
+    /// Up to a hundred nodes, over a broker that restarts and loses connections
+    Nodes,
     /// Workers of the proxy, between clients and upstreams
     Proxy,
 }
@@ -53,9 +58,10 @@ pub(crate) enum What {
 /// Whether every seed passed (with `--mutations`: whether every mutation was found).
 pub(crate) fn run(args: &SimArgs) -> Result<bool> {
     let simulations = match args.what {
-        None => &["engine", "history", "proxy"][..],
+        None => &["engine", "history", "nodes", "proxy"][..],
         Some(What::Engine) => &["engine"],
         Some(What::History) => &["history"],
+        Some(What::Nodes) => &["nodes"],
         Some(What::Proxy) => &["proxy"],
     };
     let SimArgs { seeds, seed, debug, changed, .. } = *args;
@@ -63,6 +69,10 @@ pub(crate) fn run(args: &SimArgs) -> Result<bool> {
         return mutations::run(&mutations::Options { simulations, seeds, seed, debug, changed });
     }
     ensure!(build_command(EXECUTABLE, debug).status()?.success(), "`{EXECUTABLE}` does not build");
+    if args.table {
+        let mut command = Command::new(executable(EXECUTABLE, debug));
+        return Ok(command.args(["nodes", "--table"]).status()?.success());
+    }
     let (seeds, seed) = (seeds.to_string(), seed.to_string());
     let mut passed = true;
     for simulation in simulations {

@@ -481,7 +481,8 @@ impl Broker {
 }
 
 /// The shard of a channel: the same on all nodes, so a fixed hash (FNV-1a, folded).
-fn shard_of(channel: &str, shards: usize) -> usize {
+#[must_use]
+pub fn shard_of(channel: &str, shards: usize) -> usize {
     let hash = channel.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
     });

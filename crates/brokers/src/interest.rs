@@ -272,6 +272,12 @@ impl Interest {
         std::mem::take(&mut self.gone)
     }
 
+    /// Whether channels are to be asked for.
+    #[must_use]
+    pub fn has_wanted(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
     /// When channels are next to be unsubscribed.
     #[must_use]
     pub fn due_ns(&self) -> Option<u64> {

@@ -28,6 +28,7 @@ pub mod transport;
 
 pub use broker::{
     Broker, ConfirmedTopic, OwnedExcept, Publication, Receiver, Settings, Unavailable, Undelivered,
+    shard_of,
 };
 pub use figures::{Counters, GapCause, NodeSeen, ShardFigures};
 pub use kept::{HistorySettings, Kept, Past, Position};

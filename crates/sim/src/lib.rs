@@ -1,8 +1,8 @@
 //! Simulations: workers and their peers in one thread over the kernel of [`engine::sys::sim`], in an
 //! order that a seed decides.
 //!
-//! [`engine_sim`], [`history_sim`] and [`proxy_sim`] are the simulations. What they share is here: [`Simulation`], whose steps
-//! a seed orders; workers that get a turn whenever they would not sleep ([`Member`]); time that passes
+//! [`engine_sim`], [`history_sim`], [`nodes_sim`] and [`proxy_sim`] are the simulations. What they share is here:
+//! [`Simulation`], whose steps a seed orders; workers that get a turn whenever they would not sleep ([`Member`]); time that passes
 //! while nobody has anything to do; phases until the first failure; and the command line over seeds
 //! ([`main`]). `mutations/` lists mistakes that the simulations must find.
 //!
@@ -11,6 +11,7 @@
 pub mod engine_sim;
 pub mod history_sim;
 mod member;
+pub mod nodes_sim;
 pub mod proxy_sim;
 mod seeds;
 

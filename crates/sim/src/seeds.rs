@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use super::{Simulation, run};
 use engine::sys::sim::Fault;
 
-const USAGE: &str = "usage: standfast-sim engine|history|proxy [--seeds N] [--seed S]";
+const USAGE: &str = "usage: standfast-sim engine|history|nodes|proxy [--seeds N] [--seed S]";
 /// Each of the first seeds is run twice, to see that the same seed gives the same run.
 const RUN_TWICE: u64 = 5;
 /// So many seeds should have covered everything.

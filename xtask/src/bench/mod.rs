@@ -20,6 +20,7 @@ mod hold;
 mod http;
 mod idle_bytes;
 mod million;
+mod nodes;
 mod page;
 mod peer;
 mod presence;
@@ -124,6 +125,8 @@ enum Bench {
     Away,
     /// 100,000 topics of 100 messages in the history: counted and resident bytes, what is dropped
     History,
+    /// One stream of messages to 10,000 sockets on 1 to 8 nodes over Redis: bytes of Redis, CPU, latency
+    Nodes,
     /// Memory of an idle client of `/cable`, without and with an application
     IdleBytes,
     /// An hour of killed clients and an application that is killed, slow and wrong: messages lost or doubled;
@@ -144,7 +147,7 @@ enum Bench {
     All,
 }
 
-const ALL: [Bench; 25] = [
+const ALL: [Bench; 26] = [
     Bench::Echo,
     Bench::Deflate,
     Bench::Tls,
@@ -165,6 +168,7 @@ const ALL: [Bench; 25] = [
     Bench::Presence,
     Bench::Away,
     Bench::History,
+    Bench::Nodes,
     Bench::IdleBytes,
     Bench::Siege,
     Bench::ProxySiege,
@@ -225,6 +229,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
             Bench::Presence => presence::run(&bench)?,
             Bench::Away => away::run(&bench)?,
             Bench::History => history::run(&bench)?,
+            Bench::Nodes => nodes::run(&bench)?,
             Bench::IdleBytes => idle_bytes::run(&bench)?,
             Bench::Soak => soak::run(&bench)?,
             Bench::Siege => siege::run(&bench)?,

@@ -70,6 +70,10 @@ pub trait Receiver: Send + Sync + 'static {
     fn loaded(&self, topic: &str, past: &Past<'_>);
 
     /// Topics that are not followed any more: what the broker keeps of them has to be loaded again. Only with
+    /// A publication that was delivered in another epoch is kept in this one, too, as its sender has sent it again.
+    /// It is the next one that the broker keeps, and nobody gets it now. Only with [`Settings::history`].
+    fn kept_again(&self, topic: &str, message: &Message<'_>, kept: Kept);
+
     /// [`Settings::history`].
     fn released(&self, topics: &[Box<str>]);
 

@@ -85,6 +85,8 @@ impl Receiver for Slow {
 
     fn loaded(&self, _: &str, _: &Past<'_>) {}
 
+    fn kept_again(&self, _: &str, _: &Message<'_>, _: Kept) {}
+
     fn released(&self, _: &[Box<str>]) {}
 
     fn confirmed(&self, topics: &[ConfirmedTopic]) -> bool {

@@ -232,6 +232,9 @@ impl Driver {
         self.tell_missing(channel, seen).await;
         // One that was not delivered was received before, too.
         let delivered = if seen == Observed::Repeated && !follow.behind {
+            if follow.renewed {
+                self.receiver.kept_again(topic, message, kept);
+            }
             Delivered::Before
         } else {
             let is_wanted = || matches!(current(), Some((_, true)));

@@ -25,6 +25,8 @@ pub(super) struct Follow {
     pub(super) synced: bool,
     /// Something after the position could not be delivered yet.
     pub(super) behind: bool,
+    /// Its epoch is not the first: what was delivered in the one before may be kept in this one, too.
+    pub(super) renewed: bool,
 }
 
 impl Followed {
@@ -32,7 +34,14 @@ impl Followed {
     pub(super) fn begin(&mut self, channel: &Channel, id: u64) {
         if self.get(channel, id).is_none() {
             let position = Position { epoch: 0, offset: 0 };
-            let follow = Follow { id, position, loaded: false, synced: false, behind: false };
+            let follow = Follow {
+                id,
+                position,
+                loaded: false,
+                synced: false,
+                behind: false,
+                renewed: false,
+            };
             self.channels.insert(Channel::clone(channel), follow);
         }
     }
@@ -45,6 +54,7 @@ impl Followed {
     /// All that was published up to this position is delivered.
     pub(super) fn reached(&mut self, channel: &str, id: u64, position: Position) {
         if let Some(follow) = self.channels.get_mut(channel).filter(|follow| follow.id == id) {
+            follow.renewed |= follow.loaded && follow.position.epoch != position.epoch;
             (follow.position, follow.loaded) = (position, true);
         }
     }

@@ -83,6 +83,7 @@ pub(crate) enum Event {
     Loaded { epoch: u32, floor: u64, last: u64, data: Vec<String> },
     Confirmed,
     Kept { epoch: u32, offset: u64, data: String },
+    Again { epoch: u32, offset: u64, data: String },
     Transient(String),
     Gap(GapCause),
     Released,
@@ -116,6 +117,7 @@ impl Recorder {
                     at = Some((epoch, last));
                     all.extend(data);
                 }
+                Event::Again { epoch, offset, .. } => at = Some((epoch, offset)),
                 Event::Kept { epoch, offset, data } => {
                     let (in_epoch, last) = at.expect("it is loaded first");
                     assert_eq!(epoch, in_epoch, "{data}");
@@ -169,6 +171,11 @@ impl Receiver for Recorder {
         let data = past.messages.iter().map(data).collect();
         let Past { epoch, floor, last, .. } = *past;
         self.add(topic, Event::Loaded { epoch, floor, last, data });
+    }
+
+    fn kept_again(&self, topic: &str, message: &Message<'_>, kept: Kept) {
+        let (brokers::Position { epoch, offset }, data) = (kept.position, text(message.data));
+        self.add(topic, Event::Again { epoch, offset, data });
     }
 
     fn released(&self, topics: &[Box<str>]) {

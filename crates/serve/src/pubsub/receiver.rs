@@ -128,6 +128,14 @@ impl Receiver for Inward {
         self.wake(&shared);
     }
 
+    fn kept_again(&self, topic: &str, message: &Message<'_>, kept: Kept) {
+        let Some(shared) = self.shared.upgrade() else { return };
+        if let Some(history) = shared.history().filter(|history| history.is_replica()) {
+            let publication = self.inward(&shared, &topic.into(), message);
+            history.record(&publication, kept_at(&shared, kept));
+        }
+    }
+
     fn released(&self, topics: &[Box<str>]) {
         let Some(shared) = self.shared.upgrade() else { return };
         if let Some(history) = shared.history().filter(|history| history.is_replica()) {

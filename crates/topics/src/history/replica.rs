@@ -140,6 +140,12 @@ impl History {
         self.release(freed);
     }
 
+    /// Keeps a publication at the place that a broker gave it, without delivering it.
+    pub fn record(&self, publication: &Publication, at: KeptAt) {
+        // Nothing refuses it.
+        let _ = self.follow(publication, at, || Ok(0));
+    }
+
     /// Posts a publication with `post`, and keeps it at the place that a broker gave it. A topic that is not known, or
     /// whose epoch or offset is another one than could follow, begins anew with it. If `post` fails it is not kept.
     pub(crate) fn follow(

@@ -66,14 +66,15 @@ pub trait Receiver: Send + Sync + 'static {
     ) -> Result<(), Undelivered>;
 
     /// What the broker keeps of a topic, in place of all that was known of it: before the topic is confirmed for the
-    /// first time, and after a gap. Only with [`Settings::history`].
+    /// first time, before [`Receiver::gap`] tells that some is not kept any more, and where an epoch begins of which
+    /// nothing was missed. Only with [`Settings::history`].
     fn loaded(&self, topic: &str, past: &Past<'_>);
 
-    /// Topics that are not followed any more: what the broker keeps of them has to be loaded again. Only with
     /// A publication that was delivered in another epoch is kept in this one, too, as its sender has sent it again.
     /// It is the next one that the broker keeps, and nobody gets it now. Only with [`Settings::history`].
     fn kept_again(&self, topic: &str, message: &Message<'_>, kept: Kept);
 
+    /// Topics that are not followed any more: what the broker keeps of them has to be loaded again. Only with
     /// [`Settings::history`].
     fn released(&self, topics: &[Box<str>]);
 
@@ -81,8 +82,9 @@ pub trait Receiver: Send + Sync + 'static {
     /// told again.
     fn confirmed(&self, topics: &[ConfirmedTopic]) -> bool;
 
-    /// Publications to these topics may be missing. Returns how many of them, from the first on, were told; it
-    /// is called again with the others.
+    /// Publications to these topics may be missing: with [`Settings::history`] those that are not kept any more,
+    /// which [`Receiver::loaded`] has told, or such as are never kept. Returns how many of the topics, from the first
+    /// on, were told; it is called again with the others.
     fn gap(&self, topics: &[Box<str>], cause: GapCause) -> usize;
 
     /// A command of another node. False if it has to be told again.

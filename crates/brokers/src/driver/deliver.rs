@@ -193,7 +193,7 @@ impl Driver {
         } else if at.epoch != position.epoch {
             // Within a connection nothing is lost but what the inbox drops.
             if before == 0 && self.dropped.get() == self.dropped_now() {
-                self.begin_epoch(channel, id, kept).await;
+                self.begin_epoch(channel, id, kept);
             } else {
                 self.heal(link, channel, id, Until::Offset(position.offset)).await?;
             }

@@ -95,7 +95,7 @@ impl Driver {
             for (((channel, after), id), fetched) in wanted.iter().zip(asked).zip(&all) {
                 match after {
                     Some(_) => self.fetched(channel, id, fetched, Until::End, cause).await,
-                    None => self.load(channel, id, fetched, false).await,
+                    None => self.load(channel, id, fetched, false),
                 }
                 self.followed.borrow_mut().synced(channel, id);
                 self.settled.notify_one();
@@ -162,8 +162,9 @@ impl Driver {
         let found = self.followed.borrow().get(channel, id);
         let Some(follow) = found else { return };
         if !fetched.continues(follow.position) {
-            self.gap(&[channel], cause).await;
-            return self.load(channel, id, fetched, true).await;
+            // In this order: who reads the history meanwhile finds out, or is told.
+            self.load(channel, id, fetched, true);
+            return self.gap(&[channel], cause).await;
         }
         let decoded = fetched.messages.iter().map(|(kept, body)| (*kept, self.decode(body)));
         let mut messages: Vec<(Kept, Option<Message<'_>>)> = decoded.collect();
@@ -201,7 +202,7 @@ impl Driver {
     }
 
     /// Replaces what is known of a topic. `again`: publications of it were received before.
-    async fn load(&self, channel: &str, id: u64, fetched: &Fetched, again: bool) {
+    fn load(&self, channel: &str, id: u64, fetched: &Fetched, again: bool) {
         let Some(topic) = self.broker.topic(channel) else { return };
         if self.followed.borrow().get(channel, id).is_none() {
             return;
@@ -230,7 +231,7 @@ impl Driver {
     }
 
     /// A topic begins another epoch, and nothing of the one before was missed.
-    pub(super) async fn begin_epoch(&self, channel: &str, id: u64, kept: Kept) {
+    pub(super) fn begin_epoch(&self, channel: &str, id: u64, kept: Kept) {
         let first = Fetched {
             epoch: kept.position.epoch,
             floor: 0,
@@ -238,7 +239,7 @@ impl Driver {
             last: 0,
             messages: Vec::new(),
         };
-        self.load(channel, id, &first, false).await;
+        self.load(channel, id, &first, false);
     }
 
     fn decode<'b>(&self, body: &'b [u8]) -> Option<Message<'b>> {

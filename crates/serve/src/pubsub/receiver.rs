@@ -161,7 +161,8 @@ impl Receiver for Inward {
     fn gap(&self, topics: &[Box<str>], _: GapCause) -> usize {
         let Some(shared) = self.shared.upgrade() else { return topics.len() };
         for (told, topic) in topics.iter().enumerate() {
-            if let Some(history) = shared.history() {
+            // What a broker keeps and has lost is loaded already.
+            if let Some(history) = shared.history().filter(|history| !history.is_replica()) {
                 history.interrupt(topic, now_ns());
             }
             let data = Arc::clone(&self.no_data);

@@ -44,16 +44,19 @@ fn kept(shared: &Shared, epoch: u32, offset: u64) -> Kept {
     Kept { position: Position { epoch, offset }, time_ms: unix_ms(shared) }
 }
 
-fn loaded(shared: &Shared, inward: &Inward, offsets: &[(u64, &str)]) {
+fn past<'b>(shared: &Shared, offsets: &[(u64, &'b str)]) -> Past<'b> {
     let messages = offsets.iter().map(|(at, data)| (kept(shared, 0xa1, *at), message(data)));
-    let past = Past {
+    Past {
         epoch: 0xa1,
         floor: 4,
         floor_ms: unix_ms(shared) - 60_000,
         last: offsets.last().map_or(4, |(at, _)| *at),
         messages: messages.collect(),
-    };
-    inward.loaded("a", &past);
+    }
+}
+
+fn loaded(shared: &Shared, inward: &Inward, offsets: &[(u64, &str)]) {
+    inward.loaded("a", &past(shared, offsets));
 }
 
 /// Offsets and payloads after a position.
@@ -100,17 +103,35 @@ fn what_was_loaded_and_what_follows_has_the_positions_of_the_broker() {
 }
 
 #[test]
-fn after_a_gap_nothing_is_available_until_it_is_loaded_again() {
+fn a_gap_of_messages_that_are_not_kept_takes_nothing_from_the_history() {
     let (shared, inward) = receiver(HistoryPlace::Broker);
     loaded(&shared, &inward, &[(5, "five")]);
+    for cause in GapCause::ALL {
+        assert_eq!(inward.gap(&["a".into()], cause), 1);
+    }
+    inward.publication("a", &message("six"), Some(kept(&shared, 0xa1, 6))).unwrap();
+    assert_eq!(after(&shared, 0xa1, 4), Ok(pairs(&[(5, "five"), (6, "six")])));
+    // What is not kept any more is told after it was loaded.
+    let past = Past { floor: 8, ..past(&shared, &[(9, "nine")]) };
+    inward.loaded("a", &past);
     assert_eq!(inward.gap(&["a".into()], GapCause::Missing), 1);
-    assert_eq!(after(&shared, 0xa1, 5), Err(Unavailable::Evicted));
-    loaded(&shared, &inward, &[(5, "five"), (6, "six"), (7, "seven")]);
-    assert_eq!(after(&shared, 0xa1, 5), Ok(pairs(&[(6, "six"), (7, "seven")])));
-    // The broker has lost its data.
+    assert_eq!(after(&shared, 0xa1, 6), Err(Unavailable::Evicted));
+    assert_eq!(after(&shared, 0xa1, 8), Ok(pairs(&[(9, "nine")])));
+}
+
+#[test]
+fn an_epoch_begins_without_a_gap_before_it() {
+    let (shared, inward) = receiver(HistoryPlace::Broker);
+    loaded(&shared, &inward, &[(5, "five")]);
+    let floor_ms = unix_ms(&shared);
+    inward.loaded("a", &Past { epoch: 0xb2, floor: 0, floor_ms, last: 0, messages: Vec::new() });
+    assert_eq!(after(&shared, 0xa1, 5), Err(Unavailable::Epoch));
+    assert_eq!(after(&shared, 0xb2, 0), Ok(Vec::new()));
     inward.publication("a", &message("one"), Some(kept(&shared, 0xb2, 1))).unwrap();
-    assert_eq!(after(&shared, 0xa1, 7), Err(Unavailable::Epoch));
-    assert_eq!(after(&shared, 0xb2, 0), Ok(pairs(&[(1, "one")])));
+    // It was delivered in the epoch before, and others may have it from here.
+    inward.kept_again("a", &message("five"), kept(&shared, 0xb2, 2));
+    assert_eq!(after(&shared, 0xb2, 0), Ok(pairs(&[(1, "one"), (2, "five")])));
+    assert_eq!(after(&shared, 0xb2, 1), Ok(pairs(&[(2, "five")])));
 }
 
 #[test]

@@ -28,6 +28,10 @@ const PORTIONS_PER_TURN: usize = 64;
 /// resumed.
 const REQUEST_NS: u64 = 10_000_000_000;
 
+/// How long a client waits for a node that is behind the one that it comes from, and when that is looked at again.
+const BEHIND_NS: u64 = 8_000_000_000;
+const BEHIND_PAUSE_NS: u64 = 20_000_000;
+
 /// What a client receives at the end of a replay, complete or not, by its protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Outcome {
@@ -48,6 +52,9 @@ struct Replay {
     next: Position,
     /// Waits until this time for the client's request.
     until_ns: Option<u64>,
+    /// Waits until this time for messages that the client has and this node has not, and when that is looked at.
+    behind_until_ns: Option<u64>,
+    looks_ns: u64,
     outcome: Outcome,
     /// The client receives a confirmation at the end.
     confirms: bool,
@@ -61,6 +68,8 @@ pub(super) struct Replays {
     ready: VecDeque<ConnId>,
     /// Connections that have resumed, and when they have to have requested messages.
     waiting: VecDeque<(u64, ConnId)>,
+    /// Connections that this node is behind of, and when that is looked at.
+    behind: VecDeque<(u64, ConnId)>,
 }
 
 impl Replays {
@@ -132,6 +141,58 @@ impl Replays {
             self.drained(id);
         }
     }
+
+    /// Lets those go on that have waited for this node for a moment.
+    fn look_again(&mut self, now_ns: u64) {
+        while let Some((looks_ns, id)) = self.behind.front().copied() {
+            if looks_ns > now_ns {
+                return;
+            }
+            self.behind.pop_front();
+            self.drained(id);
+        }
+        self.behind.shrink_to(PORTIONS_PER_TURN);
+    }
+
+    /// Lets a client wait for messages that it has and this node has not. False if it has waited for long enough;
+    /// while the broker is away it has not.
+    fn wait_behind(
+        &mut self,
+        id: ConnId,
+        group: u32,
+        topic: &str,
+        is_away: bool,
+        now_ns: u64,
+    ) -> bool {
+        let mut all = self.by_id.get_mut(&id).into_iter().flatten();
+        let found = all.find(|replay| replay.group == group && *replay.topic == *topic);
+        let Some(replay) = found else { return false };
+        if is_away {
+            replay.behind_until_ns = None;
+        }
+        if now_ns >= *replay.behind_until_ns.get_or_insert(now_ns + BEHIND_NS) {
+            return false;
+        }
+        replay.looks_ns = now_ns + BEHIND_PAUSE_NS;
+        self.behind.push_back((replay.looks_ns, id));
+        true
+    }
+}
+
+/// As [`History::first`]. A client may come from a node that had more messages already than this one: it waits for
+/// them.
+fn first_missed(
+    history: &topics::History,
+    topic: &str,
+    start: Start,
+    now_ns: u64,
+) -> Result<Position, Unavailable> {
+    match (history.first(topic, start, now_ns), start) {
+        (Err(Unavailable::Ahead), Start::After(position)) if history.is_replica() => {
+            Ok(position.next())
+        }
+        (first, _) => first,
+    }
 }
 
 impl ServeHandler {
@@ -201,7 +262,7 @@ impl ServeHandler {
                     return held.or_else(end).ok_or(Unavailable::Evicted);
                 }
             };
-            history.first(topic, start, now_ns)
+            first_missed(history, topic, start, now_ns)
         };
         let firsts: Result<Vec<Position>, _> = streams.iter().zip(&held).map(first).collect();
         match firsts {
@@ -248,7 +309,20 @@ impl ServeHandler {
         if self.topics.hold(core, id, topic, group) {
             let topic = Arc::clone(topic);
             let confirms = until_ns.is_none();
-            self.replays.add(id, Replay { topic, group, next, until_ns, outcome, confirms });
+            let (behind_until_ns, looks_ns) = (None, 0);
+            self.replays.add(
+                id,
+                Replay {
+                    topic,
+                    group,
+                    next,
+                    until_ns,
+                    behind_until_ns,
+                    looks_ns,
+                    outcome,
+                    confirms,
+                },
+            );
         }
     }
 
@@ -297,16 +371,18 @@ impl ServeHandler {
     ) -> Result<Position, Option<Unavailable>> {
         let Some(history) = self.shared.history() else { return Err(None) };
         let start = self.shared.start_of(start).ok_or(Some(Unavailable::Epoch))?;
-        history.first(topic, start, now_ns).map_err(Some)
+        first_missed(history, topic, start, now_ns).map_err(Some)
     }
 
     /// Sends missed messages, a portion. Returns when to be called again.
     pub(super) fn send_missed<S: Sys>(&mut self, core: &mut Core<S, Self>) -> Option<u64> {
-        if self.replays.ready.is_empty() && self.replays.waiting.is_empty() {
+        let Replays { ready, waiting, behind, .. } = &self.replays;
+        if ready.is_empty() && waiting.is_empty() && behind.is_empty() {
             return None;
         }
         let now_ns = core.now_ns();
         self.replays.end_waits(now_ns);
+        self.replays.look_again(now_ns);
         let mut left = TURN_BYTES;
         for _ in 0..PORTIONS_PER_TURN {
             if left == 0 {
@@ -319,23 +395,46 @@ impl ServeHandler {
             return Some(now_ns);
         }
         self.replays.ready.shrink_to(PORTIONS_PER_TURN);
-        self.replays.waiting.front().map(|(until_ns, _)| *until_ns)
+        let Replays { waiting, behind, .. } = &self.replays;
+        waiting.front().into_iter().chain(behind.front()).map(|(due_ns, _)| *due_ns).min()
+    }
+
+    /// Whether a client has messages that this node has yet to receive.
+    fn is_behind(&self, topic: &str, next: Position, now_ns: u64) -> bool {
+        let history = self.shared.history().filter(|history| history.is_replica());
+        let last = history.and_then(|history| history.last(topic, now_ns));
+        last.is_some_and(|last| last.epoch == next.epoch && next.offset > last.next().offset)
     }
 
     /// Sends one connection a portion; returns about how many bytes.
     fn send_portion<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) -> usize {
-        let mut left = PORTION_BYTES;
+        let (mut left, now_ns) = (PORTION_BYTES, core.now_ns());
         loop {
-            let all = self.replays.by_id.get(&id).into_iter().flatten();
-            let next = all.clone().find(|replay| replay.until_ns.is_none());
+            let mut all = self.replays.by_id.get(&id).into_iter().flatten();
+            let is_due = |replay: &Replay| replay.until_ns.is_none() && replay.looks_ns <= now_ns;
+            let next = all.find(|replay| is_due(replay));
             let Some(replay) = next else { break };
             let (topic, group, next) = (Arc::clone(&replay.topic), replay.group, replay.next);
+            let is_behind = self.is_behind(&topic, next, now_ns);
+            if is_behind {
+                let pubsub = self.shared.pubsub.as_ref();
+                let is_away =
+                    pubsub.is_some_and(|pubsub| !pubsub.broker.confirmed_or_await(&topic));
+                if self.replays.wait_behind(id, group, &topic, is_away, now_ns) {
+                    continue;
+                }
+            }
             let before = core.counters().messages_out.get();
             let identifiers = &self.identifiers;
             let encode = |core: &mut _, group, publication: &_, out: &mut _| {
                 encode(identifiers, core, group, publication, out);
             };
-            let replayed = self.topics.replay(core, id, &topic, group, next, &mut left, encode);
+            let replayed = if is_behind {
+                self.topics.release(core, id, &topic, group);
+                Err(Unavailable::Ahead)
+            } else {
+                self.topics.replay(core, id, &topic, group, next, &mut left, encode)
+            };
             let messages = core.counters().messages_out.get() - before;
             self.counters(core.worker()).history_messages.add(messages);
             if let Ok(Replayed::More { next, waits }) = replayed {

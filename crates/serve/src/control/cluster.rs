@@ -172,6 +172,13 @@ impl Control {
             "malformed": count(&counters.malformed),
             "dropped": count(&counters.dropped),
             "gaps": gaps,
+            "history": pubsub.keeps.then(|| json!({
+                "loaded": count(&counters.loaded),
+                "healed": count(&counters.healed),
+                "fetches": count(&counters.fetches),
+                "fetched": count(&counters.fetched),
+                "no_memory": count(&counters.no_memory),
+            })),
             "unconfirmed": count(&pubsub.unconfirmed),
             "unavailable": count(&pubsub.unavailable),
         })
@@ -223,6 +230,19 @@ impl Control {
         counter("pubsub_subscribed", "Topics subscribed to at brokers.", &counters.subscribed);
         counter("pubsub_unsubscribed", "Topics unsubscribed at brokers.", &counters.unsubscribed);
         counter("pubsub_connects", "Connections to brokers opened.", &counters.connected);
+        if pubsub.keeps {
+            let help = "Topics whose history was loaded from a broker, each time.";
+            counter("pubsub_history_loaded", help, &counters.loaded);
+            let help =
+                "Times that missed publications were fetched from a broker and then delivered.";
+            counter("pubsub_history_healed", help, &counters.healed);
+            let help = "Topics asked for at brokers that keep publications, each time.";
+            counter("pubsub_history_fetches", help, &counters.fetches);
+            let help = "Publications that brokers answered with.";
+            counter("pubsub_history_fetched", help, &counters.fetched);
+            let help = "Publications that a broker had no memory to keep, and so did not take.";
+            counter("pubsub_history_no_memory", help, &counters.no_memory);
+        }
         let help = "Subscriptions refused because the broker did not confirm their topic in time.";
         counter("pubsub_unconfirmed", help, &pubsub.unconfirmed);
         let help = "Requests to publish or to end sessions answered 503 because of the broker.";

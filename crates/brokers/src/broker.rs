@@ -66,8 +66,8 @@ pub trait Receiver: Send + Sync + 'static {
     ) -> Result<(), Undelivered>;
 
     /// What the broker keeps of a topic, in place of all that was known of it: before the topic is confirmed for the
-    /// first time, before [`Receiver::gap`] tells that some is not kept any more, and where an epoch begins of which
-    /// nothing was missed. Only with [`Settings::history`].
+    /// first time, and where an epoch begins of which nothing was missed. Without messages before [`Receiver::gap`]
+    /// tells that some are not kept any more: what is left follows that. Only with [`Settings::history`].
     fn loaded(&self, topic: &str, past: &Past<'_>);
 
     /// A publication that was delivered in another epoch is kept in this one, too, as its sender has sent it again.

@@ -95,7 +95,7 @@ impl Driver {
             for (((channel, after), id), fetched) in wanted.iter().zip(asked).zip(&all) {
                 match after {
                     Some(_) => self.fetched(channel, id, fetched, Until::End, cause).await,
-                    None => self.load(channel, id, fetched, false),
+                    None => self.load(channel, id, fetched),
                 }
                 self.followed.borrow_mut().synced(channel, id);
                 self.settled.notify_one();
@@ -161,10 +161,13 @@ impl Driver {
     ) {
         let found = self.followed.borrow().get(channel, id);
         let Some(follow) = found else { return };
-        if !fetched.continues(follow.position) {
-            // In this order: who reads the history meanwhile finds out, or is told.
-            self.load(channel, id, fetched, true);
-            return self.gap(&[channel], cause).await;
+        let is_lost = !fetched.continues(follow.position);
+        if is_lost {
+            let Fetched { epoch, floor, floor_ms, .. } = *fetched;
+            let left = Fetched { epoch, floor, floor_ms, last: floor, messages: Vec::new() };
+            // In this order: who reads the history meanwhile finds out, or is told. What is left follows.
+            self.load(channel, id, &left);
+            self.gap(&[channel], cause).await;
         }
         let decoded = fetched.messages.iter().map(|(kept, body)| (*kept, self.decode(body)));
         let mut messages: Vec<(Kept, Option<Message<'_>>)> = decoded.collect();
@@ -185,6 +188,9 @@ impl Driver {
             }
         };
         messages.truncate(many);
+        if is_lost {
+            self.skip_missing(id, messages.iter().filter_map(|(_, message)| message.as_ref()));
+        }
         let mut healed = false;
         for (kept, message) in messages {
             let Some(message) = message else {
@@ -201,8 +207,20 @@ impl Driver {
         Counters::add(&self.broker.counters.healed, usize::from(healed));
     }
 
-    /// Replaces what is known of a topic. `again`: publications of it were received before.
-    fn load(&self, channel: &str, id: u64, fetched: &Fetched, again: bool) {
+    /// What is missing of the senders of publications before the first of each is told.
+    fn skip_missing<'m>(&self, id: u64, messages: impl Iterator<Item = &'m Message<'m>>) {
+        let (mut received, mut senders) = (self.received.borrow_mut(), HashSet::new());
+        let generation = received.generation();
+        for Message { node, at, .. } in messages {
+            if senders.insert((*node, at.epoch)) {
+                let before = Sequence { number: at.number.saturating_sub(1), ..*at };
+                received.publication(id, generation, *node, before);
+            }
+        }
+    }
+
+    /// Replaces what is known of a topic.
+    fn load(&self, channel: &str, id: u64, fetched: &Fetched) {
         let Some(topic) = self.broker.topic(channel) else { return };
         if self.followed.borrow().get(channel, id).is_none() {
             return;
@@ -213,12 +231,6 @@ impl Driver {
             let Some(message) = self.decode(body) else { continue };
             if !seen.insert((message.node, message.at.epoch, message.at.number)) {
                 continue;
-            }
-            if again {
-                // What is missing before it was told.
-                let mut received = self.received.borrow_mut();
-                let now = received.generation();
-                received.publication(id, now, message.node, message.at);
             }
             messages.push((*kept, message));
         }
@@ -239,7 +251,7 @@ impl Driver {
             last: 0,
             messages: Vec::new(),
         };
-        self.load(channel, id, &first, false);
+        self.load(channel, id, &first);
     }
 
     fn decode<'b>(&self, body: &'b [u8]) -> Option<Message<'b>> {

@@ -23,6 +23,7 @@ const FIELDS: &[&str] = &[
     "/settings/rate",
     "/settings/duration_seconds",
     "/settings/cable",
+    "/settings/history",
     "/settings/proxy",
     "/settings/serve",
     "/planned/0/from_ms",
@@ -57,6 +58,7 @@ const FIELDS: &[&str] = &[
     "/doubled_explained",
     "/refused_delivered",
     "/unanswered_delivered",
+    "/recovered",
     "/told_without_fault",
     "/examples",
     "/losses/0/second",
@@ -134,6 +136,23 @@ fn three_nodes_on_redis_lose_nothing_unexplained() {
     assert_eq!(count(&report, "/calm_pairs"), count(&report, "/calm_delivered"));
 }
 
+/// With a history clients get what they missed, at whichever node they come to.
+#[test]
+fn three_nodes_with_a_history_on_redis_lose_nothing() {
+    if !fs::exists("/usr/bin/redis-server").unwrap_or(false) {
+        return skip::missing("redis-server: try cargo xtask test --install");
+    }
+    let size = ["prove", "cluster", "--clients", "300", "--topics", "12", "--rate", "60"];
+    let faults = "kill-node,stop-node,cut-link,delay-link,half-open,drop-clients";
+    let more = ["--history", "--faults", faults, "--duration", "15s", "--seed", "1"];
+    let finished = executable::run(&[&size[..], &more[..], &["--json", "-"]].concat());
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    let report = finished.json();
+    assert_eq!(report["verdict"], "HELD");
+    assert_eq!(count(&report, "/delivered"), count(&report, "/pairs"), "{report}");
+    assert!(count(&report, "/recovered") > 100, "{report}");
+}
+
 /// The checker's own proof: it must be able to fall short.
 #[test]
 fn nodes_that_do_not_know_of_each_other_fall_short() {
@@ -184,6 +203,7 @@ fn mistakes_are_explained_before_anything_is_started() {
         (&["--topics", "200"], "--topics"),
         (&["--duration", "1s"], "--duration"),
         (&["--broker", "none", "--faults", "cut-link"], "cut-link"),
+        (&["--broker", "none", "--history"], "--broker redis"),
         (&["--redis-url", "redis://192.0.2.1:6379"], "loopback"),
         (&["--broker", "nats", "--redis-url", "redis://127.0.0.1:6379"], "--broker nats"),
     ] {

@@ -11,6 +11,9 @@
 //!
 //! A publication that arrives twice, or before an earlier one of its publisher that was acknowledged before it was
 //! sent, is explained only across two connections of a client, within a fault's window.
+//!
+//! Where clients recover by the history that the broker keeps, none of this explains anything, on any number of
+//! connections: only that the broker was killed with its data, and this client was told.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -51,6 +54,8 @@ pub(super) struct Findings {
     /// Refused or unanswered publications that arrived at somebody all the same.
     pub(super) refused_delivered: u64,
     pub(super) unanswered_delivered: u64,
+    /// Deliveries of what was published while the client had no subscription.
+    pub(super) recovered: u64,
     /// Losses whose gap was told with no fault near.
     pub(super) told_without_fault: u64,
     pub(super) examples: Vec<String>,
@@ -109,6 +114,15 @@ struct Session {
     /// Of each publisher, the newest position that arrived.
     newest: BTreeMap<u32, usize>,
     told_ns: Vec<u64>,
+    /// When the newest publication that arrived was sent.
+    newest_sent_ns: u64,
+}
+
+/// When a publication arrived first, and in which session.
+#[derive(Copy, Clone)]
+struct Arrival {
+    session: usize,
+    at_ns: u64,
 }
 
 /// Why a loss is none of ours.
@@ -149,9 +163,10 @@ impl Checker<'_> {
         &mut self,
         log: &SubscriberLog,
         topic: &Topic<'_>,
-        arrived: &mut [Option<usize>],
+        arrived: &mut [Option<Arrival>],
     ) -> Vec<Session> {
         let mut sessions: Vec<Session> = Vec::new();
+        let mut told_ns = 0;
         for record in &log.records {
             let number = sessions.len();
             let Some(session) = sessions.last_mut() else {
@@ -168,41 +183,62 @@ impl Checker<'_> {
             };
             match record.event {
                 Event::Subscribed { endpoint } => {
-                    sessions.push(Session::new(endpoint, record.at_ns));
+                    let mut next = Session::new(endpoint, record.at_ns);
+                    if self.evidence.clients_recover {
+                        // The order goes on.
+                        next.newest = std::mem::take(&mut session.newest);
+                    }
+                    sessions.push(next);
                 }
                 Event::Ended { why } => {
                     (session.until_ns, session.ended) = (record.at_ns, Some(why))
                 }
-                Event::Gap => session.told_ns.push(record.at_ns),
+                Event::Gap => {
+                    session.told_ns.push(record.at_ns);
+                    told_ns = record.at_ns;
+                    if self.evidence.clients_recover {
+                        session.newest.clear();
+                    }
+                }
                 Event::Damaged => self.findings.unexplained.damaged += 1,
                 Event::Received { publisher, sequence } => {
                     let Some(&at) = topic.position.get(&(publisher, sequence)) else {
                         self.foreign(log, publisher, sequence);
                         continue;
                     };
-                    self.received(log, topic, at, (number, record.at_ns), arrived, session);
+                    let arrival = Arrival { session: number, at_ns: record.at_ns };
+                    self.received(log, topic, at, arrival, arrived, session, told_ns);
                 }
             }
         }
         sessions
     }
 
+    #[expect(clippy::too_many_arguments, reason = "the state of one client's replay")]
     fn received(
         &mut self,
         log: &SubscriberLog,
         topic: &Topic<'_>,
         at: usize,
-        (number, now_ns): (usize, u64),
-        arrived: &mut [Option<usize>],
+        now: Arrival,
+        arrived: &mut [Option<Arrival>],
         session: &mut Session,
+        told_ns: u64,
     ) {
         let (Some(publication), Some(before)) = (topic.publications.get(at), arrived.get_mut(at))
         else {
             return;
         };
         if let Some(first) = *before {
-            let fault = self.fault_between(publication.sent_ns, now_ns, None, |_| 1);
-            if first != number && fault.is_some() {
+            let (restarted, fault) = if self.evidence.clients_recover {
+                let mut windows = self.evidence.windows.iter();
+                let kill = windows.position(|window| self.may_take(window, publication.sent_ns));
+                (told_ns >= first.at_ns, kill)
+            } else {
+                let fault = self.fault_between(publication.sent_ns, now.at_ns, None, |_| 1);
+                (first.session != now.session, fault)
+            };
+            if restarted && fault.is_some() {
                 self.findings.doubled_explained += 1;
             } else {
                 self.findings.unexplained.doubled += 1;
@@ -210,7 +246,9 @@ impl Checker<'_> {
             }
             return;
         }
-        *before = Some(number);
+        *before = Some(now);
+        session.newest_sent_ns = session.newest_sent_ns.max(publication.sent_ns);
+        self.findings.recovered += u64::from(publication.sent_ns < session.from_ns);
         let newest = session.newest.entry(publication.publisher).or_insert(at);
         let is_late = *newest > at
             && topic.publications.get(*newest).is_some_and(|newer| {
@@ -277,6 +315,14 @@ impl Checker<'_> {
         sessions: &[Session],
     ) -> Option<Explanation> {
         let sent_ns = publication.sent_ns;
+        if self.evidence.clients_recover {
+            let kills = self.evidence.windows.iter().enumerate();
+            let takes = |window: &Window| {
+                window.fault == Fault::KillBroker && self.is_taken(window, sent_ns, sessions)
+            };
+            let mut kills = kills.filter(|(_, window)| takes(window));
+            return kills.next().map(|(at, _)| Explanation::Fault(at));
+        }
         // The last subscription that began before the publication was sent.
         let number = sessions.iter().rposition(|session| session.from_ns <= sent_ns)?;
         let session = sessions.get(number)?;
@@ -360,6 +406,34 @@ impl Checker<'_> {
         windows.filter(covers).max_by_key(rank).map(|(at, _)| at)
     }
 
+    /// Whether a kill of the broker took a publication with it, and the client was told. It was sent before, and faults
+    /// may have kept it from its subscribers until then. Or the client was away, and its position that of the time
+    /// before the kill: what was sent until it was told so is unknown to it.
+    fn is_taken(&self, kill: &Window, sent_ns: u64, sessions: &[Session]) -> bool {
+        let until_ns = self.deadline_ns(sent_ns, None);
+        let took = self.may_take(kill, sent_ns);
+        let killed_ns = kill.from_ns.saturating_add(nanoseconds(SLACK));
+        let mut newest_sent_ns = 0;
+        for session in sessions {
+            let was_away = kill.from_ns <= sent_ns && sent_ns < session.from_ns;
+            let is_old = was_away && newest_sent_ns <= killed_ns;
+            let mut told = session.told_ns.iter().filter(|&&at_ns| at_ns >= kill.from_ns);
+            if (took || is_old) && told.any(|&told_ns| is_within(told_ns, sent_ns, until_ns)) {
+                return true;
+            }
+            newest_sent_ns = newest_sent_ns.max(session.newest_sent_ns);
+        }
+        false
+    }
+
+    /// Whether a publication may have been at the broker only when it was killed.
+    fn may_take(&self, kill: &Window, sent_ns: u64) -> bool {
+        let faults_end_ns = self.deadline_ns(sent_ns, None) - nanoseconds(TELL_WITHIN);
+        kill.fault == Fault::KillBroker
+            && sent_ns <= kill.from_ns.saturating_add(nanoseconds(SLACK))
+            && kill.from_ns <= faults_end_ns.saturating_add(nanoseconds(RECOVERY))
+    }
+
     /// Until when a gap of a node that begins at this time must be told: within the limit, after the end of all
     /// faults that follow one another from there. Those of other nodes do not count, if the node is known.
     fn deadline_ns(&self, from_ns: u64, node: Option<usize>) -> u64 {
@@ -404,6 +478,7 @@ impl Session {
             ended: None,
             newest: BTreeMap::new(),
             told_ns: Vec::new(),
+            newest_sent_ns: 0,
         }
     }
 }

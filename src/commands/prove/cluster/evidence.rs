@@ -63,6 +63,8 @@ pub(super) struct Evidence {
     pub(super) tells: Vec<Tell>,
     /// Whether endpoint numbers of the subscribers are nodes; through a proxy they are not.
     pub(super) endpoints_are_nodes: bool,
+    /// Clients ask for what they missed, so only a broker that lost its data explains a loss.
+    pub(super) clients_recover: bool,
     /// From then on nothing was at fault: what is published must arrive everywhere.
     pub(super) calm_from_ns: u64,
 }

@@ -61,6 +61,7 @@ pub(super) struct SettingsResult {
     pub(super) rate: u64,
     pub(super) duration_seconds: f64,
     pub(super) cable: bool,
+    pub(super) history: bool,
     pub(super) proxy: bool,
     pub(super) serve: Vec<String>,
 }
@@ -145,6 +146,7 @@ impl ClusterProof {
                 rate: settings.rate,
                 duration_seconds: settings.duration.as_secs_f64(),
                 cable: settings.cable,
+                history: settings.history,
                 proxy: settings.proxy,
                 serve: settings.serve.clone(),
             },
@@ -261,7 +263,8 @@ impl ClusterProof {
             ),
         ];
         let extra = [
-            ("twice", findings.doubled_explained, "deliveries on two connections, with a fault"),
+            ("recovered", findings.recovered, "deliveries of what was missed meanwhile"),
+            ("twice", findings.doubled_explained, "deliveries on two connections, with a cause"),
             ("refused", findings.refused_delivered, "deliveries of publications that were refused"),
             ("unanswered", findings.unanswered_delivered, "deliveries without an answer"),
             (

@@ -3,7 +3,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Child;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, anyhow};
 use capacity::Count;
@@ -30,6 +30,9 @@ const CALM: Duration = Duration::from_secs(3);
 const QUIET: Duration = Duration::from_secs(2);
 /// How often the proof looks at its processes.
 const LOOK: Duration = Duration::from_millis(50);
+/// A history that has room for all publications of a proof that a client can miss.
+const HISTORY: [&str; 3] =
+    ["--history-limit=10k", "--history-topic-bytes=16MiB", "--history-bytes=256MiB"];
 /// Publisher threads per node.
 const PUBLISHERS: usize = 2;
 /// The waits of clients before they reconnect.
@@ -141,6 +144,10 @@ impl<'a> Run<'a> {
                 flags.push(format!("--pubsub={}", broker.kind().name()));
                 flags.push(broker.url().flag_through(relay.listen()));
                 flags.push(format!("--node-id=node-{}", number + 1));
+                if settings.history {
+                    flags.push(format!("--history={}", broker.kind().name()));
+                    flags.extend(HISTORY.map(str::to_owned));
+                }
                 relays.push(relay);
             }
             nodes.push(Node::start(number, host, flags, settings.logs.as_deref())?);
@@ -153,7 +160,11 @@ impl<'a> Run<'a> {
             endpoints,
             topics: settings.topics(),
             clients: settings.clients,
-            speech: if settings.cable { Speech::Cable } else { Speech::Topics },
+            speech: match (settings.history, settings.cable) {
+                (true, _) => Speech::CableHistory,
+                (false, true) => Speech::Cable,
+                (false, false) => Speech::Topics,
+            },
             retry: RETRY,
             connect_timeout: CONNECT_TIMEOUT,
             events_max: EVENTS_RESERVE + settings.publications_per_topic(),
@@ -190,6 +201,9 @@ impl<'a> Run<'a> {
             rate: self.settings.rate,
             threads: PUBLISHERS,
         };
+        if self.settings.history {
+            self.begin_recovery()?;
+        }
         self.began_ns = now_ns();
         let publishers = Publishers::start(&publishing);
         self.publishers = Some(publishers.map_err(|error| Stop::Broken(format!("{error:#}")))?);
@@ -200,6 +214,18 @@ impl<'a> Run<'a> {
         output::note(&format!("{:6.1} s  all clients subscribed again", self.seconds()));
         self.wait_until(recovered_ns + nanoseconds(CALM))?;
         Ok(recovered_ns)
+    }
+
+    /// Lets clients that have received nothing yet ask for all from now on: from a full second on, as they ask in
+    /// seconds, at which the broker knows all topics already.
+    fn begin_recovery(&mut self) -> Result<(), Stop> {
+        #[expect(clippy::disallowed_methods, reason = "clients ask by the calendar")]
+        let now = SystemTime::now();
+        let unix = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let since = unix.as_secs() + 2;
+        self.wait_until(now_ns() + nanoseconds(Duration::from_secs(since).saturating_sub(unix)))?;
+        self.subscribers.recover_since(since);
+        Ok(())
     }
 
     /// Begins and ends the faults when they are due.
@@ -375,6 +401,7 @@ impl<'a> Run<'a> {
                 windows,
                 tells,
                 endpoints_are_nodes,
+                clients_recover: self.settings.history,
                 calm_from_ns: recovered_ns.unwrap_or(u64::MAX),
             },
             began_ns: self.began_ns,

@@ -31,6 +31,8 @@ pub(super) struct Settings {
     pub(super) seed: u64,
     pub(super) kinds: Vec<FaultKind>,
     pub(super) cable: bool,
+    /// The broker keeps publications, and clients ask for what they missed.
+    pub(super) history: bool,
     pub(super) proxy: bool,
     pub(super) serve: Vec<String>,
     pub(super) logs: Option<PathBuf>,
@@ -48,6 +50,9 @@ impl Settings {
         };
         if url.is_some() && args.broker.is_some_and(|named| named != broker) {
             bail!("--broker {} does not match the URL", args.broker.map_or("", BrokerKind::name));
+        }
+        if args.history && broker != BrokerKind::Redis {
+            bail!("--history needs --broker redis: it keeps the publications for all nodes");
         }
         let check = |flag: &str, value: u64, most: u64| match (1..=most).contains(&value) {
             true => Ok(value),
@@ -70,7 +75,8 @@ impl Settings {
             duration: args.duration,
             seed: args.seed.unwrap_or(seed),
             kinds: Vec::new(),
-            cable: args.cable,
+            cable: args.cable || args.history,
+            history: args.history,
             proxy: args.proxy,
             serve: args.serve_flag.clone(),
             logs: args.logs.clone(),

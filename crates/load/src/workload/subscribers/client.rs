@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
 
-use action_cable::{Command, Message, V1_EXT, data_prefix};
+use action_cable::{Command, History, Message, Position, V1_EXT, data_prefix};
 use engine::{Answer, Closed, ConnId, Core, Handler, Incoming, Response, Sys, Target, invariant};
 use wire::websocket::OpCode;
 
@@ -50,9 +50,11 @@ struct Client {
     /// Counts connections, so that what was planned for an earlier one is recognized.
     connection: u32,
     subscribed: bool,
-    /// With Action Cable: the subscribe message and the beginning of each publication.
-    subscribe: Vec<u8>,
+    /// With Action Cable: the identifier and the beginning of each publication.
+    identifier: String,
     prefix: Vec<u8>,
+    /// The epoch and the offset of the last publication, where the client recovers by them.
+    last: Option<(Box<str>, u64)>,
 }
 
 impl Clients {
@@ -75,7 +77,7 @@ impl Clients {
             for topic in &self.settings.topics {
                 let (path, protocols) = match self.settings.speech {
                     Speech::Topics => (format!("/topics/{topic}"), &[][..]),
-                    Speech::Cable => ("/cable".to_owned(), &[V1_EXT][..]),
+                    Speech::Cable | Speech::CableHistory => ("/cable".to_owned(), &[V1_EXT][..]),
                 };
                 let target = Target::websocket(*address, &host, &path, protocols, false, &[]);
                 // `Subscribers::start` has checked their number.
@@ -173,14 +175,18 @@ impl Clients {
 
     /// A message of Action Cable, of AnyCable's extended protocol: there gaps are told.
     fn cable<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, data: &[u8]) {
+        let settings = Arc::clone(&self.settings);
+        let recovers = settings.speech == Speech::CableHistory;
+        let since = self.counts.recover_since.load(Ordering::Relaxed);
         let Some(client) = self.client_of(core, id) else { return };
-        if data.starts_with(&client.prefix) {
+        if data.starts_with(&client.prefix) && !recovers {
             return self.publication(core, id, data);
         }
         let message = std::str::from_utf8(data).ok().and_then(|text| Message::decode(text).ok());
         match message {
             Some(Message::Welcome { .. }) => {
-                core.send(id, OpCode::Text, &client.subscribe);
+                let subscribe = client.subscribe(&settings, recovers.then_some(since));
+                core.send(id, OpCode::Text, &subscribe);
                 let (at, connection) = (core.user(id).copied().unwrap_or(0), client.connection);
                 let timeout_ns = self.settings.connect_timeout.as_nanos() as u64;
                 let due_ns = core.now_ns() + timeout_ns;
@@ -191,7 +197,12 @@ impl Clients {
                 )));
             }
             Some(Message::Confirm { .. }) => self.subscribed(core, id),
-            Some(Message::Data { .. }) => self.publication(core, id, data),
+            Some(Message::Data { position, .. }) => {
+                if let Some(Position { epoch, offset, .. }) = position.filter(|_| recovers) {
+                    client.reached(&epoch, offset);
+                }
+                self.publication(core, id, data);
+            }
             Some(Message::RejectHistory { .. }) => self.gap(core, id),
             Some(Message::Ping { .. } | Message::Pong | Message::ConfirmHistory { .. }) => {}
             // It comes again, as it knows of no other way.
@@ -240,16 +251,13 @@ impl Clients {
 impl Client {
     fn new(number: u32, settings: &Subscribing) -> Client {
         let topics = settings.topics.len().max(1) as u32;
-        let (mut subscribe, mut prefix) = (Vec::new(), Vec::new());
+        let (mut identifier, mut prefix) = (String::new(), Vec::new());
         let topic = number % topics;
-        if settings.speech == Speech::Cable {
+        if settings.speech != Speech::Topics {
             let name = settings.topics.get(topic as usize).map_or("", String::as_str);
-            let identifier = serde_json::json!({ "channel": "$pubsub", "stream_name": name });
-            let identifier = identifier.to_string();
+            let channel = serde_json::json!({ "channel": "$pubsub", "stream_name": name });
+            identifier = channel.to_string();
             data_prefix(&identifier, &mut prefix);
-            let command =
-                Command::Subscribe { identifier: identifier.into(), history: None, presence: None };
-            command.encode(&mut subscribe);
         }
         Client {
             log: SubscriberLog { client: number, topic, ..SubscriberLog::default() },
@@ -258,8 +266,33 @@ impl Client {
             id: None,
             connection: 0,
             subscribed: false,
-            subscribe,
+            identifier,
             prefix,
+            last: None,
+        }
+    }
+
+    /// The message that subscribes. With `since` it asks for what it has missed, once that is not 0.
+    fn subscribe(&self, settings: &Subscribing, since: Option<u64>) -> Vec<u8> {
+        let topic = settings.topics.get(self.log.topic as usize).map_or("", String::as_str);
+        let history = since.filter(|since| *since > 0).map(|since| match &self.last {
+            Some((epoch, offset)) => {
+                let (stream_id, epoch) = (topic.into(), (&**epoch).into());
+                let last = Position { stream_id, epoch, offset: *offset };
+                History { since: None, streams: vec![last] }
+            }
+            None => History { since: i64::try_from(since).ok(), streams: Vec::new() },
+        });
+        let identifier = (&*self.identifier).into();
+        let mut message = Vec::new();
+        Command::Subscribe { identifier, history, presence: None }.encode(&mut message);
+        message
+    }
+
+    fn reached(&mut self, epoch: &str, offset: u64) {
+        match &mut self.last {
+            Some((known, last)) if **known == *epoch => *last = offset,
+            last => *last = Some((epoch.into(), offset)),
         }
     }
 }
@@ -293,7 +326,7 @@ impl Handler for Clients {
     ) {
         match self.settings.speech {
             Speech::Topics => self.publication(core, id, data),
-            Speech::Cable => self.cable(core, id, data),
+            Speech::Cable | Speech::CableHistory => self.cable(core, id, data),
         }
     }
 

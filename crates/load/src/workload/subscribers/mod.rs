@@ -36,6 +36,9 @@ pub enum Speech {
     Topics,
     /// AnyCable's extended Action Cable with a `$pubsub` stream, subscribed once that is confirmed.
     Cable,
+    /// As `Cable`. Whenever it subscribes again it asks for what followed the last publication that it received, or
+    /// without one for all since [`Subscribers::recover_since`].
+    CableHistory,
 }
 
 /// The settings of a run.
@@ -64,6 +67,8 @@ pub struct SubscriberCounts {
     subscribed: AtomicU64,
     received: AtomicU64,
     ended: AtomicU64,
+    /// Unix seconds; 0 before it is set.
+    recover_since: AtomicU64,
 }
 
 impl SubscriberCounts {
@@ -146,6 +151,12 @@ impl Subscribers {
     #[must_use]
     pub fn counts(&self) -> &SubscriberCounts {
         &self.counts
+    }
+
+    /// From now on clients of [`Speech::CableHistory`] that have received nothing yet and subscribe again ask for what
+    /// was published since this time, in Unix seconds.
+    pub fn recover_since(&self, unix_s: u64) {
+        self.counts.recover_since.store(unix_s, Ordering::Relaxed);
     }
 
     /// Resets the connections of about `percent` of the clients, chosen by `seed`. They reconnect.

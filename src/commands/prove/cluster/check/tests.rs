@@ -239,3 +239,68 @@ fn through_a_proxy_the_tell_of_any_node_counts() {
     evidence.tells.push(Tell { node: 2, at_ns: 12 * S });
     assert_eq!(lost(&check(&evidence)), (1, 0));
 }
+
+/// A client that recovers: away from second 11 to 15, where number 12 is missing of what it asks for.
+fn recovering(missing: &[u32], told: Option<u64>, windows: Vec<Window>) -> Evidence {
+    let mut log = away(10, 11, Closed::Reset, 15, 10);
+    let is_missing = |event: Event| missing.iter().any(|number| received(*number).event == event);
+    log.records.retain(|record| !is_missing(record.event));
+    for record in &mut log.records {
+        if let Event::Received { sequence: 10..14, .. } = record.event {
+            record.at_ns = 15 * S;
+        }
+    }
+    log.records.extend(told.map(|at| Record { at_ns: at * S, event: Event::Gap }));
+    log.records.sort_by_key(|record| record.at_ns);
+    Evidence { clients_recover: true, ..evidence(log, windows) }
+}
+
+#[test]
+fn a_client_that_recovers_gets_what_was_published_while_it_was_away() {
+    let windows = || vec![window(KILLED, 11, 14)];
+    let findings = check(&recovering(&[], None, windows()));
+    assert_eq!((findings.delivered, findings.unexplained.total()), (40, 0));
+    assert_eq!(findings.recovered, 4);
+    // Neither the end of its connection nor the gap that its node told explains anything.
+    let mut evidence = recovering(&[12], None, windows());
+    evidence.tells.push(Tell { node: 2, at_ns: 15 * S });
+    assert_eq!(lost(&check(&evidence)), (0, 1));
+    assert_eq!(lost(&check(&recovering(&[12], Some(15), windows()))), (0, 1), "nothing was lost");
+}
+
+#[test]
+fn only_a_broker_that_lost_its_data_excuses_from_recovery_and_only_those_whom_it_tells() {
+    let windows = || vec![window(Fault::KillBroker, 11, 14)];
+    for (told, explained) in [(Some(15), 2), (Some(29), 2), (None, 0), (Some(9), 0), (Some(31), 0)]
+    {
+        let expected = (explained, 2 - explained);
+        assert_eq!(lost(&check(&recovering(&[8, 9], told, windows()))), expected, "{told:?}");
+    }
+    // What the broker got when it was back is unknown to a client that was away, and to no other.
+    assert_eq!(lost(&check(&recovering(&[12, 13], Some(15), windows()))), (2, 0));
+    assert_eq!(lost(&check(&recovering(&[15, 16], Some(18), windows()))), (0, 2));
+    // Nothing had kept it from arriving before.
+    assert_eq!(lost(&check(&recovering(&[3], Some(15), windows()))), (0, 1));
+    let stopped = window(Fault::StopNode { node: 1 }, 4, 15);
+    let windows = vec![stopped, window(Fault::KillBroker, 11, 14)];
+    assert_eq!(lost(&check(&recovering(&[3], Some(15), windows))), (1, 0));
+}
+
+#[test]
+fn clients_that_recover_get_nothing_twice_and_all_in_one_order() {
+    let again = |told: Option<u64>, windows| {
+        let mut evidence = recovering(&[], told, windows);
+        let log = &mut evidence.subscribers[0];
+        log.records.push(Record { at_ns: 15 * S + S / 2, ..received(9) });
+        log.records.sort_by_key(|record| record.at_ns);
+        let findings = check(&evidence);
+        (findings.unexplained.doubled, findings.doubled_explained)
+    };
+    assert_eq!(again(None, vec![window(DELAYED, 1, 40)]), (1, 0));
+    assert_eq!(again(None, vec![window(Fault::KillBroker, 11, 14)]), (1, 0));
+    assert_eq!(again(Some(15), vec![window(Fault::KillBroker, 11, 14)]), (0, 1));
+    // Number 8 comes with what was missed, after 9.
+    let mut evidence = recovering(&[8], None, vec![window(KILLED, 11, 14)]);
+    evidence.subscribers[0].records.push(Record { at_ns: 41 * S, ..received(8) });
+    assert_eq!(check(&evidence).unexplained.reordered, 1);
+}

@@ -225,6 +225,7 @@ async fn subscribe(
                 confirmed.iter().filter_map(|one| one.channel.strip_prefix(&*adapter.prefix));
             context.begun(&begun.collect::<Vec<_>>());
             context.confirmed(&awaited).await;
+            streams.lock().told(&wanted);
         }
         before =
             before.filter(|_| !wanted.is_empty()).map(|left| left.saturating_sub(wanted.len()));

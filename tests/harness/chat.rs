@@ -79,6 +79,8 @@ struct State {
     members: Vec<Member>,
     /// Connections that are served.
     serving: u64,
+    /// Delayed messages that are not sent yet.
+    late: u64,
     /// Connections that stay open.
     held: Vec<TcpStream>,
 }
@@ -123,7 +125,10 @@ impl Chat {
 
     /// Returns the counts once all clients have disconnected; held messages count as dropped.
     pub(crate) fn book(&self) -> Book {
-        eventually("all have left", || self.state.lock().unwrap().serving == 0);
+        eventually("all have left", || {
+            let state = self.state.lock().unwrap();
+            state.serving == 0 && state.late == 0
+        });
         self.state.lock().unwrap().book.clone()
     }
 }
@@ -362,6 +367,7 @@ impl State {
                 Rest::Later => {
                     let (state, whole) = (Arc::clone(state), frame(opcode, data));
                     let (delay, sequence) = (self.plan.delay, foreign.to_vec());
+                    self.late += 1;
                     thread::spawn(move || {
                         thread::sleep(delay);
                         state.lock().unwrap().send_late(number, &whole, &sequence, sent);
@@ -385,6 +391,7 @@ impl State {
 
     /// Sends a delayed message to a member to which `before` messages of its sequence had been sent.
     fn send_late(&mut self, number: u64, whole: &[u8], sequence: &[u8], before: u64) {
+        self.late -= 1;
         let Some(member) = self.members.iter_mut().find(|one| one.number == number) else {
             self.book.dropped += 1;
             return;

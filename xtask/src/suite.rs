@@ -233,7 +233,7 @@ fn conformance_stage(has: &Installed) -> (Vec<Step>, Vec<Step>) {
         fuzzing.only_with(has.cpp_compiler).low_priority(),
         Step::new("simulation, 200 seeds", simulation(&["engine", "--seeds", "200"])),
         Step::new("simulation of history, 200 seeds", simulation(&["history", "--seeds", "200"])),
-        Step::new("simulation of nodes, 200 seeds", simulation(&["nodes", "--seeds", "200"])),
+        Step::new("simulation of nodes, 20 seeds", simulation(&["nodes", "--seeds", "20"])),
         Step::new("simulation of the proxy, 30 seeds", simulation(&["proxy", "--seeds", "30"])),
     ];
     (here, beside)

@@ -72,7 +72,7 @@ pub(crate) struct Args {
     /// Clients speak Action Cable
     #[arg(long)]
     cable: bool,
-    /// Nodes share a history, and clients recover by it what they missed; needs Redis [implies: --cable]
+    /// Nodes share a history, clients recover [implies: --cable]
     #[arg(long)]
     history: bool,
     /// Put standfast proxy in front of the nodes

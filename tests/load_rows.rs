@@ -44,7 +44,8 @@ fn warm_up_ends_with_a_row_of_its_own() {
     {
         let rows = rows(url, name, flags);
         let last = rows.iter().rfind(|row| row.1 == "warm-up").unwrap();
-        assert!(last.0 >= 1.5, "the row at 1.5 s: {rows:?}");
+        // Its time is rounded down, and taken when the warm-up has ended by another clock.
+        assert!(last.0 >= 1.49, "the row at 1.5 s: {rows:?}");
         assert!(rows.iter().any(|row| row.1 == phase && row.0 > last.0), "{rows:?}");
     }
 }

@@ -72,7 +72,7 @@ pub(crate) struct Args {
     /// Clients speak Action Cable
     #[arg(long)]
     cable: bool,
-    /// Nodes share a history, clients recover [implies: --cable]
+    /// Nodes share a history by Redis [implies: --cable]
     #[arg(long)]
     history: bool,
     /// Put standfast proxy in front of the nodes

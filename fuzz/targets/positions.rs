@@ -51,5 +51,6 @@ fn answers(history: &History, start: Start) {
         Start::Since(since_ns) => since_ns > STARTED_NS,
     };
     let first = history.first("news", start, 2 * STARTED_NS);
-    assert_eq!(first.ok(), lossless.then_some(1), "{start:?}");
+    let expected = Position { epoch: history.epoch(), offset: 1 };
+    assert_eq!(first.ok(), lossless.then_some(expected), "{start:?}");
 }

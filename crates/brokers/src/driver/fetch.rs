@@ -165,7 +165,8 @@ impl Driver {
         if is_lost {
             let Fetched { epoch, floor, floor_ms, .. } = *fetched;
             let left = Fetched { epoch, floor, floor_ms, last: floor, messages: Vec::new() };
-            // In this order: who reads the history meanwhile finds out, or is told. What is left follows.
+            // The empty history first: a client that asks before the gap is told is rejected, and one that asked earlier
+            // gets the gap. What the broker still keeps is delivered after it.
             self.load(channel, id, &left);
             self.gap(&[channel], cause).await;
         }
@@ -207,7 +208,8 @@ impl Driver {
         Counters::add(&self.broker.counters.healed, usize::from(healed));
     }
 
-    /// What is missing of the senders of publications before the first of each is told.
+    /// Notes the number before the first publication of each sender as received: a gap was told for what is missing
+    /// before it, and is not told again.
     fn skip_missing<'m>(&self, id: u64, messages: impl Iterator<Item = &'m Message<'m>>) {
         let (mut received, mut senders) = (self.received.borrow_mut(), HashSet::new());
         let generation = received.generation();

@@ -59,7 +59,7 @@ impl Followed {
         }
     }
 
-    /// Everything published before the connection is delivered, or its loss is told.
+    /// All that was published before this connection was opened is delivered, or a gap was told for it.
     pub(super) fn synced(&mut self, channel: &str, id: u64) {
         if let Some(follow) = self.channels.get_mut(channel).filter(|follow| follow.id == id) {
             follow.synced = true;

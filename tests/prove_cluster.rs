@@ -153,6 +153,24 @@ fn three_nodes_with_a_history_on_redis_lose_nothing() {
     assert!(count(&report, "/recovered") > 100, "{report}");
 }
 
+/// NATS has its stream in files, so even a killed one loses nothing.
+#[test]
+fn three_nodes_with_a_history_on_nats_lose_nothing_although_it_is_killed() {
+    if !fs::exists("/usr/sbin/nats-server").unwrap_or(false) {
+        return skip::missing("nats-server: try cargo xtask test --install");
+    }
+    let size = ["prove", "cluster", "--clients", "300", "--topics", "12", "--rate", "60"];
+    let more = ["--broker", "nats", "--history", "--duration", "15s", "--seed", "1"];
+    let finished = executable::run(&[&size[..], &more[..], &["--json", "-"]].concat());
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    let report = finished.json();
+    assert_eq!(report["verdict"], "HELD");
+    let kinds = report["faults"].as_array().unwrap().iter().map(|one| one["kind"].as_str());
+    assert!(kinds.flatten().any(|kind| kind == "broker killed"), "{report}");
+    assert_eq!(count(&report, "/delivered"), count(&report, "/pairs"), "{report}");
+    assert!(count(&report, "/recovered") > 100, "{report}");
+}
+
 /// The checker's own proof: it must be able to fall short.
 #[test]
 fn nodes_that_do_not_know_of_each_other_fall_short() {
@@ -203,7 +221,7 @@ fn mistakes_are_explained_before_anything_is_started() {
         (&["--topics", "200"], "--topics"),
         (&["--duration", "1s"], "--duration"),
         (&["--broker", "none", "--faults", "cut-link"], "cut-link"),
-        (&["--broker", "none", "--history"], "--broker redis"),
+        (&["--broker", "none", "--history"], "--broker redis or nats"),
         (&["--redis-url", "redis://192.0.2.1:6379"], "loopback"),
         (&["--broker", "nats", "--redis-url", "redis://127.0.0.1:6379"], "--broker nats"),
     ] {

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -107,15 +108,35 @@ pub(super) struct Broker {
     /// `None` if it is the user's.
     command: Option<Command>,
     child: Option<Child>,
+    /// Where it keeps its files, removed with it.
+    folder: Option<Folder>,
     pub(super) version: Option<String>,
 }
 
+/// A directory that is removed at the end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn create() -> Result<Folder> {
+        let path =
+            std::env::temp_dir().join(format!("standfast-prove-{}-nats", std::process::id()));
+        std::fs::create_dir(&path).with_context(|| format!("cannot create {}", path.display()))?;
+        Ok(Folder(path))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
 impl Broker {
-    /// Starts one at this address of loopback.
+    /// Starts one at this address of loopback. It keeps a history if it is to.
     ///
     /// # Errors
     /// A program that is not installed or does not start.
-    pub(super) fn start(kind: Kind, host: Ipv4Addr, port: u16) -> Result<Broker> {
+    pub(super) fn start(kind: Kind, host: Ipv4Addr, port: u16, history: bool) -> Result<Broker> {
         let name = kind.program();
         let Some(program) = in_path(name) else {
             bail!(
@@ -128,6 +149,10 @@ impl Broker {
         };
         let mut command = Command::new(&program);
         let (host_text, port_text) = (host.to_string(), port.to_string());
+        let folder = (kind == Kind::Nats && history).then(Folder::create).transpose()?;
+        if let Some(folder) = &folder {
+            command.arg("--jetstream").arg("--store_dir").arg(&folder.0);
+        }
         match kind {
             Kind::Nats => command.args(["-a", &host_text, "-p", &port_text]),
             Kind::Redis | Kind::None => {
@@ -143,7 +168,7 @@ impl Broker {
         let address = SocketAddr::new(host.into(), port);
         let url = Url { kind, credentials: String::new(), address, rest: String::new() };
         let version = version(&program);
-        let mut broker = Broker { kind, url, command: Some(command), child: None, version };
+        let mut broker = Broker { kind, url, command: Some(command), child: None, folder, version };
         broker.restart()?;
         Ok(broker)
     }
@@ -155,7 +180,7 @@ impl Broker {
     pub(super) fn of_user(kind: Kind, url: Url) -> Result<Broker> {
         TcpStream::connect_timeout(&url.address, Duration::from_secs(2))
             .with_context(|| format!("cannot connect to the broker {}", url.address))?;
-        Ok(Broker { kind, url, command: None, child: None, version: None })
+        Ok(Broker { kind, url, command: None, child: None, folder: None, version: None })
     }
 
     pub(super) fn url(&self) -> &Url {
@@ -164,6 +189,11 @@ impl Broker {
 
     pub(super) fn kind(&self) -> Kind {
         self.kind
+    }
+
+    /// Whether what it has taken survives that it is killed.
+    pub(super) fn keeps_data(&self) -> bool {
+        self.folder.is_some()
     }
 
     /// Sends SIGKILL.
@@ -203,6 +233,7 @@ impl Broker {
 }
 
 impl Drop for Broker {
+    /// Before its folder.
     fn drop(&mut self) {
         self.kill();
     }

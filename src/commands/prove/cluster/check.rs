@@ -13,7 +13,8 @@
 //! sent, is explained only across two connections of a client, within a fault's window.
 //!
 //! Where clients recover by the history that the broker keeps, none of this explains anything, on any number of
-//! connections: only that the broker was killed with its data, and this client was told.
+//! connections: only that the broker was killed with its data, and this client was told. Nothing does where the
+//! broker has its data in files that survive it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -318,7 +319,9 @@ impl Checker<'_> {
         if self.evidence.clients_recover {
             let kills = self.evidence.windows.iter().enumerate();
             let takes = |window: &Window| {
-                window.fault == Fault::KillBroker && self.is_taken(window, sent_ns, sessions)
+                window.fault == Fault::KillBroker
+                    && !self.evidence.broker_keeps_data
+                    && self.is_taken(window, sent_ns, sessions)
             };
             let mut kills = kills.filter(|(_, window)| takes(window));
             return kills.next().map(|(at, _)| Explanation::Fault(at));
@@ -429,7 +432,8 @@ impl Checker<'_> {
     /// Whether a publication may have been at the broker only when it was killed.
     fn may_take(&self, kill: &Window, sent_ns: u64) -> bool {
         let faults_end_ns = self.deadline_ns(sent_ns, None) - nanoseconds(TELL_WITHIN);
-        kill.fault == Fault::KillBroker
+        !self.evidence.broker_keeps_data
+            && kill.fault == Fault::KillBroker
             && sent_ns <= kill.from_ns.saturating_add(nanoseconds(SLACK))
             && kill.from_ns <= faults_end_ns.saturating_add(nanoseconds(RECOVERY))
     }

@@ -133,7 +133,7 @@ impl<'a> Run<'a> {
         let broker = match (settings.broker, &settings.url) {
             (BrokerKind::None, _) => None,
             (kind, Some(url)) => Some(Broker::of_user(kind, url.clone())?),
-            (kind, None) => Some(Broker::start(kind, host, 7_200)?),
+            (kind, None) => Some(Broker::start(kind, host, 7_200, settings.history)?),
         };
         let mut relays = Vec::new();
         let mut nodes = Vec::new();
@@ -402,6 +402,7 @@ impl<'a> Run<'a> {
                 tells,
                 endpoints_are_nodes,
                 clients_recover: self.settings.history,
+                broker_keeps_data: self.broker.as_ref().is_some_and(Broker::keeps_data),
                 calm_from_ns: recovered_ns.unwrap_or(u64::MAX),
             },
             began_ns: self.began_ns,

@@ -51,8 +51,10 @@ impl Settings {
         if url.is_some() && args.broker.is_some_and(|named| named != broker) {
             bail!("--broker {} does not match the URL", args.broker.map_or("", BrokerKind::name));
         }
-        if args.history && broker != BrokerKind::Redis {
-            bail!("--history needs --broker redis: it keeps the publications for all nodes");
+        if args.history && broker == BrokerKind::None {
+            bail!(
+                "--history needs --broker redis or nats: it keeps the publications for all nodes"
+            );
         }
         let check = |flag: &str, value: u64, most: u64| match (1..=most).contains(&value) {
             true => Ok(value),

@@ -287,6 +287,22 @@ fn only_a_broker_that_lost_its_data_excuses_from_recovery_and_only_those_whom_it
 }
 
 #[test]
+fn a_broker_that_keeps_its_data_excuses_nothing() {
+    let windows = || vec![window(Fault::KillBroker, 11, 14)];
+    for missing in [&[8, 9][..], &[12, 13]] {
+        let evidence = recovering(missing, Some(15), windows());
+        assert_eq!(lost(&check(&Evidence { broker_keeps_data: true, ..evidence })), (0, 2));
+    }
+    let mut evidence = recovering(&[], Some(15), windows());
+    evidence.broker_keeps_data = true;
+    assert_eq!(check(&evidence).unexplained.total(), 0);
+    let log = &mut evidence.subscribers[0];
+    log.records.push(Record { at_ns: 15 * S + S / 2, ..received(9) });
+    log.records.sort_by_key(|record| record.at_ns);
+    assert_eq!(check(&evidence).unexplained.doubled, 1);
+}
+
+#[test]
 fn clients_that_recover_get_nothing_twice_and_all_in_one_order() {
     let again = |told: Option<u64>, windows| {
         let mut evidence = recovering(&[], told, windows);

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use crate::harness::app::{App, chat, room};
 use crate::harness::cable::Extended;
 use crate::harness::eventually;
+use crate::harness::polling::Poller;
 use crate::harness::redis::{Passage, Redis, Relay};
 use crate::harness::server::Server;
 use crate::harness::signing::{SECRET, token};
@@ -216,6 +217,58 @@ fn while_the_store_is_away_clients_begin_anew() {
     let sid = lose(&a, lost(&a));
     crate::nodes::until_ready(&b);
     assert!(is_restored(&back(&b, &sid)));
+}
+
+/// Loses a client that polls no more, and returns its session id.
+fn lose_polled(server: &Server, client: Poller) -> String {
+    let before = shared(server, "stored");
+    eventually("the session is stored", || shared(server, "stored") == before + 1.0);
+    client.sid
+}
+
+#[test]
+fn clients_that_poll_resume_on_their_own_node_and_on_another_one() {
+    let Some(redis) = Redis::start(&[]) else { return };
+    let polls = ["--long-polling", "--long-polling-flush-interval", "20ms"];
+    let times = ["--long-polling-keepalive", "300ms", "--drain", "1s"];
+    let [mut a, b] = nodes(&redis.url(), &[&polls[..], &times[..]].concat());
+    let back = |node: &Server, sid: &str| {
+        let client = Poller::open(node.listen, &format!("?sid={sid}"));
+        assert_eq!(client.welcome["restored_ids"], json!([stream("news")]), "{}", client.welcome);
+        client
+    };
+    let mut client = Poller::open(a.listen, "");
+    client.subscribe(&stream("news"));
+    let first = lose_polled(&a, client);
+    let mut client = back(&a, &first);
+    client.poll(&[json!({"command": "history", "identifier": stream("news"), "history": {}})]);
+    assert_eq!(client.hear()["type"], "confirm_history");
+    let sid = lose_polled(&a, client);
+    // The commands of the request that resumes are executed once it has.
+    let mut client = Poller::new(b.listen, &format!("?sid={sid}"), "");
+    let history = json!({"command": "history", "identifier": stream("news"), "history": {}});
+    client.begin(&history.to_string());
+    assert_eq!(client.welcome["restored_ids"], json!([stream("news")]));
+    assert_eq!(client.hear()["type"], "confirm_history");
+    assert_eq!(publish(&a, "news", "1").status, 200);
+    assert_eq!(client.hear()["message"], 1);
+    for sid in [&first, &sid] {
+        let anew = Poller::open(a.listen, &format!("?sid={sid}"));
+        assert_eq!(anew.welcome["restored"], Value::Null, "it was resumed");
+    }
+    // A WebSocket resumes what polled, and the other way round.
+    let sid = lose_polled(&b, client);
+    let socket = self::back(&a, &sid);
+    assert!(is_restored(&socket));
+    let client = back(&b, &lose(&a, socket));
+    let mut client = back(&a, &lose_polled(&b, client));
+    // A node that drains answers the request that waits; nothing in it makes the client forget its session.
+    client.send("");
+    a.signal(Signal::TERM);
+    let answer = client.answer();
+    assert_eq!((answer.status, &*answer.body), (401, ""));
+    back(&b, &client.sid);
+    assert!(a.wait().success());
 }
 
 fn count(app: &App, name: &str) -> usize {

@@ -146,6 +146,12 @@ impl StoredSessions {
         self.lock().by_id.get(&id).is_some_and(|entry| self.is_live(entry, now_ns))
     }
 
+    /// The same, or maybe at another node while this one drains.
+    pub(crate) fn may_return(&self, id: ConnId, now_ns: u64) -> bool {
+        let draining = self.draining.load(Ordering::Relaxed);
+        self.has(id, now_ns) || draining && self.shared.is_some()
+    }
+
     /// Keeps the session of a connection that has ended.
     pub(crate) fn put(&self, id: ConnId, session: StoredSession, now_ns: u64) {
         self.put_as(id, session, now_ns, Held::Here);

@@ -83,7 +83,7 @@ pub(super) enum Handshake {
         start: Option<Box<str>>,
         origin: Option<Box<str>>,
     },
-    /// A session that the store of the nodes may have.
+    /// A session that the store of the nodes may have, of either kind.
     Session(Box<Restoring>),
 }
 
@@ -316,7 +316,7 @@ impl ServeHandler {
                 self.pending_open = Some(PendingOpen::Topic { name, identity, first, publishing });
                 Answer::Upgrade(None)
             }
-            Handshake::Session(restoring) => self.open_restoring(*restoring),
+            Handshake::Session(restoring) => self.open_restoring(core, id, *restoring),
         }
     }
 
@@ -332,7 +332,7 @@ impl ServeHandler {
             return Some(self.open_confirmed(core, id, handshake));
         }
         if let Handshake::Session(restoring) = handshake {
-            return Some(self.open_anew(id, *restoring));
+            return Some(self.open_anew(core, id, *restoring));
         }
         awaiting.confirmation.count_unconfirmed();
         let why = "The subscription was not confirmed in time: try again.\n";

@@ -423,8 +423,7 @@ impl Handler for ServeHandler {
 
     fn going_away<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) -> bool {
         if core.is_polled(id) {
-            self.disconnect_polled(core, id);
-            return false;
+            return self.drain_polled(core, id);
         }
         match self.hand_over(core, id) {
             Closing::Stored => false,

@@ -7,10 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use action_cable::Protocol;
 use brokers::StoreAnswer;
 use engine::{Answer, ConnId, Core, Sys};
-use wire::http::Request;
 use wire::websocket::CloseCode;
 
-use super::resume::named_sid;
 use super::{PendingOpen, Post, ServeHandler};
 use crate::app::call::Env;
 use crate::auth::TokenIdentity;
@@ -26,10 +24,18 @@ pub(super) struct Named {
     own: Option<ConnId>,
 }
 
-/// A handshake whose session the store is asked for.
+/// What a client opens that names a session.
+pub(super) enum Opens {
+    /// With the subprotocol of the answer.
+    WebSocket(Protocol, Option<Box<str>>),
+    /// A session of long polling, by a request with this body.
+    Polled(Vec<u8>),
+}
+
+/// A handshake, or a first request of long polling, whose session the store is asked for.
 pub(super) struct Restoring {
     named: Named,
-    protocol: (Protocol, Option<Box<str>>),
+    opens: Opens,
     identity: Option<TokenIdentity>,
     env: Option<Env>,
     /// Set once it is taken.
@@ -48,11 +54,11 @@ pub(crate) struct SessionAnswer {
 impl Restoring {
     pub(super) fn new(
         named: Named,
-        protocol: (Protocol, Option<Box<str>>),
+        opens: Opens,
         identity: Option<TokenIdentity>,
         env: Option<Env>,
     ) -> Self {
-        Restoring { named, protocol, identity, env, session: None }
+        Restoring { named, opens, identity, env, session: None }
     }
 
     fn claim(&self) -> Claim<'_> {
@@ -74,29 +80,28 @@ impl ServeHandler {
     pub(super) fn session_in_store<S: Sys>(
         &self,
         core: &Core<S, Self>,
-        head: &Request<'_, '_>,
+        sid: &str,
         identity: Option<&TokenIdentity>,
-        env: &Option<Env>,
+        env: Option<&Env>,
     ) -> Option<Named> {
         self.shared_sessions()?;
-        let sid = named_sid(head)?;
-        let own = self.shared.sids.find(&sid);
+        let own = self.shared.sids.find(sid);
         let asks = match own {
             Some(id) => {
                 let identity = identity.map(|identity| &*identity.identifiers);
-                let claim = Claim { identity, env: env.as_ref() };
+                let claim = Claim { identity, env };
                 let found = self.stored_sessions()?.whereabouts(id, claim, core.now_ns());
                 found == Whereabouts::Shared
             }
-            None => Sids::is_secret(&sid),
+            None => Sids::is_secret(sid),
         };
-        asks.then(|| Named { sid: (*sid).into(), own })
+        asks.then(|| Named { sid: sid.into(), own })
     }
 
     /// Asks the store for the session of a handshake, which is answered later.
     pub(super) fn ask_store<S: Sys>(
         &mut self,
-        core: &Core<S, Self>,
+        core: &mut Core<S, Self>,
         id: ConnId,
         restoring: Restoring,
     ) -> Answer {
@@ -124,7 +129,7 @@ impl ServeHandler {
             Some(awaiting) => {
                 Answer::LaterWithin(awaiting.hold_session(core.now_ns(), id, restoring))
             }
-            None => self.open_restoring(restoring),
+            None => self.open_restoring(core, id, restoring),
         }
     }
 
@@ -173,24 +178,54 @@ impl ServeHandler {
         self.unconfirmed_topic(core, restoring.session.as_ref()?)
     }
 
-    /// Opens the WebSocket of a client, with its session if it was found.
-    pub(super) fn open_restoring(&mut self, restoring: Restoring) -> Answer {
-        let Restoring { protocol: (protocol, subprotocol), identity, env, session, .. } = restoring;
-        if let Some(sessions) = self.stored_sessions() {
-            add(if session.is_some() { &sessions.resumed } else { &sessions.unknown });
+    /// Opens what a client has requested, with its session if it was found.
+    pub(super) fn open_restoring<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        id: ConnId,
+        restoring: Restoring,
+    ) -> Answer {
+        let Restoring { opens, identity, env, session, .. } = restoring;
+        match opens {
+            Opens::WebSocket(protocol, subprotocol) => {
+                self.count_asked(session.is_some());
+                let (identity, resumed) = (Ok(identity), session);
+                self.pending_open = Some(PendingOpen::Cable { protocol, identity, env, resumed });
+                Answer::Upgrade(subprotocol)
+            }
+            Opens::Polled(body) => match self.admit_polled(core, id) {
+                Ok(polled) => {
+                    self.count_asked(session.is_some());
+                    self.open_polled_session(core, (id, polled), identity, env, session, body)
+                }
+                Err(refused) => {
+                    if let Some((sessions, session)) = self.stored_sessions().zip(session) {
+                        sessions.finish(id, &session);
+                    }
+                    refused
+                }
+            },
         }
-        let (identity, resumed) = (Ok(identity), session);
-        self.pending_open = Some(PendingOpen::Cable { protocol, identity, env, resumed });
-        Answer::Upgrade(subprotocol)
+    }
+
+    fn count_asked(&self, found: bool) {
+        if let Some(sessions) = self.stored_sessions() {
+            add(if found { &sessions.resumed } else { &sessions.unknown });
+        }
     }
 
     /// The store did not answer in time, or the broker did not confirm a topic: the client begins anew.
-    pub(super) fn open_anew(&mut self, id: ConnId, mut restoring: Restoring) -> Answer {
+    pub(super) fn open_anew<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        id: ConnId,
+        mut restoring: Restoring,
+    ) -> Answer {
         self.shared_sessions().iter().for_each(|shared| add(&shared.unavailable));
         if let Some((sessions, session)) = self.stored_sessions().zip(restoring.session.take()) {
             sessions.finish(id, &session);
         }
-        self.open_restoring(restoring)
+        self.open_restoring(core, id, restoring)
     }
 
     /// The client of a handshake has left.

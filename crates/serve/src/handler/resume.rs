@@ -37,25 +37,21 @@ impl ServeHandler {
         }
     }
 
-    pub(super) fn named_session(&self, head: &Request<'_, '_>) -> Option<ConnId> {
-        self.shared.sids.find(&named_sid(head)?)
-    }
-
     /// The session that a client names by its id, if it may resume it.
     pub(super) fn find_session<S: Sys>(
         &self,
         core: &Core<S, Self>,
-        head: &Request<'_, '_>,
+        sid: &str,
         identity: Option<&TokenIdentity>,
         env: Option<&Env>,
     ) -> Option<StoredSession> {
-        let id = self.named_session(head)?;
+        let id = self.shared.sids.find(sid)?;
         let identity = identity.map(|identity| &*identity.identifiers);
         self.take_session(core, id, Claim { identity, env })
     }
 
     /// A session, if it may be resumed and nothing is missing that the broker would have sent meanwhile.
-    pub(super) fn take_session<S: Sys>(
+    fn take_session<S: Sys>(
         &self,
         core: &Core<S, Self>,
         id: ConnId,

@@ -10,7 +10,8 @@ use wire::http::Request;
 
 use super::authorize::AskedForm;
 use super::confirm::Handshake;
-use super::restore::Restoring;
+use super::restore::{Opens, Restoring};
+use super::resume::named_sid;
 use super::{PendingOpen, ServeHandler};
 use crate::app::decision::Publishing;
 use crate::auth::{Cause, Connect, TokenIdentity};
@@ -127,7 +128,7 @@ impl ServeHandler {
     /// Answers an upgrade request at a path that serves WebSockets.
     fn admit<S: Sys>(
         &mut self,
-        core: &Core<S, Self>,
+        core: &mut Core<S, Self>,
         id: ConnId,
         request: &Incoming<'_, '_>,
         pending_open: PendingOpen,
@@ -146,17 +147,14 @@ impl ServeHandler {
         let protocol = subprotocol.as_deref().and_then(Protocol::from_name).unwrap_or_default();
         self.pending_open = Some(match pending_open {
             PendingOpen::Cable { identity: Ok(identity), env, .. } if protocol.extended => {
-                let named = self.session_in_store(core, request.head, identity.as_ref(), &env);
+                let sid = named_sid(request.head);
+                let (sid, of) = (sid.as_deref(), identity.as_ref());
+                let named = sid.and_then(|sid| self.session_in_store(core, sid, of, env.as_ref()));
                 if let Some(named) = named {
-                    let protocol = (protocol, subprotocol);
-                    return self.ask_store(
-                        core,
-                        id,
-                        Restoring::new(named, protocol, identity, env),
-                    );
+                    let opens = Opens::WebSocket(protocol, subprotocol);
+                    return self.ask_store(core, id, Restoring::new(named, opens, identity, env));
                 }
-                let resumed =
-                    self.find_session(core, request.head, identity.as_ref(), env.as_ref());
+                let resumed = sid.and_then(|sid| self.find_session(core, sid, of, env.as_ref()));
                 PendingOpen::Cable { protocol, identity: Ok(identity), env, resumed }
             }
             PendingOpen::Cable { identity, env, .. } => {

@@ -22,12 +22,14 @@ pub(crate) use self::answers::PollAnswer;
 use self::answers::{access_headers, disconnect_line, refused_answer};
 use self::sessions::Sessions;
 use super::handshake::unavailable;
+use super::restore::{Opens, Restoring};
+use super::resume::named_sid;
 use super::{Post, ServeHandler};
 use crate::app::call::Env;
 use crate::auth::{Cause, Connect, TokenIdentity};
 use crate::config::LongPolling;
 use crate::protocols::Disconnect;
-use crate::resume::Claim;
+use crate::resume::{Closing, StoredSession};
 
 /// The header with the id of a session.
 const POLL_ID: &str = "X-Anycable-Poll-ID";
@@ -60,6 +62,8 @@ enum Stage {
     Opens(Box<Opening>),
     /// The body of a request for a session is received.
     Names { session: ConnId, identity: Option<Box<str>> },
+    /// The store of the nodes is asked for the session that it resumes.
+    Restores,
     /// It waits for the messages of a session.
     Waits { session: ConnId },
 }
@@ -68,8 +72,8 @@ enum Stage {
 struct Opening {
     identity: Option<TokenIdentity>,
     env: Option<Env>,
-    /// The connection whose session the client wants to continue.
-    resumes: Option<ConnId>,
+    /// The session that the client wants to continue.
+    sid: Option<Box<str>>,
 }
 
 /// A request for a session, posted to the worker that has it.
@@ -203,16 +207,16 @@ impl ServeHandler {
             // The system has no random numbers: an id could be guessed.
             return Err(unavailable("Long polling has no ids for sessions.\n", core.random()));
         }
-        let resumes = self.named_session(head);
+        let sid = self.stored_sessions().and_then(|_| named_sid(head)).map(|sid| (*sid).into());
         let identified = identity.is_some() || self.names_session(core, head);
         let env = self.app_env_of(core, id, head, identified)?;
-        Ok(Box::new(Opening { identity, env, resumes }))
+        Ok(Box::new(Opening { identity, env, sid }))
     }
 
     /// Whether a request of long polling has its body received.
     pub(super) fn awaits_poll_body(&mut self, id: ConnId) -> bool {
         let request = self.polling.as_mut().and_then(|polling| polling.request(id));
-        request.is_some_and(|request| !matches!(request.stage, Stage::Waits { .. }))
+        request.is_some_and(|it| matches!(it.stage, Stage::Opens(_) | Stage::Names { .. }))
     }
 
     /// The body of a request is complete.
@@ -231,15 +235,9 @@ impl ServeHandler {
             return super::not_found();
         };
         // Replaced below, once the session is known.
-        let stage = std::mem::replace(&mut request.stage, Stage::Waits { session: id });
+        let stage = std::mem::replace(&mut request.stage, Stage::Restores);
         match stage {
-            Stage::Opens(opening) => match self.open_polled_session(core, id, *opening, body) {
-                Ok(session) => self.wait_for(id, session),
-                Err(refused) => {
-                    self.polling.as_mut().and_then(|polling| polling.remove_request(id));
-                    return refused;
-                }
-            },
+            Stage::Opens(opening) => return self.open_or_restore(core, id, *opening, body),
             Stage::Names { session, identity } => {
                 self.wait_for(id, session);
                 let poll = Poll { session, request: id, identity, body };
@@ -250,7 +248,7 @@ impl ServeHandler {
                     return unavailable("Too many requests wait: try again.\n", core.random());
                 }
             }
-            Stage::Waits { .. } => {
+            Stage::Restores | Stage::Waits { .. } => {
                 invariant::broken("a request that waits has no body to come");
                 return super::not_found();
             }
@@ -264,37 +262,63 @@ impl ServeHandler {
         }
     }
 
-    /// Opens the session of a request, and executes the commands in its body.
-    fn open_polled_session<S: Sys>(
+    /// Opens the session of a request, once the store has been asked for the one that it names.
+    fn open_or_restore<S: Sys>(
         &mut self,
         core: &mut Core<S, Self>,
         request: ConnId,
         opening: Opening,
         body: Vec<u8>,
-    ) -> Result<ConnId, Answer> {
-        let session = match core.open_polled(request) {
+    ) -> Answer {
+        let Opening { identity, env, sid } = opening;
+        let (sid, of) = (sid.as_deref(), identity.as_ref());
+        let named = sid.and_then(|sid| self.session_in_store(core, sid, of, env.as_ref()));
+        if let Some(named) = named {
+            let restoring = Restoring::new(named, Opens::Polled(body), identity, env);
+            return self.ask_store(core, request, restoring);
+        }
+        let session = match self.admit_polled(core, request) {
             Ok(session) => session,
-            // Counted by the limit.
-            Err(_) => {
-                let why = "The server accepts no more connections right now.\n";
-                return Err(unavailable(why, core.random()));
-            }
+            Err(refused) => return refused,
         };
-        let Opening { identity, env, resumes } = opening;
+        let stored = sid.and_then(|sid| self.find_session(core, sid, of, env.as_ref()));
+        self.open_polled_session(core, (request, session), identity, env, stored, body)
+    }
+
+    /// A connection for the session of a request, or the refusal.
+    pub(super) fn admit_polled<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        request: ConnId,
+    ) -> Result<ConnId, Answer> {
+        core.open_polled(request).map_err(|_| {
+            // Counted by the limit.
+            self.polling.as_mut().and_then(|polling| polling.remove_request(request));
+            let why = "The server accepts no more connections right now.\n";
+            unavailable(why, core.random())
+        })
+    }
+
+    /// Begins the session of a request, and executes the commands in its body.
+    pub(super) fn open_polled_session<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        (request, session): (ConnId, ConnId),
+        identity: Option<TokenIdentity>,
+        env: Option<Env>,
+        stored: Option<StoredSession>,
+        body: Vec<u8>,
+    ) -> Answer {
         let token = identity.as_ref().map(|identity| identity.identifiers.clone());
         let now_ns = core.now_ns();
-        if let Some(polling) = &mut self.polling {
-            polling.sessions.open(session, token, request, now_ns);
-        }
-        let claim = Claim {
-            identity: identity.as_ref().map(|identity| &*identity.identifiers),
-            env: env.as_ref(),
-        };
-        let stored = resumes.and_then(|named| self.take_session(core, named, claim));
+        let Some(polling) = &mut self.polling else { return super::not_found() };
+        polling.sessions.open(session, token, request, now_ns);
+        let waits = Answer::LaterWithin(polling.waits_ns());
         let protocol = Protocol { extended: true, encoding: Encoding::Json };
         self.open_cable(core, session, protocol, Ok(identity), env, stored);
         self.take_lines(core, session, body);
-        Ok(session)
+        self.wait_for(request, session);
+        waits
     }
 
     /// A message of long polling from another worker.
@@ -337,23 +361,33 @@ impl ServeHandler {
         };
         let Stage::Waits { session } = request.stage else { return false };
         if session.worker() == core.worker() {
-            self.disconnect_polled(core, session);
+            self.drain_polled(core, session);
         }
         // Another worker drains its own sessions.
         true
     }
 
-    /// The session drains: its client is told with the answer to the request that waits. Without one it
-    /// could not come back to be told.
-    pub(super) fn disconnect_polled<S: Sys>(&mut self, core: &mut Core<S, Self>, session: ConnId) {
+    /// The session drains: it is left in the store of the nodes, if there is one. Otherwise its client is told
+    /// with the answer to the request that waits; without one it could not come back to be told. Returns whether
+    /// the store has yet to answer.
+    pub(super) fn drain_polled<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        session: ConnId,
+    ) -> bool {
         if !core.is_polled(session) {
-            return;
+            return false;
         }
-        self.disconnect(core, session, Disconnect::Restart);
+        match self.hand_over(core, session) {
+            Closing::Waits => return true,
+            Closing::Stored => self.close_handed_over(core, session, true),
+            Closing::NotStored => self.disconnect(core, session, Disconnect::Restart),
+        }
         let waits = |polling: &Polling| polling.sessions.waits(session);
         if !self.polling.as_deref().is_some_and(waits) {
             core.abort(session);
         }
+        false
     }
 
     /// Memory that long polling holds for a connection, in bytes.

@@ -195,7 +195,7 @@ impl ServeHandler {
         session: Option<ConnId>,
     ) -> Vec<u8> {
         let stored = self.stored_sessions().zip(session);
-        match stored.is_some_and(|(all, id)| all.has(id, core.now_ns())) {
+        match stored.is_some_and(|(all, id)| all.may_return(id, core.now_ns())) {
             true => Vec::new(),
             false => disconnect_line(Disconnect::SessionExpired),
         }

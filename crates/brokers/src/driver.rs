@@ -1,8 +1,8 @@
 //! The thread of the connections: for each broker it connects, subscribes, publishes, delivers and checks, and
 //! begins again after every fault, for ever.
 //!
-//! The parts of a connection run at the same time and end together with the first fault. What was on its way then
-//! is sent again over the next connection, with its number, so receivers that have it do not deliver it twice.
+//! The parts of a connection run at the same time and end with the first fault, but what had arrived before it is
+//! delivered. What was on its way then is sent again over the next connection, with its number, so receivers that have it do not deliver it twice.
 
 mod deliver;
 mod fetch;
@@ -15,6 +15,7 @@ mod subscribe;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -32,8 +33,8 @@ use crate::broker::{Broker, Receiver, Shard, State};
 use crate::figures::GapCause;
 use crate::gaps::{Received, Sequences};
 use crate::limits::{
-    BEACON_NS, CONNECT_TIMEOUT, DELIVERY_PAUSE, FETCH_CHANNELS_FIRST, INBOX_BYTES, LOG_INTERVAL_NS,
-    PING_INTERVAL, RECEIVED_SENDERS_MAX, SENT_CHANNELS_MAX,
+    BEACON_NS, CONNECT_TIMEOUT, DELIVERY_PAUSE, FETCH_CHANNELS_FIRST, INBOX_BYTES, LAST_DELIVERIES,
+    LOG_INTERVAL_NS, PING_INTERVAL, RECEIVED_SENDERS_MAX, SENT_CHANNELS_MAX,
 };
 use crate::transport::{Channel, Fault, FaultKind, Inbox, Link, Transport};
 
@@ -78,6 +79,9 @@ struct Driver {
     followed: RefCell<Followed>,
     /// Rung when one of them is synced or gone.
     settled: Notify,
+    /// The connection has ended, and what had arrived is still delivered. Rung when that begins.
+    is_ending: Cell<bool>,
+    ends: Notify,
     /// Those of which something could not be delivered, with their ids, and when the oldest of it was seen.
     behind: RefCell<Vec<(Channel, u64)>>,
     behind_ns: Cell<u64>,
@@ -109,6 +113,8 @@ impl Driver {
             gap_log: RefCell::default(),
             followed: RefCell::default(),
             settled: Notify::new(),
+            is_ending: Cell::default(),
+            ends: Notify::new(),
             behind: RefCell::default(),
             behind_ns: Cell::default(),
             fetch_channels: Cell::new(FETCH_CHANNELS_FIRST),
@@ -140,15 +146,19 @@ impl Driver {
             let fault = match opened {
                 Ok(link) => {
                     self.broker.counters.connected.fetch_add(1, Ordering::Relaxed);
-                    let fault = tokio::select! {
-                        fault = link.ended() => fault,
-                        fault = self.deliver(&link, inbox_receiver) => fault,
-                        fault = self.subscribe(&link) => fault,
-                        fault = self.publish(&link) => fault,
-                        fault = self.store(&link) => fault,
-                        fault = self.check(&link) => fault,
-                        fault = self.share_members(&link) => fault,
+                    let mut delivering = pin!(self.deliver(&link, inbox_receiver));
+                    let (fault, delivers) = tokio::select! {
+                        fault = &mut delivering => (fault, false),
+                        fault = link.ended() => (fault, true),
+                        fault = self.subscribe(&link) => (fault, true),
+                        fault = self.publish(&link) => (fault, true),
+                        fault = self.store(&link) => (fault, true),
+                        fault = self.check(&link) => (fault, true),
+                        fault = self.share_members(&link) => (fault, true),
                     };
+                    if delivers {
+                        self.deliver_rest(delivering).await;
+                    }
                     // One that ends soon again is not tried and logged at once each time.
                     if backoff.lasted(self.up_for()) {
                         logged_ns = 0;
@@ -167,6 +177,15 @@ impl Driver {
             self.store_lost().await;
             backoff.pause().await;
         }
+    }
+
+    /// The connection has ended: goes on with what had arrived, for a bounded time.
+    async fn deliver_rest(&self, delivering: impl Future<Output = Fault>) {
+        self.is_ending.set(true);
+        self.ends.notify_one();
+        self.settled.notify_one();
+        let _ = tokio::time::timeout(LAST_DELIVERIES, delivering).await;
+        self.is_ending.set(false);
     }
 
     fn is_up(&self) -> bool {

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use super::*;
 use crate::broker::{ConfirmedTopic, Publication, Settings, Undelivered};
-use crate::envelope::Message;
+use crate::envelope::{Envelope, Except, Message, NodeId, Sequence};
 use crate::kept::{Kept, Past, Position};
 use crate::members::MemberStore;
-use crate::transport::{Channel, Fetched, Outgoing, Taken};
+use crate::transport::{Channel, Fetched, Incoming, Outgoing, Taken};
 use crate::{OwnedExcept, Ticket};
 
 /// A broker that nobody connects to, except by [`Lossy`].
@@ -28,9 +28,42 @@ impl Transport for Nowhere {
 }
 
 /// A connection that is lost before the answer to the first batches.
+#[derive(Default)]
 struct Lossy {
     lost: Cell<usize>,
     sent: RefCell<Vec<Outgoing>>,
+    is_over: bool,
+}
+
+/// Publications to the topic `a` arrive before the first connection ends.
+struct Bursting(usize, AtomicBool);
+
+impl Transport for Bursting {
+    type Link = Lossy;
+
+    fn server(&self) -> String {
+        "somewhere".to_owned()
+    }
+
+    async fn connect(&self, inbox: Inbox, _: &Settings) -> Result<Lossy, Fault> {
+        if self.1.swap(true, Ordering::Relaxed) {
+            return Err(not_yet());
+        }
+        for number in 1..=self.0 as u64 {
+            let message = Message {
+                node: NodeId(9),
+                at: Sequence { epoch: 1, number },
+                binary: false,
+                transient: false,
+                except: Except::None,
+                kind: None,
+                data: b"x",
+            };
+            let (channel, body) = ("p:t:a".into(), Envelope::Publication(message).encode());
+            inbox.push(Incoming { channel, body, kept: None });
+        }
+        Ok(Lossy { is_over: true, ..Lossy::default() })
+    }
 }
 
 impl MemberStore for Lossy {}
@@ -64,7 +97,10 @@ impl Link for Lossy {
     }
 
     async fn ended(&self) -> Fault {
-        std::future::pending().await
+        match self.is_over {
+            true => Fault::new(FaultKind::Closed, "over"),
+            false => std::future::pending().await,
+        }
     }
 }
 
@@ -76,10 +112,17 @@ struct Slow {
     /// Takes no confirmations.
     is_full: AtomicBool,
     confirmed: Mutex<Vec<ConfirmedTopic>>,
+    /// Publications offered and taken: every other one.
+    offered: AtomicUsize,
+    taken: AtomicUsize,
 }
 
 impl Receiver for Slow {
     fn publication(&self, _: &str, _: &Message<'_>, _: Option<Kept>) -> Result<(), Undelivered> {
+        if self.offered.fetch_add(1, Ordering::Relaxed).is_multiple_of(2) {
+            return Err(Undelivered::Busy);
+        }
+        self.taken.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
@@ -137,6 +180,29 @@ fn a_gap_that_finds_no_room_goes_on_with_the_topics_that_are_left() {
 }
 
 #[test]
+fn what_had_arrived_before_a_connection_ended_is_delivered_first() {
+    const ARRIVED: usize = 50;
+    let slow = Arc::new(Slow::default());
+    let driver = driver(Arc::<Slow>::clone(&slow));
+    let broker = Arc::clone(&driver.broker);
+    assert!(!broker.prepare("a"));
+    let faults = || broker.counters.faults()[FaultKind::Closed as usize];
+    let until_ended = async {
+        tokio::select! {
+            () = driver.run(Bursting(ARRIVED, AtomicBool::new(false))) => {}
+            () = async {
+                while faults() == 0 {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            } => {}
+        }
+    };
+    block_on(until_ended);
+    assert_eq!(slow.taken.load(Ordering::Relaxed), ARRIVED);
+    assert_eq!(broker.counters.dropped.load(Ordering::Relaxed), 0);
+}
+
+#[test]
 fn a_publication_counts_as_unsent_until_the_broker_has_it() {
     let driver = driver(Arc::new(Slow::default()));
     let broker = Arc::clone(&driver.broker);
@@ -153,7 +219,7 @@ fn a_publication_counts_as_unsent_until_the_broker_has_it() {
     }
     assert_eq!(broker.unsent(), 3);
     assert_eq!(tickets[1].wait(Duration::ZERO), crate::Outcome::Withdrawn);
-    let link = Lossy { lost: Cell::new(2), sent: RefCell::default() };
+    let link = Lossy { lost: Cell::new(2), ..Lossy::default() };
     for connection in 1..=2 {
         driver.connected(0);
         let fault = block_on(driver.publish(&link));

@@ -54,6 +54,9 @@ pub const NODES_MAX: usize = 1024;
 pub const DELIVERY_NS: u64 = 2_000_000_000;
 /// Pause before it is offered again.
 pub const DELIVERY_PAUSE: Duration = Duration::from_millis(2);
+/// How long what had arrived before a connection ended is delivered before the next one is opened. What is left then
+/// counts as dropped.
+pub const LAST_DELIVERIES: Duration = Duration::from_secs(5);
 /// Bytes of values and keys that wait to be put or taken at one broker.
 pub const STORE_QUEUE_BYTES: usize = 16 * 1024 * 1024;
 /// Values put and taken with one write; the next ones wait for its answer.

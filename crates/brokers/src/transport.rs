@@ -245,15 +245,17 @@ pub struct Inbox {
 pub struct InboxReceiver {
     receiver: UnboundedReceiver<Incoming>,
     waiting: Arc<AtomicUsize>,
+    dropped: Arc<AtomicU64>,
 }
 
 impl Inbox {
-    /// An empty inbox for `bytes_max` bytes. `dropped` counts what finds no room.
+    /// An empty inbox for `bytes_max` bytes. `dropped` counts what finds no room, and what is left in it.
     #[must_use]
     pub fn new(bytes_max: usize, dropped: Arc<AtomicU64>) -> (Inbox, InboxReceiver) {
         let (sender, receiver) = unbounded_channel();
         let waiting = Arc::new(AtomicUsize::new(0));
-        let other = InboxReceiver { receiver, waiting: Arc::clone(&waiting) };
+        let (waits, drops) = (Arc::clone(&waiting), Arc::clone(&dropped));
+        let other = InboxReceiver { receiver, waiting: waits, dropped: drops };
         (Inbox { sender, waiting, dropped, bytes_max }, other)
     }
 
@@ -285,6 +287,18 @@ impl InboxReceiver {
         let message = self.receiver.try_recv().ok()?;
         self.waiting.fetch_sub(message.bytes(), Ordering::Relaxed);
         Some(message)
+    }
+
+    /// Nothing arrives any more.
+    pub fn close(&mut self) {
+        self.receiver.close();
+    }
+}
+
+impl Drop for InboxReceiver {
+    fn drop(&mut self) {
+        self.receiver.close();
+        self.dropped.fetch_add(self.receiver.len() as u64, Ordering::Relaxed);
     }
 }
 

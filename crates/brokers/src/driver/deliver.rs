@@ -3,8 +3,6 @@
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
-use tokio::time::error::Elapsed;
-
 use super::Driver;
 use super::fetch::Until;
 use super::followed::Follow;
@@ -29,30 +27,40 @@ pub(super) enum Delivered {
 }
 
 impl Driver {
-    /// Delivers until the connection ends.
+    /// Delivers until the connection has ended and what had arrived is delivered.
     pub(super) async fn deliver(&self, link: &impl Link, mut inbox: InboxReceiver) -> Fault {
         self.dropped.set(self.dropped_now());
         self.behind_ns.set(0);
         loop {
+            let is_ending = self.is_ending.get();
+            if is_ending {
+                inbox.close();
+            }
             let message = match inbox.try_next() {
                 Some(message) => Some(message),
+                None if is_ending => break,
                 None => {
                     if let Err(fault) = self.overflowed(link).await {
                         return fault;
                     }
                     match self.next(&mut inbox).await {
-                        Ok(Some(message)) => Some(message),
-                        Ok(None) => break,
-                        Err(_) => None,
+                        Some(Some(message)) => Some(message),
+                        Some(None) => break,
+                        None => None,
                     }
                 }
             };
             if let Some(message) = message
                 && let Err(fault) = self.arrived(link, &message).await
+                // What could not be fetched will be, by the next connection.
+                && !self.is_ending.get()
             {
                 return fault;
             }
-            if let Err(fault) = self.catch_up_behind(link).await {
+            if !self.is_ending.get()
+                && let Err(fault) = self.catch_up_behind(link).await
+                && !self.is_ending.get()
+            {
                 return fault;
             }
         }
@@ -251,12 +259,16 @@ impl Driver {
         delivered
     }
 
-    /// A channel once what was published before the connection is fetched; `None` if it is another subscription.
+    /// A channel once what was published before the connection is fetched; `None` if it is another subscription,
+    /// or if the connection has ended.
     async fn settled(&self, channel: &str, id: u64) -> Option<Follow> {
         loop {
             let follow = self.followed.borrow().get(channel, id)?;
             if follow.synced {
                 return Some(follow);
+            }
+            if self.is_ending.get() {
+                return None;
             }
             self.settled.notified().await;
         }
@@ -305,12 +317,18 @@ impl Driver {
         Ok(())
     }
 
-    /// The next message; an error if something has to be fetched before it.
-    async fn next(&self, inbox: &mut InboxReceiver) -> Result<Option<Incoming>, Elapsed> {
+    /// The next message; `None` if something else is to be done first.
+    async fn next(&self, inbox: &mut InboxReceiver) -> Option<Option<Incoming>> {
+        let next = async {
+            tokio::select! {
+                message = inbox.next() => Some(message),
+                () = self.ends.notified() => None,
+            }
+        };
         if self.behind.borrow().is_empty() {
-            return Ok(inbox.next().await);
+            return next.await;
         }
-        tokio::time::timeout(BEHIND_PAUSE, inbox.next()).await
+        tokio::time::timeout(BEHIND_PAUSE, next).await.unwrap_or(None)
     }
 
     /// After a pause fetches what could not be delivered.

@@ -74,8 +74,7 @@ pub trait Receiver: Send + Sync + 'static {
     /// It is the next one that the broker keeps, and nobody gets it now. Only with [`Settings::history`].
     fn kept_again(&self, topic: &str, message: &Message<'_>, kept: Kept);
 
-    /// Topics that are not followed any more: what the broker keeps of them has to be loaded again. Only with
-    /// [`Settings::history`].
+    /// Topics that are not followed any more. What the broker keeps of them, if it does, has to be loaded again.
     fn released(&self, topics: &[Box<str>]);
 
     /// The broker has confirmed topics: what is published to them from now on arrives. False if it has to be

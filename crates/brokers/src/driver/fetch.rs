@@ -41,12 +41,13 @@ impl Driver {
 
     /// Channels are not subscribed any more.
     pub(super) fn unfollow(&self, channels: &[Channel]) {
-        if self.broker.settings.history.is_none() || channels.is_empty() {
+        if channels.is_empty() {
             return;
         }
+        let keeps = self.broker.settings.history.is_some();
         let mut followed = self.followed.borrow_mut();
-        let loaded = channels.iter().filter(|channel| followed.remove(channel));
-        let topics = loaded.filter_map(|channel| self.broker.topic(channel));
+        let told = channels.iter().filter(|channel| followed.remove(channel) || !keeps);
+        let topics = told.filter_map(|channel| self.broker.topic(channel));
         let topics: Vec<Box<str>> = topics.map(Box::from).collect();
         drop(followed);
         // Somebody may wait for the topic to be settled.

@@ -138,7 +138,7 @@ impl Receiver for Inward {
 
     fn released(&self, topics: &[Box<str>]) {
         let Some(shared) = self.shared.upgrade() else { return };
-        if let Some(history) = shared.history().filter(|history| history.is_replica()) {
+        if let Some(history) = shared.history() {
             history.forget(topics.iter().map(|topic| &**topic));
         }
     }
@@ -148,7 +148,7 @@ impl Receiver for Inward {
         if let Some(history) = shared.history().filter(|history| !history.is_replica()) {
             // What was published before is not in it.
             let now_ns = now_ns();
-            topics.iter().for_each(|one| history.interrupt(&one.topic, now_ns));
+            topics.iter().for_each(|one| history.begin(&one.topic, now_ns));
         }
         self.wake(&shared);
         let awaited = topics.iter().filter(|one| one.awaited).map(|one| one.topic.clone());

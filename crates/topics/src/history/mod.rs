@@ -300,13 +300,37 @@ impl History {
         if self.is_replica {
             return self.release_topic(topic);
         }
+        self.interrupt_as(topic, now_ns, false);
+    }
+
+    /// A topic whose publications come from a broker is followed from now on, as in [`History::interrupt`]. Its entry
+    /// stays until [`History::forget`] while there is room: the position of a topic without one is lost when any
+    /// other topic of its shard is forgotten.
+    pub fn begin(&self, topic: &str, now_ns: u64) {
+        self.interrupt_as(topic, now_ns, true);
+    }
+
+    fn interrupt_as(&self, topic: &str, now_ns: u64, followed: bool) {
         let hash = self.hash(topic);
         let mut cell = self.lock(hash);
-        let index = cell.shard.find(hash, topic);
+        let mut index = cell.shard.find(hash, topic);
+        let (mut reserved, mut fits) = (0, true);
+        if index.is_none() {
+            // As for a publication to a new topic.
+            drop(cell);
+            fits = self.make_room(TopicHistory::bytes_of(topic), &mut reserved);
+            cell = self.lock(hash);
+            index = cell.shard.find(hash, topic);
+        }
+        let is_new = index.is_none();
         let add = || cell.shard.add(&self.hasher, hash, &topic.into());
-        let (is_new, index) = (index.is_none(), index.unwrap_or_else(add));
-        // The entry of a new topic has no bytes reserved, so it does not stay.
-        let freed = cell.shard.interrupt(&self.hasher, index, now_ns, is_new);
+        let index = index.unwrap_or_else(add);
+        let mut freed = reserved;
+        freed += cell.shard.interrupt(&self.hasher, index, now_ns, is_new && !fits);
+        if fits {
+            freed -= if is_new { TopicHistory::bytes_of(topic) } else { 0 };
+            cell.shard.set_followed(index, followed);
+        }
         drop(cell);
         self.release(freed);
     }

@@ -135,6 +135,9 @@ impl History {
         let hash = self.hash(topic);
         let mut cell = self.lock(hash);
         let Some(index) = cell.shard.find(hash, topic) else { return };
+        if !self.is_replica {
+            return cell.shard.set_followed(index, false);
+        }
         let freed = cell.shard.release(&self.hasher, index);
         drop(cell);
         self.release(freed);

@@ -92,6 +92,8 @@ pub(super) struct TopicHistory {
     pub(super) lost_ns: u64,
     /// The offsets that somebody else gave.
     pub(super) given: Option<Box<Given>>,
+    /// Its entry stays, if there is room, even if it has been without publications for long.
+    followed: bool,
 }
 
 impl TopicHistory {
@@ -249,6 +251,7 @@ impl Shard {
             bytes: 0,
             lost_ns: self.lost_ns,
             given: None,
+            followed: false,
         });
         let topics = &self.topics;
         self.by_name.insert_unique(hash, index, |&index| hash_of(topics, hasher, index));
@@ -404,6 +407,13 @@ impl Shard {
         freed
     }
 
+    /// Whether the entry of a topic is to stay.
+    pub(super) fn set_followed(&mut self, index: u32, followed: bool) {
+        if let Some(topic) = self.topics.get_mut(index) {
+            topic.followed = followed;
+        }
+    }
+
     /// Removes the oldest publication of a topic; returns its bytes.
     fn pop(&mut self, index: u32, cause: Eviction) -> Option<usize> {
         let topic = self.topics.get_mut(index)?;
@@ -451,12 +461,16 @@ impl Shard {
                 expired.bytes += self.pop(index, Eviction::Age).unwrap_or_default();
                 continue;
             }
-            let empty_ns = self.empty.front().map(|(.., since_ns)| *since_ns);
-            let long_ns = age_ns.saturating_mul(EMPTY_AGES);
-            if empty_ns.is_none_or(|since_ns| now_ns.saturating_sub(since_ns) < long_ns) {
-                return expired;
+            let long_ns = age_ns.saturating_mul(EMPTY_AGES).max(1);
+            let empty = self.empty.front().copied();
+            let empty = empty.filter(|entry| now_ns.saturating_sub(entry.2) >= long_ns);
+            let Some((index, next, _)) = empty else { return expired };
+            if self.get(index).is_some_and(|topic| topic.followed) {
+                self.empty.pop_front();
+                self.empty.push_back((index, next, now_ns));
+            } else {
+                expired.bytes += self.forget_oldest(hasher);
             }
-            expired.bytes += self.forget_oldest(hasher);
         }
         expired.more = true;
         expired

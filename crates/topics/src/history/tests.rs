@@ -303,6 +303,38 @@ fn an_epoch_is_eight_hexadecimal_digits() {
 }
 
 #[test]
+fn topics_that_are_followed_cost_no_other_topic_its_position() {
+    let history = history(HistoryLimits { bytes: 2 << 20, ..LIMITS });
+    history.begin("quiet", 10);
+    let last = history.last("quiet", 10).unwrap();
+    let missed = |now_ns| first(&history, "quiet", Start::After(last), now_ns);
+    let all = || (0..2_000).map(|number| format!("topic {number}"));
+    for (now_ns, topic) in (11..).zip(all()) {
+        history.begin(&topic, now_ns);
+        publish(&history, &topic, "1", now_ns);
+    }
+    assert_eq!(missed(3_000), Ok(last.offset + 1));
+    // Nobody is subscribed to the others any more: they are forgotten in time, and this one stays.
+    let names: Vec<String> = all().collect();
+    history.forget(names.iter().map(|name| &**name));
+    for now_ns in (3_000..10_000).step_by(100) {
+        history.expire(now_ns);
+        assert_eq!(missed(now_ns), Ok(last.offset + 1), "at {now_ns}");
+    }
+    assert_eq!((history.stats().topics, history.stats().bytes), (1, audit(&history)));
+    history.begin("quiet", 10_000);
+    assert_eq!(missed(10_001), Err(Unavailable::Evicted), "what came before was not received");
+    // It is bounded: entries go before publications do.
+    let offset = publish(&history, "kept", "1", 10_002);
+    for number in 0..20_000 {
+        history.begin(&number.to_string(), 10_003);
+        assert!(history.stats().bytes <= 2 << 20);
+    }
+    assert_eq!(history.stats().bytes, audit(&history));
+    assert_eq!(kept(&history, "kept", offset, 10_004), ["1"]);
+}
+
+#[test]
 fn after_an_interruption_nothing_before_it_is_available() {
     let history = history(LIMITS);
     assert_eq!((publish(&history, "a", "1", 10), publish(&history, "a", "2", 11)), (1, 2));

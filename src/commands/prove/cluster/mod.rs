@@ -72,7 +72,7 @@ pub(crate) struct Args {
     /// Clients speak Action Cable
     #[arg(long)]
     cable: bool,
-    /// Nodes share a history that the broker keeps [implies: --cable]
+    /// Nodes share the broker's history [implies: --cable]
     #[arg(long)]
     history: bool,
     /// Put standfast proxy in front of the nodes

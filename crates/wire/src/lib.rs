@@ -1,4 +1,4 @@
-//! HTTP/1.1 and WebSocket: bytes to events and back, both roles, no I/O.
+//! HTTP/1.1, HTTP/2 and WebSocket: bytes to events and back, both roles, no I/O.
 //!
 //! A decoder gets the bytes that have arrived and returns complete, partial or a [`Violation`];
 //! short input is never an error, and no allocation depends on a size that the peer declares.
@@ -6,6 +6,7 @@
 //! the caller supplies mask keys and nonces.
 //!
 //! - [`http`]: heads (located, then parsed) and bodies, RFC 9110 and RFC 9112.
+//! - [`http2`]: header compression (HPACK), RFC 7541.
 //! - [`parse_proxy_header`]: the PROXY protocol, versions 1 and 2.
 //! - [`websocket`]: the opening handshake, frames, RFC 6455, and permessage-deflate, RFC 7692.
 
@@ -18,6 +19,7 @@ extern crate alloc;
 extern crate std;
 
 pub mod http;
+pub mod http2;
 mod limits;
 mod proxy;
 mod violation;

@@ -78,6 +78,16 @@ violations! {
     ChunkLineTooLong = "chunk_line_too_long", "RFC 9112 7.1.1", 413, PROTOCOL_ERROR, "sent a chunk-size line longer than allowed";
     BadTrailer = "bad_trailer", "RFC 9112 7.1.2", 400, PROTOCOL_ERROR, "sent a malformed trailer";
     TrailersTooLarge = "trailers_too_large", "RFC 9112 7.1.2", 431, PROTOCOL_ERROR, "sent trailers longer than allowed";
+    // Header blocks of HTTP/2. The first is an error of the stream only.
+    HeaderListTooLarge = "header_list_too_large", "RFC 9113 10.5.1", 431, PROTOCOL_ERROR, "sent a header list larger than allowed";
+    HeaderListBomb = "header_list_bomb", "RFC 9113 10.5.1", 431, PROTOCOL_ERROR, "sent a header block that decodes to far more than allowed";
+    HpackTruncated = "hpack_truncated", "RFC 7541 6", 400, PROTOCOL_ERROR, "ended a header block within a field";
+    HpackIntegerTooLarge = "hpack_integer_too_large", "RFC 7541 5.1", 400, PROTOCOL_ERROR, "sent an integer larger than any valid one in a header block";
+    HpackBadIndex = "hpack_bad_index", "RFC 7541 2.3.3", 400, PROTOCOL_ERROR, "referred to a header field that is in no table";
+    HpackBadHuffman = "hpack_bad_huffman", "RFC 7541 5.2", 400, PROTOCOL_ERROR, "sent a Huffman-coded string that ends wrongly";
+    HpackMisplacedSizeUpdate = "hpack_misplaced_size_update", "RFC 7541 4.2", 400, PROTOCOL_ERROR, "changed the size of the header table within a header block";
+    HpackSizeUpdateTooLarge = "hpack_size_update_too_large", "RFC 7541 6.3", 400, PROTOCOL_ERROR, "chose a header table larger than allowed";
+    HpackMissingSizeUpdate = "hpack_missing_size_update", "RFC 9113 4.3.1", 400, PROTOCOL_ERROR, "did not reduce its header table to the size that it had acknowledged";
     // The opening handshake, as received by a server.
     UpgradeMethod = "upgrade_method", "RFC 6455 4.2.1", 405, PROTOCOL_ERROR, "requested a WebSocket with a method other than GET";
     UpgradeHttp10 = "upgrade_http10", "RFC 6455 4.2.1", 400, PROTOCOL_ERROR, "requested a WebSocket over HTTP/1.0";

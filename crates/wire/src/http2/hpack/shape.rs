@@ -13,8 +13,8 @@ const BLOCKS_MAX: usize = 16;
 /// The fields of messages that are sent again and again, some of which have a value that changes. One is
 /// for any number of encoders.
 ///
-/// The first blocks of a connection put the fixed fields into its table. From then on the block is the
-/// same as long as the table is, and is copied; only values that change are encoded.
+/// The first block of a connection puts the fixed fields into its table, and the names of the others. From
+/// then on the block is the same as long as the table is, and is copied; only values that change are encoded.
 pub struct Shape {
     /// Unique in the process.
     id: u32,
@@ -61,9 +61,9 @@ impl Memo {
 }
 
 impl Shape {
-    /// The shape of these fields in this order, those that change without a value. The names of the others
-    /// and their values are put into the table of each connection, if there is room; not secrets (see
-    /// [`Indexing::Auto`](super::Indexing::Auto)).
+    /// The shape of these fields in this order, those that change without a value. A field is put into the
+    /// table of a connection if there is room, and is no secret: `authorization` and `proxy-authorization`
+    /// are never indexed (RFC 7541 7.1.3).
     #[must_use]
     pub fn new<'f>(fields: impl IntoIterator<Item = (&'f [u8], Option<&'f [u8]>)>) -> Shape {
         static NEXT: AtomicU32 = AtomicU32::new(1);
@@ -124,11 +124,16 @@ impl Encoder {
             match &field.value {
                 Some(value) => self.fixed_field(&field.name, value, out),
                 None => {
+                    let value = values.next().unwrap_or_default();
                     let (index, _) = self.find(&field.name, &[]);
+                    if index == 0 && self.index_if_room(&field.name, value, index, out) {
+                        // For its name: the block is encoded once more anyway.
+                        continue;
+                    }
                     literal(out, unindexed(&field.name), 4, index, &field.name);
                     bytes.extend_from_slice(out.get(copied..).unwrap_or_default());
                     gaps.push(bytes.len() as u32);
-                    string(out, values.next().unwrap_or_default());
+                    string(out, value);
                     copied = out.len();
                 }
             }
@@ -149,23 +154,30 @@ impl Encoder {
         }
     }
 
-    /// Appends a field that does not change. It is indexed if that evicts nothing: shapes that together are
-    /// larger than the table would evict each other's fields in every block.
+    /// Appends a field that does not change.
     fn fixed_field(&mut self, name: &[u8], value: &[u8], out: &mut Vec<u8>) {
         let (index, same) = self.find(name, value);
-        let secret = is_secret(name);
-        if same && !secret {
+        if same && !is_secret(name) {
             return integer::encode(out, representation::INDEXED, 7, index);
         }
-        let size = name.len() + value.len() + FIELD_OVERHEAD_BYTES;
-        if size <= self.table.room() && !secret {
-            literal(out, representation::INCREMENTAL, 6, index, name);
-            self.table.insert(name, value);
-            self.changed();
-        } else {
+        if !self.index_if_room(name, value, index, out) {
             literal(out, unindexed(name), 4, index, name);
+            string(out, value);
         }
+    }
+
+    /// Appends a field and adds it to the table, if it is no secret and that evicts nothing: shapes that
+    /// together are larger than the table would evict each other's fields in every block.
+    fn index_if_room(&mut self, name: &[u8], value: &[u8], index: u32, out: &mut Vec<u8>) -> bool {
+        let size = name.len() + value.len() + FIELD_OVERHEAD_BYTES;
+        if is_secret(name) || size > self.table.room() {
+            return false;
+        }
+        literal(out, representation::INCREMENTAL, 6, index, name);
         string(out, value);
+        self.table.insert(name, value);
+        self.changed();
+        true
     }
 }
 

@@ -65,6 +65,18 @@ fn only_values_that_change_are_encoded() {
     assert_eq!(shape.blocks(), 1);
 }
 
+#[test]
+fn names_of_values_that_change_are_sent_once() {
+    let mut shape = Shape::new([(&b"x-request-id-of-the-client"[..], None)]);
+    let (mut encoder, mut decoder) = (Encoder::new(), Decoder::default());
+    for value in [b"00", b"01", b"02", b"03"] {
+        let block = send(&mut encoder, &mut shape, &[value]);
+        assert_eq!(block.len() <= 5, value != b"00", "{} bytes", block.len());
+        let expected = vec![(b"x-request-id-of-the-client".to_vec(), value.to_vec())];
+        assert_eq!(decode(&mut decoder, &block), Ok(expected));
+    }
+}
+
 /// A kept block is used only while the table is what it was.
 #[test]
 fn other_blocks_and_sizes_in_between_make_a_block_invalid() {

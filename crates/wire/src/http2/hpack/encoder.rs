@@ -154,16 +154,14 @@ impl Encoder {
 
     /// The index of a field, and whether its value is equal, too; 0 if no entry has its name.
     pub(super) fn find(&self, name: &[u8], value: &[u8]) -> (u32, bool) {
-        let named = match static_table::find(name, value) {
+        let listed = match static_table::find(name, value) {
             Found::Field(index) => return (index, true),
             Found::Name(index) => Some(index),
             Found::No => None,
         };
-        match (self.table.find(name, value), named) {
-            (Some((index, true)), _) => (index, true),
-            (_, Some(index)) => (index, false),
-            (Some((index, false)), None) => (index, false),
-            (None, None) => (0, false),
+        match self.table.find_field(name, value) {
+            Some(index) => (index, true),
+            None => (listed.or_else(|| self.table.find_name(name)).unwrap_or(0), false),
         }
     }
 

@@ -1,5 +1,7 @@
 //! The static table (RFC 7541 2.3.1 and Appendix A).
 
+use super::is_same;
+
 /// Number of entries: the first entry of the dynamic table has the index after them (2.3.3).
 pub(super) const LEN: u32 = 61;
 
@@ -134,12 +136,13 @@ pub(super) fn find(name: &[u8], value: &[u8]) -> Found {
     let indices = BY_LENGTH.indices.get(usize::from(*begin)..usize::from(*end));
     for &first in indices.unwrap_or_default() {
         let first = u32::from(first);
-        if entry(first).is_some_and(|entry| entry.0 == name) {
+        // Most names of one length differ in their last byte.
+        if entry(first).is_some_and(|entry| entry.0.last() == name.last() && entry.0 == name) {
             let mut index = first;
             while let Some(entry) = entry(index)
                 && entry.0 == name
             {
-                if entry.1 == value {
+                if is_same(entry.1, value) {
                     return Found::Field(index);
                 }
                 index += 1;

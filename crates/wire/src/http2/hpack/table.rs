@@ -4,7 +4,7 @@ use alloc::collections::VecDeque;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::{FIELD_OVERHEAD_BYTES, static_table};
+use super::{FIELD_OVERHEAD_BYTES, is_same, static_table};
 
 /// Largest dynamic table that a decoder can allow, in bytes.
 pub const TABLE_BYTES_MAX: u32 = 65_535;
@@ -160,27 +160,33 @@ impl Table {
         }
     }
 
-    /// Finds the newest entry with that name and value, or else the newest with that name: its index, and
-    /// whether the value is equal, too.
-    pub(super) fn find(&self, name: &[u8], value: &[u8]) -> Option<(u32, bool)> {
-        let mut named = None;
-        for (age, entry) in self.entries.iter().rev().enumerate() {
-            if usize::from(entry.name) != name.len() || !self.equals(entry.begin, name) {
-                continue;
-            }
-            let index = static_table::LEN + 1 + age as u32;
-            let value_begin = entry.begin.wrapping_add(u32::from(entry.name));
-            if usize::from(entry.value) == value.len() && self.equals(value_begin, value) {
-                return Some((index, true));
-            }
-            named = named.or(Some((index, false)));
-        }
-        named
+    /// The index of the newest entry with that name and value.
+    pub(super) fn find_field(&self, name: &[u8], value: &[u8]) -> Option<u32> {
+        let lengths = (u16::try_from(name.len()).ok()?, u16::try_from(value.len()).ok()?);
+        self.newest(|entry| {
+            (entry.name, entry.value) == lengths
+                && self.equals(entry.begin.wrapping_add(u32::from(entry.name)), value)
+                && self.equals(entry.begin, name)
+        })
+    }
+
+    /// The index of the newest entry with that name.
+    pub(super) fn find_name(&self, name: &[u8]) -> Option<u32> {
+        self.newest(|entry| usize::from(entry.name) == name.len() && self.equals(entry.begin, name))
+    }
+
+    /// The index of the newest entry for which this is true.
+    fn newest(&self, is_it: impl Fn(&Entry) -> bool) -> Option<u32> {
+        let age = self.entries.iter().rev().position(is_it)?;
+        Some(static_table::LEN + 1 + age as u32)
     }
 
     fn equals(&self, begin: u32, bytes: &[u8]) -> bool {
         let (first, second) = segments(&self.ring, begin, bytes.len());
-        bytes.strip_prefix(first) == Some(second)
+        match bytes.split_at_checked(first.len()) {
+            Some((head, tail)) => is_same(head, first) && is_same(tail, second),
+            None => false,
+        }
     }
 }
 

@@ -10,8 +10,10 @@ fn config(cases: u32) -> ProptestConfig {
     ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(crate::cases(cases)) }
 }
 
+type Field = (Vec<u8>, Vec<u8>);
+
 /// Names and values of which some are in the static table, some repeat, and some are any bytes.
-fn field() -> impl Strategy<Value = (Vec<u8>, Vec<u8>)> {
+fn field() -> impl Strategy<Value = Field> {
     let listed = (0..61usize).prop_map(|place| {
         let (name, value) = static_table::ENTRIES[place];
         (name.to_vec(), value.to_vec())
@@ -27,7 +29,8 @@ fn field() -> impl Strategy<Value = (Vec<u8>, Vec<u8>)> {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Block(Vec<((Vec<u8>, Vec<u8>), u8)>),
+    /// Fields, each with its place in [`INDEXING`].
+    Block(Vec<(Field, u8)>),
     Limit(u32),
 }
 
@@ -102,8 +105,8 @@ proptest! {
         steps in prop::collection::vec((field(), prop::option::weighted(0.1, 0..400u32)), 1..80),
     ) {
         let mut table = table::Table::new(400);
-        let (mut model, mut max) = (Vec::<(Vec<u8>, Vec<u8>)>::new(), 400usize);
-        let size = |model: &[(Vec<u8>, Vec<u8>)]| {
+        let (mut model, mut max) = (Vec::<Field>::new(), 400usize);
+        let size = |model: &[Field]| {
             model.iter().map(|(name, value)| name.len() + value.len() + 32).sum::<usize>()
         };
         for ((name, value), resize) in steps {
@@ -128,11 +131,12 @@ proptest! {
                 prop_assert_eq!(table.lengths(index), Some((name.len(), value.len())));
             }
             prop_assert_eq!(table.lengths(62 + model.len() as u32), None);
-            let found = model.iter().position(|entry| *entry == (name.clone(), value.clone()));
+            let place = |found: Option<usize>| found.map(|age| 62 + age as u32);
+            let same = (name.clone(), value.clone());
+            let found = model.iter().position(|entry| *entry == same);
+            prop_assert_eq!(table.find_field(&name, &value), place(found));
             let named = model.iter().position(|entry| entry.0 == name);
-            let expected = found.map(|age| (62 + age as u32, true));
-            let expected = expected.or(named.map(|age| (62 + age as u32, false)));
-            prop_assert_eq!(table.find(&name, &value), expected);
+            prop_assert_eq!(table.find_name(&name), place(named));
         }
     }
 }

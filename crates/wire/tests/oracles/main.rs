@@ -1,8 +1,10 @@
 //! Our codec beside two others, tungstenite and fastwebsockets: random streams of frames, valid and
 //! invalid, mean the same to all three; what one encodes the others decode; each accepts the
-//! others' handshakes. Where we are stricter, [`others::lax`] gives the reason.
+//! others' handshakes. Where we are stricter, [`others::lax`] gives the reason. Header compression is in
+//! [`headers`].
 
 mod handshake;
+mod headers;
 mod others;
 mod streams;
 

@@ -5,6 +5,7 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use wire::http::{EMPTY_HEADER, HeadScanner, MAX_HEADERS, parse_request};
+use wire::http2::hpack::{self, Encoder, HeaderList, Indexing, Shape};
 use wire::websocket::{
     Decoder, Event, OpCode, accept_key, check_upgrade, encode, encode_masked,
     encode_upgrade_response,
@@ -65,6 +66,97 @@ fn main() {
         upgrade(black_box(REQUEST), &limits, &mut out);
         black_box(&out);
     });
+    header_blocks();
+}
+
+/// A server's head as nginx encodes it: literals that are indexed, all strings Huffman-coded.
+const ANSWER: [(&str, &str, Indexing); 8] = [
+    (":status", "200", Indexing::Auto),
+    ("server", "nginx/1.22.1", Indexing::Incremental),
+    ("date", "Mon, 21 Oct 2013 20:13:21 GMT", Indexing::Incremental),
+    ("content-type", "text/html", Indexing::Incremental),
+    ("content-length", "615", Indexing::Incremental),
+    ("last-modified", "Sun, 20 Oct 2013 08:01:44 GMT", Indexing::Incremental),
+    ("etag", "\"5263a1d8-267\"", Indexing::Without),
+    ("accept-ranges", "bytes", Indexing::Without),
+];
+const FIELDS: [(&str, &str); 8] = [
+    (":method", "GET"),
+    (":scheme", "https"),
+    (":authority", "www.example.com:8443"),
+    (":path", "/api/items?page=1"),
+    ("user-agent", "standfast/0.1.0"),
+    ("accept", "*/*"),
+    ("accept-encoding", "gzip"),
+    ("x-request", "6f1c52a0-9d41"),
+];
+
+fn header_blocks() {
+    let mut list = HeaderList::new();
+    let mut out = Vec::new();
+    // The encoder has no memory of earlier blocks, as nginx has none.
+    for (name, value, indexing) in ANSWER {
+        let mut encoder = Encoder::new();
+        encoder.begin(&mut out);
+        encoder.field(name.as_bytes(), value.as_bytes(), indexing, &mut out);
+    }
+    for (name, table_bytes) in [("a table", 4096), ("no table", 0)] {
+        let mut decoder = hpack::Decoder::new(table_bytes);
+        let name = format!("decode nginx's head, {} B, {name}", out.len());
+        report(&name, 1, || {
+            decoder.decode(black_box(&out), &mut list, 65536).expect("a valid block");
+        });
+    }
+    let (mut encoder, mut decoder) = (Encoder::new(), hpack::Decoder::default());
+    let answer = ANSWER.map(|(name, value, _)| (name.as_bytes(), value.as_bytes()));
+    let mut block = Vec::new();
+    for (name, value) in answer {
+        encoder.field(name, value, Indexing::Incremental, &mut block);
+    }
+    decoder.decode(&block, &mut list, 65536).expect("a valid block");
+    block.clear();
+    encoder.encode(answer, &mut block);
+    report(&format!("decode the same indexed, {} B", block.len()), 1, || {
+        decoder.decode(black_box(&block), &mut list, 65536).expect("a valid block");
+    });
+    let text = "a longer text with words ".repeat(40);
+    block.clear();
+    Encoder::with_table(0).encode([(&b"x-text"[..], text.as_bytes())], &mut block);
+    report("decode 1,000 B of text", 1, || {
+        decoder.decode(black_box(&block), &mut list, 65536).expect("a valid block");
+    });
+
+    let fields = FIELDS.map(|(name, value)| (name.as_bytes(), value.as_bytes()));
+    report("encode a request, first", 1, || {
+        out.clear();
+        Encoder::new().encode(black_box(fields), &mut out);
+        black_box(&out);
+    });
+    report("encode a request, again", 1, || {
+        out.clear();
+        encoder.encode(black_box(fields), &mut out);
+        black_box(&out);
+    });
+    let fixed = fields.map(|(name, value)| (name, Some(value)));
+    let mut changing = fixed;
+    changing[3].1 = None;
+    let shapes = [("a shape", Shape::new(fixed)), ("a shape and its path", Shape::new(changing))];
+    for (name, mut shape) in shapes {
+        let mut encode = |encoder: &mut Encoder| {
+            out.clear();
+            let values = if shape.changing() > 0 { &[fields[3].1][..] } else { &[] };
+            encoder.encode_shape(&mut shape, black_box(values).iter().copied(), &mut out);
+            black_box(out.len())
+        };
+        report(&format!("encode {name}, first"), 1, || {
+            encode(&mut Encoder::new());
+        });
+        let mut encoder = Encoder::new();
+        let bytes = (0..3).map(|_| encode(&mut encoder)).last().unwrap_or_default();
+        report(&format!("encode {name}, again, {bytes} B"), 1, || {
+            encode(&mut encoder);
+        });
+    }
 }
 
 fn frames(name: &str, role: Role, text: &str) {

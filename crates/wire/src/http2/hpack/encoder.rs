@@ -115,8 +115,8 @@ impl Encoder {
     #[cold]
     fn size_updates(&mut self, out: &mut Vec<u8>) {
         // RFC 7541 4.2: the smallest size in between has to be sent, too.
-        for size in [Some(self.smallest).filter(|size| *size < self.next), Some(self.next)] {
-            let Some(size) = size else { continue };
+        let reduced = self.smallest < self.next.min(self.table.max());
+        for size in reduced.then_some(self.smallest).into_iter().chain([self.next]) {
             integer::encode(out, representation::SIZE_UPDATE, 5, size);
             self.table.resize(size);
         }

@@ -1,4 +1,5 @@
 mod appendix_c;
+mod encoder;
 mod generated;
 mod hostile;
 mod shapes;

@@ -6,7 +6,8 @@
 //! the caller supplies mask keys and nonces.
 //!
 //! - [`http`]: heads (located, then parsed) and bodies, RFC 9110 and RFC 9112.
-//! - [`http2`]: header compression (HPACK), RFC 7541.
+//! - [`http2`]: connections in both roles, RFC 9113 and RFC 8441, and header compression (HPACK),
+//!   RFC 7541.
 //! - [`parse_proxy_header`]: the PROXY protocol, versions 1 and 2.
 //! - [`websocket`]: the opening handshake, frames, RFC 6455, and permessage-deflate, RFC 7692.
 

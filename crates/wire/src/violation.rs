@@ -4,10 +4,11 @@
 
 use core::fmt;
 
+use crate::http2::ErrorCode;
 use crate::websocket::CloseCode;
 
 macro_rules! violations {
-    ($($variant:ident = $name:literal, $section:literal, $status:literal, $close:ident, $text:literal;)*) => {
+    ($($variant:ident = $name:literal, $section:literal, $status:literal, $close:ident, $text:literal $(, $http2:ident)?;)*) => {
         /// What a peer did wrong.
         #[repr(u8)]
         #[derive(Copy, Clone, Eq, PartialEq, Ord, PartialOrd, Hash, Debug)]
@@ -37,6 +38,15 @@ macro_rules! violations {
             /// The status that answers it while the connection still uses HTTP.
             pub const fn http_status(self) -> u16 {
                 match self { $(Violation::$variant => $status,)* }
+            }
+
+            /// The code of RST_STREAM or GOAWAY that answers it on HTTP/2: `PROTOCOL_ERROR` unless
+            /// the table names another.
+            pub const fn http2_code(self) -> ErrorCode {
+                match self {
+                    $($(Violation::$variant => ErrorCode::$http2,)?)*
+                    _ => ErrorCode::PROTOCOL_ERROR,
+                }
             }
 
             const fn text(self) -> &'static str {
@@ -79,15 +89,15 @@ violations! {
     BadTrailer = "bad_trailer", "RFC 9112 7.1.2", 400, PROTOCOL_ERROR, "sent a malformed trailer";
     TrailersTooLarge = "trailers_too_large", "RFC 9112 7.1.2", 431, PROTOCOL_ERROR, "sent trailers longer than allowed";
     // Header blocks of HTTP/2. The first is an error of the stream only.
-    HeaderListTooLarge = "header_list_too_large", "RFC 9113 10.5.1", 431, PROTOCOL_ERROR, "sent a header list larger than allowed";
-    HeaderListBomb = "header_list_bomb", "RFC 9113 10.5.1", 431, PROTOCOL_ERROR, "sent a header block that decodes to far more than allowed";
-    HpackTruncated = "hpack_truncated", "RFC 7541 6", 400, PROTOCOL_ERROR, "ended a header block within a field";
-    HpackIntegerTooLarge = "hpack_integer_too_large", "RFC 7541 5.1", 400, PROTOCOL_ERROR, "sent an integer larger than any valid one in a header block";
-    HpackBadIndex = "hpack_bad_index", "RFC 7541 2.3.3", 400, PROTOCOL_ERROR, "referred to a header field that is in no table";
-    HpackBadHuffman = "hpack_bad_huffman", "RFC 7541 5.2", 400, PROTOCOL_ERROR, "sent a Huffman-coded string that ends wrongly";
-    HpackMisplacedSizeUpdate = "hpack_misplaced_size_update", "RFC 7541 4.2", 400, PROTOCOL_ERROR, "changed the size of the header table within a header block";
-    HpackSizeUpdateTooLarge = "hpack_size_update_too_large", "RFC 7541 6.3", 400, PROTOCOL_ERROR, "chose a header table larger than allowed";
-    HpackMissingSizeUpdate = "hpack_missing_size_update", "RFC 9113 4.3.1", 400, PROTOCOL_ERROR, "did not reduce its header table to the size that it had acknowledged";
+    HeaderListTooLarge = "header_list_too_large", "RFC 9113 10.5.1", 431, PROTOCOL_ERROR, "sent a header list larger than allowed", ENHANCE_YOUR_CALM;
+    HeaderListBomb = "header_list_bomb", "RFC 9113 10.5.1", 431, PROTOCOL_ERROR, "sent a header block that decodes to far more than allowed", ENHANCE_YOUR_CALM;
+    HpackTruncated = "hpack_truncated", "RFC 7541 6", 400, PROTOCOL_ERROR, "ended a header block within a field", COMPRESSION_ERROR;
+    HpackIntegerTooLarge = "hpack_integer_too_large", "RFC 7541 5.1", 400, PROTOCOL_ERROR, "sent an integer larger than any valid one in a header block", COMPRESSION_ERROR;
+    HpackBadIndex = "hpack_bad_index", "RFC 7541 2.3.3", 400, PROTOCOL_ERROR, "referred to a header field that is in no table", COMPRESSION_ERROR;
+    HpackBadHuffman = "hpack_bad_huffman", "RFC 7541 5.2", 400, PROTOCOL_ERROR, "sent a Huffman-coded string that ends wrongly", COMPRESSION_ERROR;
+    HpackMisplacedSizeUpdate = "hpack_misplaced_size_update", "RFC 7541 4.2", 400, PROTOCOL_ERROR, "changed the size of the header table within a header block", COMPRESSION_ERROR;
+    HpackSizeUpdateTooLarge = "hpack_size_update_too_large", "RFC 7541 6.3", 400, PROTOCOL_ERROR, "chose a header table larger than allowed", COMPRESSION_ERROR;
+    HpackMissingSizeUpdate = "hpack_missing_size_update", "RFC 9113 4.3.1", 400, PROTOCOL_ERROR, "did not reduce its header table to the size that it had acknowledged", COMPRESSION_ERROR;
     // The opening handshake, as received by a server.
     UpgradeMethod = "upgrade_method", "RFC 6455 4.2.1", 405, PROTOCOL_ERROR, "requested a WebSocket with a method other than GET";
     UpgradeHttp10 = "upgrade_http10", "RFC 6455 4.2.1", 400, PROTOCOL_ERROR, "requested a WebSocket over HTTP/1.0";
@@ -125,6 +135,43 @@ violations! {
     CloseTooShort = "close_too_short", "RFC 6455 5.5.1", 400, PROTOCOL_ERROR, "sent a close frame of one byte";
     CloseCodeInvalid = "close_code_invalid", "RFC 6455 7.4", 400, PROTOCOL_ERROR, "sent a close code that may not be sent";
     CloseReasonUtf8 = "close_reason_utf8", "RFC 6455 5.5.1", 400, INVALID_PAYLOAD, "sent a close reason that is not UTF-8";
+    // HTTP/2 frames.
+    Http2BadPreface = "http2_bad_preface", "RFC 9113 3.4", 400, PROTOCOL_ERROR, "began an HTTP/2 connection with other bytes than its preface";
+    Http2NoSettings = "http2_no_settings", "RFC 9113 3.4", 400, PROTOCOL_ERROR, "began an HTTP/2 connection without SETTINGS";
+    Http2FrameTooLarge = "http2_frame_too_large", "RFC 9113 4.2", 413, TOO_BIG, "sent a frame longer than allowed", FRAME_SIZE_ERROR;
+    Http2BadFrameLength = "http2_bad_frame_length", "RFC 9113 4.2", 400, PROTOCOL_ERROR, "sent a frame of a length that its type does not allow", FRAME_SIZE_ERROR;
+    Http2WrongStream = "http2_wrong_stream", "RFC 9113 6", 400, PROTOCOL_ERROR, "sent a frame of the connection on a stream, or of a stream on the connection";
+    Http2BadPadding = "http2_bad_padding", "RFC 9113 6.1", 400, PROTOCOL_ERROR, "padded a frame by more than its length";
+    Http2IdleStream = "http2_idle_stream", "RFC 9113 5.1", 400, PROTOCOL_ERROR, "sent a frame on a stream that is not open yet";
+    Http2ClosedStream = "http2_closed_stream", "RFC 9113 5.1", 400, PROTOCOL_ERROR, "sent a frame on a stream that it had ended", STREAM_CLOSED;
+    Http2BadStreamId = "http2_bad_stream_id", "RFC 9113 5.1.1", 400, PROTOCOL_ERROR, "opened a stream with an identifier that is not allowed";
+    Http2TooManyStreams = "http2_too_many_streams", "RFC 9113 5.1.2", 503, PROTOCOL_ERROR, "opened more streams than allowed", REFUSED_STREAM;
+    Http2BadSetting = "http2_bad_setting", "RFC 9113 6.5.2", 400, PROTOCOL_ERROR, "sent a setting with a value that is not allowed";
+    Http2BadWindowSetting = "http2_bad_window_setting", "RFC 9113 6.5.2", 400, PROTOCOL_ERROR, "set initial windows that are too large", FLOW_CONTROL_ERROR;
+    Http2Push = "http2_push", "RFC 9113 6.6", 400, PROTOCOL_ERROR, "pushed a response, which was not enabled";
+    Http2ZeroIncrement = "http2_zero_increment", "RFC 9113 6.9", 400, PROTOCOL_ERROR, "opened a window by nothing";
+    Http2WindowOverflow = "http2_window_overflow", "RFC 9113 6.9.1", 400, PROTOCOL_ERROR, "opened a window beyond its largest size", FLOW_CONTROL_ERROR;
+    Http2WindowExceeded = "http2_window_exceeded", "RFC 9113 6.9.1", 400, PROTOCOL_ERROR, "sent more data than a window allowed", FLOW_CONTROL_ERROR;
+    Http2InterruptedBlock = "http2_interrupted_block", "RFC 9113 6.10", 400, PROTOCOL_ERROR, "sent another frame inside a header block";
+    Http2UnexpectedContinuation = "http2_unexpected_continuation", "RFC 9113 6.10", 400, PROTOCOL_ERROR, "continued a header block that had not begun";
+    Http2HeaderBlockTooLarge = "http2_header_block_too_large", "RFC 9113 10.5.1", 431, PROTOCOL_ERROR, "sent a header block longer than allowed", ENHANCE_YOUR_CALM;
+    Http2TooManyContinuations = "http2_too_many_continuations", "RFC 9113 10.5.1", 431, PROTOCOL_ERROR, "sent a header block in more frames than allowed", ENHANCE_YOUR_CALM;
+    Http2TooManyResets = "http2_too_many_resets", "RFC 9113 10.5", 429, PROTOCOL_ERROR, "opened and reset more streams than allowed", ENHANCE_YOUR_CALM;
+    Http2TooManyControlFrames = "http2_too_many_control_frames", "RFC 9113 10.5", 429, PROTOCOL_ERROR, "sent more frames without requests or data than allowed", ENHANCE_YOUR_CALM;
+    Http2TooManyEmptyFrames = "http2_too_many_empty_frames", "RFC 9113 10.5", 429, PROTOCOL_ERROR, "sent more empty frames than allowed", ENHANCE_YOUR_CALM;
+    // HTTP/2 heads and bodies.
+    Http2BadFieldName = "http2_bad_field_name", "RFC 9113 8.2.1", 400, PROTOCOL_ERROR, "sent a field whose name is malformed or not in lower case";
+    Http2BadFieldValue = "http2_bad_field_value", "RFC 9113 8.2.1", 400, PROTOCOL_ERROR, "sent a field whose value has a control character or a blank at its ends";
+    Http2ConnectionField = "http2_connection_field", "RFC 9113 8.2.2", 400, PROTOCOL_ERROR, "sent a field that is specific to HTTP/1.1 connections";
+    Http2BadPseudoField = "http2_bad_pseudo_field", "RFC 9113 8.3", 400, PROTOCOL_ERROR, "sent a pseudo-field that is unknown, repeated or out of place";
+    Http2MissingPseudoField = "http2_missing_pseudo_field", "RFC 9113 8.3", 400, PROTOCOL_ERROR, "sent a head without a required pseudo-field";
+    Http2BadPseudoValue = "http2_bad_pseudo_value", "RFC 9113 8.3", 400, PROTOCOL_ERROR, "sent a pseudo-field with a malformed value";
+    Http2BadAuthority = "http2_bad_authority", "RFC 9113 8.3.1", 400, PROTOCOL_ERROR, "sent Host and :authority that differ, or a malformed one";
+    Http2BadConnect = "http2_bad_connect", "RFC 8441 4", 400, PROTOCOL_ERROR, "sent :protocol where extended CONNECT is not enabled";
+    Http2UnfinishedTrailers = "http2_unfinished_trailers", "RFC 9113 8.1", 400, PROTOCOL_ERROR, "sent trailers that did not end the stream";
+    Http2InterimEnd = "http2_interim_end", "RFC 9113 8.1", 502, PROTOCOL_ERROR, "ended a stream with an interim response";
+    Http2DataBeforeHead = "http2_data_before_head", "RFC 9113 8.1", 502, PROTOCOL_ERROR, "sent data before the head of the response";
+    Http2WrongContentLength = "http2_wrong_content_length", "RFC 9113 8.1.1", 400, PROTOCOL_ERROR, "sent another amount of data than its Content-Length";
 }
 
 impl fmt::Display for Violation {
@@ -151,7 +198,7 @@ mod tests {
             assert!(names.insert(violation.name()), "{} twice", violation.name());
             assert!(texts.insert(violation.to_string()), "{violation} twice");
             assert!(
-                violation.name().bytes().all(|b| b"abcdefghijklmnopqrstuvwxyz0189_".contains(&b))
+                violation.name().bytes().all(|b| b"abcdefghijklmnopqrstuvwxyz01289_".contains(&b))
             );
             let section = violation.section();
             assert!(section.starts_with("RFC ") || section.starts_with("PROXY protocol "));

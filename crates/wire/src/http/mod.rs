@@ -27,6 +27,8 @@ pub use scan::HeadScanner;
 
 pub(crate) use encode::{push_clean, push_field, push_headers, push_request_line};
 pub(crate) use head::{Framing, is_token, list_items};
+pub(crate) use parse::{decimal, is_host};
+pub(crate) use scan::is_tchar;
 
 /// Most header lines that are ever parsed; the array passed to the parsers need not be longer.
 /// Clearing an array of this length costs as much as parsing five lines: a caller that cares tries

@@ -109,7 +109,7 @@ impl Fields {
 }
 
 /// Digits only: no sign, no blanks, no list (RFC 9110 8.6).
-fn decimal(value: &[u8]) -> Option<u64> {
+pub(crate) fn decimal(value: &[u8]) -> Option<u64> {
     if value.is_empty() {
         return None;
     }
@@ -120,7 +120,7 @@ fn decimal(value: &[u8]) -> Option<u64> {
 }
 
 /// The characters of a host and port (RFC 3986 3.2.2); empty is allowed (RFC 9110 7.2).
-fn is_host(value: &[u8]) -> bool {
+pub(crate) fn is_host(value: &[u8]) -> bool {
     value.iter().all(|byte| {
         matches!(byte,
             b'!' | b'$'..=b'+' | b'-' | b'.' | b'0'..=b';' | b'=' | b'A'..=b'[' | b']' | b'_'

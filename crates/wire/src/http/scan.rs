@@ -113,7 +113,7 @@ fn find_control(bytes: &[u8]) -> Option<usize> {
 }
 
 /// Whether a byte is allowed in a method or a header name (RFC 9110 5.6.2).
-pub(super) const fn is_tchar(byte: u8) -> bool {
+pub(crate) const fn is_tchar(byte: u8) -> bool {
     matches!(byte,
         b'!' | b'#'..=b'\'' | b'*' | b'+' | b'-' | b'.' | b'^'..=b'`' | b'|' | b'~'
         | b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z')

@@ -80,6 +80,12 @@ impl Shape {
         self.blocks.len()
     }
 
+    /// The value of the first field of that name; `None` if it changes, or if there is none.
+    #[must_use]
+    pub fn fixed(&self, name: &[u8]) -> Option<&[u8]> {
+        self.fields.iter().find(|field| *field.name == *name)?.value.as_deref()
+    }
+
     /// The number of fields whose value changes.
     #[must_use]
     pub fn changing(&self) -> usize {

@@ -1,0 +1,280 @@
+//! Peers that attack: what they send is bounded by a count or by what it costs them, and what it costs
+//! us by bytes and calls.
+
+use std::vec;
+
+use super::*;
+use crate::Role;
+use crate::http2::frame::flags;
+
+const HEADERS: FrameType = FrameType::HEADERS;
+const CONTINUATION: FrameType = FrameType::CONTINUATION;
+const REQUEST: &[u8] = b"\x82\x86\x84";
+const END: u8 = flags::END_HEADERS | flags::END_STREAM;
+
+/// A server that has received a preface and SETTINGS.
+fn server(config: &Config) -> Side {
+    let mut side = Side::server(config);
+    let settings = frame(FrameType::SETTINGS, 0, 0, b"");
+    side.receive(&[PREFACE.as_slice(), &settings].concat()).unwrap();
+    side.sent();
+    side.calls = 0;
+    side
+}
+
+/// Repeats frames until the violation; returns how often they were accepted.
+fn repeat(side: &mut Side, mut next: impl FnMut(u32) -> Vec<u8>) -> (u32, Option<Violation>) {
+    for round in 0..100_000 {
+        if let Err(violation) = side.receive(&next(round)) {
+            return (round, Some(violation));
+        }
+        side.seen.clear();
+        side.ids.clear();
+    }
+    (100_000, None)
+}
+
+/// No peer makes a connection hold more than this beside its streams, in bytes.
+const HELD_BYTES: usize = 64 * 1024;
+
+#[test]
+fn floods_end_after_a_bounded_number_of_frames() {
+    type Next = fn(u32) -> Vec<u8>;
+    let floods: [(&str, Next, u16, Violation); 12] = [
+        (
+            // CVE-2023-44487.
+            "rapid reset",
+            |round| {
+                let id = 2 * round + 1;
+                let cancel = frame(FrameType::RST_STREAM, 0, id, &[0, 0, 0, 8]);
+                [frame(HEADERS, END, id, REQUEST), cancel].concat()
+            },
+            Config::RESETS,
+            Violation::Http2TooManyResets,
+        ),
+        (
+            // CVE-2025-8671: the peer makes us reset.
+            "reset by a bad increment",
+            |round| {
+                let id = 2 * round + 1;
+                let zero = frame(FrameType::WINDOW_UPDATE, 0, id, &[0; 4]);
+                [frame(HEADERS, END, id, REQUEST), zero].concat()
+            },
+            Config::RESETS,
+            Violation::Http2TooManyResets,
+        ),
+        (
+            "malformed requests",
+            |round| frame(HEADERS, END, 2 * round + 1, b"\x82"),
+            Config::RESETS,
+            Violation::Http2TooManyResets,
+        ),
+        (
+            // CVE-2019-9512.
+            "PING",
+            |_| frame(FrameType::PING, 0, 0, b"12345678"),
+            Config::CONTROL_FRAMES,
+            Violation::Http2TooManyControlFrames,
+        ),
+        (
+            // CVE-2019-9515.
+            "SETTINGS",
+            |round| frame(FrameType::SETTINGS, 0, 0, &setting(4, round)),
+            Config::CONTROL_FRAMES,
+            Violation::Http2TooManyControlFrames,
+        ),
+        (
+            "PRIORITY",
+            |round| frame(FrameType::PRIORITY, 0, 2 * round + 1, &[0; 5]),
+            Config::CONTROL_FRAMES,
+            Violation::Http2TooManyControlFrames,
+        ),
+        (
+            "WINDOW_UPDATE",
+            |_| frame(FrameType::WINDOW_UPDATE, 0, 0, &[0, 0, 0, 1]),
+            Config::CONTROL_FRAMES,
+            Violation::Http2TooManyControlFrames,
+        ),
+        (
+            "GOAWAY",
+            |_| frame(FrameType::GOAWAY, 0, 0, &[0; 1000]),
+            Config::CONTROL_FRAMES,
+            Violation::Http2TooManyControlFrames,
+        ),
+        (
+            "RST_STREAM of a stream that has ended",
+            |round| match round {
+                0 => {
+                    let cancel = frame(FrameType::RST_STREAM, 0, 1, &[0, 0, 0, 8]);
+                    [frame(HEADERS, END, 1, REQUEST), cancel].concat()
+                }
+                _ => frame(FrameType::RST_STREAM, 0, 1, &[0, 0, 0, 8]),
+            },
+            Config::CONTROL_FRAMES,
+            Violation::Http2TooManyControlFrames,
+        ),
+        (
+            "unknown frames",
+            |_| frame(FrameType(99), 0, 0, b""),
+            Config::CONTROL_FRAMES,
+            Violation::Http2TooManyControlFrames,
+        ),
+        (
+            // CVE-2019-9518.
+            "empty DATA",
+            |round| match round {
+                0 => frame(HEADERS, flags::END_HEADERS, 1, REQUEST),
+                _ => frame(FrameType::DATA, 0, 1, b""),
+            },
+            Config::EMPTY_FRAMES,
+            Violation::Http2TooManyEmptyFrames,
+        ),
+        (
+            "DATA of nothing but padding",
+            |round| match round {
+                0 => frame(HEADERS, flags::END_HEADERS, 1, REQUEST),
+                _ => frame(FrameType::DATA, flags::PADDED, 1, &[9, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
+            },
+            Config::EMPTY_FRAMES,
+            Violation::Http2TooManyEmptyFrames,
+        ),
+    ];
+    for (what, next, allowed, expected) in floods {
+        let mut side = server(&Config::default());
+        let (rounds, violation) = repeat(&mut side, next);
+        assert_eq!(violation, Some(expected), "{what}");
+        let allowed = u32::from(allowed);
+        assert!((allowed - 2..=allowed + 1).contains(&rounds), "{what}: {rounds}");
+        assert!(side.out.len() <= 20 * allowed as usize, "{what}: {}", side.out.len());
+        assert!(side.connection.memory_bytes() <= HELD_BYTES, "{what}");
+        assert!(side.calls <= 4 * allowed as usize + 4, "{what}: {}", side.calls);
+    }
+}
+
+#[test]
+fn resets_among_requests_that_are_answered_are_no_flood() {
+    let mut side = server(&Config::default());
+    for round in 0..10_000 {
+        let id = 2 * round + 1;
+        side.receive(&frame(HEADERS, END, id, REQUEST)).unwrap();
+        if round % 2 == 0 {
+            side.receive(&frame(FrameType::RST_STREAM, 0, id, &[0, 0, 0, 8])).unwrap();
+        } else {
+            let id = *side.ids.last().unwrap();
+            side.connection.respond(id, OK, true, &mut side.out).unwrap();
+        }
+        side.sent();
+        side.seen.clear();
+    }
+}
+
+#[test]
+fn pings_that_are_answered_in_time_are_no_flood() {
+    let mut side = server(&Config::default());
+    for _ in 0..100 * u32::from(Config::CONTROL_FRAMES) {
+        side.receive(&frame(FrameType::PING, 0, 0, b"12345678")).unwrap();
+        side.sent();
+        side.connection.written();
+    }
+}
+
+#[test]
+fn a_client_counts_interim_responses() {
+    let mut side = Side::client(&Config::default());
+    side.receive(&frame(FrameType::SETTINGS, 0, 0, b"")).unwrap();
+    side.connection.open(GET, true, 0, &mut side.out).unwrap();
+    let early = frame(HEADERS, flags::END_HEADERS, 1, b"\x48\x03103");
+    let (rounds, violation) = repeat(&mut side, |_| early.clone());
+    assert_eq!(violation, Some(Violation::Http2TooManyControlFrames));
+    assert!(rounds <= u32::from(Config::CONTROL_FRAMES));
+}
+
+#[test]
+fn header_blocks_are_bounded() {
+    // CVE-2024-27316 and others: CONTINUATION without an end.
+    let floods: [(&[u8], _, usize); 3] = [
+        (&[0; 1000], Violation::Http2TooManyContinuations, 17),
+        (&[0; 10_000], Violation::Http2HeaderBlockTooLarge, 2),
+        (b"", Violation::Http2TooManyContinuations, 17),
+    ];
+    for (piece, expected, most) in floods {
+        let mut side = server(&Config::default());
+        side.receive(&frame(HEADERS, 0, 1, b"\x40\x7f\xff\xff\x01")).unwrap();
+        let (rounds, violation) = repeat(&mut side, |_| frame(CONTINUATION, 0, 1, piece));
+        assert_eq!(violation, Some(expected));
+        assert!(rounds as usize <= most, "{rounds}");
+        assert!(side.connection.memory_bytes() <= HELD_BYTES);
+    }
+    // Refused by the header of the frame, before its payload.
+    let config = Config { frame_bytes: 1 << 20, ..Config::default() };
+    let mut side = server(&config);
+    let large = frame(HEADERS, END, 1, &vec![0; 1 << 20]);
+    assert_eq!(side.receive(&large[..9]), Err(Violation::Http2HeaderBlockTooLarge));
+}
+
+#[test]
+fn bombs_cost_their_stream_or_the_connection() {
+    // An entry of 4,000 bytes, then references to it.
+    let value = [b'x'; 4000];
+    let entry = [b"\x82\x86\x84\x40\x01a\x7f\xa1\x1e".as_slice(), &value].concat();
+    let refer = |times: usize| [REQUEST, &vec![0xbe; times]].concat();
+    let mut side = server(&Config::default());
+    side.receive(&frame(HEADERS, END, 1, &entry)).unwrap();
+    assert!(matches!(&side.news()[..], [Seen::Head { fields, .. }] if fields[3].1.len() == 4000));
+    side.receive(&frame(HEADERS, END, 3, &refer(5))).unwrap();
+    let violation = Violation::HeaderListTooLarge;
+    assert_eq!(side.news(), [Seen::StreamFailed { stream: 3, violation }]);
+    // The connection goes on, with the same table.
+    side.receive(&frame(HEADERS, END, 5, &refer(1))).unwrap();
+    assert!(matches!(&side.news()[..], [Seen::Head { fields, .. }] if fields[3].1.len() == 4000));
+    let result = side.receive(&frame(HEADERS, END, 7, &refer(16_000)));
+    assert_eq!(result, Err(Violation::HeaderListBomb));
+    assert!(side.list.memory_bytes() < 256 * 1024);
+    assert!(side.connection.memory_bytes() <= HELD_BYTES);
+}
+
+#[test]
+fn a_frame_in_single_bytes_is_held_as_it_arrives() {
+    let config = Config { frame_bytes: (1 << 24) - 1, ..Config::default() };
+    let mut side = server(&config);
+    // Announces 16 MiB of debug data, and sends 100 bytes.
+    side.receive(&[0xff, 0xff, 0xff, 7, 0, 0, 0, 0, 0]).unwrap();
+    for _ in 0..100 {
+        side.receive(b"x").unwrap();
+    }
+    assert!(side.connection.memory_bytes() < 1024);
+}
+
+#[test]
+fn streams_are_bounded_and_small() {
+    let config = Config { max_streams: 100_000, ..Config::default() };
+    let mut side = server(&config);
+    for round in 0..100_001 {
+        side.receive(&frame(HEADERS, flags::END_HEADERS, 2 * round + 1, REQUEST)).unwrap();
+    }
+    let violation = Violation::Http2TooManyStreams;
+    assert_eq!(side.seen.last(), Some(&Seen::StreamFailed { stream: 200_001, violation }));
+    assert_eq!(side.connection.open_streams(), 100_000);
+    let bytes = side.connection.memory_bytes();
+    assert!(bytes <= 100_000 * 64, "{bytes}");
+    // A change of the initial window is no work for each stream.
+    for round in 0..900 {
+        side.receive(&frame(FrameType::SETTINGS, 0, 0, &setting(4, round))).unwrap();
+    }
+    for round in 0..100_000 {
+        let result = side.receive(&frame(FrameType::DATA, flags::END_STREAM, 2 * round + 1, b"x"));
+        result.unwrap();
+    }
+    side.connection.shrink();
+}
+
+#[test]
+fn an_idle_connection_is_small() {
+    let bytes = size_of::<Connection>();
+    assert!(bytes <= 448, "{bytes}");
+    let (client, server) = pair(&Config::default(), &Config::default());
+    assert_eq!(client.connection.memory_bytes(), 0);
+    assert_eq!(server.connection.memory_bytes(), 0);
+    assert_eq!(client.connection.role(), Role::Client);
+    assert_eq!(server.connection.role(), Role::Server);
+}

@@ -1,10 +1,11 @@
 //! Our codec beside two others, tungstenite and fastwebsockets: random streams of frames, valid and
 //! invalid, mean the same to all three; what one encodes the others decode; each accepts the
 //! others' handshakes. Where we are stricter, [`others::lax`] gives the reason. Header compression is in
-//! [`headers`].
+//! [`headers`]; [`http2`] is our HTTP/2 against the crate h2.
 
 mod handshake;
 mod headers;
+mod http2;
 mod others;
 mod streams;
 

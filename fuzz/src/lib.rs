@@ -6,6 +6,7 @@
 
 pub mod frames;
 pub mod heads;
+pub mod http2;
 pub mod input;
 pub mod machine;
 pub mod relay;

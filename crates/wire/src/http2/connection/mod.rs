@@ -402,6 +402,11 @@ impl Connection {
         self.streams.get(stream.0).map_or(0, |stream| self.sendable(stream.send_delta))
     }
 
+    /// The stream of this identifier; `None` if it has ended or was never opened.
+    pub fn stream(&self, id: u32) -> Option<StreamId> {
+        self.streams.get(id).map(|stream| StreamId(stream.id))
+    }
+
     /// The tag of a stream; `None` if it has ended.
     pub fn tag(&self, stream: StreamId) -> Option<u32> {
         self.streams.get(stream.0).map(|stream| stream.tag)

@@ -271,7 +271,7 @@ fn streams_are_bounded_and_small() {
 #[test]
 fn an_idle_connection_is_small() {
     let bytes = size_of::<Connection>();
-    assert!(bytes <= 448, "{bytes}");
+    assert!(bytes <= 400, "{bytes}");
     let (client, server) = pair(&Config::default(), &Config::default());
     assert_eq!(client.connection.memory_bytes(), 0);
     assert_eq!(server.connection.memory_bytes(), 0);

@@ -110,6 +110,8 @@ fn a_stream_that_stays_open_costs_no_place_for_each_that_ends() {
         exchange(&mut client, &mut server);
     }
     assert_eq!(client.connection.tag(first), Some(1));
+    assert_eq!(client.connection.stream(1), Some(first));
+    assert_eq!(client.connection.stream(3), None);
     assert_eq!(client.connection.open_streams(), 1);
     assert!(client.connection.memory_bytes() < 8 * 1024);
     assert!(server.connection.memory_bytes() < 8 * 1024);

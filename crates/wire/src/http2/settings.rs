@@ -106,8 +106,8 @@ pub struct Config {
     /// Received data counts as consumed when [`Connection::release`](super::Connection::release)
     /// says so, not when it was returned.
     pub explicit_release: bool,
-    /// Streams that a client may reset, or open beyond the limit, in excess of those that ended
-    /// regularly: rapid resets.
+    /// Streams that a client may reset before the response, have reset for a violation, or open beyond
+    /// the limit, in excess of those that ended regularly: rapid resets.
     pub resets: u16,
     /// Frames other than HEADERS and DATA that a peer may send in excess of useful frames, four for
     /// each of those: floods of PING, SETTINGS, WINDOW_UPDATE and PRIORITY.

@@ -34,7 +34,9 @@ impl Stream {
     pub(super) const METHOD_CONNECT: u16 = 1 << 4;
     /// Data could not be sent for lack of window, and the caller is told when there is some.
     pub(super) const BLOCKED: u16 = 1 << 5;
-    const REMOVED: u16 = 1 << 6;
+    /// We sent a head that is not interim.
+    pub(super) const RESPONDED: u16 = 1 << 6;
+    const REMOVED: u16 = 1 << 7;
 
     pub(super) const LENGTH_UNKNOWN: u64 = u64::MAX;
 

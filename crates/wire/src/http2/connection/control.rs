@@ -138,7 +138,10 @@ impl Connection {
     /// RST_STREAM (RFC 9113 6.4).
     fn rst_stream(&mut self, frame: FrameHeader, payload: &[u8]) -> Handled {
         if let Some(stream) = self.streams.remove(frame.stream) {
-            self.count_reset()?;
+            // Streams whose response has begun may end so, as those of server-sent events do.
+            if !stream.has(Stream::RESPONDED) {
+                self.count_reset()?;
+            }
             let code = ErrorCode(payload.first_chunk().map_or(0, |code| u32::from_be_bytes(*code)));
             return Ok(Some(Event::Reset {
                 stream: StreamId(frame.stream),

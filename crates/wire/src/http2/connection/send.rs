@@ -111,7 +111,7 @@ impl Connection {
         self.sending(stream)?;
         let start = begin_headers(out);
         self.encoder.encode(fields, out);
-        self.sent_headers(stream, start, end_stream, out);
+        self.sent_head(stream, start, end_stream, out);
         Ok(())
     }
 
@@ -130,7 +130,7 @@ impl Connection {
         self.sending(stream)?;
         let start = begin_headers(out);
         self.encoder.encode_shape(shape, values, out);
-        self.sent_headers(stream, start, end_stream, out);
+        self.sent_head(stream, start, end_stream, out);
         Ok(())
     }
 
@@ -144,7 +144,11 @@ impl Connection {
         fields: impl IntoIterator<Item = (&'f [u8], &'f [u8])>,
         out: &mut Vec<u8>,
     ) -> Result<(), StreamEnded> {
-        self.respond(stream, fields, false, out)
+        self.sending(stream)?;
+        let start = begin_headers(out);
+        self.encoder.encode(fields, out);
+        finish_headers(out, start, stream.0, false, self.peer.max_frame_bytes);
+        Ok(())
     }
 
     /// Sends trailers, which end the stream.
@@ -167,17 +171,15 @@ impl Connection {
         }
     }
 
-    fn sent_headers(
-        &mut self,
-        stream: StreamId,
-        start: usize,
-        end_stream: bool,
-        out: &mut Vec<u8>,
-    ) {
-        finish_headers(out, start, stream.0, end_stream, self.peer.max_frame_bytes);
+    /// Completes the HEADERS of a head or of trailers.
+    fn sent_head(&mut self, id: StreamId, start: usize, end_stream: bool, out: &mut Vec<u8>) {
+        finish_headers(out, start, id.0, end_stream, self.peer.max_frame_bytes);
         self.useful();
+        if let Some(stream) = self.streams.get_mut(id.0) {
+            stream.flags |= Stream::RESPONDED;
+        }
         if end_stream {
-            self.end_local(stream);
+            self.end_local(id);
         }
     }
 

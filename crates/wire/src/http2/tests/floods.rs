@@ -169,6 +169,31 @@ fn resets_among_requests_that_are_answered_are_no_flood() {
 }
 
 #[test]
+fn resets_of_streams_whose_response_has_begun_are_no_flood() {
+    let mut side = server(&Config::default());
+    for round in 0..10 * u32::from(Config::RESETS) {
+        side.receive(&frame(HEADERS, END, 2 * round + 1, REQUEST)).unwrap();
+        let id = *side.ids.last().unwrap();
+        side.connection.respond(id, OK, false, &mut side.out).unwrap();
+        side.receive(&frame(FrameType::RST_STREAM, 0, id.get(), &[0, 0, 0, 8])).unwrap();
+        side.sent();
+    }
+    // An interim response is none.
+    let first = 10 * u32::from(Config::RESETS);
+    let early: [Field; 1] = [(b":status", b"103")];
+    for round in 0..=u32::from(Config::RESETS) {
+        let id = 2 * (first + round) + 1;
+        side.receive(&frame(HEADERS, END, id, REQUEST)).unwrap();
+        let stream = *side.ids.last().unwrap();
+        side.connection.respond_interim(stream, early, &mut side.out).unwrap();
+        let result = side.receive(&frame(FrameType::RST_STREAM, 0, id, &[0, 0, 0, 8]));
+        let violation = Violation::Http2TooManyResets;
+        let is_last = round == u32::from(Config::RESETS);
+        assert_eq!(result, if is_last { Err(violation) } else { Ok(()) });
+    }
+}
+
+#[test]
 fn pings_that_are_answered_in_time_are_no_flood() {
     let mut side = server(&Config::default());
     for _ in 0..100 * u32::from(Config::CONTROL_FRAMES) {

@@ -14,6 +14,7 @@ mod config;
 pub mod control;
 mod delivery;
 mod drive;
+pub mod grpc;
 mod outcome;
 mod run;
 mod transport;

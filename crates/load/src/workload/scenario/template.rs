@@ -16,6 +16,8 @@ use crate::workload::scenario::list;
 pub struct Template {
     context: TemplateContext,
     parts: Vec<Part>,
+    /// The number of the first part: random values depend on it.
+    first: usize,
 }
 
 /// Where the text is used, which decides how values are escaped.
@@ -175,7 +177,7 @@ impl Template {
         context: TemplateContext,
         names: &Names,
     ) -> Result<Template, BadTemplate> {
-        let mut template = Template { context, parts: Vec::new() };
+        let mut template = Template { context, parts: Vec::new(), first: 0 };
         let mut rest = text;
         while let Some((before, after)) = rest.split_once("{{") {
             template.literal(before)?;
@@ -192,14 +194,25 @@ impl Template {
     #[must_use]
     pub fn of_bytes(bytes: &[u8]) -> Template {
         let parts = vec![Part::Literal(bytes.into())];
-        Template { context: TemplateContext::Body, parts }
+        Template { context: TemplateContext::Body, parts, first: 0 }
     }
 
     /// The concatenation of bodies.
     #[must_use]
     pub fn joined(templates: impl IntoIterator<Item = Template>) -> Template {
         let parts = templates.into_iter().flat_map(|template| template.parts).collect();
-        Template { context: TemplateContext::Body, parts }
+        Template { context: TemplateContext::Body, parts, first: 0 }
+    }
+
+    /// The same as a part of something with this many parts before.
+    pub(crate) fn numbered_from(mut self, first: usize) -> Template {
+        self.first = first;
+        self
+    }
+
+    /// How many parts it has.
+    pub(crate) fn parts(&self) -> usize {
+        self.parts.len()
     }
 
     /// The slots and numbers of values of lists that it uses.
@@ -224,7 +237,7 @@ impl Template {
 
     /// Appends the text with these values.
     pub fn render(&self, out: &mut Vec<u8>, values: &Values<'_>) {
-        for (at, part) in self.parts.iter().enumerate() {
+        for (at, part) in (self.first..).zip(&self.parts) {
             match part {
                 Part::Literal(bytes) => out.extend_from_slice(bytes),
                 Part::Value(value, escape) => self.render_value(out, *value, *escape, values, at),

@@ -1,0 +1,28 @@
+//! Limits of gRPC messages and of their types.
+
+/// Longest message that is received by default, in bytes: as in gRPC's libraries.
+pub const MESSAGE_BYTES: usize = 4 << 20;
+/// Largest buffer that a stream keeps between two messages, in bytes.
+pub(crate) const KEPT_BYTES: usize = 64 << 10;
+/// Longest `grpc-message` that is read, in bytes: it is shown to people.
+pub(crate) const STATUS_MESSAGE_BYTES: usize = 4 << 10;
+/// Largest `.proto` file, in bytes: generated ones have some 100 KB.
+pub const PROTO_BYTES: u64 = 16 << 20;
+/// Largest descriptor set, in bytes: that of all of Google's public APIs has 30 MB.
+pub const PROTOSET_BYTES: u64 = 128 << 20;
+/// Files that reflection may return.
+pub const REFLECTED_FILES: usize = 4_096;
+/// Services that reflection may list.
+pub const REFLECTED_SERVICES: usize = 4_096;
+/// Bytes of all files that reflection returns.
+pub const REFLECTED_BYTES: usize = 32 << 20;
+/// Depth of messages within messages in an example.
+pub(crate) const EXAMPLE_DEPTH: usize = 4;
+/// Fields of an example.
+pub(crate) const EXAMPLE_FIELDS: usize = 64;
+/// Fields, methods or names that an error lists.
+pub(crate) const LISTED_NAMES: usize = 12;
+/// Bytes of a value that an error shows.
+pub(crate) const SHOWN_BYTES: usize = 40;
+/// Messages in a status' details that are shown.
+pub(crate) const STATUS_DETAILS: usize = 16;

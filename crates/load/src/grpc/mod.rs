@@ -1,0 +1,34 @@
+//! gRPC without its transport: messages in bodies (`frame.rs`), statuses, metadata and deadlines as text; types
+//! of messages from `.proto` files, descriptor sets or reflection (`schema.rs`, `reflection.rs`), and messages of these
+//! types from and to JSON (`json.rs`), with examples of them (`example.rs`)
+//! and templates whose messages differ (`template.rs`).
+//!
+//! There are no sockets here: `reflection.rs` says what to ask a server and reads what it answered. Source: "gRPC
+//! over HTTP2" (`doc/PROTOCOL-HTTP2.md` of gRPC).
+
+mod deadline;
+mod details;
+mod example;
+mod frame;
+mod imports;
+mod json;
+pub mod limits;
+mod metadata;
+mod method;
+mod reflection;
+mod schema;
+mod status;
+mod template;
+
+pub use self::deadline::{encode_timeout, parse_timeout};
+pub use self::details::status_details;
+pub use self::frame::{
+    Encoding, FrameError, MessageDecoder, PREFIX_BYTES, ReceivedMessage, encode, encode_gzip,
+};
+pub use self::json::JsonError;
+pub use self::metadata::{decode_binary, encode_binary, metadata};
+pub use self::method::{Method, MethodKind};
+pub use self::reflection::{REFLECTION_PATHS, Reflection, ReflectionError};
+pub use self::schema::{Schema, SchemaError, Service};
+pub use self::status::{Code, decode_message};
+pub use self::template::{MessageTemplate, MessageTemplateError};

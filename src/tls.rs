@@ -186,11 +186,7 @@ impl ClientFlags {
         let mut endpoints: Vec<&mut Endpoint> = endpoints.into_iter().collect();
         let tls = |endpoint: &&mut Endpoint| endpoint.tls || endpoint.options.tls.is_some();
         if !endpoints.iter().any(tls) {
-            let files = self.ca.is_some() || self.cert.is_some();
-            if self.insecure || files || self.sni.is_some() || self.tls_resume == Resume::Off {
-                bail!("TLS flags without a URL with TLS: expected https://, wss:// or the like");
-            }
-            return Ok(());
+            return self.check_unused("https://, wss:// or the like");
         }
         if !endpoints.iter().any(|endpoint| endpoint.tls) {
             return Ok(());
@@ -215,6 +211,38 @@ impl ClientFlags {
             Err(_) if !is_configured => Ok(None),
             client => client.map(Some),
         }
+    }
+
+    /// The TLS client of a server that is asked before the run; `None` for one without TLS.
+    pub(crate) fn for_host(&self, host: &str, tls: bool) -> Result<Option<TlsClient>> {
+        if !tls {
+            self.check_unused("grpcs://")?;
+            return Ok(None);
+        }
+        let name = self.sni.as_deref().unwrap_or(host);
+        Ok(Some(self.client()?.named(name)?))
+    }
+
+    /// Refuses TLS flags where there is no TLS.
+    fn check_unused(&self, expected: &str) -> Result<()> {
+        let files = self.ca.is_some() || self.cert.is_some();
+        if self.insecure || files || self.sni.is_some() || self.tls_resume == Resume::Off {
+            bail!("TLS flags without a URL with TLS: expected {expected}");
+        }
+        Ok(())
+    }
+
+    /// The flags as they were typed.
+    pub(crate) fn words(&self) -> Vec<String> {
+        let mut words = Vec::new();
+        if self.insecure {
+            words.push("--insecure".to_owned());
+        }
+        for (flag, file) in [("--ca", &self.ca), ("--cert", &self.cert), ("--key", &self.key)] {
+            words.extend(file.iter().flat_map(|file| [flag.to_owned(), shown(file)]));
+        }
+        words.extend(self.sni.iter().flat_map(|name| ["--sni".to_owned(), name.clone()]));
+        words
     }
 
     fn client(&self) -> Result<TlsClient> {

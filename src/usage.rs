@@ -185,7 +185,10 @@ const FOREIGN_COMMANDS: &[(&[&str], &str)] = &[
     (&["balance", "lb", "reverse-proxy", "tunnel"], "standfast proxy --upstream ADDRESS:PORT"),
     (&["version"], "standfast --version"),
     (&["check", "limits"], "standfast doctor"),
-    (&["compare", "init", "from-curl", "from-har", "from-k6"], "standfast load COMMAND"),
+    (
+        &["compare", "init", "from-curl", "from-har", "from-k6", "grpc-list"],
+        "standfast load COMMAND",
+    ),
 ];
 
 /// Commands below `load` and `token` that need an argument, and how they are typed.

@@ -40,6 +40,7 @@ mod floors;
 mod from_curl;
 mod from_har;
 mod from_k6;
+mod grpc_list;
 mod harness;
 mod help;
 mod history;

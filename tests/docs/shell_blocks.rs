@@ -40,6 +40,7 @@ const NOT_RUN: &[(&str, &str, &str)] = &[
     ("README.md", "tar ", PACKAGES),
     ("README.md", "standfast prove", MINUTES),
     ("docs/load/compare.md", "", "six runs of 30 s"),
+    ("docs/load/grpc.md", "", READERS_SERVER),
     ("docs/load/load.md", "", "runs of 10 s to 5 min, and servers of the reader"),
     ("docs/load/merge.md", "", "two runs of a minute on two machines"),
     ("docs/load/plan.md", "standfast plan --requests", "needs the result of a run"),

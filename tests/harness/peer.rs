@@ -20,6 +20,8 @@ pub(crate) struct Runtime {
 /// Node.js with the npm packages of `tests/peers`.
 pub(crate) const NODE: Runtime =
     Runtime { program: "node", check: &["-e", "require('ws'); require('playwright-core')"] };
+/// Node.js without packages.
+pub(crate) const NODE_ALONE: Runtime = Runtime { program: "node", check: &["-e", ""] };
 /// Node.js with the packages that applications of AnyCable use.
 pub(crate) const APPLICATION: Runtime =
     Runtime { program: "node", check: &["-e", "require('jose'); require('@anycable/core')"] };
@@ -30,6 +32,11 @@ pub(crate) const ENCODERS: Runtime =
 pub(crate) const GRPC: Runtime = Runtime {
     program: "node",
     check: &["-e", "require('@grpc/grpc-js'); require('@grpc/proto-loader')"],
+};
+/// Node.js with gRPC and its reflection.
+pub(crate) const GRPC_REFLECTION: Runtime = Runtime {
+    program: "node",
+    check: &["-e", "require('@grpc/grpc-js'); require('@grpc/reflection')"],
 };
 /// Debian's Python with its `websockets`.
 pub(crate) const PYTHON: Runtime =

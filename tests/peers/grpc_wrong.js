@@ -1,5 +1,5 @@
-// An application whose answers by gRPC are wrong, each in the way that the cookie `case` of the client names.
-// Other calls than Connect succeed.
+// An application whose answers by gRPC are wrong, each in the way that the cookie `case` of the client names,
+// which is in the message, or of a caller that sends a cookie itself. Other calls than Connect succeed.
 // usage: node grpc_wrong.js     prints its port first, ends with its standard input
 'use strict';
 const http2 = require('node:http2');
@@ -59,6 +59,8 @@ server.on('stream', (stream, headers) => {
   stream.on('error', () => {});
   stream.on('data', (part) => parts.push(part));
   stream.on('end', () => {
+    const caller = /case=(\w+)/.exec(headers.cookie ?? '');
+    if (caller) return cases[caller[1]](stream);
     if (!headers[':path'].endsWith('/Connect')) return answer(stream, framed(Buffer.from([8, 1])), ok);
     cases[/case=(\w+)/.exec(Buffer.concat(parts).toString('latin1'))[1]](stream);
   });

@@ -12,7 +12,7 @@ use load::{Connect, Fanout, HttpPublish, Proxy, Resolve, Threshold};
 
 use super::requests::flags as requests;
 use super::scenario::InitArgs;
-use super::{compare, convert, from_curl, merge, threshold, urls};
+use super::{compare, convert, from_curl, grpc, merge, threshold, urls};
 use crate::report::prometheus;
 use crate::{tls, units};
 
@@ -328,6 +328,8 @@ pub(super) enum Command {
     FromHar(convert::from_har::Args),
     /// Convert the plain parts of a k6 script to a scenario
     FromK6(convert::from_k6::Args),
+    /// List the services and methods of a gRPC server, with example commands
+    GrpcList(grpc::list::Args),
     /// Merge the results of generators that ran at the same time
     Merge(merge::Args),
     /// Write a commented example scenario

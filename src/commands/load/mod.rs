@@ -9,6 +9,7 @@ mod convert;
 mod destinations;
 mod flags;
 mod from_curl;
+mod grpc;
 mod measure;
 mod merge;
 mod modes;
@@ -49,6 +50,7 @@ pub(crate) fn run(args: &Args, flags: &ArgMatches) -> Result<ExitCode> {
         Some(Command::FromCurl(args)) => return from_curl::run(args),
         Some(Command::FromHar(args)) => return convert::from_har::run(args),
         Some(Command::FromK6(args)) => return convert::from_k6::run(args),
+        Some(Command::GrpcList(args)) => return grpc::list::run(args),
         Some(Command::Merge(args)) => return merge::run(args),
         Some(Command::Init(args)) => return scenario::init(args),
         None => {}

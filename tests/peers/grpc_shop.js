@@ -1,0 +1,50 @@
+// A gRPC server with reflection by @grpc/reflection, as MODE says: `v1` and v1alpha, `v1alpha` alone, `none`; or
+// `https`, a server of HTTP/1.1 that refuses HTTP/2. Each call of reflection is printed as a line of JSON.
+// usage: node grpc_shop.js MODE [CERT KEY]     prints its port first, ends with its standard input
+'use strict';
+const fs = require('node:fs');
+const https = require('node:https');
+const path = require('node:path');
+const grpc = require('@grpc/grpc-js');
+const { loadSync } = require('@grpc/proto-loader');
+const { ReflectionService } = require('@grpc/reflection');
+
+const [, , mode, certFile, keyFile] = process.argv;
+const [cert, key] = [certFile, keyFile].map((file) => file && fs.readFileSync(file));
+
+function start() {
+  const definition = loadSync(path.join(__dirname, 'shop.proto'), { includeDirs: [__dirname] });
+  const { Orders } = grpc.loadPackageDefinition(definition).shop.v1;
+  const noted = (methodDescriptor, call) =>
+    new grpc.ServerInterceptingCall(call, {
+      start: (next) =>
+        next({
+          onReceiveMetadata: (metadata, pass) => {
+            const token = metadata.get('authorization')[0];
+            console.log(JSON.stringify({ path: methodDescriptor.path, token }));
+            pass(metadata);
+          },
+        }),
+    });
+  const server = new grpc.Server({ interceptors: [noted] });
+  server.addService(Orders.service, { place: (_, reply) => reply(null, { text: 'thanks' }) });
+  if (mode !== 'none') new ReflectionService(definition).addToServer(server);
+  if (mode === 'v1alpha') {
+    server.unregister('/grpc.reflection.v1.ServerReflection/ServerReflectionInfo');
+  }
+  const credentials = cert
+    ? grpc.ServerCredentials.createSsl(null, [{ cert_chain: cert, private_key: key }])
+    : grpc.ServerCredentials.createInsecure();
+  server.bindAsync('127.0.0.1:0', credentials, (error, port) => {
+    if (error) throw error;
+    console.log(port);
+  });
+}
+
+if (mode === 'https') {
+  const server = https.createServer({ cert, key }, (_, answer) => answer.end('hello'));
+  server.listen(0, '127.0.0.1', () => console.log(server.address().port));
+} else {
+  start();
+}
+process.stdin.on('end', () => process.exit(0)).resume();

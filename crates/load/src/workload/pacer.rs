@@ -2,6 +2,9 @@
 //! or clocks, and due times do not depend on how late earlier sends were: latency is measured from the
 //! due time.
 
+use std::ops::Range;
+
+use crate::workload::requests::script::Part;
 use crate::workload::stages::Stage;
 
 /// Due times from a start time, without drift.
@@ -13,22 +16,23 @@ pub(crate) struct Pacer {
     share: Option<Share>,
 }
 
-/// One share of a sequence of sends that is split in rounds of `whole`: in each round the `part` sends
-/// at `first`, `first + stride` and so on.
-#[derive(Copy, Clone, Debug)]
+/// One share of a sequence of sends that is split in rounds of `whole`: in each round one send for each
+/// of some users of a worker, at the place of its number from `offset`.
+#[derive(Clone, Debug)]
 pub(crate) struct Share {
-    pub(crate) first: u64,
-    pub(crate) stride: u64,
-    pub(crate) part: u64,
+    pub(crate) part: Part,
+    pub(crate) users: Range<u32>,
+    pub(crate) offset: u64,
     pub(crate) whole: u64,
 }
 
 impl Share {
     /// The position in the whole sequence of send `number` of this share.
     fn place(&self, number: u64) -> u64 {
-        let part = self.part.max(1);
-        let place = self.first + number % part * self.stride;
-        (number / part).saturating_mul(self.whole.max(1)).saturating_add(place)
+        let each = u64::from(self.users.end.saturating_sub(self.users.start).max(1));
+        let user = self.users.start + (number % each) as u32;
+        let place = self.part.number(user).saturating_sub(self.offset);
+        (number / each).saturating_mul(self.whole.max(1)).saturating_add(place)
     }
 }
 
@@ -94,7 +98,7 @@ impl Pacer {
     /// When send `number`, counted from 0, is due.
     #[inline]
     pub(crate) fn due_ns(&self, number: u64) -> u64 {
-        let number = self.share.map_or(number, |share| share.place(number));
+        let number = self.share.as_ref().map_or(number, |share| share.place(number));
         let after = match &self.rate {
             Rate::Constant(numerator, denominator) => {
                 let after = u128::from(number) * u128::from(*numerator) / u128::from(*denominator);
@@ -173,10 +177,12 @@ mod tests {
     #[test]
     fn shares_add_up_to_the_sequence_and_never_coincide() {
         // Five places: two of the first, two of the second, one of the third.
-        let shared = |first, part| {
-            Pacer::new(0, 1_000, 1, 1).shared(Share { first, stride: 3, part, whole: 5 })
+        let shared = |worker| {
+            let part = Part::new(worker, 3, 1, 5);
+            let users = 0..part.users;
+            Pacer::new(0, 1_000, 1, 1).shared(Share { part, users, offset: 0, whole: 5 })
         };
-        let all = [shared(0, 2), shared(1, 2), shared(2, 1)];
+        let all = [0, 1, 2].map(shared);
         let of =
             |pacer: &Pacer| -> Vec<u64> { (0..40).map(|n| pacer.due_ns(n) / 1_000_000).collect() };
         let mut due: Vec<u64> = all.iter().flat_map(of).filter(|ms| *ms < 100).collect();
@@ -205,7 +211,8 @@ mod tests {
         assert_eq!(pacer.due_ns(1_510), u64::MAX, "after the last stage");
         assert_eq!(pacer.due_before(u64::MAX), 1_510);
         assert!((1..1_600).all(|n| pacer.due_ns(n - 1) <= pacer.due_ns(n)));
-        let half = pacer.clone().shared(Share { first: 1, stride: 2, part: 1, whole: 2 });
+        let share = Share { part: Part::new(1, 2, 1, 2), users: 0..1, offset: 0, whole: 2 };
+        let half = pacer.clone().shared(share);
         assert_eq!((half.due_before(u64::MAX), half.due_ns(62)), (755, pacer.due_ns(125)));
     }
 

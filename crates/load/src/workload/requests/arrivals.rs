@@ -26,16 +26,12 @@ pub(crate) struct Lane {
 impl Lane {
     /// The lane of a worker; `None` if it has none of the users. `all` is the schedule of the run.
     fn new(config: &Requests, arrivals: &Arrivals, part: Part, all: &Schedule) -> Option<Lane> {
-        let place = |number: u64| {
-            let before = number.saturating_sub(part.first).div_ceil(part.stride.max(1));
-            u32::try_from(before).unwrap_or(u32::MAX).min(part.users)
-        };
+        let place =
+            |number: u64| u32::try_from(part.below(number)).unwrap_or(u32::MAX).min(part.users);
         let users = place(arrivals.users.start)..place(arrivals.users.end);
         if users.is_empty() {
             return None;
         }
-        let first = part.number(users.start).saturating_sub(arrivals.users.start);
-        let part = Part { first, users: users.end - users.start, ..part };
         // One that starts later has no warm-up of its own.
         let is_later = !arrivals.start.is_zero();
         let own = Requests {
@@ -49,7 +45,8 @@ impl Lane {
         let start_ns = u64::try_from(arrivals.start.as_nanos()).unwrap_or(u64::MAX);
         let later_ns = all.measure_ns.saturating_add(start_ns);
         let begin_ns = if is_later { later_ns } else { all.begin_ns };
-        let mut schedule = Schedule::new(&own, part, begin_ns);
+        let offset = arrivals.users.start;
+        let mut schedule = Schedule::of(&own, part, users.clone(), offset, begin_ns);
         schedule.until_ns = schedule.until_ns.min(all.until_ns);
         Some(Lane { users, schedule, idle: VecDeque::new() })
     }
@@ -162,7 +159,6 @@ impl<D: Driver, S: Script> Requester<D, S> {
 mod tests {
     use super::*;
     use crate::workload::requests::config::Pace;
-    use crate::workload::requests::schedule::users_of;
 
     #[test]
     fn lanes_of_all_workers_share_one_arrival_rate() {
@@ -172,13 +168,7 @@ mod tests {
         let config =
             Requests { duration: Some(Duration::from_secs(1)), ..Requests::new(Vec::new(), 10) };
         for workers in 1..12 {
-            let part = |first| Part {
-                worker: first as u16,
-                first,
-                stride: workers,
-                users: users_of(first, workers, 10) as u32,
-            };
-            let parts = (0..workers).map(part);
+            let parts = (0..workers).map(|first| Part::new(first as u16, workers, 1, 10));
             let lane = |part| {
                 let all = Schedule::new(&config, part, 50);
                 Some((part, Lane::new(&config, &arrivals, part, &all)?))

@@ -13,8 +13,11 @@ pub struct Requests {
     /// Targets of requests, referred to by number. At most 256.
     pub endpoints: Vec<Endpoint>,
     /// Users. Each keeps a connection to each target that it uses, and sends one request at a time unless
-    /// its script has several to send at once.
+    /// its script has several to send at once. With [`Requests::streams`] several share connections.
     pub connections: u64,
+    /// Users that share a connection to each target, for drivers with
+    /// [`crate::transport::driver::Driver::STREAMS`]; 1 otherwise.
+    pub streams: u32,
     /// The most connections for requests that a user needs at a time.
     pub links: u64,
     /// The most targets to which a user keeps connections: to connect to another one, it closes the
@@ -100,6 +103,8 @@ impl Pace {
 impl Requests {
     /// The most requests in flight per connection.
     pub const PIPELINE_MAX: u32 = 64;
+    /// The most streams of a connection.
+    pub const STREAMS_MAX: u32 = 100_000;
     /// The default of [`Requests::hosts`].
     pub const HOSTS: usize = 6;
     /// The default of [`Requests::connections_per_host`], as in browsers.
@@ -116,6 +121,7 @@ impl Requests {
         Requests {
             endpoints,
             connections,
+            streams: 1,
             links: 1,
             hosts: Self::HOSTS,
             connections_per_host: Self::CONNECTIONS_PER_HOST,
@@ -161,6 +167,13 @@ impl Requests {
             _ if self.pipeline > 1 && self.new_connections => {
                 "pipelining needs persistent connections"
             }
+            _ if self.streams == 0 || self.streams > Self::STREAMS_MAX => {
+                "a connection takes 1 to 100000 streams"
+            }
+            _ if self.streams > 1 && self.new_connections => {
+                "several streams need persistent connections"
+            }
+            _ if self.streams > 1 && self.pipeline > 1 => "streams are not pipelined",
             _ if self.pipeline > 1 && self.redirects > 0 => {
                 "redirects are not followed while requests are pipelined"
             }

@@ -26,7 +26,6 @@ use crate::transport::sources::Sources;
 use crate::transport::target_table::TargetTable;
 use crate::workload::requests::config::Requests;
 use crate::workload::requests::requester::{Order, Requester};
-use crate::workload::requests::schedule::users_of;
 use crate::workload::requests::script::{Part, Script};
 use crate::{Counts, Endpoint, Progress, Published, Recorder, Row, Series, StartError};
 
@@ -141,9 +140,10 @@ impl Run {
         // With pushes a user may also have WebSockets.
         let sockets = if D::PUSHES { u64::from(config.sockets) } else { 0 };
         let each = config.links.max(1) + sockets;
-        let most = connections.saturating_mul(each);
+        let groups = connections.div_ceil(u64::from(config.streams));
+        let most = groups.saturating_mul(each);
         let (plan, _) = fit(most, endpoints, sources, *force, &machine, nofile)?;
-        let plan = workers(plan, *connections, most, machine.cores);
+        let plan = workers(plan, groups, most, machine.cores);
         let ports = machine.ports.usable();
         let sources = Sources::plan(most, endpoints, sources, ports, std::process::id());
         endpoints.iter().try_for_each(check_trust)?;
@@ -161,10 +161,7 @@ impl Run {
         let asked = targets.clone();
         let stride = plan.workers as u64;
         let workers = Workers::start(plan, &limits, &[], move |worker, _| {
-            let first = u64::from(worker);
-            let users = users_of(first, stride, own.connections);
-            let users = u32::try_from(users).unwrap_or(u32::MAX);
-            let part = Part { worker, first, stride, users };
+            let part = Part::new(worker, stride, own.streams, own.connections);
             let metrics = books.get(usize::from(worker)).cloned();
             let metrics = metrics.unwrap_or_else(|| {
                 invariant::broken("each worker has metrics that are reported");

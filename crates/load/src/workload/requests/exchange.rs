@@ -8,6 +8,7 @@ use engine::{Closed, ConnId, Core, Sent, Sys};
 
 use crate::outcome::failure::Failure;
 use crate::transport::driver::{CompleteAnswer, Driver, Received};
+use crate::transport::sources::Sources;
 use crate::workload::requests::answer::header;
 use crate::workload::requests::answer::{Answer, Times};
 use crate::workload::requests::link::StreamId;
@@ -16,7 +17,7 @@ use crate::workload::requests::script::{Script, SocketEnd};
 use crate::workload::requests::user::{Activity, Flight, Socket};
 
 /// How a connect started.
-enum ConnectStart {
+pub(crate) enum ConnectStart {
     /// It is in progress; true if it is already connected and its first bytes are sent.
     Connecting(ConnId, bool),
     /// The queue of a UNIX socket is full.
@@ -225,27 +226,8 @@ impl<D: Driver, S: Script> Requester<D, S> {
                 one.link.ask(&mut self.driver, request).1
             }
         };
-        loop {
-            let Some(source) = self.sources.source(position, self.changes) else {
-                // Ports become free again: start over with the first source.
-                self.changes = 0;
-                return Err(Failure::NoAddress);
-            };
-            // The plan of sources is only for the configured targets.
-            let source = source.filter(|_| is_own || !self.config.sources.is_empty());
-            let error = match core.connect_with_data(target, source, first) {
-                Ok((id, is_sent)) => return Ok(ConnectStart::Connecting(id, is_sent)),
-                // The queue of a UNIX socket is full.
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    return Ok(ConnectStart::Later);
-                }
-                Err(error) => Closed::from_connect_error(&error),
-            };
-            match error {
-                Closed::NoAddress => self.changes += 1,
-                other => return Err(Failure::of_closed(other, false)),
-            }
-        }
+        let is_free = !is_own && self.config.sources.is_empty();
+        start_connect(core, &self.sources, &mut self.changes, (position, is_free), target, first)
     }
 
     fn opened<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32, id: ConnId) {
@@ -513,6 +495,38 @@ impl<D: Driver, S: Script> Requester<D, S> {
             }
             Received::Failed(failure) => self.fail(core, user, failure, now_ns),
             _ => self.fail(core, user, Failure::Closed, now_ns),
+        }
+    }
+}
+
+/// Starts a connect with its first bytes, from the source address of a position in the run; from any if
+/// `is_free`, as the plan of sources is only for the configured targets.
+pub(crate) fn start_connect<Y: Sys, D: Driver, S: Script>(
+    core: &mut Core<Y, Requester<D, S>>,
+    sources: &Sources,
+    changes: &mut u32,
+    (position, is_free): (u64, bool),
+    target: u8,
+    first: &[u8],
+) -> Result<ConnectStart, Failure> {
+    loop {
+        let Some(source) = sources.source(position, *changes) else {
+            // Ports become free again: start over with the first source.
+            *changes = 0;
+            return Err(Failure::NoAddress);
+        };
+        let source = source.filter(|_| !is_free);
+        let error = match core.connect_with_data(target, source, first) {
+            Ok((id, is_sent)) => return Ok(ConnectStart::Connecting(id, is_sent)),
+            // The queue of a UNIX socket is full.
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                return Ok(ConnectStart::Later);
+            }
+            Err(error) => Closed::from_connect_error(&error),
+        };
+        match error {
+            Closed::NoAddress => *changes += 1,
+            other => return Err(Failure::of_closed(other, false)),
         }
     }
 }

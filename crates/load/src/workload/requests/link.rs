@@ -13,13 +13,22 @@ use crate::workload::requests::script::{Script, SocketEnd};
 use crate::workload::requests::user::User;
 
 /// A request on a connection, by which its answer is found. In HTTP/1.1 it is the position in the
-/// pipeline (RFC 9112 section 9.3.2).
+/// pipeline (RFC 9112 section 9.3.2), in HTTP/2 the number of its stream (RFC 9113 section 5.1.1).
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
 pub(crate) struct StreamId(u32);
 
 impl StreamId {
     /// The first request of a connection.
     pub(crate) const FIRST: StreamId = StreamId(0);
+
+    /// A stream of a connection that users share.
+    pub(crate) fn of(number: u32) -> StreamId {
+        StreamId(number)
+    }
+
+    pub(crate) fn number(self) -> u32 {
+        self.0
+    }
 }
 
 /// A connection, open or connecting; or none, before the first request.

@@ -1,5 +1,6 @@
 //! [`Schedule`]: when one worker's users may send. It has no access to sockets or clocks.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use crate::workload::pacer::{Pacer, Share};
@@ -39,16 +40,26 @@ pub(crate) struct Schedule {
 impl Schedule {
     /// A schedule that starts at `begin_ns` with the warm-up.
     pub(crate) fn new(config: &Requests, part: Part, begin_ns: u64) -> Schedule {
+        Schedule::of(config, part, 0..part.users, 0, begin_ns)
+    }
+
+    /// The schedule of some users of a worker, whose first number in the run is `offset`.
+    pub(crate) fn of(
+        config: &Requests,
+        part: Part,
+        users: Range<u32>,
+        offset: u64,
+        begin_ns: u64,
+    ) -> Schedule {
         let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let measure_ns = begin_ns.saturating_add(nanoseconds(config.warm_up));
         let until_ns = config
             .over_after()
             .map_or(u64::MAX, |time| measure_ns.saturating_add(nanoseconds(time)));
         let whole = config.connections.max(1);
-        let Part { first, stride, users, .. } = part;
-        let share = Share { first, stride, part: u64::from(users), whole };
+        let share = Share { part, users: users.clone(), offset, whole };
         let pacer = match &config.pace {
-            Pace::Rate(rate) => Some(Pacer::new(begin_ns, *rate, 1, 1).shared(share)),
+            Pace::Rate(rate) => Some(Pacer::new(begin_ns, *rate, 1, 1).shared(share.clone())),
             Pace::Rates(stages) => {
                 // The warm-up uses the first rate above 0.
                 let first = stages.iter().map(|stage| stage.connections).find(|rate| *rate > 0);
@@ -56,7 +67,7 @@ impl Schedule {
                 let segments =
                     (!config.warm_up.is_zero()).then(|| warm_up(warm)).into_iter().flatten();
                 let stages: Vec<Stage> = segments.chain(stages.iter().copied()).collect();
-                Some(Pacer::staged(begin_ns, &stages).shared(share))
+                Some(Pacer::staged(begin_ns, &stages).shared(share.clone()))
             }
             Pace::Closed | Pace::Users(_) => None,
         };
@@ -64,7 +75,7 @@ impl Schedule {
             Pace::Users(stages) => stages.clone(),
             _ => Vec::new(),
         };
-        let left = config.requests.map_or(u64::MAX, |requests| requests_of(requests, share));
+        let left = config.requests.map_or(u64::MAX, |requests| requests_of(requests, &share));
         Schedule { pacer, number: 0, stages, part, begin_ns, measure_ns, until_ns, left }
     }
 
@@ -128,8 +139,7 @@ impl Schedule {
         let warm = now_ns < self.measure_ns;
         let all =
             if warm { first } else { stages::connections_at(&self.stages, elapsed).unwrap_or(0) };
-        let mine = all.saturating_sub(self.part.first).div_ceil(self.part.stride.max(1));
-        u32::try_from(mine).unwrap_or(u32::MAX).min(self.part.users)
+        u32::try_from(self.part.below(all)).unwrap_or(u32::MAX).min(self.part.users)
     }
 }
 
@@ -140,14 +150,12 @@ fn warm_up(stage: Stage) -> [Stage; 3] {
 }
 
 /// This worker's share of the first `requests` of the run, which users take in turn.
-fn requests_of(requests: u64, share: Share) -> u64 {
-    let Share { first, stride, part, whole } = share;
-    requests / whole * part + users_of(first, stride, requests % whole)
-}
-
-/// The number of users of worker `one` of `workers`.
-pub(crate) fn users_of(one: u64, workers: u64, users: u64) -> u64 {
-    users.saturating_sub(one).div_ceil(workers.max(1))
+fn requests_of(requests: u64, share: &Share) -> u64 {
+    let Share { part, users, offset, whole } = share;
+    let each = u64::from(users.end.saturating_sub(users.start));
+    let before = part.below(offset.saturating_add(requests % whole));
+    let rest = before.clamp(u64::from(users.start), u64::from(users.end)) - u64::from(users.start);
+    requests / whole * each + rest
 }
 
 #[cfg(test)]
@@ -159,12 +167,7 @@ mod tests {
     }
 
     fn parts(config: &Requests) -> Vec<Schedule> {
-        let part = |first| Part {
-            worker: first as u16,
-            first,
-            stride: 3,
-            users: users_of(first, 3, config.connections) as u32,
-        };
+        let part = |first| Part::new(first, 3, 1, config.connections);
         (0..3).map(|first| Schedule::new(config, part(first), 1_000)).collect()
     }
 

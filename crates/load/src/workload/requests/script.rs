@@ -27,24 +27,47 @@ pub enum Step {
     End,
 }
 
-/// The users of a worker: numbers `first`, `first + stride` and so on.
+/// The users of a worker: blocks `first`, `first + stride` and so on of `block` users each.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Part {
     /// The worker's number.
     pub worker: u16,
-    /// The number of the worker's user 0.
+    /// The number of the worker's first block.
     pub first: u64,
-    /// The difference between the numbers of two users.
+    /// The difference between the numbers of two of its blocks.
     pub stride: u64,
     /// Users of this worker.
     pub users: u32,
+    /// Users that share connections; 1 if each has its own.
+    pub block: u32,
 }
 
 impl Part {
+    /// The part of a worker, which is one of `stride`, of so many users.
+    #[must_use]
+    pub fn new(worker: u16, stride: u64, block: u32, users: u64) -> Part {
+        let part = Part { worker, first: u64::from(worker), stride, users: 0, block };
+        Part { users: u32::try_from(part.below(users)).unwrap_or(u32::MAX), ..part }
+    }
+
     /// The number in the run of a user of this worker.
     #[must_use]
     pub fn number(&self, user: u32) -> u64 {
-        self.first + u64::from(user) * self.stride
+        let (block, nth) = match self.block {
+            0 | 1 => return self.first + u64::from(user) * self.stride,
+            block => (u64::from(block), u64::from(user)),
+        };
+        (self.first + nth / block * self.stride) * block + nth % block
+    }
+
+    /// How many users of this worker have numbers below this one, without a limit.
+    #[must_use]
+    pub fn below(&self, number: u64) -> u64 {
+        let (block, stride) = (u64::from(self.block.max(1)), self.stride.max(1));
+        let (whole, rest) = (number / block, number % block);
+        let blocks = whole.saturating_sub(self.first).div_ceil(stride);
+        let is_own = whole >= self.first && (whole - self.first).is_multiple_of(stride);
+        blocks * block + if is_own { rest } else { 0 }
     }
 }
 

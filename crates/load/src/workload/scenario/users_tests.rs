@@ -62,7 +62,7 @@ struct Play {
 }
 
 fn play(scenario: Scenario) -> Play {
-    part_of(scenario, Part { worker: 0, first: 0, stride: 1, users: 100 })
+    part_of(scenario, Part::new(0, 1, 1, 100))
 }
 
 fn part_of(scenario: Scenario, part: Part) -> Play {
@@ -291,7 +291,7 @@ fn numbers_are_given_once_over_all_workers() {
     let mut all = Vec::new();
     for worker in 0..3 {
         let step = step(&Wanted { target: "/{{seq}}", ..GET }, &Names::default());
-        let part = Part { worker, first: u64::from(worker), stride: 3, users: 2 };
+        let part = Part::new(worker, 3, 1, 6);
         let mut play = part_of(Scenario { passes: None, ..scenario(vec![step]) }, part);
         for turn in 0..6 {
             let text = play.asked(turn % 2);

@@ -61,6 +61,32 @@ failures! {
     Closed = "closed",
     /// The server closed the connection within the answer.
     ClosedMidway = "closed_midway",
+    /// The server takes no further requests on the connection, twice (GOAWAY, RFC 9113 section 6.8).
+    GoAway = "goaway",
+    /// The server reset the stream with this code of RFC 9113 section 7: `NO_ERROR`.
+    StreamNoError = "stream_no_error",
+    /// `PROTOCOL_ERROR`.
+    StreamProtocolError = "stream_protocol_error",
+    /// `INTERNAL_ERROR`.
+    StreamInternalError = "stream_internal_error",
+    /// `FLOW_CONTROL_ERROR`.
+    StreamFlowControlError = "stream_flow_control_error",
+    /// `STREAM_CLOSED`.
+    StreamClosed = "stream_closed",
+    /// `FRAME_SIZE_ERROR`.
+    StreamFrameSizeError = "stream_frame_size_error",
+    /// `REFUSED_STREAM`: it was not processed.
+    StreamRefused = "stream_refused",
+    /// `CANCEL`.
+    StreamCancelled = "stream_cancelled",
+    /// `ENHANCE_YOUR_CALM`: the server considers this too many requests.
+    StreamEnhanceYourCalm = "stream_enhance_your_calm",
+    /// `INADEQUATE_SECURITY`.
+    StreamInadequateSecurity = "stream_inadequate_security",
+    /// `HTTP_1_1_REQUIRED`.
+    StreamHttp11Required = "stream_http_1_1_required",
+    /// Another code.
+    StreamReset = "stream_reset",
     /// The status of the answer is not accepted.
     Status = "status",
     /// The answer is not what was expected.

@@ -39,6 +39,9 @@ pub struct RunConfig {
     pub keep_alive: Option<bool>,
     /// Requests in flight per connection.
     pub pipeline: Option<u32>,
+    /// With HTTP/2: users that share a connection.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub streams: Option<u32>,
     /// The method of requests.
     pub method: Option<String>,
     /// Bytes of a request body or of a message.
@@ -123,6 +126,7 @@ impl RunConfig {
             users: Some(config.connections),
             keep_alive: Some(!config.new_connections),
             pipeline: Some(config.pipeline),
+            streams: config.streams,
             duration_seconds: config.over_after().as_ref().map(Duration::as_secs_f64),
             warm_up_seconds: Some(config.warm_up.as_secs_f64()),
             ..RunConfig::default()

@@ -25,6 +25,9 @@ pub struct ConnectOptions {
     pub resolve: Vec<Resolve>,
     /// TLS settings for hosts that only a redirect leads to.
     pub tls: Option<TlsClient>,
+    /// Requests are of HTTP/2: over TLS it is negotiated, otherwise the server must know (RFC 9113
+    /// section 3.3). A proxy is asked for a tunnel in any case.
+    pub http2: bool,
 }
 
 /// An HTTP proxy.
@@ -118,7 +121,9 @@ impl ConnectOptions {
     pub(crate) fn route(&self, endpoint: &Endpoint, is_web: bool) -> Route {
         match (&self.unix_socket, &self.proxy) {
             (Some(path), _) => Route::Unix(Arc::clone(path)),
-            (None, Some(proxy)) if is_web && !endpoint.tls => Route::Forward(Arc::clone(proxy)),
+            (None, Some(proxy)) if is_web && !endpoint.tls && !self.http2 => {
+                Route::Forward(Arc::clone(proxy))
+            }
             (None, Some(proxy)) => Route::Tunnel(Arc::clone(proxy)),
             (None, None) => Route::Direct,
         }

@@ -17,6 +17,10 @@ pub trait Driver: Send + 'static {
     /// [`Received::Closing`], and the methods below it are called. If false, pushes cost nothing.
     const PUSHES: bool = false;
 
+    /// Whether connections have streams, so that users share them: [`Driver::start`] and the methods
+    /// below it are called instead of [`Driver::encode`], [`Driver::receive`] and [`Driver::ended`].
+    const STREAMS: bool = false;
+
     /// Encodes a request. Called once for each request of a connection, in order.
     #[inline]
     fn encode<'a>(&'a mut self, _state: &mut Self::State, request: &'a Request) -> &'a [u8] {
@@ -48,6 +52,68 @@ pub trait Driver: Send + 'static {
     fn close<'a>(&'a mut self, _state: &mut Self::State) -> &'a [u8] {
         &[]
     }
+
+    // Only with `STREAMS`. What they have to send is in `outgoing`, after what is there already.
+
+    /// Begins a connection.
+    fn start(&mut self, _state: &mut Self::State) {}
+
+    /// Begins the request of a user on a stream; `secure` if over TLS. `None` if the connection takes no
+    /// further stream now.
+    fn open(
+        &mut self,
+        _state: &mut Self::State,
+        _request: &Request,
+        _user: u32,
+        _secure: bool,
+    ) -> Option<u32> {
+        None
+    }
+
+    /// Takes received bytes up to the first event. Returns the bytes used.
+    fn receive_streams<'b>(
+        &mut self,
+        _state: &mut Self::State,
+        bytes: &'b [u8],
+    ) -> (usize, StreamEvent<'b>) {
+        (bytes.len(), StreamEvent::More)
+    }
+
+    /// The head of the last [`StreamEvent::Head`], as in HTTP/1.1.
+    fn head(&mut self) -> &[u8] {
+        &[]
+    }
+
+    /// Gives up the request on a stream.
+    fn cancel(&mut self, _state: &mut Self::State, _stream: u32) {}
+
+    /// Takes the bytes to send: the caller clears them.
+    fn outgoing(&mut self) -> Option<&mut Vec<u8>> {
+        None
+    }
+}
+
+/// What happened on a connection with streams.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum StreamEvent<'b> {
+    /// All bytes were used.
+    More,
+    /// Something that concerns no user; there may be more.
+    Other,
+    /// The head of the answer to this user, with its status; true if the answer is complete.
+    Head(u32, u16, bool),
+    /// Bytes of the body of the answer to this user; true if the answer is complete.
+    Body(u32, &'b [u8], bool),
+    /// The answer to this user is complete.
+    Complete(u32),
+    /// The request of this user failed; the connection goes on.
+    Failed(u32, Failure),
+    /// The server has not processed the request of this user, which may be sent on another connection.
+    Unprocessed(u32),
+    /// The server takes no further streams.
+    Leaving,
+    /// The connection is unusable.
+    Broken(Failure),
 }
 
 /// A message that the server pushed.

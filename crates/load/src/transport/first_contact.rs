@@ -193,11 +193,20 @@ fn probe(
         // The handshake failed for a reason, or the target just ended the connection.
         return match endpoint.client.as_ref()?.first_error() {
             Some(error) => Some(tls_failure(error, endpoint, address, (plain, secure))),
+            None if endpoint.options.http2 && failed => Some(format!(
+                "{address} accepts TLS and answers with something else than HTTP/2: leave out --http2"
+            )),
             None => {
                 let is_plain = failed && plain != secure && speaks_http(&mut stream, host, time);
                 is_plain.then(|| not_tls(address, (plain, secure)))
             }
         };
+    }
+    if endpoint.options.http2 && failed && speaks_http(&mut stream, host, time) {
+        return Some(format!(
+            "{address} speaks HTTP/1.1, and HTTP/2 not without TLS: leave out --http2, or use \
+             {secure}:// instead of {plain}://"
+        ));
     }
     let is_tls = failed && plain != secure && speaks_tls(&mut stream, time);
     is_tls.then(|| format!("{address} speaks TLS: use {secure}:// instead of {plain}://"))
@@ -253,6 +262,9 @@ fn tls_failure(
     }
     if error.contains("corrupt message") || error.contains("InvalidContentType") {
         return not_tls(address, (plain, secure));
+    }
+    if error.contains("NoApplicationProtocol") {
+        return format!("{address} does not offer HTTP/2 (h2 by ALPN): leave out --http2");
     }
     format!("TLS with {address} failed: {error}")
 }

@@ -12,6 +12,7 @@ pub(crate) mod driver;
 pub(crate) mod endpoint;
 pub(crate) mod first_contact;
 pub(crate) mod http1;
+pub(crate) mod http2;
 pub(crate) mod in_flight;
 pub(crate) mod retry;
 pub(crate) mod sources;

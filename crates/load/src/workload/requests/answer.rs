@@ -30,6 +30,9 @@ pub struct Awaited {
     pub(crate) body: Vec<u8>,
     /// The decoded body, if it has a content coding.
     pub(crate) decoded: Vec<u8>,
+    /// On a stream: bytes of the body so far, and the status of the head.
+    pub(crate) body_bytes: u64,
+    pub(crate) status: u16,
 }
 
 /// Cleared buffers keep at most this capacity.
@@ -42,11 +45,16 @@ impl Awaited {
         self.is_bodiless
     }
 
+    /// Whether the head of an answer with this status is kept.
+    #[inline]
+    pub(crate) fn keeps_head(&self, status: u16) -> bool {
+        self.wants != Wants::Nothing || self.redirects && (300..400).contains(&status)
+    }
+
     /// Takes the complete head. After interim answers the last one counts.
     #[inline]
     pub fn head(&mut self, status: u16, head: &[u8]) {
-        let is_redirect = self.redirects && (300..400).contains(&status);
-        if self.wants != Wants::Nothing || is_redirect {
+        if self.keeps_head(status) {
             self.head.clear();
             self.head.extend_from_slice(head);
         }
@@ -65,6 +73,7 @@ impl Awaited {
     #[inline]
     pub(crate) fn begin(&mut self, wants: Wants, redirects: bool, is_bodiless: bool) {
         (self.wants, self.redirects, self.is_bodiless) = (wants, redirects, is_bodiless);
+        (self.body_bytes, self.status) = (0, 0);
         for kept in [&mut self.head, &mut self.body, &mut self.decoded] {
             kept.clear();
             if kept.capacity() > ROOM_KEPT {

@@ -16,8 +16,8 @@ pub struct Requests {
     /// its script has several to send at once. With [`Requests::streams`] several share connections.
     pub connections: u64,
     /// Users that share a connection to each target, for drivers with
-    /// [`crate::transport::driver::Driver::STREAMS`]; 1 otherwise.
-    pub streams: u32,
+    /// [`crate::transport::driver::Driver::STREAMS`]; `None` for others.
+    pub streams: Option<u32>,
     /// The most connections for requests that a user needs at a time.
     pub links: u64,
     /// The most targets to which a user keeps connections: to connect to another one, it closes the
@@ -121,7 +121,7 @@ impl Requests {
         Requests {
             endpoints,
             connections,
-            streams: 1,
+            streams: None,
             links: 1,
             hosts: Self::HOSTS,
             connections_per_host: Self::CONNECTIONS_PER_HOST,
@@ -143,6 +143,16 @@ impl Requests {
             stops_at_once: false,
             force: false,
         }
+    }
+
+    /// Users that share connections.
+    pub(crate) fn block(&self) -> u32 {
+        self.streams.unwrap_or(1).max(1)
+    }
+
+    /// Groups of users that share connections.
+    pub(crate) fn groups(&self) -> u64 {
+        self.connections.div_ceil(u64::from(self.block()))
     }
 
     /// When nothing is due any more, measured from the end of the warm-up.
@@ -167,13 +177,15 @@ impl Requests {
             _ if self.pipeline > 1 && self.new_connections => {
                 "pipelining needs persistent connections"
             }
-            _ if self.streams == 0 || self.streams > Self::STREAMS_MAX => {
+            _ if self.streams.is_some_and(|streams| streams > Self::STREAMS_MAX) => {
                 "a connection takes 1 to 100000 streams"
             }
-            _ if self.streams > 1 && self.new_connections => {
+            _ if self.block() > 1 && self.new_connections => {
                 "several streams need persistent connections"
             }
-            _ if self.streams > 1 && self.pipeline > 1 => "streams are not pipelined",
+            _ if self.streams.is_some() && self.pipeline > 1 => {
+                "HTTP/2 has streams instead of pipelining"
+            }
             _ if self.pipeline > 1 && self.redirects > 0 => {
                 "redirects are not followed while requests are pipelined"
             }

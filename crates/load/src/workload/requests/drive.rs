@@ -88,7 +88,7 @@ pub fn drive_requests<D: Driver, S: Script>(
         }
         if lost.is_none()
             && !interrupted
-            && let Some(why) = first.lost(endpoints, || run.contact(), now_ns)
+            && let Some(why) = first.lost(endpoints, || run.contact(config), now_ns)
         {
             lost = Some((why, process::now_ns() + LOST_GRACE_NS));
             run.post_order(|| Order::Stop);
@@ -98,7 +98,7 @@ pub fn drive_requests<D: Driver, S: Script>(
             run.post_order(|| Order::Stop);
         }
     }
-    let contact = run.contact();
+    let contact = run.contact(config);
     let explained = || first.explain_end(endpoints, contact);
     let unreached = lost.map(|(why, _)| why).or_else(explained);
     run.collect();
@@ -136,11 +136,11 @@ impl Run {
     ) -> Result<Run, StartError> {
         let machine = capacity::Machine::read();
         let nofile = capacity::raise_nofile().unwrap_or_else(|_| capacity::nofile().soft);
-        let Requests { connections, endpoints, sources, force, .. } = config;
+        let Requests { endpoints, sources, force, .. } = config;
         // With pushes a user may also have WebSockets.
         let sockets = if D::PUSHES { u64::from(config.sockets) } else { 0 };
         let each = config.links.max(1) + sockets;
-        let groups = connections.div_ceil(u64::from(config.streams));
+        let groups = config.groups();
         let most = groups.saturating_mul(each);
         let (plan, _) = fit(most, endpoints, sources, *force, &machine, nofile)?;
         let plan = workers(plan, groups, most, machine.cores);
@@ -161,7 +161,7 @@ impl Run {
         let asked = targets.clone();
         let stride = plan.workers as u64;
         let workers = Workers::start(plan, &limits, &[], move |worker, _| {
-            let part = Part::new(worker, stride, own.streams, own.connections);
+            let part = Part::new(worker, stride, own.block(), own.connections);
             let metrics = books.get(usize::from(worker)).cloned();
             let metrics = metrics.unwrap_or_else(|| {
                 invariant::broken("each worker has metrics that are reported");
@@ -206,7 +206,8 @@ impl Run {
         RequestSnapshot::of(self.all_metrics.iter().map(|metrics| &**metrics))
     }
 
-    fn contact(&self) -> Contact {
+    fn contact(&self, config: &Requests) -> Contact {
+        let streams = config.streams.is_some();
         let counts = self.snapshot();
         let opened = counts.opened > 0;
         let refused = counts.statuses().filter(|(status, _)| *status == BAD_REQUEST);
@@ -214,7 +215,8 @@ impl Run {
         let of = |why: Failure| counts.failed.get(why.index()).copied().unwrap_or_default();
         let mut unreached =
             Failure::all().zip(counts.failed.iter().copied()).map(|(why, count)| {
-                let is_other = why == Failure::Protocol(Violation::NotHttp);
+                let is_other = why == Failure::Protocol(Violation::NotHttp)
+                    || streams && matches!(why, Failure::Protocol(_));
                 if why.is_of_connect() || is_other { count } else { 0 }
             });
         Contact {
@@ -279,7 +281,7 @@ impl Run {
         let untaken = self.all_metrics.iter().map(|metrics| metrics.untaken()).sum();
         let has_arrivals = !config.arrivals.is_empty();
         let run = RequestRun {
-            requested: config.connections,
+            requested: config.groups(),
             interrupted,
             counts: &self.snapshot(),
             timed: &self.timed,

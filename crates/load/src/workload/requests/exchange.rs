@@ -88,6 +88,9 @@ impl<D: Driver, S: Script> Requester<D, S> {
 
     /// Sends the latest request of a user, and connects first if necessary.
     fn dispatch<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32, now_ns: u64) {
+        if D::STREAMS {
+            return self.dispatch_stream(core, user, now_ns);
+        }
         if D::PUSHES && !self.choose(core, user, now_ns) {
             return;
         }
@@ -163,6 +166,9 @@ impl<D: Driver, S: Script> Requester<D, S> {
     }
 
     pub(crate) fn connect<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32, now_ns: u64) {
+        if D::STREAMS {
+            return self.connect_for(core, user, now_ns);
+        }
         let Some(number) = self.users.get(user as usize).map(|one| one.link.endpoint) else {
             return invariant::broken("each user number is in the table of users");
         };
@@ -321,7 +327,10 @@ impl<D: Driver, S: Script> Requester<D, S> {
         let Some(one) = self.users.get_mut(user as usize) else {
             return invariant::broken("each user number is in the table of users");
         };
-        let stream = one.link.answered(now_ns);
+        let stream = match one.flights.front() {
+            Some(flight) if D::STREAMS => flight.stream,
+            _ => one.link.answered(now_ns),
+        };
         if self.config.redirects > 0 && self.redirect(core, user, whole, more, now_ns) {
             return;
         }

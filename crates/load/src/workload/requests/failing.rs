@@ -33,6 +33,9 @@ impl<D: Driver, S: Script> Requester<D, S> {
         let Some(one) = self.users.get(user as usize) else {
             return invariant::broken("each user number is in the table of users");
         };
+        if D::STREAMS {
+            return self.time_out_stream(core, user, now_ns);
+        }
         let opened = one.link.opened;
         let stays = one.flights.front().is_some_and(|flight| flight.kind.leaves_open());
         if D::PUSHES && opened && stays {

@@ -236,6 +236,9 @@ impl<D: Driver, S: Script> Requester<D, S> {
 
     /// Closes all connections of a user without requests in flight.
     pub(crate) fn close_all<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32) {
+        if D::STREAMS {
+            return self.close_block(core, user);
+        }
         self.close_idle(core, user);
         let others = self.users.get(user as usize).is_some_and(|one| !one.others.is_empty());
         if others {

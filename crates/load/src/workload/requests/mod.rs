@@ -27,6 +27,7 @@ pub(crate) mod requester;
 pub(crate) mod route;
 pub(crate) mod schedule;
 pub(crate) mod script;
+pub(crate) mod streams;
 pub(crate) mod timeouts;
 pub(crate) mod user;
 
@@ -38,8 +39,9 @@ pub use self::script::{Accepted, Fixed, Part, Script, SocketEnd, Step};
 pub use crate::outcome::failure::Failure;
 pub use crate::outcome::request_metrics::RequestSnapshot;
 pub use crate::transport::cable::Cable;
-pub use crate::transport::driver::{CompleteAnswer, Driver, Push, Received};
+pub use crate::transport::driver::{CompleteAnswer, Driver, Push, Received, StreamEvent};
 pub use crate::transport::http1::Http1;
+pub use crate::transport::http2::Http2;
 pub use crate::transport::target_table::{REDIRECT_HOSTS_MAX, TargetTable};
 pub use crate::transport::tcp::{Expect, Prefix, Tcp};
 pub use crate::transport::web::Web;

@@ -1,6 +1,7 @@
 //! [`Request`]: a request and its target, rendered to bytes once. A redirect makes a new one from it.
 
 use std::borrow::Cow;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use wire::http::{EMPTY_HEADER, MAX_HEADERS, encode_request_head, parse_request};
 
@@ -17,6 +18,8 @@ pub struct Request {
     endpoint: u8,
     is_head: bool,
     kind: Kind,
+    /// Unique for constant requests, 0 for others.
+    id: u32,
     bytes: Vec<u8>,
 }
 
@@ -73,7 +76,7 @@ impl Request {
     /// A request of a private protocol to endpoint number `endpoint` of [`crate::workload::requests::config::Requests`].
     #[must_use]
     pub fn raw(endpoint: u8, bytes: Vec<u8>) -> Request {
-        Request { endpoint, is_head: false, kind: Kind::Plain, bytes }
+        Request { endpoint, is_head: false, kind: Kind::Plain, id: 0, bytes }
     }
 
     /// An HTTP/1.1 request.
@@ -99,7 +102,7 @@ impl Request {
         self.bytes.clear();
         encode_request_head(&mut self.bytes, method, target, lines);
         self.bytes.extend_from_slice(body);
-        (self.endpoint, self.is_head) = (endpoint, method == "HEAD");
+        (self.endpoint, self.is_head, self.id) = (endpoint, method == "HEAD", 0);
     }
 
     /// An HTTP/1.1 request for the route of an endpoint: a forward proxy gets the absolute URL and its
@@ -134,7 +137,7 @@ impl Request {
         is_head: bool,
         render: impl FnOnce(&mut Vec<u8>),
     ) {
-        (self.endpoint, self.is_head, self.kind) = (endpoint, is_head, Kind::Plain);
+        (self.endpoint, self.is_head, self.kind, self.id) = (endpoint, is_head, Kind::Plain, 0);
         self.bytes.clear();
         render(&mut self.bytes);
     }
@@ -153,7 +156,20 @@ impl Request {
     /// A message of a kind for a WebSocket.
     #[must_use]
     pub fn message(endpoint: u8, kind: Kind, bytes: Vec<u8>) -> Request {
-        Request { endpoint, is_head: false, kind, bytes }
+        Request { endpoint, is_head: false, kind, id: 0, bytes }
+    }
+
+    /// The same request as a constant one, which drivers may prepare once.
+    #[must_use]
+    pub fn constant(mut self) -> Request {
+        static NEXT: AtomicU32 = AtomicU32::new(1);
+        self.id = NEXT.fetch_add(1, Ordering::Relaxed);
+        self
+    }
+
+    /// A number that only copies of this request have; `None` unless it is constant.
+    pub(crate) fn id(&self) -> Option<u32> {
+        (self.id > 0).then_some(self.id)
     }
 
     /// Its kind.

@@ -22,6 +22,7 @@ use crate::workload::requests::parallel::Branches;
 use crate::workload::requests::route::ConnectRoute;
 use crate::workload::requests::schedule::{NextSend, Schedule};
 use crate::workload::requests::script::{Part, Script, Step};
+use crate::workload::requests::streams::Pool;
 use crate::workload::requests::user::{Activity, Socket, User};
 
 /// Users started, and due requests sent, per turn.
@@ -82,6 +83,8 @@ pub(crate) struct Requester<D: Driver, S: Script> {
     /// Users, and then branches.
     pub(crate) users: Vec<User<D::State>>,
     pub(crate) branches: Branches,
+    /// Connections with streams.
+    pub(crate) pool: Pool<D::State>,
     pub(crate) schedule: Schedule,
     /// Users whose passes begin at a rate.
     pub(crate) lanes: Vec<Lane>,
@@ -135,6 +138,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
             changes: 0,
             users: Vec::new(),
             branches: Branches::new(part.users),
+            pool: Pool::default(),
             schedule,
             lanes: Vec::new(),
             timings: Timings::new(),
@@ -417,11 +421,17 @@ impl<D: Driver, S: Script> Handler for Requester<D, S> {
     fn message<Y: Sys>(&mut self, _: &mut Core<Y, Self>, _: ConnId, _: OpCode, _: &mut [u8]) {}
 
     fn connected<Y: Sys>(&mut self, core: &mut Core<Y, Self>, id: ConnId) {
-        self.on_connected(core, id);
+        if D::STREAMS {
+            self.on_stream_connected(core, id);
+        } else {
+            self.on_connected(core, id);
+        }
     }
 
     fn data<Y: Sys>(&mut self, core: &mut Core<Y, Self>, id: ConnId, data: &mut [u8]) {
-        if D::PUSHES {
+        if D::STREAMS {
+            self.on_stream_data(core, id, data);
+        } else if D::PUSHES {
             self.on_pushing_data(core, id, data);
         } else {
             self.on_data(core, id, data);
@@ -429,7 +439,11 @@ impl<D: Driver, S: Script> Handler for Requester<D, S> {
     }
 
     fn closed<Y: Sys>(&mut self, core: &mut Core<Y, Self>, id: ConnId, why: Closed, _: bool) {
-        self.on_closed(core, id, why);
+        if D::STREAMS {
+            self.on_stream_closed(core, id, why);
+        } else {
+            self.on_closed(core, id, why);
+        }
     }
 
     fn post<Y: Sys>(&mut self, core: &mut Core<Y, Self>, order: Order) {

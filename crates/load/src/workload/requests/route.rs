@@ -103,6 +103,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
             Ok(true) => {
                 tunnel.is_established = true;
                 match through.tls.as_ref().map(|tls| core.secure(id, tls)) {
+                    None if D::STREAMS => return self.on_stream_connected(core, id),
                     None => return self.on_connected(core, id),
                     Some(Ok(())) => return,
                     Some(Err(_)) => Failure::Tls,
@@ -110,6 +111,9 @@ impl<D: Driver, S: Script> Requester<D, S> {
             }
         };
         self.metrics.counts.connects_failed.add(1);
+        if D::STREAMS {
+            return self.fail_tunnel(core, id, failure, now_ns);
+        }
         self.fail_connection(core, user, failure, now_ns);
     }
 

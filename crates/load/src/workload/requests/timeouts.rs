@@ -112,9 +112,11 @@ impl<D: Driver, S: Script> Requester<D, S> {
             return invariant::broken("each user number is in the table of users");
         };
         one.is_connect_armed = false;
-        if one.link.opened || one.flights.is_empty() {
+        let (is_opened, waits) = (one.link.opened, !one.flights.is_empty());
+        if is_opened || !waits || D::STREAMS && self.stream_is_open(user) {
             return;
         }
+        let Some(one) = self.users.get(user as usize) else { return };
         let (begun_ns, timeout_ns) = (one.connect_ns, timeout.as_nanos() as u64);
         if begun_ns.saturating_add(timeout_ns) <= now_ns {
             self.time_out(core, user, now_ns);

@@ -12,7 +12,7 @@ use crate::workload::requests::request::{Kind, Request};
 /// The data of an engine connection.
 #[derive(Copy, Clone, Default, Debug)]
 pub(crate) struct Socket {
-    /// Its user.
+    /// Its user; of a connection with streams, its number among those.
     pub(crate) user: u32,
     /// The connect has succeeded.
     pub(crate) opened: bool,
@@ -48,6 +48,8 @@ pub(crate) struct Flight {
     pub(crate) kind: Kind,
     /// A pushed message answers it.
     pub(crate) awaits: bool,
+    /// It was sent before to a connection that did not process it.
+    pub(crate) is_repeated: bool,
 }
 
 /// One user.
@@ -103,6 +105,12 @@ impl<C: Default> User<C> {
     /// Whether the active connection is a WebSocket.
     pub(crate) fn on_socket(&self) -> bool {
         self.link.is_socket()
+    }
+
+    /// Whether it is done or parked, without a request in flight.
+    pub(crate) fn is_away(&self) -> bool {
+        let is_done = matches!(self.activity, Activity::Over | Activity::Parked);
+        is_done && self.flights.is_empty() && self.group.is_none()
     }
 
     /// Takes the request in flight on a stream of the active connection.

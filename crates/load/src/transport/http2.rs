@@ -1,0 +1,345 @@
+//! [`Http2`]: an HTTP/2 client (RFC 9113) whose connections carry the requests of several users, each on a
+//! stream. Requests are rendered as in HTTP/1.1 and translated; content codings are not decoded.
+
+use std::sync::Arc;
+
+use engine::invariant;
+use wire::Violation;
+use wire::http::{EMPTY_HEADER, MAX_HEADERS, parse_request};
+use wire::http2::hpack::{HeaderList, Shape};
+use wire::http2::{Config, Connection, ErrorCode, Event, HeadKind, StreamId};
+
+use crate::outcome::failure::Failure;
+use crate::transport::driver::{Driver, Received, StreamEvent};
+use crate::workload::requests::answer::Awaited;
+use crate::workload::requests::request::Request;
+
+/// Constant requests that are prepared; further ones are translated each time.
+const PREPARED_MAX: usize = 1_024;
+
+/// The HTTP/2 driver of one worker.
+pub struct Http2 {
+    config: Arc<Config>,
+    out: Vec<u8>,
+    fields: HeaderList,
+    /// The last head, as in HTTP/1.1.
+    head: Vec<u8>,
+    status: u16,
+    names: Vec<u8>,
+    prepared: Vec<Prepared>,
+}
+
+/// A constant request.
+struct Prepared {
+    id: u32,
+    secure: bool,
+    shape: Shape,
+    /// Where its body begins.
+    body: usize,
+}
+
+/// The state of a connection.
+#[derive(Default)]
+pub struct Http2State {
+    connection: Option<Box<Connection>>,
+    /// Bodies that are not sent yet, for lack of window.
+    unsent: Vec<Unsent>,
+}
+
+/// The rest of a body.
+struct Unsent {
+    stream: StreamId,
+    bytes: Box<[u8]>,
+    at: usize,
+}
+
+impl Http2 {
+    /// A driver with windows that never delay a server.
+    #[must_use]
+    pub fn new() -> Http2 {
+        let config = Arc::new(Config::default());
+        Http2 {
+            config,
+            out: Vec::new(),
+            fields: HeaderList::new(),
+            head: Vec::new(),
+            status: 0,
+            names: Vec::new(),
+            prepared: Vec::new(),
+        }
+    }
+
+    /// The place of a constant request, which is prepared on its first use.
+    fn prepare(&mut self, request: &Request, secure: bool) -> Option<usize> {
+        let id = request.id()?;
+        let is_it = |one: &Prepared| one.id == id && one.secure == secure;
+        if let Some(at) = self.prepared.iter().position(is_it) {
+            return Some(at);
+        }
+        if self.prepared.len() >= PREPARED_MAX {
+            return None;
+        }
+        let (shape, body) = translate(request.bytes(), secure, &mut self.names, |fields| {
+            Shape::new(fields.map(|(name, value)| (name, Some(value))))
+        })?;
+        self.prepared.push(Prepared { id, secure, shape, body });
+        Some(self.prepared.len() - 1)
+    }
+
+    /// Renders the last head for scripts, which read those of HTTP/1.1.
+    fn render_head(&mut self) {
+        self.head.clear();
+        self.head.extend_from_slice(b"HTTP/1.1 ");
+        for digit in [self.status / 100 % 10, self.status / 10 % 10, self.status % 10] {
+            self.head.push(b'0' + digit as u8);
+        }
+        self.head.extend_from_slice(b"\r\n");
+        for (name, value) in self.fields.iter().filter(|(name, _)| !name.starts_with(b":")) {
+            for part in [name, b": ", value, b"\r\n"] {
+                self.head.extend_from_slice(part);
+            }
+        }
+        self.head.extend_from_slice(b"\r\n");
+    }
+}
+
+impl Default for Http2 {
+    fn default() -> Http2 {
+        Http2::new()
+    }
+}
+
+/// Translates a request of HTTP/1.1 to fields (RFC 9113 section 8.3.1), which `make` takes. Returns what
+/// it makes, and where the body begins.
+fn translate<T>(
+    bytes: &[u8],
+    secure: bool,
+    names: &mut Vec<u8>,
+    make: impl for<'f> FnOnce(&mut dyn Iterator<Item = (&'f [u8], &'f [u8])>) -> T,
+) -> Option<(T, usize)> {
+    let body = bytes.windows(4).position(|four| four == b"\r\n\r\n")? + 4;
+    let mut headers = [EMPTY_HEADER; MAX_HEADERS];
+    let request = parse_request(bytes.get(..body)?, &mut headers).ok()?;
+    names.clear();
+    for header in request.headers {
+        names.extend(header.name.bytes().map(|byte| byte.to_ascii_lowercase()));
+    }
+    let host = request.header("host").unwrap_or_default();
+    let scheme: &[u8] = if secure { b"https" } else { b"http" };
+    let target = request.target.as_bytes();
+    let pseudo: [(&[u8], &[u8]); 4] = [
+        (b":method", request.method.as_bytes()),
+        (b":scheme", scheme),
+        (b":authority", host),
+        (b":path", target),
+    ];
+    let mut rest = names.as_slice();
+    let others = request.headers.iter().filter_map(|header| {
+        let (name, behind) = rest.split_at_checked(header.name.len())?;
+        rest = behind;
+        Some((name, header.value))
+    });
+    let others = others.filter(|(name, value)| !is_of_connection(name, value));
+    Some((make(&mut pseudo.into_iter().chain(others)), body))
+}
+
+/// Whether a header is not for HTTP/2 (RFC 9113 section 8.2.2), or is in a pseudo-field.
+fn is_of_connection(name: &[u8], value: &[u8]) -> bool {
+    match name {
+        b"host" | b"connection" | b"keep-alive" | b"proxy-connection" | b"transfer-encoding"
+        | b"upgrade" => true,
+        b"te" => !value.eq_ignore_ascii_case(b"trailers"),
+        _ => false,
+    }
+}
+
+/// Why a request failed whose stream was reset.
+fn of_reset(code: ErrorCode) -> Failure {
+    match code {
+        ErrorCode::NO_ERROR => Failure::StreamNoError,
+        ErrorCode::PROTOCOL_ERROR => Failure::StreamProtocolError,
+        ErrorCode::INTERNAL_ERROR => Failure::StreamInternalError,
+        ErrorCode::FLOW_CONTROL_ERROR => Failure::StreamFlowControlError,
+        ErrorCode::STREAM_CLOSED => Failure::StreamClosed,
+        ErrorCode::FRAME_SIZE_ERROR => Failure::StreamFrameSizeError,
+        ErrorCode::REFUSED_STREAM => Failure::StreamRefused,
+        ErrorCode::CANCEL => Failure::StreamCancelled,
+        ErrorCode::ENHANCE_YOUR_CALM => Failure::StreamEnhanceYourCalm,
+        ErrorCode::INADEQUATE_SECURITY => Failure::StreamInadequateSecurity,
+        ErrorCode::HTTP_1_1_REQUIRED => Failure::StreamHttp11Required,
+        _ => Failure::StreamReset,
+    }
+}
+
+impl Http2State {
+    /// Stops sending the body of a request that is answered.
+    #[inline]
+    fn answered(&mut self, stream: StreamId, out: &mut Vec<u8>) {
+        if self.unsent.is_empty() {
+            return;
+        }
+        if let Some(at) = self.unsent.iter().position(|unsent| unsent.stream == stream) {
+            self.unsent.remove(at);
+            if let Some(connection) = &mut self.connection {
+                connection.reset(stream, ErrorCode::NO_ERROR, out);
+            }
+        }
+    }
+
+    /// Sends as much of the bodies as the windows allow.
+    fn send_bodies(&mut self, out: &mut Vec<u8>) {
+        let Some(connection) = &mut self.connection else { return };
+        self.unsent.retain_mut(|unsent| {
+            let rest = unsent.bytes.get(unsent.at..).unwrap_or_default();
+            match connection.send_data(unsent.stream, rest, true, out) {
+                Ok(sent) => {
+                    unsent.at += sent;
+                    unsent.at < unsent.bytes.len()
+                }
+                // The server has answered or reset it.
+                Err(_) => false,
+            }
+        });
+    }
+}
+
+impl Driver for Http2 {
+    type State = Http2State;
+
+    const STREAMS: bool = true;
+
+    fn start(&mut self, state: &mut Http2State) {
+        let connection = Connection::client(&self.config, &mut self.out);
+        *state = Http2State { connection: Some(Box::new(connection)), unsent: Vec::new() };
+    }
+
+    fn open(
+        &mut self,
+        state: &mut Http2State,
+        request: &Request,
+        user: u32,
+        secure: bool,
+    ) -> Option<u32> {
+        let prepared = self.prepare(request, secure);
+        let connection = state.connection.as_mut()?;
+        if connection.free_streams() == 0 {
+            return None;
+        }
+        let bytes = request.bytes();
+        let out = &mut self.out;
+        let (opened, body) = match prepared.and_then(|at| self.prepared.get_mut(at)) {
+            Some(Prepared { shape, body, .. }) => {
+                (connection.open_shape(shape, [], *body == bytes.len(), user, out), *body)
+            }
+            None => translate(bytes, secure, &mut self.names, |fields| {
+                // A head ends where the first empty line does; a body follows.
+                let is_bodiless = bytes.ends_with(b"\r\n\r\n")
+                    && bytes.windows(4).position(|four| four == b"\r\n\r\n")
+                        == Some(bytes.len() - 4);
+                connection.open(fields, is_bodiless, user, out)
+            })?,
+        };
+        let stream = opened.ok()?;
+        let body = bytes.get(body..).unwrap_or_default();
+        if !body.is_empty() {
+            let sent = connection.send_data(stream, body, true, out).unwrap_or(body.len());
+            if let Some(rest) = body.get(sent..).filter(|rest| !rest.is_empty()) {
+                state.unsent.push(Unsent { stream, bytes: rest.into(), at: 0 });
+            }
+        }
+        Some(stream.get())
+    }
+
+    fn receive_streams<'b>(
+        &mut self,
+        state: &mut Http2State,
+        bytes: &'b [u8],
+    ) -> (usize, StreamEvent<'b>) {
+        let Some(connection) = &mut state.connection else {
+            return (bytes.len(), StreamEvent::Broken(Failure::Unexpected));
+        };
+        let received = connection.receive(bytes, &mut self.fields, &mut self.out);
+        let (used, event) = match received {
+            Ok(Some(received)) => received,
+            Ok(None) => return (bytes.len(), StreamEvent::More),
+            Err(violation) => {
+                return (bytes.len(), StreamEvent::Broken(self.broken(state, violation)));
+            }
+        };
+        let event = match event {
+            Event::Head { stream, tag, kind: HeadKind::Response(status), end_stream } => {
+                self.status = status;
+                if end_stream {
+                    state.answered(stream, &mut self.out);
+                }
+                StreamEvent::Head(tag, status, end_stream)
+            }
+            Event::Head { stream, tag, kind: HeadKind::Trailers, .. } => {
+                state.answered(stream, &mut self.out);
+                StreamEvent::Complete(tag)
+            }
+            Event::Head { .. } => StreamEvent::Other,
+            Event::Data { stream, tag, data, end_stream } => {
+                if end_stream {
+                    state.answered(stream, &mut self.out);
+                }
+                StreamEvent::Body(tag, data, end_stream)
+            }
+            Event::Reset { tag, code, .. }
+                if code == ErrorCode::REFUSED_STREAM && connection.is_going_away() =>
+            {
+                StreamEvent::Unprocessed(tag)
+            }
+            Event::Reset { tag, code, .. } => StreamEvent::Failed(tag, of_reset(code)),
+            Event::StreamFailed { tag, violation, .. } => {
+                StreamEvent::Failed(tag, Failure::Protocol(violation))
+            }
+            Event::GoAway { .. } => StreamEvent::Leaving,
+            Event::Settings | Event::WindowOpened(_) => {
+                state.send_bodies(&mut self.out);
+                StreamEvent::Other
+            }
+            Event::Pong(_) => StreamEvent::Other,
+        };
+        (used, event)
+    }
+
+    fn head(&mut self) -> &[u8] {
+        self.render_head();
+        &self.head
+    }
+
+    fn cancel(&mut self, state: &mut Http2State, stream: u32) {
+        let Some(connection) = &mut state.connection else { return };
+        let is_it = |(id, _): &(StreamId, u32)| id.get() == stream;
+        let found = connection.streams().find(is_it);
+        if let Some((id, _)) = found {
+            connection.reset(id, ErrorCode::CANCEL, &mut self.out);
+            state.unsent.retain(|unsent| unsent.stream != id);
+        }
+    }
+
+    fn outgoing(&mut self) -> Option<&mut Vec<u8>> {
+        Some(&mut self.out)
+    }
+
+    /// Not called, as connections have streams.
+    fn receive(&mut self, _: &mut Http2State, _: &[u8], _: &mut Awaited) -> Received {
+        invariant::broken("a connection with streams receives events of streams");
+        Received::More
+    }
+
+    /// Not called, as connections have streams.
+    fn ended(&mut self, _: &mut Http2State) -> Received {
+        Received::Failed(Failure::Closed)
+    }
+}
+
+impl Http2 {
+    fn broken(&mut self, state: &mut Http2State, violation: Violation) -> Failure {
+        if let Some(connection) = &mut state.connection {
+            connection.go_away_for(violation, &mut self.out);
+        }
+        Failure::Protocol(violation)
+    }
+}

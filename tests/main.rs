@@ -55,6 +55,7 @@ mod load_counting;
 mod load_faults;
 mod load_hostile;
 mod load_http;
+mod load_http2;
 mod load_merge;
 mod load_metrics;
 mod load_network;

@@ -11,6 +11,7 @@ pub(crate) mod executable;
 pub(crate) mod faults;
 pub(crate) mod forward;
 pub(crate) mod http;
+pub(crate) mod http2;
 pub(crate) mod lowered;
 pub(crate) mod names;
 pub(crate) mod nginx;

@@ -23,6 +23,11 @@ impl Nginx {
     /// Starts nginx with these directives in the sections `http` and `server`; `None` if it is not
     /// installed.
     pub(crate) fn start(http: &str, server: &str) -> Option<Nginx> {
+        Nginx::listening("", http, server)
+    }
+
+    /// As [`Nginx::start`], with options of its `listen`.
+    pub(crate) fn listening(options: &str, http: &str, server: &str) -> Option<Nginx> {
         if !Path::new(PROGRAM).is_file() {
             skip::missing("nginx is not installed: try cargo xtask test --install");
             return None;
@@ -38,7 +43,7 @@ impl Nginx {
             "daemon off;\nmaster_process off;\npid nginx.pid;\nerror_log stderr crit;\n\
              events {{ worker_connections 100; }}\n\
              http {{\n{temporary}access_log off;\n{http}\n\
-             server {{\nlisten {listen};\n{server}\n}}\n}}\n"
+             server {{\nlisten {listen} {options};\n{server}\n}}\n}}\n"
         );
         let file = folder.join("nginx.conf");
         fs::write(&file, text).expect("a file can be written");

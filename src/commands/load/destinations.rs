@@ -59,11 +59,16 @@ pub(super) fn check_first(urls: &[String]) -> Result<()> {
 /// # Errors
 /// TLS files that cannot be used.
 pub(super) fn ways(args: &Args) -> Result<Arc<ConnectOptions>> {
+    let redirected = || -> Result<_> {
+        let client = args.tls.for_redirects()?;
+        Ok(if args.requests.http2 { client.map(|client| client.for_http2()) } else { client })
+    };
     Ok(Arc::new(ConnectOptions {
         proxy: args.proxy.clone().map(Arc::new),
         unix_socket: args.unix_socket.as_deref().map(Arc::from),
         resolve: args.resolve.clone(),
-        tls: if args.requests.redirects > 0 { args.tls.for_redirects()? } else { None },
+        tls: if args.requests.redirects > 0 { redirected()? } else { None },
+        http2: args.requests.http2,
     }))
 }
 

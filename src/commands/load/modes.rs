@@ -35,7 +35,7 @@ const RUNS: Modes = SOCKETS | REQUESTS;
 const ALL: Modes = RUNS | SCENARIO;
 
 /// Each flag, by its name in [`Args`], and the kinds of runs that use it.
-const FLAGS: [(&str, Modes); 74] = [
+const FLAGS: [(&str, Modes); 76] = [
     ("urls", ALL),
     ("target", SCENARIO),
     // Connections
@@ -97,6 +97,8 @@ const FLAGS: [(&str, Modes); 74] = [
     ("rates", REQUESTS),
     ("new_connections", REQUESTS),
     ("pipeline", REQUESTS),
+    ("http2", HTTP),
+    ("streams", HTTP),
     ("redirects", HTTP),
     ("accept", HTTP),
     ("expect", TCP),

@@ -106,7 +106,8 @@ fn end(messages: Option<u32>, duration: Option<Duration>, unit: &str) -> String 
 pub(super) fn of_requests(config: &Requests) -> Rows {
     let mut rows = Vec::new();
     let mut row = |name: &str, value: String| rows.push((name.to_owned(), value));
-    row("connections", Count(config.connections).to_string());
+    let groups = config.connections.div_ceil(u64::from(config.streams.unwrap_or(1)));
+    row("connections", Count(groups).to_string());
     row(
         "sent",
         match &config.pace {
@@ -147,6 +148,9 @@ pub(super) fn of_requests(config: &Requests) -> Rows {
         Some(Route::Forward(proxy) | Route::Tunnel(proxy)) => row("proxy", proxy.host.clone()),
         Some(Route::Unix(path)) => row("UNIX socket", path.display().to_string()),
         _ => {}
+    }
+    if let Some(streams) = config.streams {
+        row("HTTP/2 streams per connection", streams.to_string());
     }
     if config.pipeline > 1 {
         row("requests in flight per connection", config.pipeline.to_string());

@@ -110,6 +110,7 @@ fn ways(one: &curl::Request) -> Result<ConnectOptions> {
         unix_socket: one.unix_socket.as_deref().map(|file| Path::new(file).into()),
         resolve: resolve.map_err(anyhow::Error::msg)?,
         tls: flags.for_redirects()?,
+        http2: false,
     })
 }
 

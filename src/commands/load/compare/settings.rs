@@ -53,6 +53,8 @@ impl Settings {
                 ("method", recorded(json!(config.method))),
                 ("passes", recorded(json!(config.passes)).or(Some(Value::Null))),
                 ("pipeline", recorded(json!(config.pipeline))),
+                // Files without it are of HTTP/1.1.
+                ("streams", Some(json!(config.streams))),
                 ("warm_up_seconds", recorded(json!(config.warm_up_seconds))),
             ]);
         } else {

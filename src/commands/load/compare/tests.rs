@@ -270,6 +270,7 @@ fn runs_with_other_settings_are_not_compared() {
         ("size", set("message_bytes", 9.into()), "message bytes: 0 and 9"),
         ("alive", set("keep_alive", false.into()), "keep alive: yes and no"),
         ("pipeline", set("pipeline", 8.into()), "pipeline: 1 and 8"),
+        ("streams", set("streams", 8.into()), "streams: none and 8"),
         ("duration", set("duration_seconds", 61.0.into()), "duration seconds: 30.0 and 61.0"),
         ("number", set("duration_seconds", Value::Null), "duration seconds: 30.0 and none"),
         ("warm-up", set("warm_up_seconds", 1.0.into()), "warm up seconds: 0.0 and 1.0"),

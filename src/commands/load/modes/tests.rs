@@ -33,7 +33,7 @@ const LINES: [(Modes, &str); 12] = [
 ];
 
 /// Each flag with a value that is not its default, and what it needs beside it in some kinds of runs.
-const GIVEN: [(&str, &str); 60] = [
+const GIVEN: [(&str, &str); 62] = [
     ("target", "--target http://127.0.0.1:2"),
     ("connections", "--connections 7"),
     ("stages", "--stages 2s:6"),
@@ -86,6 +86,8 @@ const GIVEN: [(&str, &str); 60] = [
     ("rates", "--rates 1s:5"),
     ("new_connections", "--new-connections"),
     ("pipeline", "--pipeline 3"),
+    ("http2", "--http2"),
+    ("streams", "--http2 --streams 3"),
     ("redirects", "--redirects 3"),
     ("accept", "--accept 204"),
     ("expect", "--expect y"),

@@ -57,6 +57,11 @@ pub(in crate::commands::load) fn plan(args: &Args) -> Result<Plan> {
     let endpoints = urls.iter().map(parse).collect::<Result<Vec<_>, _>>();
     let mut endpoints = endpoints.map_err(anyhow::Error::msg)?;
     args.tls.set(&mut endpoints)?;
+    if args.requests.http2 {
+        for endpoint in &mut endpoints {
+            endpoint.client = endpoint.client.take().map(|client| client.for_http2());
+        }
+    }
     destinations::check_sources(args, &endpoints)?;
     let expect = if web { None } else { Some(expect(args)?) };
     let sent = if web { http(args, &endpoints) } else { raw(args, &endpoints)? };
@@ -81,6 +86,8 @@ fn requests(args: &Args, endpoints: Vec<Endpoint>) -> Requests {
     let staged = matches!(pace, Pace::Users(_) | Pace::Rates(_));
     let bounded = staged || flags.requests.is_some();
     let highest = args.stages.iter().map(|stage| stage.connections).max();
+    let streams = u64::from(flags.streams);
+    let users = highest.unwrap_or(args.connections.saturating_mul(streams)).max(1);
     Requests {
         pace,
         duration: args.duration.or((!bounded).then_some(Duration::from_secs(10))),
@@ -93,7 +100,8 @@ fn requests(args: &Args, endpoints: Vec<Endpoint>) -> Requests {
         redirects: flags.redirects,
         sources: args.source.clone(),
         force: args.force,
-        ..Requests::new(endpoints, highest.unwrap_or(args.connections).max(1))
+        streams: flags.http2.then_some(flags.streams),
+        ..Requests::new(endpoints, users)
     }
 }
 
@@ -112,7 +120,7 @@ fn http(args: &Args, endpoints: &[Endpoint]) -> Vec<Request> {
             close: flags.new_connections,
         };
         let request = Request::to(number, endpoint, &http);
-        if flags.http10 { request.as_http10() } else { request }
+        if flags.http10 { request.as_http10() } else { request.constant() }
     };
     numbered.map(request).collect()
 }

@@ -38,6 +38,15 @@ pub(crate) struct Flags {
         value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(super) pipeline: u32,
 
+    /// Use HTTP/2: over https:// by ALPN, over http:// with prior knowledge
+    #[arg(long, help_heading = HEADING, conflicts_with_all = ["pipeline", "http1.0"])]
+    pub(in crate::commands::load) http2: bool,
+
+    /// Requests in flight per connection (HTTP/2 streams)
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = HEADING, requires = "http2",
+        value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(super) streams: u32,
+
     /// Redirects to follow per request; 0 counts a redirect as an answer
     #[arg(long, value_name = "N", default_value_t = 0, help_heading = HEADING,
         value_parser = clap::value_parser!(u32).range(0..=100))]

@@ -6,7 +6,7 @@ pub(super) mod flags;
 use std::time::Duration;
 
 use anyhow::Result;
-use load::requests::{Fixed, Http1, Part, Tcp, drive_requests};
+use load::requests::{Fixed, Http1, Http2, Part, Tcp, drive_requests};
 use load::{Outcome, Row, RunConfig};
 
 use self::config::Plan;
@@ -27,6 +27,9 @@ impl Plan {
         let script = move |part: Part| Fixed::new(sent.clone(), part, accepted.clone());
         let requests = &self.requests;
         Ok(match self.expect.clone() {
+            None if requests.streams.is_some() => {
+                drive_requests(requests, Http2::new, script, row, interrupted)?
+            }
             None => drive_requests(requests, Http1::new, script, row, interrupted)?,
             Some(expect) => {
                 let driver = move || Tcp::new(expect.clone());

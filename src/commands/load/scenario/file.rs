@@ -108,6 +108,17 @@ impl Experiment {
         let ways = (connect.as_ref(), &tls);
         let (mut scenario, mut requests) = scenario(&top, ways, folder, overrides)?;
         tls.set(&mut scenario.endpoints)?;
+        requests.streams = streams(connect.as_ref())?;
+        if requests.streams.is_some() {
+            if scenario.has_sockets() {
+                bail!("{shown}: http2: sockets over HTTP/2 are not supported yet");
+            }
+            // Requests at the same time are streams of a connection.
+            requests.connections_per_host = PER_USER_MAX;
+            for endpoint in &mut scenario.endpoints {
+                endpoint.client = endpoint.client.take().map(|client| client.for_http2());
+            }
+        }
         requests.timeout =
             top.parsed("timeout", units::positive_duration)?.unwrap_or(requests.timeout);
         let warm_up = top.parsed("warm_up", units::duration)?;
@@ -122,7 +133,8 @@ impl Experiment {
                 .parsed("connections_per_host", few)?
                 .unwrap_or(requests.connections_per_host);
         }
-        requests.links = scenario.links(requests.hosts, requests.connections_per_host);
+        let together = if requests.streams.is_some() { 1 } else { requests.connections_per_host };
+        requests.links = scenario.links(requests.hosts, together);
         requests.endpoints.clone_from(&scenario.endpoints);
         let shape = Shape {
             users: top.parsed("users", units::positive_count)?.unwrap_or(1),
@@ -394,6 +406,23 @@ fn scenario(
 }
 
 /// Parses a limit per user.
+/// Users that share a connection, with HTTP/2.
+fn streams(connect: Option<&Table<'_>>) -> Result<Option<u32>> {
+    let Some(connect) = connect else { return Ok(None) };
+    let is_http2 = connect.boolean("http2")?.unwrap_or(false);
+    let streams = connect.parsed("streams", |text| {
+        let count = u32::try_from(units::positive_count(text)?).ok();
+        let count = count.filter(|count| *count <= Requests::STREAMS_MAX);
+        count.ok_or_else(|| format!("expected at most {}", Requests::STREAMS_MAX))
+    })?;
+    match streams {
+        Some(_) if !is_http2 => {
+            Err(connect.doc.wrong(connect.at, "streams are of HTTP/2: add http2 = true"))
+        }
+        streams => Ok(is_http2.then_some(streams.unwrap_or(1))),
+    }
+}
+
 fn few(text: &str) -> Result<usize, String> {
     let count = units::positive_count(text)?;
     let count = usize::try_from(count).ok().filter(|count| *count <= PER_USER_MAX);

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
-use load::requests::{Http1, Pace, Requests, Web, drive_requests};
+use load::requests::{Pace, Requests};
 use load::scenario::{Captured, Clock, Flow, FlowSummary, Tallies, Users};
 
 use super::file::Round;
+use super::run::drive;
 
 /// How the steps ended.
 pub(super) enum Ended {
@@ -47,17 +48,12 @@ pub(super) fn make(
     let tallies = Tallies::new(&scenario, 1, false);
     let (own, all) = (Arc::clone(&scenario), tallies.clone());
     let script = move |part| Users::new(Arc::clone(&own), part, all.clone(), seed, clock);
-    let compress_above = scenario.compress_above;
-    let web = move || Web::new().compressing(compress_above);
     let mut is_interrupted = false;
     let wait = |time| {
         is_interrupted |= interrupted(time);
         is_interrupted
     };
-    match scenario.has_sockets() {
-        true => drive_requests(&config, web, script, |_| {}, wait)?,
-        false => drive_requests(&config, Http1::new, script, |_| {}, wait)?,
-    };
+    drive(&config, &scenario, script, |_| {}, wait)?;
     let summary = tallies.summary(&scenario);
     Ok(match summary.first() {
         Some(summary) if summary.completed > 0 => Ended::Completed(tallies.captured()),

@@ -36,6 +36,8 @@ impl Hosts {
     ) -> Result<Hosts> {
         let mut options = ConnectOptions { tls, ..ConnectOptions::default() };
         if let Some(connect) = connect {
+            options.http2 = connect.boolean("http2")?.unwrap_or(false);
+            options.tls = options.tls.map(|tls| if options.http2 { tls.for_http2() } else { tls });
             options.resolve = connect.all("resolve", Resolve::parse)?;
             options.proxy = connect.parsed("proxy", Proxy::parse)?.map(Arc::new);
             let file = connect.text("unix_socket")?;

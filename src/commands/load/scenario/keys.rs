@@ -161,10 +161,17 @@ pub(super) const CONNECT: Section = Section {
             "timeout",
             "time limit for a connect, including the proxy's answer and the TLS handshake",
         ),
+        key("http2", "bool", "false", "HTTP/2 as with `load --http2`; not for sockets"),
+        key(
+            "streams",
+            "count",
+            "1",
+            "with http2: users that share a connection to each host, at most 100,000",
+        ),
         key(
             "connections_per_host",
             "count",
-            "6",
+            "6, with http2 64",
             "requests of a `parallel` step that a user sends to one host at the same time, at most 64; further ones wait",
         ),
         key(

@@ -7,9 +7,9 @@ use std::time::{Duration, SystemTime};
 use anyhow::Result;
 use clap::ArgMatches;
 use engine::sys::process;
-use load::requests::{Http1, Web, drive_requests};
-use load::scenario::{Clock, Tallies, Users};
-use load::{Metric, Outcome, RunConfig, Sample, SampleSeries, Threshold, Verdict};
+use load::requests::{Http1, Http2, Part, Requests, Web, drive_requests};
+use load::scenario::{Clock, Scenario, Tallies, Users};
+use load::{Metric, Outcome, Row, RunConfig, Sample, SampleSeries, StartError, Threshold, Verdict};
 
 use super::file::{Experiment, Overrides, Round};
 use super::fixtures::{self, Ended};
@@ -188,6 +188,28 @@ struct RoundRun<'a> {
     clock: Clock,
 }
 
+/// Runs a scenario by the protocol that it needs.
+///
+/// # Errors
+/// The machine does not suffice, or an error of the system.
+pub(super) fn drive(
+    config: &Requests,
+    scenario: &Scenario,
+    script: impl Fn(Part) -> Users + Send + Sync + 'static,
+    row: impl FnMut(&Row),
+    wait: impl FnMut(Duration) -> bool,
+) -> Result<Outcome, StartError> {
+    let compress_above = scenario.compress_above;
+    let web = move || Web::new().compressing(compress_above);
+    if scenario.has_sockets() {
+        drive_requests(config, web, script, row, wait)
+    } else if config.streams.is_some() {
+        drive_requests(config, Http2::new, script, row, wait)
+    } else {
+        drive_requests(config, Http1::new, script, row, wait)
+    }
+}
+
 impl RoundRun<'_> {
     fn run(&self, files: &mut Files, interrupted: impl FnMut(Duration) -> bool) -> Result<Outcome> {
         let RoundRun { args, round, seed, clock, .. } = *self;
@@ -202,14 +224,8 @@ impl RoundRun<'_> {
         files.metrics.iter().for_each(|metrics| metrics.round(&tallies, &scenario));
         let own = tallies.clone();
         let script = move |part| Users::new(Arc::clone(&scenario), part, own.clone(), seed, clock);
-        let has_sockets = round.scenario.has_sockets();
-        let compress_above = round.scenario.compress_above;
-        let web = move || Web::new().compressing(compress_above);
         measure::measure(args, files, screen, self.thresholds, |row| {
-            let mut outcome = match has_sockets {
-                true => drive_requests(&config, web, script, row, interrupted)?,
-                false => drive_requests(&config, Http1::new, script, row, interrupted)?,
-            };
+            let mut outcome = drive(&config, &round.scenario, script, row, interrupted)?;
             tallies.add_to(&round.scenario, &mut outcome);
             let selectors = self.thresholds.iter().filter_map(|one| one.selector.as_ref());
             let selectors: Vec<_> = selectors.collect();

@@ -1,0 +1,270 @@
+//! A small HTTP/2 server that logs requests and misbehaves in one way. One thread per connection; it writes
+//! frames byte by byte and reads no header block: a response is the indexed field `:status: 200`.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+/// The client's preface (RFC 9113 section 3.4).
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
+const PUSH_PROMISE: u8 = 5;
+const PING: u8 = 6;
+const GOAWAY: u8 = 7;
+const WINDOW_UPDATE: u8 = 8;
+const END_STREAM: u8 = 1;
+const END_HEADERS: u8 = 4;
+/// `:status: 200` (RFC 7541 appendix A).
+const OK: &[u8] = &[0x88];
+
+/// How it behaves. Every nth request of the server is counted from 1.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Conduct {
+    /// Answers with a body of 5 bytes.
+    Answers,
+    /// Answers so many requests of a connection together.
+    Gathers(usize),
+    /// Answers with a head, and never ends the body.
+    Stalls,
+    /// Resets each 10th stream with this code.
+    Resets(u8),
+    /// On each connection sends GOAWAY after this many requests and processes no more of them.
+    Leaves(u32),
+    /// Closes the connection within the answer to each 10th request.
+    Cuts,
+    /// Closes the connection without an answer at each 10th request.
+    Closes,
+    /// Sends frames whose windows stay closed, so that no body can be sent.
+    ClosesWindow,
+    /// Answers each request with 1,000 PUSH_PROMISE frames.
+    Pushes,
+    /// Answers with bytes that are no frames.
+    Garbage,
+    /// Answers in HTTP/1.1.
+    Http11,
+    /// Reads, and answers nothing.
+    Silent,
+    /// Answers each 10th request with a body shorter than its content-length.
+    Short,
+    /// Answers each 10th request with DATA before a head.
+    Headless,
+    /// Allows so many streams at a time.
+    Allows(u8),
+}
+
+/// What it received.
+#[derive(Default, Debug)]
+pub(crate) struct Log {
+    pub(crate) connections: u64,
+    /// Requests with their body, that were received before the server left.
+    pub(crate) requests: u64,
+    /// Requests that were answered completely.
+    pub(crate) answered: u64,
+    /// Requests after GOAWAY, which it does not process.
+    pub(crate) unprocessed: u64,
+    /// Bytes of bodies.
+    pub(crate) body_bytes: u64,
+    /// The most streams at a time.
+    pub(crate) streams_most: u64,
+    /// RST_STREAM of clients.
+    pub(crate) resets: u64,
+    /// Codes of GOAWAY of clients.
+    pub(crate) left: Vec<u32>,
+}
+
+pub(crate) struct Http2Server {
+    pub(crate) address: SocketAddr,
+    pub(crate) log: Arc<Mutex<Log>>,
+}
+
+impl Http2Server {
+    pub(crate) fn start(conduct: Conduct) -> Http2Server {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let log = Arc::new(Mutex::new(Log::default()));
+        let own = Arc::clone(&log);
+        thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                own.lock().unwrap().connections += 1;
+                let log = Arc::clone(&own);
+                thread::spawn(move || Serving { stream, conduct, log }.serve());
+            }
+        });
+        Http2Server { address, log }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}/", self.address)
+    }
+}
+
+struct Serving {
+    stream: TcpStream,
+    conduct: Conduct,
+    log: Arc<Mutex<Log>>,
+}
+
+impl Serving {
+    /// Serves a connection until either side ends it.
+    fn serve(mut self) -> Option<()> {
+        let mut preface = vec![0; PREFACE.len()];
+        self.stream.read_exact(&mut preface).ok()?;
+        if preface != PREFACE {
+            // A client that finds out what this is.
+            return None;
+        }
+        let settings: Vec<u8> = match self.conduct {
+            Conduct::ClosesWindow => vec![0, 4, 0, 0, 0, 0],
+            Conduct::Allows(streams) => vec![0, 3, 0, 0, 0, streams],
+            _ => Vec::new(),
+        };
+        match self.conduct {
+            Conduct::Garbage => self.stream.write_all(&[0xff; 100]).ok()?,
+            Conduct::Http11 => {
+                let bad = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n";
+                self.stream.write_all(bad).ok()?;
+            }
+            _ => self.send(SETTINGS, 0, 0, &settings)?,
+        }
+        let (mut open, mut mine, mut is_leaving) = (0_u64, 0_u32, false);
+        let mut gathered = Vec::new();
+        loop {
+            let (kind, flags, stream, payload) = self.frame()?;
+            match kind {
+                SETTINGS if flags & 1 == 0 => self.send(SETTINGS, 1, 0, &[])?,
+                PING if flags & 1 == 0 => self.send(PING, 1, 0, &payload)?,
+                RST_STREAM => {
+                    open = open.saturating_sub(1);
+                    self.log.lock().unwrap().resets += 1;
+                }
+                GOAWAY => {
+                    let code = payload.get(4..8)?.iter().fold(0, |sum, b| sum << 8 | u32::from(*b));
+                    self.log.lock().unwrap().left.push(code);
+                }
+                HEADERS | DATA => {
+                    if kind == HEADERS {
+                        open += 1;
+                        let mut log = self.log.lock().unwrap();
+                        log.streams_most = log.streams_most.max(open);
+                    } else {
+                        self.log.lock().unwrap().body_bytes += payload.len() as u64;
+                        if !payload.is_empty() {
+                            let more = (payload.len() as u32).to_be_bytes();
+                            self.send(WINDOW_UPDATE, 0, 0, &more)?;
+                            if flags & END_STREAM == 0 {
+                                self.send(WINDOW_UPDATE, 0, stream, &more)?;
+                            }
+                        }
+                    }
+                    if flags & END_STREAM == 0 {
+                        continue;
+                    }
+                    if is_leaving {
+                        self.log.lock().unwrap().unprocessed += 1;
+                        continue;
+                    }
+                    mine += 1;
+                    let number = {
+                        let mut log = self.log.lock().unwrap();
+                        log.requests += 1;
+                        log.requests
+                    };
+                    gathered.push(stream);
+                    if let Conduct::Gathers(least) = self.conduct
+                        && gathered.len() < least
+                    {
+                        continue;
+                    }
+                    for stream in std::mem::take(&mut gathered) {
+                        match self.answer(stream, number) {
+                            Some(ends) => open = open.saturating_sub(u64::from(ends)),
+                            None => return self.end(),
+                        }
+                    }
+                    if self.conduct == Conduct::Leaves(mine) {
+                        is_leaving = true;
+                        let payload = [&stream.to_be_bytes()[..], &[0; 4]].concat();
+                        self.send(GOAWAY, 0, 0, &payload)?;
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Answers a request. True if its stream has ended; `None` ends the connection.
+    fn answer(&mut self, stream: u32, number: u64) -> Option<bool> {
+        let is_tenth = number.is_multiple_of(10);
+        match self.conduct {
+            Conduct::Silent | Conduct::Garbage | Conduct::Http11 => return Some(false),
+            Conduct::Stalls => {
+                self.send(HEADERS, END_HEADERS, stream, OK)?;
+                return Some(false);
+            }
+            Conduct::Resets(code) if is_tenth => {
+                self.send(RST_STREAM, 0, stream, &[0, 0, 0, code])?;
+                return Some(true);
+            }
+            Conduct::Cuts if is_tenth => {
+                self.send(HEADERS, END_HEADERS, stream, OK)?;
+                let cut = [0, 0, 50, DATA, END_STREAM, 0, 0, 0, stream as u8, b'a', b'b'];
+                self.stream.write_all(&cut).ok()?;
+                return None;
+            }
+            Conduct::Closes if is_tenth => return None,
+            Conduct::Pushes => {
+                for nth in 1..=1_000_u32 {
+                    let promised = [&(nth * 2).to_be_bytes()[..], OK].concat();
+                    self.send(PUSH_PROMISE, END_HEADERS, stream, &promised)?;
+                }
+            }
+            Conduct::Short if is_tenth => {
+                // `content-length: 9`, by the name with index 28 of the static table.
+                let head = [OK, &[0x0f, 0x0d, 1, b'9']].concat();
+                self.send(HEADERS, END_HEADERS, stream, &head)?;
+                self.send(DATA, END_STREAM, stream, b"hello")?;
+                return Some(true);
+            }
+            Conduct::Headless if is_tenth => {
+                self.send(DATA, END_STREAM, stream, b"hello")?;
+                return Some(true);
+            }
+            _ => {}
+        }
+        self.send(HEADERS, END_HEADERS, stream, OK)?;
+        self.send(DATA, END_STREAM, stream, b"hello")?;
+        self.log.lock().unwrap().answered += 1;
+        Some(true)
+    }
+
+    /// Ends the connection so that all that was sent arrives.
+    fn end(&mut self) -> Option<()> {
+        self.stream.shutdown(std::net::Shutdown::Write).ok()?;
+        while self.stream.read(&mut [0; 4096]).ok()? > 0 {}
+        None
+    }
+
+    fn send(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Option<()> {
+        let length = (payload.len() as u32).to_be_bytes();
+        let mut bytes = length.get(1..)?.to_vec();
+        bytes.extend([kind, flags]);
+        bytes.extend(stream.to_be_bytes());
+        bytes.extend(payload);
+        self.stream.write_all(&bytes).ok()
+    }
+
+    fn frame(&mut self) -> Option<(u8, u8, u32, Vec<u8>)> {
+        let mut header = [0; 9];
+        self.stream.set_read_timeout(Some(Duration::from_secs(120))).ok()?;
+        self.stream.read_exact(&mut header).ok()?;
+        let [a, b, c, kind, flags, stream @ ..] = header;
+        let mut payload = vec![0; usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c)];
+        self.stream.read_exact(&mut payload).ok()?;
+        Some((kind, flags, u32::from_be_bytes(stream) & 0x7fff_ffff, payload))
+    }
+}

@@ -30,6 +30,11 @@ const NEEDS: &[Need] = &[
     Need { what: "curl", check: &["curl", "--version"], packages: &["curl"] },
     Need { what: "ip and tc", check: &["ip", "-V"], packages: &["iproute2"] },
     Need { what: "nginx", check: &["test", "-x", "/usr/sbin/nginx"], packages: &["nginx"] },
+    Need {
+        what: "nghttpd and h2load",
+        check: &["sh", "-c", "nghttpd --version && h2load --version"],
+        packages: &["nghttp2-server", "nghttp2-client"],
+    },
     Need { what: "HAProxy", check: &["test", "-x", "/usr/sbin/haproxy"], packages: &["haproxy"] },
     Need {
         what: "Redis",

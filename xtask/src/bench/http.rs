@@ -38,13 +38,13 @@ const LATE_MOST_MS: f64 = 1.0;
 /// Runs after which the search for runs on an idle machine ends.
 const IDLE_RUNS_MOST: usize = 60;
 
-const CPU: &str = "µs cpu per request";
+pub(super) const CPU: &str = "µs cpu per request";
 const REQUESTS: &str = "requests";
-const FAILED: &str = "failed";
-const RSS: &str = "resident bytes";
+pub(super) const FAILED: &str = "failed";
+pub(super) const RSS: &str = "resident bytes";
 const LATE: &str = "p99.9 ms late";
 const STOLEN: &str = "ticks stolen";
-const PER_SECOND: &str = "requests per second";
+pub(super) const PER_SECOND: &str = "requests per second";
 
 /// A load generator and its mode.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -259,8 +259,47 @@ fn once(
     seconds: f64,
 ) -> Result<Figures> {
     let line = command_line(bench, nginx, generator, connections, seconds)?;
+    let run = measured(generator.name(), &line, generator == Generator::Live)?;
+    let output = &run.output;
+    let (requests, failed) = match generator {
+        Generator::Wrk | Generator::WrkNew => of_wrk(output)?,
+        Generator::Ours | Generator::Live | Generator::OursNew => {
+            of_ours(&nginx.folder.join("load.json"))?
+        }
+        Generator::K6 => of_k6(&nginx.folder.join("k6.json"))?,
+        Generator::GoStress => of_go_stress(output)?,
+    };
+    run.figures(requests, failed)
+}
+
+/// A run of a generator.
+pub(super) struct Measured {
+    pub(super) output: String,
+    name: &'static str,
+    cpu: f64,
+    rss: f64,
+    took: f64,
+}
+
+impl Measured {
+    /// Its figures, by what it says of its requests.
+    pub(super) fn figures(&self, requests: f64, failed: f64) -> Result<Figures> {
+        let Measured { output, name, cpu, rss, took } = self;
+        ensure!(requests > 0.0 && *cpu > 0.0, "{name} sent no request:\n{output}");
+        Ok(Figures::from([
+            (REQUESTS, requests),
+            (FAILED, failed),
+            (CPU, cpu * 1e6 / requests),
+            (PER_SECOND, requests / took),
+            (RSS, *rss),
+        ]))
+    }
+}
+
+/// Runs a command line on the clients' core; `live`: on a terminal.
+pub(super) fn measured(name: &'static str, line: &str, live: bool) -> Result<Measured> {
     let mut command = pinned(Core::Client, "sh");
-    if generator == Generator::Live {
+    if live {
         let inside = format!("exec {line}");
         command = pinned(Core::Client, "script");
         command.args(["--quiet", "--return", "--command", &inside, "/dev/null"]);
@@ -270,8 +309,7 @@ fn once(
     }
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     let begun = Instant::now();
-    let mut child =
-        command.spawn().with_context(|| format!("cannot start {}", generator.name()))?;
+    let mut child = command.spawn().with_context(|| format!("cannot start {name}"))?;
     let mut stdout = child.stdout.take().context("no pipe")?;
     let output = std::thread::spawn(move || {
         let mut output = Vec::new();
@@ -279,8 +317,7 @@ fn once(
     });
     let (mut cpu, mut rss) = (0.0_f64, 0.0_f64);
     while child.try_wait()?.is_none() {
-        let pid =
-            if generator == Generator::Live { child_of(child.id()) } else { Some(child.id()) };
+        let pid = if live { child_of(child.id()) } else { Some(child.id()) };
         if let Some(pid) = pid {
             // The CPU of threads that have ended is missing.
             cpu = cpu.max(proc::cpu_seconds(pid).unwrap_or(0.0));
@@ -290,22 +327,7 @@ fn once(
     }
     let took = begun.elapsed().as_secs_f64();
     let output = output.join().ok().context("the reader panicked")??;
-    let (requests, failed) = match generator {
-        Generator::Wrk | Generator::WrkNew => of_wrk(&output)?,
-        Generator::Ours | Generator::Live | Generator::OursNew => {
-            of_ours(&nginx.folder.join("load.json"))?
-        }
-        Generator::K6 => of_k6(&nginx.folder.join("k6.json"))?,
-        Generator::GoStress => of_go_stress(&output)?,
-    };
-    ensure!(requests > 0.0 && cpu > 0.0, "{} sent no request:\n{output}", generator.name());
-    Ok(Figures::from([
-        (REQUESTS, requests),
-        (FAILED, failed),
-        (CPU, cpu * 1e6 / requests),
-        (PER_SECOND, requests / took),
-        (RSS, rss),
-    ]))
+    Ok(Measured { output, name, cpu, rss, took })
 }
 
 /// The command line for the shell.
@@ -362,7 +384,7 @@ fn of_wrk(output: &str) -> Result<(f64, f64)> {
     Ok((requests.with_context(|| format!("unexpected output of wrk:\n{output}"))?, failed))
 }
 
-fn of_ours(file: &Path) -> Result<(f64, f64)> {
+pub(super) fn of_ours(file: &Path) -> Result<(f64, f64)> {
     let output: Value = serde_json::from_str(&fs::read_to_string(file)?)?;
     let of = |name: &str| output["requests"][name].as_f64().with_context(|| format!("no {name}"));
     Ok((of("answered")?, of("failed")?))
@@ -389,7 +411,7 @@ fn of_go_stress(output: &str) -> Result<(f64, f64)> {
 }
 
 /// A program pinned to its core.
-fn pinned(core: Core, program: &str) -> Command {
+pub(super) fn pinned(core: Core, program: &str) -> Command {
     let mut words = pinning(core);
     words.push(program.into());
     let mut words = words.into_iter();

@@ -18,6 +18,7 @@ mod fanout;
 mod history;
 mod hold;
 mod http;
+mod http2;
 mod idle_bytes;
 mod million;
 mod nodes;
@@ -106,6 +107,9 @@ enum Bench {
     /// Client CPU per HTTP request, `load` beside wrk, k6 and go-stress-testing: kept and new
     /// connections, live screen; send delay at a rate
     Http,
+    /// Client CPU per HTTP/2 request, `load --http2` beside h2load: by streams and connections, over TLS,
+    /// with the live screen
+    Http2,
     /// Five minutes of requests that each open a connection: none may fail
     NewConnections,
     /// Messages per proxy CPU second through standfast, nginx, HAProxy and a bare relay
@@ -147,7 +151,7 @@ enum Bench {
     All,
 }
 
-const ALL: [Bench; 26] = [
+const ALL: [Bench; 27] = [
     Bench::Echo,
     Bench::Deflate,
     Bench::Tls,
@@ -159,6 +163,7 @@ const ALL: [Bench; 26] = [
     Bench::Applications,
     Bench::Memory,
     Bench::Http,
+    Bench::Http2,
     Bench::NewConnections,
     Bench::Proxy,
     Bench::ProxyIdle,
@@ -220,6 +225,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
             Bench::Applications => applications::run(&bench)?,
             Bench::Memory => hold::memory(&bench)?,
             Bench::Http => http::run(&bench)?,
+            Bench::Http2 => http2::run(&bench)?,
             Bench::NewConnections => http::new_connections(&bench)?,
             Bench::Proxy => proxy::run(&bench)?,
             Bench::ProxyIdle => proxy::beside_idle(&bench)?,

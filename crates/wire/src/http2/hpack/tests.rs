@@ -1,3 +1,5 @@
+//! Tests of header compression: examples of RFC 7541, round trips, and input that is meant to harm.
+
 mod appendix_c;
 mod encoder;
 mod generated;

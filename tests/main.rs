@@ -53,6 +53,7 @@ mod listeners;
 mod load;
 mod load_counting;
 mod load_faults;
+mod load_grpc;
 mod load_hostile;
 mod load_http;
 mod load_http2;

@@ -35,8 +35,8 @@ const LOAD: First = First {
     flags: &[
         (
             "urls",
-            "http:// https:// for requests, ws:// wss:// for WebSockets, cable:// \
-             for Action Cable, tcp:// tls:// for raw TCP; or a scenario FILE.toml",
+            "http:// https:// grpc:// for requests, ws:// wss:// for WebSockets, \
+             cable:// for Action Cable, tcp:// for TCP; or a scenario FILE.toml",
         ),
         ("connections", "Concurrent connections"),
         ("rate", "Sent per second [default: closed loop]"),
@@ -177,7 +177,7 @@ impl First {
         let topics = topics.join(" ");
         format!(
             "Try:  {one}\n      {other}\n\
-             More: {page}, standfast help {command} TOPIC, where TOPIC is one of\n      {topics} {ALL}"
+             More: {page}, standfast help {command} TOPIC, where TOPIC is one of\n  {topics} {ALL}"
         )
     }
 }

@@ -21,6 +21,10 @@ const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 /// `:status: 200` (RFC 7541 appendix A).
 const OK: &[u8] = &[0x88];
+/// The same, and `content-type: application/grpc`.
+const GRPC_OK: &[u8] = b"\x88\x0f\x10\x10application/grpc";
+/// A message of gRPC with a field.
+const MESSAGE: &[u8] = b"\x00\x00\x00\x00\x03\x0a\x01x";
 
 /// How it behaves. Every nth request of the server is counted from 1.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -55,6 +59,33 @@ pub(crate) enum Conduct {
     Headless,
     /// Allows so many streams at a time.
     Allows(u8),
+    /// Answers calls of gRPC, each 10th in this way.
+    Calls(Call),
+}
+
+/// What is wrong with the answer to a call.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Call {
+    /// Nothing.
+    Right,
+    /// It ends without trailers.
+    NoTrailers,
+    /// Its trailers have no status.
+    NoStatus,
+    /// It is text.
+    Text,
+    /// Its HTTP status is 503.
+    Unavailable,
+    /// Its status, with a message, and without.
+    Status(&'static str),
+    /// Only trailers, with this status.
+    OnlyTrailers(&'static str),
+    /// Its message is cut.
+    Cut,
+    /// It has two messages.
+    Two,
+    /// It is no message.
+    NoMessage,
 }
 
 /// What it received.
@@ -234,11 +265,60 @@ impl Serving {
                 self.send(DATA, END_STREAM, stream, b"hello")?;
                 return Some(true);
             }
+            Conduct::Calls(wrong) => {
+                let how = if is_tenth { wrong } else { Call::Right };
+                return self.answer_call(stream, how);
+            }
             _ => {}
         }
         self.send(HEADERS, END_HEADERS, stream, OK)?;
         self.send(DATA, END_STREAM, stream, b"hello")?;
         self.log.lock().unwrap().answered += 1;
+        Some(true)
+    }
+
+    fn answer_call(&mut self, stream: u32, how: Call) -> Option<bool> {
+        let ends = END_HEADERS | END_STREAM;
+        let status = |code: &str| {
+            [b"\x00\x0bgrpc-status", &[code.len() as u8][..], code.as_bytes()].concat()
+        };
+        match how {
+            Call::OnlyTrailers(code) => {
+                let head = [GRPC_OK, &status(code)].concat();
+                self.send(HEADERS, ends, stream, &head)?;
+                return Some(true);
+            }
+            Call::Text => {
+                let head = [OK, b"\x0f\x10\x0atext/plain"].concat();
+                self.send(HEADERS, END_HEADERS, stream, &head)?;
+                self.send(DATA, END_STREAM, stream, b"not here")?;
+                return Some(true);
+            }
+            Call::Unavailable => {
+                // `:status: 503`, by the name with index 8.
+                self.send(HEADERS, ends, stream, b"\x08\x03503")?;
+                return Some(true);
+            }
+            _ => self.send(HEADERS, END_HEADERS, stream, GRPC_OK)?,
+        }
+        match how {
+            Call::Cut => self.send(DATA, 0, stream, MESSAGE.get(..6)?)?,
+            Call::NoMessage => self.send(DATA, 0, stream, b"hello, world")?,
+            Call::Two => self.send(DATA, 0, stream, &[MESSAGE, MESSAGE].concat())?,
+            Call::NoTrailers => self.send(DATA, END_STREAM, stream, MESSAGE)?,
+            // In two pieces.
+            _ => {
+                self.send(DATA, 0, stream, MESSAGE.get(..3)?)?;
+                self.send(DATA, 0, stream, MESSAGE.get(3..)?)?;
+            }
+        }
+        match how {
+            Call::NoTrailers => {}
+            Call::NoStatus => self.send(HEADERS, ends, stream, b"\x00\x01a\x01b")?,
+            Call::Status(code) => self.send(HEADERS, ends, stream, &status(code))?,
+            _ => self.send(HEADERS, ends, stream, &status("0"))?,
+        }
+        self.log.lock().unwrap().answered += u64::from(how == Call::Right);
         Some(true)
     }
 

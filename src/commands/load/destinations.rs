@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use load::{ConnectOptions, Endpoint, Route};
 
 use super::flags::Args;
-use super::{scenario, urls};
+use super::{requests, scenario, urls};
 use crate::output;
 use crate::settings::nearest;
 
@@ -22,7 +22,8 @@ pub(super) fn urls(args: &Args) -> Result<Vec<String>> {
 }
 
 /// The supported URL schemes.
-const SCHEMES: [&str; 8] = ["http", "https", "ws", "wss", "cable", "cables", "tcp", "tls"];
+const SCHEMES: [&str; 10] =
+    ["http", "https", "ws", "wss", "cable", "cables", "grpc", "grpcs", "tcp", "tls"];
 
 /// Checks the first URL, whose scheme decides the kind of run.
 ///
@@ -68,7 +69,7 @@ pub(super) fn ways(args: &Args) -> Result<Arc<ConnectOptions>> {
         unix_socket: args.unix_socket.as_deref().map(Arc::from),
         resolve: args.resolve.clone(),
         tls: if args.requests.redirects > 0 { redirected()? } else { None },
-        http2: args.requests.http2,
+        http2: args.requests.http2 || requests::is_grpc(&args.urls),
     }))
 }
 

@@ -32,7 +32,8 @@ pub(crate) struct Args {
     pub(super) command: Option<Command>,
 
     /// Target: http://HOST:PORT/PATH or https:// for requests, ws:// wss:// for WebSockets, cable://
-    /// cables:// for Action Cable, tcp:// tls:// for other protocols; or a scenario, FILE.toml
+    /// cables:// for Action Cable, grpc://HOST:PORT/SERVICE/METHOD grpcs:// for calls, tcp:// tls:// for
+    /// other protocols; or a scenario, FILE.toml
     ///
     /// PORT, :PORT/PATH and HOST:PORT/PATH are http://. Several URLs of one kind are used in turn, and {9000..9003} expands to each number of the range. A
     /// scenario describes users step by step; `standfast load init` writes an example
@@ -268,6 +269,9 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     pub(super) requests: requests::Flags,
+
+    #[command(flatten, next_help_heading = "gRPC (grpc:// grpcs://)")]
+    pub(super) grpc: grpc::SchemaFlags,
 
     #[command(flatten)]
     pub(super) tls: tls::ClientFlags,

@@ -23,6 +23,7 @@ const CHURN: Modes = 1 << 8;
 const HTTP: Modes = 1 << 9;
 const TCP: Modes = 1 << 10;
 pub(super) const SCENARIO: Modes = 1 << 11;
+const GRPC: Modes = 1 << 12;
 
 const WS: Modes = HOLD | ECHO | STAGES | FANOUT;
 const CABLE: Modes = CABLE_HOLD | CABLE_ECHO | CABLE_STAGES | CABLE_FANOUT | CHURN;
@@ -30,12 +31,12 @@ const SOCKETS: Modes = WS | CABLE;
 const ECHOES: Modes = ECHO | CABLE_ECHO;
 const STAGED: Modes = STAGES | CABLE_STAGES;
 const FANOUTS: Modes = FANOUT | CABLE_FANOUT | CHURN;
-const REQUESTS: Modes = HTTP | TCP;
+const REQUESTS: Modes = HTTP | TCP | GRPC;
 const RUNS: Modes = SOCKETS | REQUESTS;
 const ALL: Modes = RUNS | SCENARIO;
 
 /// Each flag, by its name in [`Args`], and the kinds of runs that use it.
-const FLAGS: [(&str, Modes); 76] = [
+const FLAGS: [(&str, Modes); 79] = [
     ("urls", ALL),
     ("target", SCENARIO),
     // Connections
@@ -54,7 +55,7 @@ const FLAGS: [(&str, Modes); 76] = [
     ("proxy", RUNS),
     ("unix_socket", RUNS),
     ("resolve", RUNS),
-    ("header", SOCKETS | HTTP),
+    ("header", SOCKETS | HTTP | GRPC),
     ("subprotocol", SOCKETS),
     ("force", ALL),
     ("control", SOCKETS),
@@ -96,9 +97,13 @@ const FLAGS: [(&str, Modes); 76] = [
     ("warm_up", ALL & !STAGED & !CHURN),
     ("rates", REQUESTS),
     ("new_connections", REQUESTS),
-    ("pipeline", REQUESTS),
+    ("pipeline", HTTP | TCP),
     ("http2", HTTP),
-    ("streams", HTTP),
+    ("streams", HTTP | GRPC),
+    // gRPC
+    ("proto", GRPC),
+    ("proto_path", GRPC),
+    ("protoset", GRPC),
     ("redirects", HTTP),
     ("accept", HTTP),
     ("expect", TCP),
@@ -124,7 +129,7 @@ const FLAGS: [(&str, Modes); 76] = [
 ];
 
 /// Names of sets in messages; the first that fit are used.
-const NAMES: [(Modes, &str); 17] = [
+const NAMES: [(Modes, &str); 18] = [
     (WS, "ws://"),
     (CABLE, "cable://"),
     (ECHOES, "--echo"),
@@ -141,6 +146,7 @@ const NAMES: [(Modes, &str); 17] = [
     (CHURN, "cable:// with --churn"),
     (HTTP, "http://"),
     (TCP, "tcp://"),
+    (GRPC, "grpc://"),
     (SCENARIO, "a scenario FILE.toml"),
 ];
 
@@ -150,7 +156,11 @@ pub(super) fn of(args: &Args) -> Modes {
         return SCENARIO;
     }
     if requests::is_meant(&args.urls) {
-        return if requests::is_http(&args.urls) { HTTP } else { TCP };
+        return match requests::is_http(&args.urls) {
+            true => HTTP,
+            false if requests::is_grpc(&args.urls) => GRPC,
+            false => TCP,
+        };
     }
     let (ws, cable) = if args.fanout.is_some() {
         (FANOUT, if args.churn.is_some() { CHURN } else { CABLE_FANOUT })

@@ -87,6 +87,46 @@ failures! {
     StreamHttp11Required = "stream_http_1_1_required",
     /// Another code.
     StreamReset = "stream_reset",
+    /// A gRPC call ended with this status, other than OK.
+    GrpcCancelled = "grpc_cancelled",
+    /// `UNKNOWN`.
+    GrpcUnknown = "grpc_unknown",
+    /// `INVALID_ARGUMENT`.
+    GrpcInvalidArgument = "grpc_invalid_argument",
+    /// `DEADLINE_EXCEEDED`.
+    GrpcDeadlineExceeded = "grpc_deadline_exceeded",
+    /// `NOT_FOUND`.
+    GrpcNotFound = "grpc_not_found",
+    /// `ALREADY_EXISTS`.
+    GrpcAlreadyExists = "grpc_already_exists",
+    /// `PERMISSION_DENIED`.
+    GrpcPermissionDenied = "grpc_permission_denied",
+    /// `RESOURCE_EXHAUSTED`.
+    GrpcResourceExhausted = "grpc_resource_exhausted",
+    /// `FAILED_PRECONDITION`.
+    GrpcFailedPrecondition = "grpc_failed_precondition",
+    /// `ABORTED`.
+    GrpcAborted = "grpc_aborted",
+    /// `OUT_OF_RANGE`.
+    GrpcOutOfRange = "grpc_out_of_range",
+    /// `UNIMPLEMENTED`.
+    GrpcUnimplemented = "grpc_unimplemented",
+    /// `INTERNAL`.
+    GrpcInternal = "grpc_internal",
+    /// `UNAVAILABLE`.
+    GrpcUnavailable = "grpc_unavailable",
+    /// `DATA_LOSS`.
+    GrpcDataLoss = "grpc_data_loss",
+    /// `UNAUTHENTICATED`.
+    GrpcUnauthenticated = "grpc_unauthenticated",
+    /// A status without a name.
+    GrpcOther = "grpc_other_status",
+    /// A gRPC call ended without a status.
+    GrpcNoStatus = "grpc_no_status",
+    /// The answer to a gRPC call has another content type.
+    GrpcContentType = "grpc_content_type",
+    /// The answer to a gRPC call is no message, a truncated one, or not one.
+    GrpcMessage = "grpc_message",
     /// The status of the answer is not accepted.
     Status = "status",
     /// The answer is not what was expected.

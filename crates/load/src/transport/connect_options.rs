@@ -91,6 +91,14 @@ impl ConnectOptions {
         self.endpoint(Schemes::WEBSOCKET, url)
     }
 
+    /// Parses and resolves `grpc://HOST:PORT/SERVICE/METHOD` or, for TLS, `grpcs://…`.
+    ///
+    /// # Errors
+    /// As [`ConnectOptions::web`].
+    pub fn grpc(self: &Arc<ConnectOptions>, url: &str) -> Result<Endpoint, String> {
+        self.endpoint(Schemes::GRPC, url)
+    }
+
     /// Parses and resolves `tcp://HOST:PORT` or, for TLS, `tls://HOST:PORT`.
     ///
     /// # Errors

@@ -58,16 +58,15 @@ pub trait Driver: Send + 'static {
     /// Begins a connection.
     fn start(&mut self, _state: &mut Self::State) {}
 
-    /// Begins the request of a user on a stream; `secure` if over TLS. `None` if the connection takes no
-    /// further stream now.
+    /// Begins the request of a user on a stream; `secure` if over TLS.
     fn open(
         &mut self,
         _state: &mut Self::State,
         _request: &Request,
         _user: u32,
         _secure: bool,
-    ) -> Option<u32> {
-        None
+    ) -> Opened {
+        Opened::Never
     }
 
     /// Takes received bytes up to the first event. Returns the bytes used.
@@ -91,6 +90,19 @@ pub trait Driver: Send + 'static {
     fn outgoing(&mut self) -> Option<&mut Vec<u8>> {
         None
     }
+}
+
+/// Whether a request has begun.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Opened {
+    /// On this stream.
+    Stream(u32),
+    /// Not now: as many streams are in use as the server allows.
+    Later,
+    /// Not on this connection, which takes no further streams.
+    Never,
+    /// The protocol cannot express it.
+    Invalid,
 }
 
 /// What happened on a connection with streams.

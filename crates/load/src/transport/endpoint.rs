@@ -41,6 +41,7 @@ impl Schemes {
     pub(crate) const WEBSOCKET: Schemes =
         Schemes { plain: "ws", secure: Some("wss"), is_web: false };
     pub(crate) const WEB: Schemes = Schemes { plain: "http", secure: Some("https"), is_web: true };
+    pub(crate) const GRPC: Schemes = Schemes { plain: "grpc", secure: Some("grpcs"), is_web: true };
     pub(crate) const TCP: Schemes = Schemes { plain: "tcp", secure: Some("tls"), is_web: false };
 }
 

@@ -7,10 +7,10 @@ use engine::invariant;
 use wire::Violation;
 use wire::http::{EMPTY_HEADER, MAX_HEADERS, parse_request};
 use wire::http2::hpack::{HeaderList, Shape};
-use wire::http2::{Config, Connection, ErrorCode, Event, HeadKind, StreamId};
+use wire::http2::{Config, Connection, ErrorCode, Event, HeadKind, Refused, StreamId};
 
 use crate::outcome::failure::Failure;
-use crate::transport::driver::{Driver, Received, StreamEvent};
+use crate::transport::driver::{Driver, Opened, Received, StreamEvent};
 use crate::workload::requests::answer::Awaited;
 use crate::workload::requests::request::Request;
 
@@ -25,6 +25,8 @@ pub struct Http2 {
     /// The last head, as in HTTP/1.1.
     head: Vec<u8>,
     status: u16,
+    /// The stream of the last event of one.
+    last: Option<StreamId>,
     names: Vec<u8>,
     prepared: Vec<Prepared>,
 }
@@ -64,9 +66,22 @@ impl Http2 {
             fields: HeaderList::new(),
             head: Vec::new(),
             status: 0,
+            last: None,
             names: Vec::new(),
             prepared: Vec::new(),
         }
+    }
+
+    /// The value of a field of the last head or trailers.
+    pub(crate) fn field(&self, name: &[u8]) -> Option<&[u8]> {
+        self.fields.get(name)
+    }
+
+    /// Gives up the request of the last event.
+    pub(crate) fn cancel_last(&mut self, state: &mut Http2State) {
+        let (Some(connection), Some(stream)) = (&mut state.connection, self.last) else { return };
+        connection.reset(stream, ErrorCode::CANCEL, &mut self.out);
+        state.unsent.retain(|unsent| unsent.stream != stream);
     }
 
     /// The place of a constant request, which is prepared on its first use.
@@ -79,7 +94,7 @@ impl Http2 {
         if self.prepared.len() >= PREPARED_MAX {
             return None;
         }
-        let (shape, body) = translate(request.bytes(), secure, &mut self.names, |fields| {
+        let (shape, body) = translate(request.bytes(), secure, &mut self.names, |fields, _| {
             Shape::new(fields.map(|(name, value)| (name, Some(value))))
         })?;
         self.prepared.push(Prepared { id, secure, shape, body });
@@ -109,13 +124,13 @@ impl Default for Http2 {
     }
 }
 
-/// Translates a request of HTTP/1.1 to fields (RFC 9113 section 8.3.1), which `make` takes. Returns what
-/// it makes, and where the body begins.
+/// Translates a request of HTTP/1.1 to fields (RFC 9113 section 8.3.1), which `make` takes with where the
+/// body begins. Returns what it makes, and that place.
 fn translate<T>(
     bytes: &[u8],
     secure: bool,
     names: &mut Vec<u8>,
-    make: impl for<'f> FnOnce(&mut dyn Iterator<Item = (&'f [u8], &'f [u8])>) -> T,
+    make: impl for<'f> FnOnce(&mut dyn Iterator<Item = (&'f [u8], &'f [u8])>, usize) -> T,
 ) -> Option<(T, usize)> {
     let body = bytes.windows(4).position(|four| four == b"\r\n\r\n")? + 4;
     let mut headers = [EMPTY_HEADER; MAX_HEADERS];
@@ -140,7 +155,7 @@ fn translate<T>(
         Some((name, header.value))
     });
     let others = others.filter(|(name, value)| !is_of_connection(name, value));
-    Some((make(&mut pseudo.into_iter().chain(others)), body))
+    Some((make(&mut pseudo.into_iter().chain(others), body), body))
 }
 
 /// Whether a header is not for HTTP/2 (RFC 9113 section 8.2.2), or is in a pseudo-field.
@@ -219,27 +234,28 @@ impl Driver for Http2 {
         request: &Request,
         user: u32,
         secure: bool,
-    ) -> Option<u32> {
+    ) -> Opened {
         let prepared = self.prepare(request, secure);
-        let connection = state.connection.as_mut()?;
-        if connection.free_streams() == 0 {
-            return None;
-        }
+        let Some(connection) = &mut state.connection else { return Opened::Never };
         let bytes = request.bytes();
         let out = &mut self.out;
         let (opened, body) = match prepared.and_then(|at| self.prepared.get_mut(at)) {
             Some(Prepared { shape, body, .. }) => {
                 (connection.open_shape(shape, [], *body == bytes.len(), user, out), *body)
             }
-            None => translate(bytes, secure, &mut self.names, |fields| {
-                // A head ends where the first empty line does; a body follows.
-                let is_bodiless = bytes.ends_with(b"\r\n\r\n")
-                    && bytes.windows(4).position(|four| four == b"\r\n\r\n")
-                        == Some(bytes.len() - 4);
-                connection.open(fields, is_bodiless, user, out)
-            })?,
+            None => {
+                let translated = translate(bytes, secure, &mut self.names, |fields, body| {
+                    connection.open(fields, body == bytes.len(), user, out)
+                });
+                let Some(translated) = translated else { return Opened::Invalid };
+                translated
+            }
         };
-        let stream = opened.ok()?;
+        let stream = match opened {
+            Ok(stream) => stream,
+            Err(Refused::TooManyStreams) => return Opened::Later,
+            Err(Refused::GoingAway | Refused::NoIdentifiers) => return Opened::Never,
+        };
         let body = bytes.get(body..).unwrap_or_default();
         if !body.is_empty() {
             let sent = connection.send_data(stream, body, true, out).unwrap_or(body.len());
@@ -247,7 +263,7 @@ impl Driver for Http2 {
                 state.unsent.push(Unsent { stream, bytes: rest.into(), at: 0 });
             }
         }
-        Some(stream.get())
+        Opened::Stream(stream.get())
     }
 
     fn receive_streams<'b>(
@@ -268,7 +284,7 @@ impl Driver for Http2 {
         };
         let event = match event {
             Event::Head { stream, tag, kind: HeadKind::Response(status), end_stream } => {
-                self.status = status;
+                (self.status, self.last) = (status, Some(stream));
                 if end_stream {
                     state.answered(stream, &mut self.out);
                 }
@@ -280,6 +296,7 @@ impl Driver for Http2 {
             }
             Event::Head { .. } => StreamEvent::Other,
             Event::Data { stream, tag, data, end_stream } => {
+                self.last = Some(stream);
                 if end_stream {
                     state.answered(stream, &mut self.out);
                 }

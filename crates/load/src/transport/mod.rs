@@ -11,6 +11,7 @@ pub(crate) mod deflate;
 pub(crate) mod driver;
 pub(crate) mod endpoint;
 pub(crate) mod first_contact;
+pub(crate) mod grpc;
 pub(crate) mod http1;
 pub(crate) mod http2;
 pub(crate) mod in_flight;

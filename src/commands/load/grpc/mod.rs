@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use load::grpc::{Reflection, Schema, limits};
 
 use self::client::Reflected;
-use self::target::Target;
+pub(in crate::commands::load) use self::target::Target;
 
 /// Flags that say where the types of messages come from.
 #[derive(clap::Args, Debug)]
@@ -68,7 +68,7 @@ fn read(file: &Path) -> Result<Vec<u8>> {
 ///
 /// # Errors
 /// Files or a server that give none, with what to try.
-fn schema(
+pub(in crate::commands::load) fn schema(
     flags: &SchemaFlags,
     target: Option<&Target>,
     metadata: &[(String, String)],

@@ -98,9 +98,13 @@ const GIVEN: [(&str, &str); 62] = [
     ("control", "--control"),
 ];
 
-/// Flags that are no part of a configuration: the client of TLS, whose tests are in `tests/tls.rs`, and
+/// Flags that are no part of a configuration: the client of TLS, whose tests are in `tests/tls.rs`, the
+/// types of calls, whose tests are in `tests/load_grpc.rs`, and
 /// the outputs, which are those of all runs.
-const BESIDE: [&str; 14] = [
+const BESIDE: [&str; 17] = [
+    "proto",
+    "proto_path",
+    "protoset",
     "insecure",
     "ca",
     "cert",

@@ -8,6 +8,7 @@ use load::requests::{Accepted, Expect, HttpRequest, Pace, Prefix, Request, Reque
 use regex::bytes::RegexBuilder;
 
 use super::flags::unescape;
+use super::grpc;
 use crate::commands::load::destinations;
 use crate::commands::load::flags::{Args, Bytes};
 
@@ -24,15 +25,23 @@ pub(in crate::commands::load) struct Plan {
     pub(super) accepted: Accepted,
     /// Answer format of a TCP protocol; `None` for HTTP.
     pub(super) expect: Option<Expect>,
+    /// The call of a gRPC run.
+    pub(super) call: Option<grpc::Call>,
 }
 
 /// URL schemes for HTTP and for other protocols over TCP.
 const WEB: [&str; 2] = ["http", "https"];
 const TCP: [&str; 2] = ["tcp", "tls"];
+const GRPC: [&str; 2] = ["grpc", "grpcs"];
 
 /// Returns whether the run sends requests instead of opening WebSockets, by the first URL.
 pub(in crate::commands::load) fn is_meant(urls: &[String]) -> bool {
-    urls.first().is_some_and(|url| has_scheme(url, &WEB) || has_scheme(url, &TCP))
+    urls.first().is_some_and(|url| has_scheme(url, &WEB) || has_scheme(url, &TCP)) || is_grpc(urls)
+}
+
+/// Returns whether the requests are calls of gRPC.
+pub(in crate::commands::load) fn is_grpc(urls: &[String]) -> bool {
+    urls.first().is_some_and(|url| has_scheme(url, &GRPC))
 }
 
 /// Returns whether the requests are of HTTP.
@@ -51,20 +60,33 @@ fn has_scheme(url: &str, schemes: &[&str]) -> bool {
 /// Invalid or conflicting flags.
 pub(in crate::commands::load) fn plan(args: &Args) -> Result<Plan> {
     let urls = destinations::urls(args)?;
+    if args.requests.streams > 1 && !args.requests.http2 && !is_grpc(&urls) {
+        bail!("--streams is for HTTP/2: add --http2");
+    }
     let web = is_http(&urls);
     let ways = destinations::ways(args)?;
-    let parse = |url: &String| if web { ways.web(url) } else { ways.tcp(url) };
+    let calls = is_grpc(&urls);
+    let parse = |url: &String| match (web, calls) {
+        (true, _) => ways.web(url),
+        (_, true) => ways.grpc(url),
+        _ => ways.tcp(url),
+    };
     let endpoints = urls.iter().map(parse).collect::<Result<Vec<_>, _>>();
     let mut endpoints = endpoints.map_err(anyhow::Error::msg)?;
     args.tls.set(&mut endpoints)?;
-    if args.requests.http2 {
+    if args.requests.http2 || calls {
         for endpoint in &mut endpoints {
             endpoint.client = endpoint.client.take().map(|client| client.for_http2());
         }
     }
     destinations::check_sources(args, &endpoints)?;
-    let expect = if web { None } else { Some(expect(args)?) };
-    let sent = if web { http(args, &endpoints) } else { raw(args, &endpoints)? };
+    let call = if calls { Some(grpc::call(args, &urls, &endpoints)?) } else { None };
+    let expect = if web || calls { None } else { Some(expect(args)?) };
+    let sent = match (web, calls) {
+        (true, _) => http(args, &endpoints),
+        (_, true) => Vec::new(),
+        _ => raw(args, &endpoints)?,
+    };
     let accepted = match args.requests.accept.as_slice() {
         [] => Accepted::Below400,
         statuses => Accepted::Only(statuses.iter().cloned().flatten().collect()),
@@ -72,7 +94,7 @@ pub(in crate::commands::load) fn plan(args: &Args) -> Result<Plan> {
     let body_bytes = args.requests.data.as_ref().map_or(0, |Bytes(data)| data.len() as u64);
     let method = web.then(|| method(args).to_owned());
     let requests = requests(args, endpoints);
-    Ok(Plan { requests, method, body_bytes, sent, accepted, expect })
+    Ok(Plan { requests, method, body_bytes, sent, accepted, expect, call })
 }
 
 fn requests(args: &Args, endpoints: Vec<Endpoint>) -> Requests {
@@ -100,7 +122,7 @@ fn requests(args: &Args, endpoints: Vec<Endpoint>) -> Requests {
         redirects: flags.redirects,
         sources: args.source.clone(),
         force: args.force,
-        streams: flags.http2.then_some(flags.streams),
+        streams: (flags.http2 || is_grpc(&args.urls)).then_some(flags.streams),
         ..Requests::new(endpoints, users)
     }
 }

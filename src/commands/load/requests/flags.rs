@@ -42,8 +42,8 @@ pub(crate) struct Flags {
     #[arg(long, help_heading = HEADING, conflicts_with_all = ["pipeline", "http1.0"])]
     pub(in crate::commands::load) http2: bool,
 
-    /// Requests in flight per connection (HTTP/2 streams)
-    #[arg(long, value_name = "N", default_value_t = 1, help_heading = HEADING, requires = "http2",
+    /// Requests in flight per connection, of --http2 and grpc://
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = HEADING,
         value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(super) streams: u32,
 

@@ -2,16 +2,17 @@
 
 mod config;
 pub(super) mod flags;
+mod grpc;
 
 use std::time::Duration;
 
 use anyhow::Result;
-use load::requests::{Fixed, Http1, Http2, Part, Tcp, drive_requests};
+use load::requests::{Accepted, Calls, Fixed, Grpc, Http1, Http2, Part, Tcp, drive_requests};
 use load::{Outcome, Row, RunConfig};
 
 use self::config::Plan;
-pub(super) use self::config::{is_http, is_meant, plan};
-use super::settings;
+pub(super) use self::config::{is_grpc, is_http, is_meant, plan};
+use super::{scenario, settings};
 
 impl Plan {
     /// Runs the plan.
@@ -26,6 +27,9 @@ impl Plan {
         let (sent, accepted) = (self.sent.clone(), self.accepted.clone());
         let script = move |part: Part| Fixed::new(sent.clone(), part, accepted.clone());
         let requests = &self.requests;
+        if let Some(call) = &self.call {
+            return self.drive_calls(call, row, interrupted);
+        }
         Ok(match self.expect.clone() {
             None if requests.streams.is_some() => {
                 drive_requests(requests, Http2::new, script, row, interrupted)?
@@ -36,6 +40,26 @@ impl Plan {
                 drive_requests(requests, driver, script, row, interrupted)?
             }
         })
+    }
+
+    fn drive_calls(
+        &self,
+        call: &grpc::Call,
+        row: impl FnMut(&Row),
+        interrupted: impl FnMut(Duration) -> bool,
+    ) -> Result<Outcome> {
+        let (unary, most) = (call.unary, call.message_bytes_max);
+        let driver = move || Grpc::new(unary, most);
+        if call.message.constant().is_some() {
+            let sent = call.constant();
+            let script = move |part: Part| Fixed::new(sent.clone(), part, Accepted::default());
+            return Ok(drive_requests(&self.requests, driver, script, row, interrupted)?);
+        }
+        let (call, clock) = (call.clone(), scenario::clock());
+        let seed = clock.now_ms;
+        let script =
+            move |part| Calls::new(call.heads.clone(), call.message.clone(), part, seed, clock);
+        Ok(drive_requests(&self.requests, driver, script, row, interrupted)?)
     }
 
     /// Returns what is run.

@@ -12,6 +12,7 @@
 
 pub(crate) mod answer;
 pub(crate) mod arrivals;
+pub(crate) mod calls;
 pub(crate) mod coding;
 pub(crate) mod config;
 pub(crate) mod drive;
@@ -32,6 +33,7 @@ pub(crate) mod timeouts;
 pub(crate) mod user;
 
 pub use self::answer::{Answer, Awaited, Times, Wants};
+pub use self::calls::Calls;
 pub use self::config::{Arrivals, Pace, Requests};
 pub use self::drive::drive_requests;
 pub use self::request::{HttpRequest, Kind, Request};
@@ -39,7 +41,8 @@ pub use self::script::{Accepted, Fixed, Part, Script, SocketEnd, Step};
 pub use crate::outcome::failure::Failure;
 pub use crate::outcome::request_metrics::RequestSnapshot;
 pub use crate::transport::cable::Cable;
-pub use crate::transport::driver::{CompleteAnswer, Driver, Push, Received, StreamEvent};
+pub use crate::transport::driver::{CompleteAnswer, Driver, Opened, Push, Received, StreamEvent};
+pub use crate::transport::grpc::Grpc;
 pub use crate::transport::http1::Http1;
 pub use crate::transport::http2::Http2;
 pub use crate::transport::target_table::{REDIRECT_HOSTS_MAX, TargetTable};

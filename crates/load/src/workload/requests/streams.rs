@@ -7,7 +7,7 @@ use engine::invariant;
 use engine::{Closed, ConnId, Core, Sent, Sys};
 
 use crate::outcome::failure::Failure;
-use crate::transport::driver::{CompleteAnswer, Driver, StreamEvent};
+use crate::transport::driver::{CompleteAnswer, Driver, Opened, StreamEvent};
 use crate::workload::requests::exchange::{ConnectStart, start_connect};
 use crate::workload::requests::link::StreamId;
 use crate::workload::requests::requester::Requester;
@@ -256,13 +256,24 @@ impl<D: Driver, S: Script> Requester<D, S> {
                 None => self.script.request(user),
             };
             let secure = shared.secure;
-            let Some(stream) = self.driver.open(&mut shared.state, request, user, secure) else {
-                break;
-            };
-            shared.waiting.pop_front();
-            shared.streams += 1;
-            one.link.conn = Some(id);
-            self.sent(user, 0, StreamId::of(stream), now_ns);
+            match self.driver.open(&mut shared.state, request, user, secure) {
+                Opened::Stream(stream) => {
+                    shared.waiting.pop_front();
+                    shared.streams += 1;
+                    one.link.conn = Some(id);
+                    self.sent(user, 0, StreamId::of(stream), now_ns);
+                }
+                Opened::Later => break,
+                Opened::Never => {
+                    self.flush_streams(core, id);
+                    self.leave_shared(core, at, now_ns);
+                    return self.close_left(core, at);
+                }
+                Opened::Invalid => {
+                    shared.waiting.pop_front();
+                    self.fail(core, user, Failure::Unexpected, now_ns);
+                }
+            }
         }
         self.flush_streams(core, id);
     }

@@ -1,0 +1,98 @@
+//! `standfast load grpc://…`: against a server that logs and answers each tenth call in a wrong way, to the unit;
+//! and against grpc-js.
+
+use serde_json::{Value, json};
+
+use crate::harness::Scratch;
+use crate::harness::executable::{self, Finished};
+use crate::harness::http2::{Call, Conduct, Http2Server};
+
+/// Types of the calls to servers without reflection.
+const PROTO: &str = "syntax = \"proto3\";\npackage a;\nmessage Text { string text = 1; }\n\
+                     service B { rpc One(Text) returns (Text); rpc Many(Text) returns (stream Text);\n\
+                     rpc Both(stream Text) returns (stream Text); }\n";
+
+/// 200 calls of `method` over 2 connections with 5 streams each.
+fn call(url: &str, more: &[&str]) -> (Finished, Value) {
+    let flags = ["load", url, "--connections", "2", "--streams", "5", "--requests", "200"];
+    let finished = executable::run(&[&flags[..], &["--json", "-"], more].concat());
+    let said = if finished.stdout.is_empty() { Value::Null } else { finished.json() };
+    (finished, said)
+}
+
+#[test]
+fn calls_end_by_their_status_and_counts_agree_with_the_server() {
+    let file = Scratch::new("calls.proto", PROTO);
+    for (how, kind) in [
+        (Call::Right, None),
+        (Call::NoTrailers, Some("grpc_no_status")),
+        (Call::NoStatus, Some("grpc_no_status")),
+        (Call::Text, Some("grpc_content_type")),
+        (Call::Unavailable, Some("grpc_unavailable")),
+        (Call::Status("5"), Some("grpc_not_found")),
+        (Call::Status("99"), Some("grpc_other_status")),
+        (Call::OnlyTrailers("16"), Some("grpc_unauthenticated")),
+        (Call::OnlyTrailers("0"), Some("grpc_message")),
+        (Call::Cut, Some("grpc_message")),
+        (Call::Two, Some("grpc_message")),
+        (Call::NoMessage, Some("grpc_message")),
+    ] {
+        let server = Http2Server::start(Conduct::Calls(how));
+        let url = format!("grpc://{}/a.B/One", server.address);
+        let (finished, said) = call(&url, &["--proto", file.path(), "-d", "{\"text\":\"x\"}"]);
+        let errors = kind.map_or_else(|| json!({}), |kind| json!({kind: 20}));
+        assert_eq!(said["errors"], errors, "{how:?} {said} {}", finished.stderr);
+        let log = server.log.lock().unwrap();
+        let answered = if kind.is_some() { 180 } else { 200 };
+        assert_eq!((log.requests, log.answered), (200, answered), "{how:?}");
+        assert_eq!(said["requests"]["ok"], answered, "{how:?} {said}");
+        // Five bytes of prefix, and the field.
+        assert_eq!((log.body_bytes, log.connections), (200 * 8, 2), "{how:?}");
+    }
+}
+
+#[test]
+fn several_messages_may_answer_a_call_of_a_server_stream() {
+    let file = Scratch::new("stream.proto", PROTO);
+    for (how, ok) in [(Call::Two, 200), (Call::OnlyTrailers("0"), 200), (Call::Cut, 180)] {
+        let server = Http2Server::start(Conduct::Calls(how));
+        let url = format!("grpc://{}/a.B/Many", server.address);
+        let (finished, said) = call(&url, &["--proto", file.path()]);
+        assert_eq!(said["requests"]["ok"], ok, "{how:?} {said} {}", finished.stderr);
+    }
+}
+
+#[test]
+fn messages_with_placeholders_differ_in_length() {
+    let file = Scratch::new("placeholders.proto", PROTO);
+    let server = Http2Server::start(Conduct::Calls(Call::Right));
+    let url = format!("grpc://{}/a.B/One", server.address);
+    let (finished, said) = call(&url, &["--proto", file.path(), "-d", "{\"text\":\"{{seq}}\"}"]);
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    assert_eq!(said["requests"]["ok"], 200, "{said}");
+    // Two workers number their 100 calls each: 0 to 199.
+    let digits: u64 = (0..200_u64).map(|number| number.to_string().len() as u64).sum();
+    assert_eq!(server.log.lock().unwrap().body_bytes, 200 * 7 + digits, "{said}");
+}
+
+#[test]
+fn what_cannot_be_called_is_said_before_the_run() {
+    let file = Scratch::new("wrong.proto", PROTO);
+    let server = Http2Server::start(Conduct::Calls(Call::Right));
+    let url = |path: &str| format!("grpc://{}/{path}", server.address);
+    for (path, more, parts) in [
+        ("a.B/Two", vec![], vec!["no method Two in a.B", "One"]),
+        ("", vec![], vec!["package.Service/Method", "grpc-list"]),
+        ("a.B/Both", vec![], vec!["bidi stream", "not supported yet"]),
+        ("a.B/One", vec!["-d", "{\"text\":1}"], vec!["--data", "text", "string", "column"]),
+        ("a.B/One", vec!["-d", "{\"text\":\"{{sek}}\"}"], vec!["--data", "sek"]),
+        ("a.B/One", vec!["-H", "grpc-x: y"], vec!["reserved"]),
+        ("a.B/One", vec!["--pipeline", "3"], vec!["--pipeline is for http:// and tcp://"]),
+        ("a.B/One", vec!["--http2"], vec!["--http2 is for http://"]),
+    ] {
+        let (finished, _) = call(&url(path), &[&["--proto", file.path()][..], &more].concat());
+        assert_eq!(finished.code, Some(2), "{path}: {finished:?}");
+        assert!(parts.iter().all(|part| finished.stderr.contains(part)), "{parts:?}: {finished:?}");
+    }
+    assert_eq!(server.log.lock().unwrap().requests, 0);
+}

@@ -156,7 +156,8 @@ impl Driver {
                         fault = self.check(&link) => (fault, true),
                         fault = self.share_members(&link) => (fault, true),
                     };
-                    if delivers {
+                    // With a history it is fetched by the next connection, in order.
+                    if delivers && self.broker.settings.history.is_none() {
                         self.deliver_rest(delivering).await;
                     }
                     // One that ends soon again is not tried and logged at once each time.

@@ -136,6 +136,19 @@ fn a_block_that_refers_to_a_large_entry_often_is_bounded() {
     assert!(list.size() <= 16 * 1024);
 }
 
+#[test]
+fn a_list_may_exceed_its_limit_by_64_kib_without_ending_the_connection() {
+    let mut decoder = table_with_large_entry();
+    let mut list = HeaderList::new();
+    let block = [0xbe; 20];
+    let limit = 20 * 4088 - EXCESS_BYTES_MAX;
+    let result = decoder.decode(&block, &mut list, limit);
+    assert_eq!(result, Err(Violation::HeaderListTooLarge));
+    let result = decoder.decode(&block, &mut list, limit - 1);
+    assert_eq!(result, Err(Violation::HeaderListBomb));
+    assert_eq!(decoder.decode(&block, &mut list, usize::MAX), Ok(()));
+}
+
 /// A name as long as the table, inserted again by each two bytes.
 #[test]
 fn insertions_of_a_large_name_are_bounded() {

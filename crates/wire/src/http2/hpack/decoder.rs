@@ -1,7 +1,5 @@
 //! [`Decoder`]: header blocks to fields.
 
-use alloc::vec::Vec;
-
 use super::table::Table;
 use super::{
     FIELD_OVERHEAD_BYTES, HeaderList, TABLE_BYTES_DEFAULT, TABLE_BYTES_MAX, huffman, integer,
@@ -89,7 +87,7 @@ impl Decoder {
                 let index = integer::decode(&mut rest, 7)?;
                 size += self.indexed(index, list, size, list_bytes_max)?;
             } else if first & representation::INCREMENTAL != 0 {
-                let literal = self.literal(&mut rest, 6, list)?;
+                let literal = self.literal(&mut rest, 6, list, false)?;
                 let bytes = list.bytes.get(literal.begin..).unwrap_or_default();
                 let (name, value) = bytes.split_at_checked(literal.name).unwrap_or_default();
                 self.table.insert(name, value);
@@ -98,7 +96,7 @@ impl Decoder {
                 return Err(Violation::HpackMisplacedSizeUpdate);
             } else {
                 let never_indexed = first & representation::NEVER_INDEXED != 0;
-                let literal = self.literal(&mut rest, 4, list)?;
+                let literal = self.literal(&mut rest, 4, list, never_indexed)?;
                 size += literal.finish(list, size, list_bytes_max, never_indexed);
             }
             if size > list_bytes_max.saturating_add(EXCESS_BYTES_MAX) {
@@ -165,11 +163,12 @@ impl Decoder {
         rest: &mut &[u8],
         prefix: u32,
         list: &mut HeaderList,
+        is_secret: bool,
     ) -> Result<Literal, Violation> {
         let begin = list.bytes.len();
         let index = integer::decode(rest, prefix)?;
         if index == 0 {
-            string(rest, &mut list.bytes)?;
+            string(rest, list, false)?;
         } else if index > static_table::LEN {
             self.table.copy_name(index, &mut list.bytes).ok_or(Violation::HpackBadIndex)?;
         } else {
@@ -177,7 +176,7 @@ impl Decoder {
             list.bytes.extend_from_slice(name);
         }
         let name = list.bytes.len() - begin;
-        string(rest, &mut list.bytes)?;
+        string(rest, list, is_secret)?;
         Ok(Literal { begin, name })
     }
 }
@@ -209,17 +208,20 @@ impl Literal {
     }
 }
 
-/// Appends a decoded string (RFC 7541 5.2).
+/// Appends a decoded string (RFC 7541 5.2) to the bytes of `list`. A secret is decoded as if it were new, so
+/// that the time it takes does not tell who else has sent it.
 #[inline]
-fn string(rest: &mut &[u8], out: &mut Vec<u8>) -> Result<(), Violation> {
+fn string(rest: &mut &[u8], list: &mut HeaderList, is_secret: bool) -> Result<(), Violation> {
     let huffman = rest.first().is_some_and(|first| first & representation::HUFFMAN != 0);
     let length = integer::decode(rest, 7)? as usize;
     let (string, after) = rest.split_at_checked(length).ok_or(Violation::HpackTruncated)?;
     *rest = after;
-    if huffman {
-        huffman::decode(string, out)
-    } else {
-        out.extend_from_slice(string);
+    if !huffman {
+        list.bytes.extend_from_slice(string);
         Ok(())
+    } else if is_secret {
+        huffman::decode(string, &mut list.bytes)
+    } else {
+        list.recent.decode(string, &mut list.bytes)
     }
 }

@@ -4,15 +4,19 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use super::FIELD_OVERHEAD_BYTES;
+use super::recent::RecentStrings;
 
 /// The fields of one header block, in their order. Its memory is kept when it is cleared, so that a worker
-/// decodes all blocks of all its connections into one list.
+/// decodes all blocks of all its connections into one list. The list also knows the strings that were
+/// decoded into it last, which takes 8 KiB from the first one on.
 #[derive(Default, Clone)]
 pub struct HeaderList {
     /// Names and values, one after another.
     pub(super) bytes: Vec<u8>,
     fields: Vec<Ends>,
     size: usize,
+    /// Here, as a list is for many blocks of many connections.
+    pub(super) recent: RecentStrings,
 }
 
 /// Where a field's name and value end in the bytes; the name begins where the field before it ends.
@@ -29,7 +33,7 @@ impl HeaderList {
     /// An empty list, without memory.
     #[must_use]
     pub const fn new() -> HeaderList {
-        HeaderList { bytes: Vec::new(), fields: Vec::new(), size: 0 }
+        HeaderList { bytes: Vec::new(), fields: Vec::new(), size: 0, recent: RecentStrings::new() }
     }
 
     /// Removes all fields and keeps the memory.
@@ -61,7 +65,8 @@ impl HeaderList {
     /// Bytes of memory that it holds, used or not.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
-        self.bytes.capacity() + self.fields.capacity() * size_of::<Ends>()
+        let fields = self.fields.capacity() * size_of::<Ends>();
+        self.bytes.capacity() + fields + self.recent.memory_bytes()
     }
 
     /// Names and values, in order.

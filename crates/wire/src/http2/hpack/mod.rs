@@ -14,6 +14,7 @@ mod encoder;
 mod huffman;
 mod integer;
 mod list;
+mod recent;
 mod shape;
 mod static_table;
 mod table;

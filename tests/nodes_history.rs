@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::thread;
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::harness::brokers::Broker;
@@ -73,6 +74,7 @@ with_both! {
     over_http => redis_is_read_over_http_at_every_node, nats_is_read_over_http_at_every_node;
     come_and_go => redis_clients_change_nodes, nats_clients_change_nodes;
     restart => redis_that_lost_its_data_is_told, nats_that_lost_its_data_is_told;
+    waiting => redis_that_lost_its_data_meanwhile, nats_that_lost_its_data_meanwhile;
 }
 
 /// Publishes a number and returns its position.
@@ -313,4 +315,56 @@ fn restart(keeper: Keeper) {
     assert_eq!(missed(&mut other, "news", &after("news", &epoch, offset)), rejected);
     published(&nodes[0], "news", 3);
     assert_eq!(other.hear()["message"], json!(3));
+}
+
+/// Clients that wait for a node while the broker loses its data: after the gap they get all that it has kept since.
+fn waiting(keeper: Keeper) {
+    let nodes = [(); 2].map(|()| keeper.node(&[]));
+    let Keeper { mut broker, flags: _ } = keeper;
+    let [other, late] = &nodes;
+    let (epoch, offset) = published(other, "news", 1);
+    let mut member = Extended::connect(late.listen, "");
+    member.subscribe(&stream("news"));
+    // They come from a node that had more than this one.
+    let ahead = offset + 1_000_000;
+    let mut waits = Extended::connect(late.listen, "");
+    waits.subscribe_with(&stream("news"), &after("news", &epoch, ahead));
+    assert_eq!(waits.hear()["type"], "confirm_subscription");
+    let mut events = Socket::connect(late.listen);
+    let head = "GET /events?topic=news HTTP/1.1\r\nHost: 127.0.0.1\r\n";
+    events.send(format!("{head}Last-Event-ID: {epoch}:{ahead}\r\n\r\n").as_bytes());
+    events.text_until(":\n\n");
+    broker.kill();
+    for node in &nodes {
+        eventually("the broker is away", || node.admin_get("/ready").status == 503);
+    }
+    // The other node publishes before this one is back.
+    late.signal(Signal::STOP);
+    broker.empty();
+    broker.restart();
+    until_ready(other);
+    for number in 2..=4 {
+        published(other, "news", number);
+    }
+    late.signal(Signal::CONT);
+    until_ready(late);
+    published(late, "news", 5);
+    for (name, client) in [("member", &mut member), ("waits", &mut waits)] {
+        assert_eq!(client.hear()["type"], "reject_history", "{name}");
+        let mut heard = Vec::new();
+        while heard.last() != Some(&5) {
+            let message = client.hear();
+            // The gap of the topic, and that of what this client has asked for.
+            if message["type"] != "reject_history" {
+                heard.push(message["message"].as_u64().unwrap_or_else(|| panic!("{message}")));
+            }
+        }
+        assert_eq!(heard, [2, 3, 4, 5], "{name}");
+    }
+    let text = events.text_until("data: 5\n\n");
+    let (reset, rest) = text.split_once("event: reset\n").unwrap_or_else(|| panic!("{text}"));
+    assert!(!reset.contains("data: "), "{text}");
+    let data: Vec<&str> = rest.split('\n').filter_map(|line| line.strip_prefix("data: ")).collect();
+    let numbers: Vec<&str> = data.into_iter().filter(|data| !data.contains("reason")).collect();
+    assert_eq!(numbers, ["2", "3", "4", "5"], "{text}");
 }

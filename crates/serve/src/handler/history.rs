@@ -448,15 +448,32 @@ impl ServeHandler {
             }
             let Some((outcome, confirms)) = self.end_replay(id, group, &topic) else { break };
             match replayed {
-                Err(why) => {
-                    self.replays.confirm_none(id, group);
-                    self.report_lost(core, id, &topic, outcome, why);
-                }
+                Err(why) => self.replay_failed(core, id, &topic, group, outcome, why),
                 Ok(_) if confirms => self.confirm_history(core, id, outcome),
                 Ok(_) => {}
             }
         }
         PORTION_BYTES - left
+    }
+
+    /// A client does not get all that it has missed. If another epoch began while it was on hold, what is kept of that
+    /// follows the gap, as the members of its group have got it meanwhile.
+    fn replay_failed<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        id: ConnId,
+        topic: &Arc<str>,
+        group: u32,
+        outcome: Outcome,
+        why: Unavailable,
+    ) {
+        let history = self.shared.history().filter(|_| why == Unavailable::Epoch);
+        let renewed = history.and_then(|history| history.floor(topic, core.now_ns()));
+        self.report_lost(core, id, topic, outcome.clone(), why, renewed);
+        if let Some(floor) = renewed.filter(|_| outcome != Outcome::Plain) {
+            self.hold(core, id, topic, group, floor.next(), None, outcome);
+        }
+        self.replays.confirm_none(id, group);
     }
 
     /// The application has ended a stream of a subscription.
@@ -494,7 +511,8 @@ impl ServeHandler {
         Some((outcome, confirms))
     }
 
-    /// Messages were evicted before the client had read that far.
+    /// Messages were evicted before the client had read that far, or their epoch has ended. It continues after the
+    /// position `after`, or with what comes next.
     fn report_lost<S: Sys>(
         &mut self,
         core: &mut Core<S, Self>,
@@ -502,12 +520,16 @@ impl ServeHandler {
         topic: &str,
         outcome: Outcome,
         why: Unavailable,
+        after: Option<Position>,
     ) {
         match outcome {
             Outcome::Cable(text) => self.reject_history(core, id, Cow::Borrowed(&*text), Some(why)),
             Outcome::Events => {
                 let mut event = Vec::new();
-                self.put_reset(topic, Some(why), core.now_ns(), &mut event);
+                match after {
+                    Some(_) => Events::reset(why.name(), after, &mut event),
+                    None => self.put_reset(topic, Some(why), core.now_ns(), &mut event),
+                }
                 core.write(id, &event);
                 self.count_unavailable(core.worker(), Some(why));
             }

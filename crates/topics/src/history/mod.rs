@@ -350,6 +350,13 @@ impl History {
         self.read(topic, now_ns, |view| view.position())
     }
 
+    /// The position of a topic after which all that was published is kept. `None` in a replica that does not know the
+    /// topic.
+    #[must_use]
+    pub fn floor(&self, topic: &str, now_ns: u64) -> Option<Position> {
+        self.read(topic, now_ns, |view| view.floor())
+    }
+
     /// Reads one topic under its lock, without what is too old.
     pub(crate) fn read<R>(&self, topic: &str, now_ns: u64, read: impl FnOnce(View<'_>) -> R) -> R {
         let hash = self.hash(topic);

@@ -172,8 +172,14 @@ fn a_replay_that_is_overtaken_by_another_epoch_or_by_eviction_is_told() {
     assert_eq!(piece(), Err(Unavailable::Evicted));
     follow(&history, "a", at(Epoch(0xb2), 500), 100);
     assert_eq!(piece(), Err(Unavailable::Epoch));
+    let floor = history.floor("a", 100).unwrap();
+    assert_eq!(
+        (floor, sent(&history, "a", Start::After(floor))),
+        (at(Epoch(0xb2), 499), Ok(vec![500]))
+    );
     history.forget(["a"]);
     assert_eq!(piece(), Err(Unavailable::Evicted));
+    assert_eq!(history.floor("a", 100), None);
 }
 
 #[test]
@@ -309,6 +315,7 @@ fn readers_get_exactly_what_follows_their_position() {
         let position = at(Epoch(topic.epoch), from);
         assert_eq!(sent(&history, &name, Start::After(position)), expected, "after {from}");
         assert_eq!(history.last(&name, 1), Some(at(Epoch(topic.epoch), topic.last)));
+        assert_eq!(history.floor(&name, 1), Some(at(Epoch(topic.epoch), topic.floor)));
     }
     check(&history);
 }

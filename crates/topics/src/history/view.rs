@@ -44,6 +44,11 @@ impl<'s> View<'s> {
         Some(Position { epoch: self.epoch, offset: self.last? })
     }
 
+    /// The position after which all that was published is kept.
+    pub(super) fn floor(&self) -> Option<Position> {
+        self.last.map(|_| Position { epoch: self.epoch, offset: self.floor })
+    }
+
     pub(super) fn epoch(&self) -> Epoch {
         self.epoch
     }

@@ -271,6 +271,72 @@ fn count(app: &App, name: &str) -> usize {
 }
 
 #[test]
+fn the_ends_of_sessions_that_a_drained_node_has_left_are_told_once() {
+    const CLIENTS: usize = 6;
+    let Some(redis) = Redis::start(&[]) else { return };
+    let app = App::start(chat);
+    let url = app.url();
+    let flags =
+        ["--rpc-host", &url, "--sessions-ttl", "4s", "--drain", "1s", "--broadcast-key", "k"];
+    let join = |server: &Server, query: &str| {
+        Extended::connect_with(server.listen, query, ("Cookie", "user=ann"))
+    };
+    let [mut a] = nodes(&redis.url(), &flags);
+    let mut clients: Vec<Extended> = (0..CLIENTS).map(|_| join(&a, "")).collect();
+    clients.iter_mut().for_each(|client| client.subscribe(&room("lobby").to_string()));
+    let mut left: Vec<String> = clients.iter().map(|client| client.sid.clone()).collect();
+    lose(&a, clients.pop().unwrap());
+    a.signal(Signal::TERM);
+    assert!(a.wait().success());
+    // Also by nodes that have started since.
+    let [b, c] = nodes(&redis.url(), &flags);
+    let resumed = join(&b, &format!("?sid={}", left.pop().unwrap()));
+    assert!(is_restored(&resumed), "{}", resumed.welcome);
+    let told = || {
+        let calls = app.calls();
+        let ended = calls.iter().filter(|call| call.name() == "disconnect");
+        let mut sids: Vec<String> = ended.map(|call| call.sid().to_owned()).collect();
+        sids.sort();
+        sids
+    };
+    left.sort();
+    eventually("their ends are told", || told().len() >= left.len());
+    assert_eq!(told(), left);
+    assert_eq!(shared(&b, "told") + shared(&c, "told"), left.len() as f64);
+    // One that a request ends is told of at once, and nobody resumes it.
+    let sid = lose(&b, resumed);
+    let body = json!({"identifier": json!({"sid": sid}).to_string()}).to_string();
+    assert_eq!(c.admin_post("/api/disconnect", &body).status, 200);
+    eventually("its end is told", || told().contains(&sid));
+    assert!(!is_restored(&join(&c, &format!("?sid={sid}"))));
+}
+
+#[test]
+fn a_request_ends_sessions_that_a_drained_node_has_left() {
+    let Some(redis) = Redis::start(&[]) else { return };
+    let [mut a, b] = nodes(&redis.url(), &["--jwt-secret", SECRET, "--drain", "100ms"]);
+    let sids = [1, 2, 1].map(|user| {
+        let mut client = Extended::connect(a.listen, &format!("?jid={}", token(user)));
+        client.subscribe(&stream("news"));
+        lose(&a, client)
+    });
+    a.signal(Signal::TERM);
+    assert!(a.wait().success());
+    let resumes = |node: &Server, user, sid: &str| {
+        let client = Extended::connect(node.listen, &format!("?jid={}&sid={sid}", token(user)));
+        (is_restored(&client), client)
+    };
+    assert!(resumes(&b, 1, &sids[2]).0, "before the request");
+    let body = json!({"identifier": crate::harness::signing::identifiers(1)}).to_string();
+    assert_eq!(b.admin_post("/api/disconnect", &body).status, 200);
+    // By nodes that have not got the request, too.
+    let [c] = nodes(&redis.url(), &["--jwt-secret", SECRET]);
+    assert!(!resumes(&c, 1, &sids[0]).0, "it was ended");
+    assert_eq!(ended(&c, "ended"), 1.0);
+    assert!(resumes(&c, 2, &sids[1]).0, "another identity");
+}
+
+#[test]
 fn the_application_is_not_called_at_a_resume_and_learns_of_each_end_once() {
     let Some(redis) = Redis::start(&[]) else { return };
     let app = App::start(chat);

@@ -35,7 +35,7 @@ pub use kept::{HistorySettings, Kept, Past, Position};
 #[cfg(feature = "nats")]
 pub use nats_servers::{NatsServers, NatsUrl};
 pub use settings::{RedisUrl, ServerAddress, UrlError};
-pub use store::{OnAnswer, StoreAction, StoreAnswer, StoreCommand};
+pub use store::{NewValue, OnAnswer, StoreAction, StoreAnswer, StoreCommand};
 pub use ticket::{Outcome, Ticket};
 pub use transport::{
     Channel, Fault, FaultKind, Fetched, Inbox, InboxReceiver, Incoming, Link, Outgoing, Taken,

@@ -27,7 +27,7 @@ use crate::broker::Settings;
 use crate::kept::Position;
 use crate::limits::{ANSWER_TIMEOUT, CONNECT_TIMEOUT};
 use crate::settings::{RedisUrl, ServerAddress};
-use crate::store::{StoreAnswer, StoreCommand};
+use crate::store::{NewValue, StoreAnswer, StoreCommand};
 use crate::transport::{
     Channel, Fault, FaultKind, Fetched, Inbox, Incoming, Link, Outgoing, Taken, Transport,
 };
@@ -357,6 +357,14 @@ impl Link for RedisLink {
 
     async fn store(&self, commands: &[StoreCommand]) -> Result<Vec<StoreAnswer>, Fault> {
         store::perform(&self.publisher.commands, commands).await
+    }
+
+    async fn read(&self, keys: &[Arc<str>]) -> Result<Vec<StoreAnswer>, Fault> {
+        store::read(&self.publisher.commands, keys).await
+    }
+
+    async fn add(&self, values: &[NewValue]) -> Result<Vec<StoreAnswer>, Fault> {
+        store::add(&self.publisher.commands, values).await
     }
 
     async fn check(&self) -> Result<(), Fault> {

@@ -33,17 +33,34 @@ pub enum StoreAction {
     Take,
 }
 
+/// A value that is kept for a time where there is none by this key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewValue {
+    /// The key, as the broker knows it.
+    pub key: Arc<str>,
+    /// The value.
+    pub value: Arc<[u8]>,
+    /// How long it is kept.
+    pub ttl: Duration,
+}
+
 /// What became of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreAnswer {
     /// The broker has the value.
     Stored,
+    /// It has another value by this key, which stays.
+    Exists,
     /// The value. Nobody else gets it.
     Taken(Vec<u8>),
+    /// The value, which stays.
+    Found(Vec<u8>),
     /// There is no value by this key.
     Missing,
     /// It was not performed and will not be, for this reason.
     Refused(Box<str>),
+    /// The broker has no such operation.
+    Unsupported,
     /// It was on its way when the connection was lost: it may have been performed.
     Unknown,
 }
@@ -51,9 +68,18 @@ pub enum StoreAnswer {
 /// Called with the answer, by the thread of the connections. False to be called again soon.
 pub type OnAnswer = Box<dyn Fn(&StoreAnswer) -> bool + Send>;
 
+/// What is asked of the broker.
+#[derive(Debug)]
+enum Asked {
+    Do(StoreAction),
+    Read,
+    Add(Arc<[u8]>, Duration),
+}
+
 /// A request that is not answered yet.
 pub(crate) struct Request {
-    pub(crate) command: StoreCommand,
+    key: Arc<str>,
+    asked: Asked,
     /// It is not performed later than this.
     until_ns: u64,
     pub(crate) on_answer: OnAnswer,
@@ -61,18 +87,59 @@ pub(crate) struct Request {
 
 impl Request {
     fn bytes(&self) -> usize {
-        let value = match &self.command.what {
-            StoreAction::Put(value, _) => value.len(),
-            StoreAction::Take => 0,
+        let value = match &self.asked {
+            Asked::Do(StoreAction::Put(value, _)) | Asked::Add(value, _) => value.len(),
+            Asked::Do(StoreAction::Take) | Asked::Read => 0,
         };
         // Twice: the closure keeps about as much.
-        2 * size_of::<Self>() + self.command.key.len() + value
+        2 * size_of::<Self>() + self.key.len() + value
     }
 }
 
 impl fmt::Debug for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.command.fmt(f)
+        f.debug_tuple("Request").field(&self.key).field(&self.asked).finish()
+    }
+}
+
+/// Consecutive requests of one kind, which are performed together.
+#[derive(Debug)]
+pub(crate) enum Batch {
+    Commands(Vec<StoreCommand>),
+    Read(Vec<Arc<str>>),
+    Add(Vec<NewValue>),
+}
+
+impl Batch {
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Batch::Commands(commands) => commands.len(),
+            Batch::Read(keys) => keys.len(),
+            Batch::Add(values) => values.len(),
+        }
+    }
+
+    /// Adds a request; false if it is of another kind.
+    fn push(&mut self, request: &Request) -> bool {
+        let key = Arc::clone(&request.key);
+        match (&request.asked, &mut *self) {
+            (Asked::Do(what), Batch::Commands(commands)) => {
+                commands.push(StoreCommand { key, what: what.clone() });
+            }
+            (Asked::Read, Batch::Read(keys)) => keys.push(key),
+            (Asked::Add(value, ttl), Batch::Add(values)) => {
+                values.push(NewValue { key, value: Arc::clone(value), ttl: *ttl });
+            }
+            (_, other) if other.len() > 0 => return false,
+            (Asked::Do(what), _) => {
+                *self = Batch::Commands(vec![StoreCommand { key, what: what.clone() }]);
+            }
+            (Asked::Read, _) => *self = Batch::Read(vec![key]),
+            (Asked::Add(value, ttl), _) => {
+                *self = Batch::Add(vec![NewValue { key, value: Arc::clone(value), ttl: *ttl }]);
+            }
+        }
+        true
     }
 }
 
@@ -140,18 +207,22 @@ impl StoreQueue {
     }
 
     /// The next requests, which are on their way from now on.
-    pub(crate) fn take_batch(&self, now_ns: u64) -> Vec<StoreCommand> {
-        let (mut batch, mut bytes) = (Vec::new(), 0);
+    pub(crate) fn take_batch(&self, now_ns: u64) -> Batch {
+        let (mut batch, mut bytes) = (Batch::Commands(Vec::new()), 0);
         let mut inner = self.lock();
         while batch.len() < STORE_BATCH && bytes < STORE_BATCH_BYTES {
+            let Some(next) = inner.waiting.front() else { break };
+            let is_late = next.until_ns < now_ns;
+            if !is_late && !batch.push(next) {
+                break;
+            }
             let Some(request) = inner.pop() else { break };
-            if request.until_ns < now_ns {
+            if is_late {
                 let refused = StoreAnswer::Refused("it waited for too long".into());
                 inner.answered.push_back((request, refused));
                 continue;
             }
             bytes += request.bytes();
-            batch.push(request.command.clone());
             inner.in_flight.push(request);
         }
         batch
@@ -199,11 +270,47 @@ impl Broker {
         within: Duration,
         on_answer: OnAnswer,
     ) -> Result<(), Unavailable> {
+        self.ask(key, Asked::Do(what), within, on_answer)
+    }
+
+    /// As [`Broker::store`], to return a value that stays.
+    ///
+    /// # Errors
+    /// It is not queued, and nobody is called.
+    pub fn read(
+        &self,
+        key: &str,
+        within: Duration,
+        on_answer: OnAnswer,
+    ) -> Result<(), Unavailable> {
+        self.ask(key, Asked::Read, within, on_answer)
+    }
+
+    /// As [`Broker::store`], to keep a value for a time if there is none by this key.
+    ///
+    /// # Errors
+    /// It is not queued, and nobody is called.
+    pub fn add(
+        &self,
+        key: &str,
+        (value, ttl): (Arc<[u8]>, Duration),
+        within: Duration,
+        on_answer: OnAnswer,
+    ) -> Result<(), Unavailable> {
+        self.ask(key, Asked::Add(value, ttl), within, on_answer)
+    }
+
+    fn ask(
+        &self,
+        key: &str,
+        asked: Asked,
+        within: Duration,
+        on_answer: OnAnswer,
+    ) -> Result<(), Unavailable> {
         let (key, shard) = self.store_shard(key);
         let within_ns = u64::try_from(within.as_nanos()).unwrap_or(u64::MAX);
         let until_ns = self.now_ns().saturating_add(within_ns);
-        let command = StoreCommand { key, what };
-        shard.store.push(Request { command, until_ns, on_answer })?;
+        shard.store.push(Request { key, asked, until_ns, on_answer })?;
         self.ring();
         Ok(())
     }
@@ -230,19 +337,24 @@ mod tests {
             0 => StoreAction::Take,
             bytes => StoreAction::Put(vec![7; bytes].into(), Duration::from_secs(1)),
         };
-        let command = StoreCommand { key: key.into(), what };
-        Request { command, until_ns, on_answer: Box::new(|_| true) }
+        request_for(key, until_ns, Asked::Do(what))
     }
 
-    fn keys(batch: &[StoreCommand]) -> Vec<&str> {
-        batch.iter().map(|command| &*command.key).collect()
+    fn request_for(key: &str, until_ns: u64, asked: Asked) -> Request {
+        Request { key: key.into(), asked, until_ns, on_answer: Box::new(|_| true) }
+    }
+
+    fn keys(batch: &Batch) -> Vec<&str> {
+        match batch {
+            Batch::Commands(commands) => commands.iter().map(|command| &*command.key).collect(),
+            Batch::Read(keys) => keys.iter().map(|key| &**key).collect(),
+            Batch::Add(values) => values.iter().map(|one| &*one.key).collect(),
+        }
     }
 
     fn told(queue: &StoreQueue) -> Vec<(String, StoreAnswer)> {
         let next = || queue.next_answer();
-        std::iter::from_fn(next)
-            .map(|(one, answer)| (one.command.key.to_string(), answer))
-            .collect()
+        std::iter::from_fn(next).map(|(one, answer)| (one.key.to_string(), answer)).collect()
     }
 
     #[test]
@@ -272,6 +384,30 @@ mod tests {
         assert_eq!(queue.unanswered(), 1);
         assert_eq!(told(&queue), [("e".to_owned(), StoreAnswer::Missing)]);
         assert_eq!(queue.unanswered(), 0);
+    }
+
+    #[test]
+    fn requests_of_different_kinds_keep_their_order() {
+        let queue = StoreQueue::default();
+        queue.open();
+        let add = || Asked::Add(Arc::from(*b"x"), Duration::from_secs(1));
+        let all = [
+            ("a", Asked::Read),
+            ("b", Asked::Read),
+            ("c", Asked::Do(StoreAction::Take)),
+            ("d", add()),
+            ("e", add()),
+            ("f", Asked::Read),
+        ];
+        for (key, asked) in all {
+            queue.push(request_for(key, 9, asked)).unwrap();
+        }
+        for expected in [&["a", "b"][..], &["c"], &["d", "e"], &["f"], &[]] {
+            let batch = queue.take_batch(0);
+            assert_eq!(keys(&batch), expected);
+            queue.answer(vec![StoreAnswer::Missing; batch.len()]);
+        }
+        assert_eq!(told(&queue).len(), 6);
     }
 
     #[test]

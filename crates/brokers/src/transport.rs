@@ -14,7 +14,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use crate::broker::Settings;
 use crate::kept::{Kept, Position};
 use crate::members::MemberStore;
-use crate::store::{StoreAnswer, StoreCommand};
+use crate::store::{NewValue, StoreAnswer, StoreCommand};
 
 /// The name of a channel or a subject, as the broker knows it.
 pub type Channel = Arc<str>;
@@ -224,6 +224,24 @@ pub trait Link: MemberStore {
     ) -> impl Future<Output = Result<Vec<StoreAnswer>, Fault>> {
         let refused = || StoreAnswer::Refused("this broker keeps no values".into());
         let all = commands.iter().map(|_| refused()).collect();
+        async { Ok(all) }
+    }
+
+    /// Returns the values of keys, which stay; at most [`crate::limits::STORE_BATCH`].
+    ///
+    /// # Errors
+    /// The broker did not answer.
+    fn read(&self, keys: &[Arc<str>]) -> impl Future<Output = Result<Vec<StoreAnswer>, Fault>> {
+        let all = vec![StoreAnswer::Unsupported; keys.len()];
+        async { Ok(all) }
+    }
+
+    /// Keeps values where there is none by their key, at most [`crate::limits::STORE_BATCH`].
+    ///
+    /// # Errors
+    /// Any number of them may have been kept.
+    fn add(&self, values: &[NewValue]) -> impl Future<Output = Result<Vec<StoreAnswer>, Fault>> {
+        let all = vec![StoreAnswer::Unsupported; values.len()];
         async { Ok(all) }
     }
 

@@ -48,6 +48,12 @@ pub(crate) struct Disconnect {
     pub(crate) reconnect: bool,
 }
 
+/// The session id in `{"sid":"…"}`, which names a connection without a token.
+pub(crate) fn sid_of(identifiers: &str) -> Option<String> {
+    let value: serde_json::Value = serde_json::from_str(identifiers).ok()?;
+    Some(value.get("sid")?.as_str()?.to_owned())
+}
+
 #[derive(Deserialize)]
 struct Item {
     stream: Option<String>,

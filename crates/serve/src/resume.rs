@@ -6,7 +6,9 @@
 //! called once, when the session is dropped; not for a session that is resumed. Where nodes share a store,
 //! `resume/shared.rs` says who has a session.
 
+mod due;
 mod encoded;
+mod ended;
 mod shared;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -15,9 +17,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use engine::ConnId;
 
-pub(crate) use self::encoded::SessionKey;
+pub(crate) use self::encoded::{Opened, SessionKey};
 use self::shared::Held;
-pub(crate) use self::shared::{Closing, SharedSessions, Whereabouts};
+pub(crate) use self::shared::{Closing, SharedSessions, SharedSettings, Whereabouts};
 use crate::app::call::Env;
 use crate::app::stored::StoredApp;
 use crate::app::{Calls, Room};
@@ -272,12 +274,17 @@ impl StoredSessions {
         }
         drop(stored);
         dropped.into_iter().for_each(|(id, entry)| self.dropped(id, entry, now_ns));
+        if let Some(due) = self.due() {
+            due.flush();
+            due.go_on(now_ns);
+        }
     }
 
     /// From now on no session is resumed: [`StoredSessions::expire`] drops all. Returns whether an application
     /// is to be told of some.
     pub(crate) fn drain(&self, now_ns: u64) -> bool {
         self.draining.store(true, Ordering::Relaxed);
+        self.due().into_iter().for_each(|due| due.stop());
         self.expire(now_ns);
         self.calls.is_some() && !self.lock().by_id.is_empty()
     }
@@ -289,6 +296,11 @@ impl StoredSessions {
         {
             calls.submit_disconnect(now_ns, id, app.disconnect());
         }
+    }
+
+    /// Whether a session is of an identity that was ended a moment ago.
+    pub(crate) fn was_ended(&self, session: &StoredSession, now_ns: u64) -> bool {
+        self.lock().is_ended(session, now_ns)
     }
 
     fn is_live(&self, entry: &Entry, now_ns: u64) -> bool {

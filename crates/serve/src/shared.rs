@@ -15,6 +15,7 @@ use topics::{Directory, Epoch, History, Start, Unavailable};
 use crate::adapters::OpenAdapters;
 use crate::app::Calls;
 use crate::auth::{Access, Refusals};
+use crate::broadcast::Disconnect;
 use crate::config::{Channels, Config, HistoryConfig, HistoryPlace, Live, LongPolling};
 use crate::confirmation::Confirmation;
 use crate::handler::Post;
@@ -23,8 +24,9 @@ use crate::log_events::{LogEvent, LogSender, Part};
 use crate::origin::Origins;
 use crate::presence::Presence;
 use crate::pubsub::Pubsub;
+use crate::rails_identity::rails_name;
 use crate::requested::Requested;
-use crate::resume::{SharedSessions, StoredSessions};
+use crate::resume::{SharedSettings, StoredSessions};
 use crate::sid::Sids;
 
 /// The settings that a reload can change, in the form that workers use.
@@ -193,21 +195,36 @@ impl Shared {
         let members = config.presence.as_ref().filter(|one| one.shared).map(|one| one.ttl);
         let pubsub = config.pubsub.as_ref();
         let pubsub = pubsub.map(|config| Pubsub::new(config, at_broker, members, random));
+        let clock = UnixClock::new();
+        let streams: Vec<_> =
+            config.adapters.iter().filter_map(Adapter::streams).cloned().collect();
         let (sids, stored_sessions) = match secret {
             Some((history, sids)) => {
                 let app = calls.clone().filter(|calls| calls.config.target.is_some());
                 let sids = Arc::new(sids);
-                let stored = stored_sessions(history, app, pubsub.as_deref(), &sids);
+                let stored = StoredSessions::new(
+                    u64::try_from(history.sessions_age.as_nanos()).unwrap_or(u64::MAX),
+                    history.sessions_bytes,
+                    app,
+                );
+                let stored = match pubsub.as_ref().filter(|pubsub| pubsub.stores()) {
+                    Some(pubsub) => stored.with_store(SharedSettings {
+                        broker: Arc::clone(&pubsub.broker),
+                        sids: Arc::clone(&sids),
+                        timeout: pubsub.timeout,
+                        clock: clock.clone(),
+                        secret: config.live.auth.nodes_key(),
+                        rails_names: !streams.is_empty(),
+                    }),
+                    None => stored,
+                };
                 (sids, Some(Arc::new(stored)))
             }
             None => (Arc::default(), None),
         };
-        let clock = UnixClock::new();
         let hooks = config.webhooks.as_ref();
         let hooks = hooks.map(|config| Hooks::new(config, clock.clone(), random()));
         let mut directory = Directory::with_history(config.history.as_ref().map(history));
-        let streams: Vec<_> =
-            config.adapters.iter().filter_map(Adapter::streams).cloned().collect();
         observe(&mut directory, hooks.as_ref(), pubsub.as_ref(), streams.clone());
         let presence = config.presence.as_ref().map(|config| {
             let pubsub = pubsub.as_ref().filter(|_| config.shared);
@@ -334,6 +351,17 @@ impl Shared {
         }
     }
 
+    /// Ends sessions without a connection that Rails names so.
+    pub(crate) fn end_named(&self, request: &Disconnect) {
+        let Some(stored) = self.stored_sessions.as_ref().filter(|_| request.rails_name) else {
+            return;
+        };
+        let is_named = |identity: &str| rails_name(identity).as_ref() == Some(&request.identifiers);
+        for identity in stored.identities(is_named) {
+            stored.end_identity(&identity, now_ns());
+        }
+    }
+
     pub(crate) fn is_draining(&self) -> bool {
         self.draining.load(Ordering::Relaxed)
     }
@@ -373,23 +401,6 @@ fn observe(
             }
         }
     });
-}
-
-fn stored_sessions(
-    config: &HistoryConfig,
-    calls: Option<Arc<Calls>>,
-    pubsub: Option<&Pubsub>,
-    sids: &Arc<Sids>,
-) -> StoredSessions {
-    let age_ns = u64::try_from(config.sessions_age.as_nanos()).unwrap_or(u64::MAX);
-    let stored = StoredSessions::new(age_ns, config.sessions_bytes, calls);
-    match pubsub.filter(|pubsub| pubsub.stores()) {
-        Some(pubsub) => {
-            let (broker, sids) = (Arc::clone(&pubsub.broker), Arc::clone(sids));
-            stored.with_store(SharedSessions::new(broker, sids, pubsub.timeout))
-        }
-        None => stored,
-    }
 }
 
 /// An empty history: with a new epoch, or of what the broker keeps.

@@ -4,7 +4,7 @@ use tracing::warn;
 
 use super::Driver;
 use crate::limits::{DELIVERY_PAUSE, LOG_INTERVAL_NS};
-use crate::store::StoreAnswer;
+use crate::store::{Batch, StoreAnswer};
 use crate::transport::{Fault, FaultKind, Link};
 
 impl Driver {
@@ -16,8 +16,13 @@ impl Driver {
         loop {
             let now_ns = self.broker.now_ns();
             let batch = queue.take_batch(now_ns);
-            if !batch.is_empty() {
-                let answers = match link.store(&batch).await {
+            if batch.len() > 0 {
+                let answers = match &batch {
+                    Batch::Commands(commands) => link.store(commands).await,
+                    Batch::Read(keys) => link.read(keys).await,
+                    Batch::Add(values) => link.add(values).await,
+                };
+                let answers = match answers {
                     Ok(answers) if answers.len() == batch.len() => answers,
                     Ok(_) => return Fault::new(FaultKind::Protocol, "wrong number of answers"),
                     Err(fault) => return fault,
@@ -34,7 +39,7 @@ impl Driver {
                 }
                 queue.answer(answers);
             }
-            if !self.tell_answers().await && batch.is_empty() {
+            if !self.tell_answers().await && batch.len() == 0 {
                 queue.wakes.notified().await;
             }
         }

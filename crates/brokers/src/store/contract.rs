@@ -53,6 +53,29 @@ impl Link for Model {
         Ok(commands.iter().map(&mut perform).collect())
     }
 
+    async fn read(&self, keys: &[Arc<str>]) -> Result<Vec<StoreAnswer>, Fault> {
+        let (now, values) = (now(), self.0.borrow());
+        let found = |key: &Arc<str>| match values.get(key).filter(|(_, until)| *until > now) {
+            Some((value, _)) => StoreAnswer::Found(value.to_vec()),
+            None => StoreAnswer::Missing,
+        };
+        Ok(keys.iter().map(found).collect())
+    }
+
+    async fn add(&self, new: &[NewValue]) -> Result<Vec<StoreAnswer>, Fault> {
+        let now = now();
+        let mut values = self.0.borrow_mut();
+        values.retain(|_, (_, until)| *until > now);
+        let mut add = |new: &NewValue| match values.contains_key(&new.key) {
+            true => StoreAnswer::Exists,
+            false => {
+                values.insert(Arc::clone(&new.key), (Arc::clone(&new.value), now + new.ttl));
+                StoreAnswer::Stored
+            }
+        };
+        Ok(new.iter().map(&mut add).collect())
+    }
+
     async fn check(&self) -> Result<(), Fault> {
         Ok(())
     }
@@ -73,6 +96,10 @@ fn put(key: &str, value: &[u8], ttl: Duration) -> StoreCommand {
 
 fn take(key: &str) -> StoreCommand {
     StoreCommand { key: key.into(), what: StoreAction::Take }
+}
+
+fn new(key: &str, value: &[u8], ttl: Duration) -> NewValue {
+    NewValue { key: key.into(), value: value.into(), ttl }
 }
 
 fn taken(value: &[u8]) -> StoreAnswer {
@@ -116,6 +143,43 @@ async fn contract(one: &impl Link, other: &impl Link) {
     }
 }
 
+/// Of a broker whose values can be read and added, too.
+async fn contract_of_reading(one: &impl Link, other: &impl Link) {
+    use StoreAnswer::{Exists, Found, Missing, Stored};
+    let [a, b]: [Arc<str>; 2] = ["t:a".into(), "t:b".into()];
+    let read = [Arc::clone(&a), Arc::clone(&b), Arc::clone(&a)];
+    assert_eq!(one.read(&read).await.unwrap(), [Missing, Missing, Missing]);
+    let values = [new("t:a", b"1", LONG), new("t:a", b"2", LONG), new("t:b", b"", LONG)];
+    assert_eq!(one.add(&values).await.unwrap(), [Stored, Exists, Stored]);
+    let found = [Found(b"1".to_vec()), Found(Vec::new()), Found(b"1".to_vec())];
+    assert_eq!(other.read(&read).await.unwrap(), found, "it stays");
+    assert_eq!(other.add(&values[..1]).await.unwrap(), [Exists]);
+    assert_eq!(other.store(&[put("t:a", b"3", LONG)]).await.unwrap(), [Stored]);
+    assert_eq!(one.read(&read[..1]).await.unwrap(), [Found(b"3".to_vec())]);
+    assert_eq!(one.store(&[take("t:a"), take("t:b")]).await.unwrap(), [taken(b"3"), taken(b"")]);
+    assert_eq!(other.read(&read[..2]).await.unwrap(), [Missing, Missing]);
+    // Of two that add, one does.
+    let many = 0..crate::limits::STORE_BATCH;
+    let values = |by: &'static [u8]| many.clone().map(move |at| new(&format!("t:{at}"), by, LONG));
+    let (ones, others): (Vec<_>, Vec<_>) = (values(b"1").collect(), values(b"2").collect());
+    let (ones, others) = tokio::join!(one.add(&ones), other.add(&others));
+    for both in ones.unwrap().iter().zip(&others.unwrap()) {
+        assert!(matches!(both, (Stored, Exists) | (Exists, Stored)), "{both:?}");
+    }
+    let takes: Vec<_> = many.map(|number| take(&format!("t:{number}"))).collect();
+    assert!(one.store(&takes).await.unwrap().iter().all(|answer| *answer != Missing));
+    let short = Duration::from_millis(40);
+    for number in 0.. {
+        assert!(number < 100, "it does not expire");
+        assert_eq!(one.add(&[new("t:short", b"x", short)]).await.unwrap(), [Stored]);
+        tokio::time::sleep(short * 2).await;
+        if other.read(&["t:short".into()]).await.unwrap() == [Missing] {
+            break;
+        }
+        one.store(&[take("t:short")]).await.unwrap();
+    }
+}
+
 fn run(test: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     tokio::task::LocalSet::new().block_on(&runtime, test);
@@ -124,7 +188,10 @@ fn run(test: impl Future<Output = ()>) {
 #[test]
 fn the_model_keeps_the_contract() {
     let model = Model::default();
-    run(contract(&model, &model));
+    run(async {
+        contract(&model, &model).await;
+        contract_of_reading(&model, &model).await;
+    });
 }
 
 #[cfg(feature = "redis")]
@@ -188,6 +255,7 @@ mod redis {
         run(async {
             let (one, other) = (link(&server, "").await, link(&server, "").await);
             contract(&one, &other).await;
+            contract_of_reading(&one, &other).await;
         });
     }
 

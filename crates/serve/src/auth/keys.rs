@@ -20,6 +20,8 @@ const API: &[u8] = b"api-cable";
 const RPC: &[u8] = b"rpc-cable";
 /// The phrase for the key that signs calls of `--auth-url`; AnyCable has none.
 const AUTH_URL: &[u8] = b"standfast-auth-url";
+/// The phrase for the key of what nodes leave for each other; AnyCable has none.
+const NODES: &[u8] = b"standfast-nodes";
 /// The phrase for the key that signs webhooks; AnyCable has none.
 const WEBHOOKS: &[u8] = b"standfast-webhooks";
 
@@ -153,6 +155,16 @@ impl Auth {
     pub fn webhook_key(&self) -> Option<Secret> {
         let secret = self.secret.as_ref().filter(|secret| !secret.is_none());
         secret.map(|secret| secret.derive(WEBHOOKS))
+    }
+
+    /// The key by which nodes hide from their broker what they leave for each other. Without any secret it is no
+    /// secret, either.
+    #[must_use]
+    pub fn nodes_key(&self) -> Secret {
+        let keys = Keys::of(self);
+        let secret = self.secret.as_ref().filter(|secret| !secret.is_none());
+        let any = secret.or(keys.jwt).or(keys.streams).or(keys.broadcast.as_ref());
+        any.map_or_else(|| Secret::new("").derive(NODES), |secret| secret.derive(NODES))
     }
 
     /// Whether there is a key to check tokens by.

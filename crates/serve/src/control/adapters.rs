@@ -11,7 +11,6 @@ use super::Control;
 use crate::broadcast::Disconnect;
 use crate::handler::Post;
 use crate::pubsub::Posted;
-use crate::rails_identity::rails_name;
 
 impl Control {
     /// The longest message of an adapter, in bytes, as of the admin listener.
@@ -41,6 +40,11 @@ impl Control {
         everywhere: bool,
     ) -> bool {
         let others = self.shared.pubsub.as_ref().filter(|_| everywhere);
+        if let Some(stored) = &self.shared.stored_sessions
+            && !stored.end_in_store(request, now_ns(), |_| {})
+        {
+            return false;
+        }
         others.is_none_or(|pubsub| pubsub.send_disconnect(request))
             && self.post_disconnect(request).is_ok()
     }
@@ -68,15 +72,7 @@ impl Control {
         &self,
         request: &Arc<Disconnect>,
     ) -> Result<u64, engine::MailboxFull> {
-        if request.rails_name
-            && let Some(stored) = &self.shared.stored_sessions
-        {
-            let is_named =
-                |identity: &str| rails_name(identity).as_ref() == Some(&request.identifiers);
-            for identity in stored.identities(is_named) {
-                stored.end_identity(&identity, now_ns());
-            }
-        }
+        self.shared.end_named(request);
         let bytes = size_of::<Disconnect>() + request.identifiers.len();
         let mut notified = 0;
         for worker in self.shared.running() {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, sync_channel};
 
 use admin::{ApiRequest, Exposition, Kind, Reply};
 use brokers::{FaultKind, GapCause, Position, ShardFigures};
@@ -103,17 +104,36 @@ impl Control {
         Reply::json_with(503, &reply)
     }
 
+    /// Ends sessions that lie in the store of the nodes, if there is one. Returns where it is told whether the store
+    /// knows.
+    pub(super) fn end_in_store(&self, request: &Disconnect) -> Option<Receiver<bool>> {
+        let stored = self.shared.stored_sessions.as_ref()?;
+        stored.shared()?;
+        let (sender, told) = sync_channel(1);
+        // If it cannot be asked, nothing is told.
+        stored.end_in_store(request, now_ns(), move |knows| {
+            // It may be waited for no longer.
+            let _ = sender.try_send(knows);
+        });
+        Some(told)
+    }
+
     /// Ends sessions on the other nodes; this one ends them already, by so many workers.
     pub(super) fn end_sessions_on_nodes(
         pubsub: &Arc<Pubsub>,
         request: &Disconnect,
         status: u16,
         notified: u64,
+        in_store: Option<Receiver<bool>>,
     ) -> Answer {
         let (pubsub, submitted) = (Arc::clone(pubsub), pubsub.submit_disconnect(request));
-        Answer::Later(Box::new(move |control| match pubsub.wait(submitted).complete {
-            true => Reply::json_with(status, &json!({ "workers": notified })),
-            false => control.not_on_all_nodes(&pubsub),
+        Answer::Later(Box::new(move |control| {
+            let knows = |told: Receiver<bool>| told.recv_timeout(pubsub.timeout).unwrap_or(false);
+            let stored = in_store.is_none_or(knows);
+            match pubsub.wait(submitted).complete && stored {
+                true => Reply::json_with(status, &json!({ "workers": notified })),
+                false => control.not_on_all_nodes(&pubsub),
+            }
         }))
     }
 
@@ -270,10 +290,16 @@ impl Control {
             ("missing", &shared.missing),
             ("unavailable", &shared.unavailable),
         ];
+        let due = shared.due.as_deref();
+        let due = due
+            .iter()
+            .flat_map(|due| [("left", &due.left), ("untold", &due.untold), ("told", &due.told)]);
+        let results = results.into_iter().chain(due);
         let results = results
             .map(|(result, count)| (result.to_owned(), count.load(Ordering::Relaxed) as f64));
         let help = "Sessions left for other nodes: stored or refused; those of other nodes that clients named: \
-                    taken or missing; and unavailable: the store did not answer in time.";
+                    taken or missing; unavailable: the store did not answer in time; left or untold by this node when it drained, \
+                    and told to the application for a node that has drained.";
         exposition.labelled("sessions_shared", Kind::Counter, help, "result", results);
     }
 }

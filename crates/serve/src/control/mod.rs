@@ -161,13 +161,16 @@ impl Control {
     /// Posts a disconnect to every running worker. They end the sessions when they read it.
     fn end_sessions(&self, request: Disconnect, status: u16) -> Answer {
         let request = Arc::new(request);
+        let in_store = self.end_in_store(&request);
         let Ok(notified) = self.post_disconnect(&request) else {
             self.overloaded.fetch_add(1, Ordering::Relaxed);
             let message = "a worker's mailbox is full: send the request again";
             return Answer::Now(Reply::error(503, "overloaded", message));
         };
         match &self.shared.pubsub {
-            Some(pubsub) => Self::end_sessions_on_nodes(pubsub, &request, status, notified),
+            Some(pubsub) => {
+                Self::end_sessions_on_nodes(pubsub, &request, status, notified, in_store)
+            }
             None => Answer::Now(Reply::json_with(status, &json!({ "workers": notified }))),
         }
     }

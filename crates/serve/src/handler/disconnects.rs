@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use engine::{ConnId, Core, Mode, Sys};
 
 use super::ServeHandler;
+use crate::broadcast::sid_of;
 use crate::protocols::Disconnect;
 
 /// Sessions ended in one turn.
@@ -71,12 +72,6 @@ fn merge(
     let forbidden: BTreeSet<ConnId> =
         earlier.into_iter().flatten().filter(|(_, may)| !may).map(|(id, _)| id).collect();
     found.map(|id| (id, reconnect && !forbidden.contains(&id))).collect()
-}
-
-/// The session id in `{"sid":"…"}`, which names a connection without a token.
-fn sid_of(identifiers: &str) -> Option<String> {
-    let value: serde_json::Value = serde_json::from_str(identifiers).ok()?;
-    Some(value.get("sid")?.as_str()?.to_owned())
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 //! until it is taken and the broker has confirmed its topics, and a node that drains leaves those of its clients
 //! before it closes them. Who has a session is said in [`crate::resume`].
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use action_cable::Protocol;
@@ -13,7 +14,9 @@ use super::{PendingOpen, Post, ServeHandler};
 use crate::app::call::Env;
 use crate::auth::TokenIdentity;
 use crate::protocols::Disconnect;
-use crate::resume::{Claim, Closing, SessionKey, SharedSessions, StoredSession, Whereabouts};
+use crate::resume::{
+    Claim, Closing, Opened, SessionKey, SharedSessions, StoredSession, Whereabouts,
+};
 use crate::session::SessionProtocol;
 use crate::sid::Sids;
 
@@ -42,13 +45,17 @@ pub(super) struct Restoring {
     session: Option<StoredSession>,
 }
 
-/// The answer of the store.
+/// An answer of the store to a client.
 pub(crate) struct SessionAnswer {
     id: ConnId,
-    named: Named,
+    told: Told,
+}
+
+enum Told {
     /// The sealed session; `None` if there is none, or the store did not answer.
-    taken: Option<Vec<u8>>,
-    answered: bool,
+    Taken { named: Named, taken: Option<Vec<u8>>, answered: bool },
+    /// Whether the session that was taken was ended by request; `None` if the store did not answer.
+    Marks(Option<bool>),
 }
 
 impl Restoring {
@@ -115,7 +122,7 @@ impl ServeHandler {
             let bytes = taken.as_ref().map_or(0, Vec::len);
             let answered = taken.is_some() || *answer == StoreAnswer::Missing;
             let named = Named { sid: sid.clone(), own };
-            let answer = SessionAnswer { id, named, taken, answered };
+            let answer = SessionAnswer { id, told: Told::Taken { named, taken, answered } };
             remote.post(worker, Post::Session(Box::new(answer)), bytes).is_ok()
         });
         let asked = self.shared_sessions().is_some_and(|shared| {
@@ -135,12 +142,32 @@ impl ServeHandler {
 
     /// The store has answered.
     pub(super) fn store_answered<S: Sys>(&mut self, core: &Core<S, Self>, answer: SessionAnswer) {
-        let SessionAnswer { id, named, taken, answered } = answer;
-        let Some(sessions) = self.stored_sessions().cloned() else { return };
-        let Some(shared) = sessions.shared() else { return };
-        let opened = |sealed: Vec<u8>| SessionKey::of(&named.sid)?.open(&sealed);
-        let session = taken.and_then(opened);
-        match (&session, named.own) {
+        let SessionAnswer { id, told } = answer;
+        let goes_on = match told {
+            Told::Taken { named, taken, answered } => {
+                self.session_taken(core, id, &named, taken, answered)
+            }
+            Told::Marks(ended) => self.marks_read(id, ended),
+        };
+        if let Some(awaiting) = self.awaiting.as_mut().filter(|_| goes_on) {
+            awaiting.restored(id);
+            core.remote().answer(id, Answer::ByHandler);
+        }
+    }
+
+    /// Returns whether the handshake can go on.
+    fn session_taken<S: Sys>(
+        &mut self,
+        core: &Core<S, Self>,
+        id: ConnId,
+        named: &Named,
+        taken: Option<Vec<u8>>,
+        answered: bool,
+    ) -> bool {
+        let Some(sessions) = self.stored_sessions().cloned() else { return false };
+        let Some(shared) = sessions.shared() else { return false };
+        let opened = taken.and_then(|sealed| SessionKey::of(&named.sid)?.open(&sealed));
+        match (&opened, named.own) {
             (None, _) if !answered => add(&shared.unavailable),
             (None, None) => add(&shared.missing),
             (Some(_), None) => add(&shared.taken),
@@ -153,20 +180,45 @@ impl ServeHandler {
         let restoring = self.awaiting.as_mut().and_then(|awaiting| awaiting.restoring(id));
         let Some(restoring) = restoring else {
             // The client has left, or was told to begin anew.
-            session.iter().for_each(|session| sessions.finish(id, session));
-            return;
+            opened.iter().for_each(|opened| sessions.finish(id, &opened.session));
+            return false;
         };
-        if let Some(session) = session {
-            if may && sessions.accepts(&session, restoring.claim(), core.now_ns()) {
-                restoring.session = Some(session);
-            } else {
-                sessions.finish(id, &session);
+        let Some(Opened { session, stored_ms }) = opened else { return true };
+        if !may || !sessions.accepts(&session, restoring.claim(), core.now_ns()) {
+            sessions.finish(id, &session);
+            return true;
+        }
+        let is_marked = session.identity.is_some();
+        let session = restoring.session.insert(session);
+        if !is_marked {
+            return true;
+        }
+        let (remote, worker) = (core.remote().clone(), usize::from(id.worker()));
+        let on_marks = Arc::new(move |ended| {
+            let answer = SessionAnswer { id, told: Told::Marks(ended) };
+            remote.post(worker, Post::Session(Box::new(answer)), 0).is_ok()
+        });
+        if shared.ask_marks(session, stored_ms, on_marks) {
+            return false;
+        }
+        self.marks_read(id, None)
+    }
+
+    /// Returns whether the handshake can go on.
+    fn marks_read(&mut self, id: ConnId, ended: Option<bool>) -> bool {
+        let Some(sessions) = self.stored_sessions().cloned() else { return false };
+        let restoring = self.awaiting.as_mut().and_then(|awaiting| awaiting.restoring(id));
+        let Some(restoring) = restoring else { return false };
+        if ended != Some(false)
+            && let Some(session) = restoring.session.take()
+        {
+            match ended {
+                Some(_) => add(&sessions.ended),
+                None => sessions.shared().iter().for_each(|shared| add(&shared.unavailable)),
             }
+            sessions.finish(id, &session);
         }
-        if let Some(awaiting) = &mut self.awaiting {
-            awaiting.restored(id);
-            core.remote().answer(id, Answer::ByHandler);
-        }
+        true
     }
 
     /// A topic that the broker has to confirm before a session goes on.
@@ -185,7 +237,13 @@ impl ServeHandler {
         id: ConnId,
         restoring: Restoring,
     ) -> Answer {
-        let Restoring { opens, identity, env, session, .. } = restoring;
+        let Restoring { opens, identity, env, mut session, .. } = restoring;
+        if let Some(sessions) = self.stored_sessions()
+            && let Some(ended) = session.take_if(|own| sessions.was_ended(own, core.now_ns()))
+        {
+            add(&sessions.ended);
+            sessions.finish(id, &ended);
+        }
         match opens {
             Opens::WebSocket(protocol, subprotocol) => {
                 self.count_asked(session.is_some());

@@ -182,6 +182,7 @@ impl Receiver for Inward {
             return true;
         };
         let bytes = size_of::<Disconnect>() + request.identifiers.len();
+        shared.end_named(&request);
         let request = Arc::new(request);
         self.post_all(&shared, bytes, || Post::Disconnect(Arc::clone(&request)))
     }

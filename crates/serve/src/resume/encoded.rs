@@ -14,8 +14,8 @@ use super::StoredSession;
 use crate::app::call::{Env, State};
 use crate::app::stored::{StoredApp, StoredChannel};
 
-/// The version of the layout: the first byte, and authenticated.
-const VERSION: u8 = 1;
+/// The version of the layouts: the first byte, and authenticated.
+const VERSION: u8 = 2;
 /// Bytes of a session beyond which it stays in its process.
 const SESSION_BYTES_MAX: usize = 1024 * 1024;
 
@@ -26,38 +26,24 @@ const KNOWN: u8 = 8;
 const REPORTS_END: u8 = 16;
 const FLAGS: u8 = IDENTITY | APP | HAS_TOKEN | KNOWN | REPORTS_END;
 
-/// What a session id stands for in the store. Neither tells the id.
-pub(crate) struct SessionKey {
-    /// The key of the value: 32 hexadecimal digits.
-    pub(crate) name: String,
-    sealing: RandomizedNonceKey,
-}
+/// Seals bytes for the store.
+pub(super) struct Sealer(RandomizedNonceKey);
 
-impl SessionKey {
-    /// `None` if the cipher is not available.
-    pub(crate) fn of(sid: &str) -> Option<SessionKey> {
-        let sid = hmac::Key::new(hmac::HMAC_SHA256, sid.as_bytes());
-        let name = hmac::sign(&sid, b"standfast session name");
-        let name = name.as_ref().iter().take(16).map(|byte| format!("{byte:02x}")).collect();
-        let sealing = hmac::sign(&sid, b"standfast session seal");
-        let sealing = RandomizedNonceKey::new(&AES_256_GCM, sealing.as_ref()).ok()?;
-        Some(SessionKey { name, sealing })
+impl Sealer {
+    /// With a key for this purpose. `None` if the cipher is not available.
+    pub(super) fn of(secret: &[u8], purpose: &[u8]) -> Option<Self> {
+        let key = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, secret), purpose);
+        Some(Sealer(RandomizedNonceKey::new(&AES_256_GCM, key.as_ref()).ok()?))
     }
 
-    /// `None` if the session is too long.
-    pub(crate) fn seal(&self, session: &StoredSession) -> Option<Arc<[u8]>> {
-        let mut sealed = encode(session);
-        if sealed.len() > SESSION_BYTES_MAX {
-            return None;
-        }
-        let nonce =
-            self.sealing.seal_in_place_append_tag(Aad::from([VERSION]), &mut sealed).ok()?;
+    pub(super) fn seal(&self, mut bytes: Vec<u8>) -> Option<Arc<[u8]>> {
+        let nonce = self.0.seal_in_place_append_tag(Aad::from([VERSION]), &mut bytes).ok()?;
         let version: &[u8] = &[VERSION];
-        Some([version, nonce.as_ref(), &sealed].concat().into())
+        Some([version, nonce.as_ref(), &bytes].concat().into())
     }
 
-    /// The session in sealed bytes. `None` if they are not of this key and version.
-    pub(crate) fn open(&self, sealed: &[u8]) -> Option<StoredSession> {
+    /// The sealed bytes. `None` if they are not of this key and version.
+    pub(super) fn open(&self, sealed: &[u8]) -> Option<Vec<u8>> {
         let (version, rest) = sealed.split_first()?;
         if *version != VERSION || rest.len() > 2 * SESSION_BYTES_MAX {
             return None;
@@ -65,12 +51,49 @@ impl SessionKey {
         let (nonce, sealed) = rest.split_at_checked(NONCE_LEN)?;
         let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
         let mut sealed = sealed.to_vec();
-        let plain = self.sealing.open_in_place(nonce, Aad::from([VERSION]), &mut sealed).ok()?;
-        decode(plain)
+        let plain = self.0.open_in_place(nonce, Aad::from([VERSION]), &mut sealed).ok()?;
+        Some(plain.to_vec())
     }
 }
 
-fn encode(session: &StoredSession) -> Vec<u8> {
+/// What a session id stands for in the store. Neither tells the id.
+pub(crate) struct SessionKey {
+    /// The key of the value: 32 hexadecimal digits.
+    pub(crate) name: String,
+    sealer: Sealer,
+}
+
+/// A session that was sealed.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Opened {
+    pub(crate) session: StoredSession,
+    /// When it was stored, in milliseconds since 1970.
+    pub(crate) stored_ms: u64,
+}
+
+impl SessionKey {
+    /// `None` if the cipher is not available.
+    pub(crate) fn of(sid: &str) -> Option<SessionKey> {
+        let key = hmac::Key::new(hmac::HMAC_SHA256, sid.as_bytes());
+        let name = hmac::sign(&key, b"standfast session name");
+        let name = name.as_ref().iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+        let sealer = Sealer::of(sid.as_bytes(), b"standfast session seal")?;
+        Some(SessionKey { name, sealer })
+    }
+
+    /// `None` if the session is too long.
+    pub(crate) fn seal(&self, session: &StoredSession, stored_ms: u64) -> Option<Arc<[u8]>> {
+        let encoded = encode(session, stored_ms);
+        if encoded.len() > SESSION_BYTES_MAX { None } else { self.sealer.seal(encoded) }
+    }
+
+    /// The session in sealed bytes. `None` if they are not of this key and version.
+    pub(crate) fn open(&self, sealed: &[u8]) -> Option<Opened> {
+        decode(&self.sealer.open(sealed)?)
+    }
+}
+
+fn encode(session: &StoredSession, stored_ms: u64) -> Vec<u8> {
     let StoredSession { identity, identifiers, app } = session;
     let mut flags = 0;
     let mut set = |flag, on| flags |= if on { flag } else { 0 };
@@ -82,6 +105,7 @@ fn encode(session: &StoredSession) -> Vec<u8> {
         set(REPORTS_END, app.reports_end);
     }
     let mut out = vec![flags];
+    out.extend_from_slice(&stored_ms.to_le_bytes());
     if let Some(identity) = identity {
         put_text(&mut out, identity);
     }
@@ -100,17 +124,19 @@ fn encode(session: &StoredSession) -> Vec<u8> {
     out
 }
 
-fn decode(bytes: &[u8]) -> Option<StoredSession> {
+fn decode(bytes: &[u8]) -> Option<Opened> {
     let mut rest = Reader(bytes);
     let flags = rest.byte()?;
     if flags & !FLAGS != 0 {
         return None;
     }
+    let stored_ms = rest.u64()?;
     let has = |flag| flags & flag != 0;
     let identity = if has(IDENTITY) { Some(rest.text()?.into()) } else { None };
     let identifiers = rest.all(|rest| Some(rest.text()?.into()))?;
     let app = if has(APP) { Some(Box::new(decode_app(&mut rest, has)?)) } else { None };
-    rest.0.is_empty().then_some(StoredSession { identity, identifiers, app })
+    let session = StoredSession { identity, identifiers, app };
+    rest.0.is_empty().then_some(Opened { session, stored_ms })
 }
 
 fn decode_app(rest: &mut Reader<'_>, has: impl Fn(u8) -> bool) -> Option<StoredApp> {
@@ -165,6 +191,10 @@ impl<'b> Reader<'b> {
 
     fn byte(&mut self) -> Option<u8> {
         self.take(1)?.first().copied()
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        Some(u64::from_le_bytes(self.take(8)?.try_into().ok()?))
     }
 
     fn length(&mut self) -> Option<usize> {
@@ -233,8 +263,8 @@ mod tests {
         assert_ne!(key.name, other.name);
         assert!(key.name.len() == 32 && !key.name.contains("one"));
         for session in [plain(), of_app()] {
-            let sealed = key.seal(&session).unwrap();
-            assert_eq!(key.open(&sealed), Some(session));
+            let sealed = key.seal(&session, 7).unwrap();
+            assert_eq!(key.open(&sealed), Some(Opened { session, stored_ms: 7 }));
             assert_eq!(other.open(&sealed), None);
             assert!(!sealed.windows(4).any(|bytes| bytes == b"user" || bytes == b"room"));
             let mut altered = sealed.to_vec();
@@ -248,26 +278,27 @@ mod tests {
     }
 
     #[test]
-    fn the_layout_is_that_of_version_1() {
+    fn the_layout_is_that_of_version_2() {
         // Nodes of other versions read it: a change needs another version.
-        let bytes = b"\x01\x0a\0\0\0{\"user\":1}\x02\0\0\0\x02\0\0\0\xc3\xa9\0\0\0\0";
-        assert_eq!(encode(&plain()), bytes);
-        assert_eq!(encode(&of_app())[0], APP | KNOWN | REPORTS_END);
+        let bytes =
+            b"\x01\x07\0\0\0\0\0\0\0\x0a\0\0\0{\"user\":1}\x02\0\0\0\x02\0\0\0\xc3\xa9\0\0\0\0";
+        assert_eq!(encode(&plain(), 7), bytes);
+        assert_eq!(encode(&of_app(), 7)[0], APP | KNOWN | REPORTS_END);
     }
 
     #[test]
     fn a_session_that_is_too_long_stays() {
         let identifiers = vec!["x".repeat(SESSION_BYTES_MAX).into()];
         let session = StoredSession { identifiers, ..plain() };
-        assert!(SessionKey::of("one").unwrap().seal(&session).is_none());
+        assert!(SessionKey::of("one").unwrap().seal(&session, 7).is_none());
     }
 
     proptest! {
         #[test]
         fn hostile_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-            if let Some(session) = decode(&bytes) {
-                let again = encode(&session);
-                prop_assert_eq!(decode(&again), Some(session));
+            if let Some(opened) = decode(&bytes) {
+                let again = encode(&opened.session, opened.stored_ms);
+                prop_assert_eq!(decode(&again), Some(opened));
             }
             let _ = SessionKey::of("one").unwrap().open(&bytes);
         }
@@ -277,7 +308,7 @@ mod tests {
             at in 0..200_usize,
             length in any::<u32>(),
         ) {
-            let mut bytes = encode(&of_app());
+            let mut bytes = encode(&of_app(), 7);
             let at = at % (bytes.len() - 4);
             bytes[at..at + 4].copy_from_slice(&length.to_le_bytes());
             let _ = decode(&bytes);

@@ -7,22 +7,29 @@
 //! without a broker.
 //!
 //! The process that stored a session tells of its end, at the end of its time. One that drains leaves the values
-//! to the other nodes: who takes one tells of its end, and nobody does for one that is never taken.
+//! to the other nodes: who takes one tells of its end, and `due.rs` has those that no client has come for.
+//! `ended.rs` has requests to end sessions that lie there.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use aws_lc_rs::hmac;
 use brokers::{Broker, OnAnswer, StoreAction, StoreAnswer};
 use engine::{ConnId, Remote};
 
+use super::due::DueSessions;
 use super::encoded::SessionKey;
 use super::{Claim, Entry, StoredSession, StoredSessions};
+use crate::app::Calls;
+use crate::auth::Secret;
 use crate::handler::Post;
+use crate::shared::UnixClock;
 use crate::sid::Sids;
 
-/// How long after its time a value stays, so that the process that stored it can take it.
-const TAKEN_BACK_WITHIN: Duration = Duration::from_secs(60);
+/// How long after its time the value of a session stays whose end the application is to be told of, so that a process
+/// can take it as soon as there is room for the call.
+pub(super) const TAKEN_BACK_WITHIN: Duration = Duration::from_secs(600);
 
 /// Where a session is.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -55,12 +62,31 @@ pub(crate) enum Closing {
     NotStored,
 }
 
+/// What a store that nodes share is used with.
+pub(crate) struct SharedSettings {
+    pub(crate) broker: Arc<Broker>,
+    pub(crate) sids: Arc<Sids>,
+    /// Time for the broker.
+    pub(crate) timeout: Duration,
+    pub(crate) clock: UnixClock,
+    /// All nodes have it.
+    pub(crate) secret: Secret,
+    /// Sessions are ended by what Rails names them, too.
+    pub(crate) rails_names: bool,
+}
+
 /// The store that the nodes share.
 pub(crate) struct SharedSessions {
     pub(super) broker: Arc<Broker>,
     pub(super) sids: Arc<Sids>,
     /// Time for the broker.
     pub(super) timeout: Duration,
+    pub(super) clock: UnixClock,
+    pub(super) nodes_key: hmac::Key,
+    /// Sessions are ended by what Rails names them, too.
+    pub(super) rails_names: bool,
+    /// Set where an application is told of ends.
+    pub(crate) due: Option<Arc<DueSessions>>,
     /// Sessions stored.
     pub(crate) stored: AtomicU64,
     /// Those that the store did not take, or too much waited for it.
@@ -74,11 +100,20 @@ pub(crate) struct SharedSessions {
 }
 
 impl SharedSessions {
-    pub(crate) fn new(broker: Arc<Broker>, sids: Arc<Sids>, timeout: Duration) -> Self {
+    fn new(settings: SharedSettings, calls: Option<&Arc<Calls>>) -> Self {
+        let SharedSettings { broker, sids, timeout, clock, secret, rails_names } = settings;
+        let due = |calls| {
+            let (broker, clock) = (Arc::clone(&broker), clock.clone());
+            DueSessions::new(broker, Arc::clone(calls), timeout, clock, &secret)
+        };
         SharedSessions {
+            due: calls.map(due),
             broker,
             sids,
             timeout,
+            clock,
+            nodes_key: hmac::Key::new(hmac::HMAC_SHA256, secret.bytes()),
+            rails_names,
             stored: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             taken: AtomicU64::new(0),
@@ -104,7 +139,7 @@ impl SharedSessions {
     }
 }
 
-fn store_key(key: &SessionKey) -> String {
+pub(super) fn store_key(key: &SessionKey) -> String {
     format!("s:{}", key.name)
 }
 
@@ -114,8 +149,13 @@ fn count(counter: &AtomicU64) {
 
 impl StoredSessions {
     /// With a store that other nodes share.
-    pub(crate) fn with_store(self, shared: SharedSessions) -> Self {
-        StoredSessions { shared: Some(shared), ..self }
+    pub(crate) fn with_store(self, settings: SharedSettings) -> Self {
+        let shared = Some(SharedSessions::new(settings, self.calls.as_ref()));
+        StoredSessions { shared, ..self }
+    }
+
+    pub(super) fn due(&self) -> Option<&Arc<DueSessions>> {
+        self.shared.as_ref()?.due.as_ref()
     }
 
     pub(crate) fn shared(&self) -> Option<&SharedSessions> {
@@ -132,8 +172,9 @@ impl StoredSessions {
     ) {
         let sealed = self.shared.as_ref().and_then(|shared| {
             let key = SessionKey::of(&shared.sids.of(id))?;
+            let stored_ms = shared.clock.unix_ms(now_ns);
             // Not to be sealed in vain.
-            let value = if shared.is_up(&key) { key.seal(&session) } else { None };
+            let value = if shared.is_up(&key) { key.seal(&session, stored_ms) } else { None };
             if value.is_none() {
                 count(&shared.refused);
             }
@@ -217,7 +258,7 @@ impl StoredSessions {
 
     /// Whether a session that was taken from the store is of this client.
     pub(crate) fn accepts(&self, session: &StoredSession, claim: Claim<'_>, now_ns: u64) -> bool {
-        let own = session.is_of(claim) && !self.lock().is_ended(session, now_ns);
+        let own = session.is_of(claim) && !self.was_ended(session, now_ns);
         if !own {
             count(&self.ended);
         }
@@ -236,6 +277,9 @@ impl StoredSessions {
         };
         if !self.takes_back(&entry) {
             // It stays for the other nodes, and expires there.
+            if let Some(due) = self.due().filter(|_| self.is_told(&entry)) {
+                due.leave(shared.sids.of(id), entry.since_ns.saturating_add(self.age_ns));
+            }
             return;
         }
         let (calls, session) = (self.calls.clone(), entry.session);
@@ -255,9 +299,21 @@ impl StoredSessions {
     /// Whether a session that is gone has to be taken from the store: so that nobody resumes it, or to find out
     /// whether somebody has.
     fn takes_back(&self, entry: &Entry) -> bool {
-        let told = entry.session.app.as_ref().is_some_and(|app| app.reports_end);
-        let told = told && self.calls.is_some() && !self.draining.load(Ordering::Relaxed);
+        let told = self.is_told(entry) && !self.draining.load(Ordering::Relaxed);
         entry.held != Held::Here && (told || entry.ended)
+    }
+
+    /// Whether the application is to be told of the end of a session.
+    fn is_told(&self, entry: &Entry) -> bool {
+        self.calls.is_some() && entry.session.app.as_ref().is_some_and(|app| app.reports_end)
+    }
+
+    /// A session that was taken from the store is ended by request.
+    pub(super) fn end_taken(&self, sid: &str, value: &[u8]) {
+        if let Some(opened) = SessionKey::of(sid).and_then(|key| key.open(value)) {
+            count(&self.ended);
+            self.finish(ConnId::from_u64(0), &opened.session);
+        }
     }
 
     /// Whether a session cannot be dropped yet, as the store has not answered or cannot be asked.

@@ -95,6 +95,8 @@ struct Stored {
     ended: VecDeque<ConnId>,
     /// Number of those that are still held.
     ended_held: usize,
+    /// Number of copies of those in the store of the nodes that have not ended.
+    copies: usize,
     bytes: usize,
     /// Identities whose sessions are not kept, and until when.
     identities_ended: HashMap<Box<str>, u64>,
@@ -137,10 +139,15 @@ impl StoredSessions {
         }
     }
 
-    /// Number of sessions that have not ended, and the bytes of all.
+    /// Number of sessions that have not ended and that only this process has, and the bytes of all.
     pub(crate) fn held(&self) -> (usize, usize) {
         let stored = self.lock();
-        (stored.by_id.len() - stored.ended_held, stored.bytes)
+        (stored.by_id.len() - stored.ended_held - stored.copies, stored.bytes)
+    }
+
+    /// Number of copies of sessions that are in the store of the nodes, unless another node has resumed them.
+    pub(crate) fn copies(&self) -> usize {
+        self.lock().copies
     }
 
     /// Whether the session of a connection can be resumed.
@@ -346,6 +353,7 @@ impl Stored {
             return false;
         };
         entry.ended = true;
+        self.copies -= usize::from(entry.held == Held::Shared);
         self.ended.push_back(id);
         self.ended_held += 1;
         true
@@ -355,6 +363,7 @@ impl Stored {
         let entry = self.by_id.remove(&id)?;
         self.bytes -= entry.session.bytes();
         self.ended_held -= usize::from(entry.ended);
+        self.copies -= usize::from(entry.held == Held::Shared && !entry.ended);
         if let Some(identity) = &entry.session.identity {
             self.by_identity.remove(&(Arc::clone(identity), id));
         }

@@ -231,8 +231,11 @@ impl Control {
         let mut gauge = |name, help, value: usize| {
             exposition.single(name, Kind::Gauge, help, value as f64);
         };
-        gauge("sessions_stored", "Sessions without a connection that can be resumed.", held);
-        gauge("sessions_stored_bytes", "Memory counted for them.", bytes);
+        let help = "Sessions without a connection that can be resumed at this node only.";
+        gauge("sessions_stored", help, held);
+        let help = "Copies of sessions that any node can resume, until their time has passed.";
+        gauge("sessions_stored_copies", help, sessions.map_or(0, |sessions| sessions.copies()));
+        gauge("sessions_stored_bytes", "Memory counted for both.", bytes);
         let count = |of: fn(&StoredSessions) -> &AtomicU64| {
             sessions.map_or(0, |sessions| of(sessions).load(Ordering::Relaxed)) as f64
         };

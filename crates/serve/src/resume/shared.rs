@@ -205,6 +205,8 @@ impl StoredSessions {
         let closes = entry.closes;
         if entry.held == Held::Sent {
             entry.held = if is_stored { Held::Shared } else { Held::Here };
+            let is_copy = is_stored && !entry.ended;
+            stored.copies += usize::from(is_copy);
             let shared = self.shared.as_ref();
             shared.iter().for_each(|shared| {
                 count(if is_stored { &shared.stored } else { &shared.refused });

@@ -11,6 +11,7 @@ mod given;
 mod page;
 mod replica;
 mod shard;
+mod topic;
 mod view;
 
 use std::fmt;
@@ -22,8 +23,9 @@ use foldhash::fast::RandomState;
 
 pub use self::page::{HistoryPage, KeptMessage};
 pub use self::replica::{KeptAt, Past, PastPublication};
-pub(crate) use self::shard::Kept;
-use self::shard::{Shard, TopicHistory};
+use self::shard::Shard;
+pub(crate) use self::topic::Kept;
+use self::topic::TopicHistory;
 pub(crate) use self::view::View;
 use crate::directory::{Publication, Refused};
 

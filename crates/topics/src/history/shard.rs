@@ -1,187 +1,24 @@
-//! [`Shard`]: a part of the topics in the history, and what is kept of each.
+//! [`Shard`]: a part of the topics in the history: what is kept, and what is evicted.
 
 use std::collections::VecDeque;
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
-use engine::ConnId;
 use engine::invariant::broken;
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 
 use super::given::Given;
-use super::{Eviction, HistoryLimits, HistoryStats, KeptMessage, Position};
+use super::topic::{Kept, TopicHistory};
+use super::{Eviction, HistoryLimits, HistoryStats};
 use crate::directory::Publication;
 use crate::slots::Slots;
 
-/// Memory of a kept publication beyond its payload, and of a topic's entry beyond its name, in bytes: the
-/// spare room of lists and tables included. Measured.
-const KEPT_BYTES: usize = 144;
-const TOPIC_BYTES: usize = 384;
 /// How many times as long as a publication the entry of a topic without any is kept: its offset says
 /// that a client has missed nothing.
 const EMPTY_AGES: u64 = 10;
 /// Entries of lists that may be stale before they are removed.
 const STALE_MAX: usize = 64;
-
-/// A kept publication.
-#[derive(Debug)]
-pub(crate) struct Kept {
-    pub(crate) data: Arc<[u8]>,
-    kind: Option<Arc<str>>,
-    except: Option<ConnId>,
-    at_ns: u64,
-    binary: bool,
-}
-
-impl Kept {
-    fn new(publication: &Publication, at_ns: u64) -> Self {
-        Kept {
-            data: Arc::clone(&publication.data),
-            kind: publication.kind.clone(),
-            except: publication.except,
-            at_ns,
-            binary: publication.binary,
-        }
-    }
-
-    pub(super) fn message(&self, offset: u64) -> KeptMessage {
-        KeptMessage {
-            offset,
-            at_ns: self.at_ns,
-            data: Arc::clone(&self.data),
-            binary: self.binary,
-            kind: self.kind.clone(),
-        }
-    }
-
-    pub(super) fn publication(&self, topic: &Arc<str>, position: Position) -> Publication {
-        let data = Arc::clone(&self.data);
-        let mut publication = Publication::new(Arc::clone(topic), data, self.binary);
-        publication.kind.clone_from(&self.kind);
-        publication.except = self.except;
-        publication.set_position(Some(position));
-        publication
-    }
-
-    /// The bytes that count for a publication.
-    pub(super) fn bytes_of(publication: &Publication) -> usize {
-        bytes_of(&publication.data, publication.kind.as_deref())
-    }
-
-    fn bytes(&self) -> usize {
-        bytes_of(&self.data, self.kind.as_deref())
-    }
-}
-
-fn bytes_of(data: &[u8], kind: Option<&str>) -> usize {
-    KEPT_BYTES + data.len() + kind.map_or(0, str::len)
-}
-
-/// One topic.
-pub(super) struct TopicHistory {
-    name: Arc<str>,
-    /// Oldest first, numbered without gaps.
-    kept: VecDeque<Kept>,
-    /// The number of the first of them; of the next publication if there is none. Numbers are offsets, unless
-    /// those are `given`.
-    lowest: u64,
-    /// Of what is kept.
-    bytes: usize,
-    /// When the last evicted publication was published.
-    pub(super) lost_ns: u64,
-    /// The offsets that somebody else gave.
-    pub(super) given: Option<Box<Given>>,
-    /// Its entry stays, if there is room, even if it has been without publications for long.
-    followed: bool,
-}
-
-impl TopicHistory {
-    pub(super) fn bytes_of(name: &str) -> usize {
-        TOPIC_BYTES + name.len()
-    }
-
-    /// The same of a topic whose offsets are given.
-    pub(super) fn bytes_of_given(name: &str) -> usize {
-        TOPIC_BYTES + Given::TOPIC_BYTES + name.len()
-    }
-
-    fn entry_bytes(&self) -> usize {
-        let given = if self.given.is_some() { Given::TOPIC_BYTES } else { 0 };
-        TOPIC_BYTES + given + self.name.len()
-    }
-
-    pub(super) fn name(&self) -> &Arc<str> {
-        &self.name
-    }
-
-    /// The number of the next publication.
-    fn next(&self) -> u64 {
-        self.lowest + self.kept.len() as u64
-    }
-
-    /// Whether the publication with a number is kept.
-    fn holds(&self, number: u64) -> bool {
-        (self.lowest..self.next()).contains(&number)
-    }
-
-    /// The offset of the last publication.
-    pub(super) fn last(&self) -> u64 {
-        self.given.as_ref().map_or_else(|| self.next() - 1, |given| given.last)
-    }
-
-    /// All that was published after this offset is kept.
-    pub(super) fn floor(&self) -> u64 {
-        self.given.as_ref().map_or(self.lowest - 1, |given| given.floor)
-    }
-
-    /// How many publications are kept.
-    pub(super) fn len(&self) -> usize {
-        self.kept.len()
-    }
-
-    /// One of those that are kept, from 0 on, with its offset.
-    pub(super) fn at(&self, index: usize) -> Option<(u64, &Kept)> {
-        let offset = match &self.given {
-            Some(given) => *given.offsets.get(index)?,
-            None => self.lowest + index as u64,
-        };
-        Some((offset, self.kept.get(index)?))
-    }
-
-    /// Where those that are kept reach an offset.
-    pub(super) fn index_from(&self, offset: u64) -> usize {
-        match &self.given {
-            Some(given) => given.index_from(offset),
-            None => usize::try_from(offset.saturating_sub(self.lowest)).unwrap_or(usize::MAX),
-        }
-    }
-
-    /// The offset from which on all were published at or after a time.
-    pub(super) fn first_since(&self, since_ns: u64) -> u64 {
-        let index = self.kept.partition_point(|kept| kept.at_ns < since_ns);
-        self.at(index).map_or_else(|| self.last() + 1, |(offset, _)| offset)
-    }
-
-    /// Removes the oldest; returns its bytes.
-    fn pop(&mut self) -> Option<usize> {
-        let kept = self.kept.pop_front()?;
-        let mut bytes = kept.bytes();
-        self.lowest += 1;
-        if let Some(given) = &mut self.given {
-            bytes += Given::KEPT_BYTES;
-            given.pop();
-        }
-        self.bytes -= bytes;
-        self.lost_ns = kept.at_ns;
-        if self.kept.is_empty() {
-            self.kept = VecDeque::new();
-        } else if self.kept.capacity() > 16 && self.kept.len() < self.kept.capacity() / 4 {
-            self.kept.shrink_to(2 * self.kept.len());
-        }
-        Some(bytes)
-    }
-}
 
 /// What expired.
 pub(super) struct Expired {
@@ -244,15 +81,8 @@ impl Shard {
     /// Adds a topic, which must not be there. [`Shard::keep`], [`Shard::skip`] or [`Shard::undo_add`] must
     /// follow.
     pub(super) fn add(&mut self, hasher: &RandomState, hash: u64, name: &Arc<str>) -> u32 {
-        let index = self.topics.insert(TopicHistory {
-            name: Arc::clone(name),
-            kept: VecDeque::new(),
-            lowest: self.last_offset + 1,
-            bytes: 0,
-            lost_ns: self.lost_ns,
-            given: None,
-            followed: false,
-        });
+        let topic = TopicHistory::new(name, self.last_offset + 1, self.lost_ns);
+        let index = self.topics.insert(topic);
         let topics = &self.topics;
         self.by_name.insert_unique(hash, index, |&index| hash_of(topics, hasher, index));
         self.empty_topics += 1;

@@ -1,6 +1,6 @@
 //! [`View`]: what readers get of one topic.
 
-use super::shard::TopicHistory;
+use super::topic::TopicHistory;
 use super::{Epoch, Position, Start, Unavailable};
 use crate::directory::Publication;
 

@@ -10,6 +10,7 @@
 
 pub mod engine_sim;
 pub mod history_sim;
+mod ledger;
 mod member;
 pub mod nodes_sim;
 pub mod proxy_sim;

@@ -10,6 +10,7 @@ use wire::websocket::{CloseCode, OpCode};
 use super::ledger::{Ledger, number_of};
 use super::scenario::Scenario;
 use super::server::position_of;
+use crate::ledger::Judge;
 
 /// What a reader waits for.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]

@@ -1,20 +1,18 @@
 //! [`Ledger`]: what was published, by topic and offset, and whether a gap that a reader is told of is one.
 
-use std::cell::{RefCell, RefMut};
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
-use std::rc::Rc;
 
 use topics::{Epoch, KeptAt, Position, Publication, Unavailable};
 
 use super::scenario::Scenario;
+use crate::ledger::Judge;
 
 /// Bytes that a kept publication may count beyond its payload, at most.
 const KEPT_BYTES_MAX: usize = 512;
 
 /// One book for all.
-#[derive(Clone)]
-pub(crate) struct Ledger(Rc<RefCell<Book>>);
+pub(crate) type Ledger = crate::ledger::Ledger<Book>;
 
 /// A publication.
 struct Entry {
@@ -52,9 +50,15 @@ pub(crate) struct Book {
     pub(crate) coverage: Coverage,
 }
 
-impl Ledger {
+impl Judge for Book {
+    fn failure(&mut self) -> &mut Option<String> {
+        &mut self.failure
+    }
+}
+
+impl Book {
     pub(crate) fn new(scenario: &Scenario, epoch: Epoch) -> Self {
-        Ledger(Rc::new(RefCell::new(Book {
+        Book {
             failure: None,
             calm: false,
             epoch,
@@ -64,23 +68,6 @@ impl Ledger {
             tight: scenario.tight,
             broker: scenario.broker,
             coverage: Coverage::default(),
-        })))
-    }
-
-    pub(crate) fn book(&self) -> RefMut<'_, Book> {
-        self.0.borrow_mut()
-    }
-}
-
-impl Book {
-    /// Records a failure, unless there is one.
-    pub(crate) fn fail(&mut self, what: impl Into<String>) {
-        self.failure.get_or_insert(what.into());
-    }
-
-    pub(crate) fn require(&mut self, holds: bool, what: impl FnOnce() -> String) {
-        if !holds {
-            self.fail(what());
         }
     }
 

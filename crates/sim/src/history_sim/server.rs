@@ -15,6 +15,7 @@ use wire::websocket::{OpCode, encode};
 
 use super::ledger::Ledger;
 use super::scenario::Scenario;
+use crate::ledger::Judge;
 
 /// A publication for a worker.
 pub(crate) struct Post(Arc<Publication>);

@@ -6,14 +6,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine::sys::sim::{Fault, Kernel};
-use engine::{Handler, Limits, Remote, Target};
+use engine::{Limits, Remote, Target};
 use fastrand::Rng;
 use topics::{Directory, Epoch, History, Past, Unavailable};
 
 use super::client::Client;
-use super::ledger::{Coverage, Ledger};
+use super::ledger::{Book, Coverage, Ledger};
 use super::scenario::{Scenario, address};
 use super::server::{Post, Server};
+use crate::ledger::Judge;
 use crate::{Crew, Member, SeedTotals, Simulation};
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -39,7 +40,7 @@ pub(crate) struct HistorySim {
 impl HistorySim {
     fn with(mut random: Rng, scenario: Scenario, kernel: Kernel) -> std::io::Result<HistorySim> {
         let epoch = Epoch::new(random.u32(..0xdead_0000));
-        let ledger = Ledger::new(&scenario, epoch);
+        let ledger = Ledger::of(Book::new(&scenario, epoch));
         let listeners = [kernel.listen(address(), 64, 0)];
         let crew = Crew {
             workers: scenario.servers,
@@ -230,10 +231,10 @@ impl Simulation for HistorySim {
     fn act(&mut self, at: usize) -> bool {
         let servers = self.servers.len();
         if let Some(member) = self.servers.get_mut(at) {
-            return turn(member, &self.kernel, &self.ledger);
+            return self.ledger.turn(member, &self.kernel);
         }
         if let Some(member) = self.clients.get_mut(at - servers) {
-            return turn(member, &self.kernel, &self.ledger);
+            return self.ledger.turn(member, &self.kernel);
         }
         let due = self.due_ns <= self.kernel.now_ns();
         if due {
@@ -285,12 +286,4 @@ impl Simulation for HistorySim {
         let seen = all.into_iter().chain(gaps).all(|count| *count > 0);
         (!seen).then(|| "something was never seen".to_owned())
     }
-}
-
-/// Gives the worker a turn if it would not sleep; whether it had anything to do.
-fn turn<H: Handler>(member: &mut Member<H>, kernel: &Kernel, ledger: &Ledger) -> bool {
-    member.step(kernel).unwrap_or_else(|wrong| {
-        ledger.book().fail(wrong);
-        true
-    })
 }

@@ -6,6 +6,7 @@ use wire::websocket::{CloseCode, OpCode};
 
 use super::ledger::{Ledger, Reading};
 use super::scenario::Scenario;
+use crate::ledger::Judge;
 
 #[derive(Debug)]
 enum State {

@@ -18,6 +18,7 @@ use super::node::Post;
 use super::pubsub::{Pubsub, Queued, topic_of};
 use super::scenario::Scenario;
 use super::server::{Command, Push, Server, message_bytes};
+use crate::ledger::Judge;
 
 const MS: u64 = 1_000_000;
 /// As `limits::DELIVERY_PAUSE` and `limits::DELIVERY_NS`.

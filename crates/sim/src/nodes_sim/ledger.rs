@@ -1,12 +1,11 @@
 //! [`Ledger`]: what nodes have accepted and servers have passed on, and whether what a subscriber lacks lies in a gap.
 
-use std::cell::{RefCell, RefMut};
 use std::collections::{BTreeMap, BTreeSet};
-use std::rc::Rc;
+
+use crate::ledger::Judge;
 
 /// One book for all.
-#[derive(Clone)]
-pub(crate) struct Ledger(Rc<RefCell<Book>>);
+pub(crate) type Ledger = crate::ledger::Ledger<Book>;
 
 /// What the runs of all seeds together should have seen.
 #[derive(Default)]
@@ -57,9 +56,15 @@ pub(crate) struct Reading {
     gaps: u64,
 }
 
-impl Ledger {
+impl Judge for Book {
+    fn failure(&mut self) -> &mut Option<String> {
+        &mut self.failure
+    }
+}
+
+impl Book {
     pub(crate) fn new(nodes: usize, topics: u32, forgetful: bool) -> Self {
-        Ledger(Rc::new(RefCell::new(Book {
+        Book {
             failure: None,
             calm: false,
             accepted: vec![vec![Vec::new(); topics as usize]; nodes],
@@ -69,23 +74,6 @@ impl Ledger {
             dead: vec![false; nodes],
             forgetful,
             coverage: Coverage::default(),
-        })))
-    }
-
-    pub(crate) fn book(&self) -> RefMut<'_, Book> {
-        self.0.borrow_mut()
-    }
-}
-
-impl Book {
-    /// Records a failure, unless there is one.
-    pub(crate) fn fail(&mut self, what: impl Into<String>) {
-        self.failure.get_or_insert(what.into());
-    }
-
-    pub(crate) fn require(&mut self, holds: bool, what: impl FnOnce() -> String) {
-        if !holds {
-            self.fail(what());
         }
     }
 

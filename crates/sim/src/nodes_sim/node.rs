@@ -12,6 +12,7 @@ use wire::websocket::{OpCode, encode};
 
 use super::ledger::Ledger;
 use super::pubsub::Pubsub;
+use crate::ledger::Judge;
 
 pub(crate) enum Post {
     Publication(Arc<Publication>),

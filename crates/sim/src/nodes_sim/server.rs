@@ -16,6 +16,7 @@ use brokers::{Channel, Outgoing};
 
 use super::ledger::Ledger;
 use super::pubsub::topic_of;
+use crate::ledger::Judge;
 
 /// One direction of a connection: what arrives when, in order.
 pub(crate) struct Pipe<T> {

@@ -4,17 +4,18 @@
 use std::time::Duration;
 
 use engine::sys::sim::Kernel;
-use engine::{Handler, Remote, Target};
+use engine::{Remote, Target};
 use fastrand::Rng;
 use topics::{Directory, Topics};
 
 use super::client::Client;
 use super::driver::{Driver, Wiring};
-use super::ledger::{Coverage, Ledger};
+use super::ledger::{Book, Coverage, Ledger};
 use super::node::{self, Node, Post};
 use super::pubsub::Pubsub;
 use super::scenario::{Scenario, address};
 use super::server::{Counts, Server};
+use crate::ledger::Judge;
 use crate::{Crew, Member, SeedTotals, Simulation};
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -79,7 +80,7 @@ impl NodesSim {
         kernel: Kernel,
     ) -> std::io::Result<NodesSim> {
         let forgetful = scenario.sent_max < 1_000;
-        let ledger = Ledger::new(scenario.nodes, scenario.topics, forgetful);
+        let ledger = Ledger::of(Book::new(scenario.nodes, scenario.topics, forgetful));
         let (mut nodes, mut workers) = (Vec::new(), Vec::new());
         for number in 0..scenario.nodes {
             // Some join later.
@@ -353,10 +354,10 @@ impl Simulation for NodesSim {
         let workers = self.workers.len();
         if let Some((number, member)) = self.workers.get_mut(at) {
             self.nodes[*number].wiring.pubsub.set_now(self.kernel.now_ns());
-            return turn(member, &self.kernel, &self.ledger);
+            return self.ledger.turn(member, &self.kernel);
         }
         if let Some(member) = self.client.get_mut(at - workers) {
-            return turn(member, &self.kernel, &self.ledger);
+            return self.ledger.turn(member, &self.kernel);
         }
         let acted = if at == workers + 1 { self.exchange() } else { self.control() };
         self.acts += u64::from(acted);
@@ -411,12 +412,4 @@ impl Simulation for NodesSim {
         let seen = all.into_iter().all(|count| count > 0) && own.nodes == 100;
         (!seen).then(|| "something was never seen".to_owned())
     }
-}
-
-/// Gives the worker a turn if it would not sleep; whether it had anything to do.
-fn turn<H: Handler>(member: &mut Member<H>, kernel: &Kernel, ledger: &Ledger) -> bool {
-    member.step(kernel).unwrap_or_else(|wrong| {
-        ledger.book().fail(wrong);
-        true
-    })
 }

@@ -286,12 +286,15 @@ impl Interest {
 
     /// The connection is lost: nothing is confirmed, and everything is asked for again.
     pub fn disconnected(&mut self) {
-        self.queue = VecDeque::with_capacity(self.channels.len());
+        let mut all = Vec::with_capacity(self.channels.len());
         for (channel, entry) in &mut self.channels {
             entry.missed |= entry.state == State::Confirmed;
             entry.state = State::Queued;
-            self.queue.push_back(Channel::clone(channel));
+            all.push((entry.id, Channel::clone(channel)));
         }
+        // The oldest first: the order of a table of hashes would differ from run to run.
+        all.sort_unstable_by_key(|(id, _)| *id);
+        self.queue = all.into_iter().map(|(_, channel)| channel).collect();
         self.open = self.channels.len();
     }
 

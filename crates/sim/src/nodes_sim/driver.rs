@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use brokers::envelope::{Envelope, Except, Message, NodeId, Sequence};
 use brokers::gaps::{Observed, Received, Sequences};
-use brokers::limits::{ALIVE_INTERVAL, BEACON_NS};
+use brokers::limits::{ALIVE_INTERVAL, BEACON_NS, LAST_DELIVERIES};
 use brokers::{Channel, GapCause, Outgoing};
 use engine::Remote;
 use fastrand::Rng;
@@ -61,6 +61,8 @@ pub(crate) struct Driver {
     sequences: Sequences,
     received: Received,
     connected: bool,
+    /// When the connection ended, while what had arrived is still delivered.
+    ended_ns: Option<u64>,
     retry_ns: u64,
     /// What the server is asked to do with subscriptions.
     asked: Option<Vec<Channel>>,
@@ -103,6 +105,7 @@ impl Driver {
             sequences: Sequences::new(BEACON_NS, scenario.sent_max),
             received: Received::new(scenario.received_max),
             connected: false,
+            ended_ns: None,
             retry_ns: starts_ns,
             asked: None,
             left: 0,
@@ -132,6 +135,14 @@ impl Driver {
         if ends_ns(self.node, server).is_some_and(|at_ns| at_ns <= now_ns) {
             server.end(now_ns, self.node);
             server.links.remove(&self.node);
+            self.ended_ns = Some(now_ns);
+        }
+        if let Some(since_ns) = self.ended_ns {
+            let acted = self.deliver(now_ns);
+            let left = !self.inbox.is_empty() || !self.deliver.tells.is_empty();
+            if left && now_ns < since_ns + LAST_DELIVERIES.as_nanos() as u64 {
+                return acted;
+            }
             self.disconnected();
             self.retry_ns = now_ns + random.u64(..50 * MS);
             return true;
@@ -161,7 +172,7 @@ impl Driver {
         if let Some(InFlight { batch, numbers }) = self.in_flight.take() {
             self.resend.extend(batch.into_iter().zip(numbers));
         }
-        (self.connected, self.asked) = (false, None);
+        (self.connected, self.ended_ns, self.asked) = (false, None, None);
         (self.deliver, self.confirm) = Default::default();
         (self.inbox, self.inbox_bytes) = Default::default();
         let mut inner = self.pubsub.shard(self.at);
@@ -243,9 +254,7 @@ impl Driver {
             self.asked = Some(Vec::new());
             return true;
         }
-        let mut wanted = inner.interest.take_wanted();
-        // A table of hashes orders those of before the connection.
-        wanted.sort();
+        let wanted = inner.interest.take_wanted();
         self.left = if wanted.is_empty() { 0 } else { self.left.saturating_sub(wanted.len()) };
         let may_be_up = wanted.is_empty() && self.left == 0;
         if may_be_up && !inner.is_up {
@@ -409,6 +418,10 @@ impl Driver {
         if !self.connected {
             return Some(self.retry_ns);
         }
+        if let Some(since_ns) = self.ended_ns {
+            let again_ns = if self.deliver.tells.is_empty() { 0 } else { self.deliver.again_ns };
+            return Some(again_ns.min(since_ns + LAST_DELIVERIES.as_nanos() as u64));
+        }
         let link = server.links.get(&self.node);
         let arrivals = link.map(|link| [link.replies.next_ns(), link.pushes.next_ns()]);
         let mut times: Vec<u64> = arrivals.into_iter().flatten().flatten().collect();
@@ -431,7 +444,7 @@ impl Driver {
 
     /// Whether workers have left something to do.
     pub(crate) fn is_rung(&self) -> bool {
-        if !self.connected || self.pubsub.is_dead() {
+        if !self.connected || self.ended_ns.is_some() || self.pubsub.is_dead() {
             return false;
         }
         let inner = self.pubsub.shard(self.at);

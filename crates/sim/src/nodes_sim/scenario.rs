@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use brokers::limits::BATCH_CHANNELS;
 use engine::sys::sim::Fault;
 use engine::{Limits, SlowConsumer};
 use fastrand::Rng;
@@ -65,6 +66,10 @@ impl Scenario {
             _ => random.usize(1..=4),
         };
         let sockets = if nodes > 20 { 2 } else { random.usize(2..=8) };
+        // More topics than one command to subscribe has.
+        if nodes <= 4 && random.u8(..5) == 0 {
+            return Self::wide(random);
+        }
         let forgets = random.u8(..3) == 0;
         Scenario {
             nodes,
@@ -90,6 +95,25 @@ impl Scenario {
             limits: limits(random.usize(8..=64) * 1024),
             buffers: (32 * 1024, 256 * 1024),
             rates: some_faults(&MOST, random),
+        }
+    }
+
+    /// A node with a client of every topic, and more topics than are subscribed to in one batch.
+    fn wide(random: &mut Rng) -> Self {
+        let topics = BATCH_CHANNELS + random.usize(1..=BATCH_CHANNELS / 4);
+        Scenario {
+            workers: random.usize(1..=2),
+            shards: 1,
+            act_ns: random.u64(1..=4) * MS,
+            publish_ns: random.u64(1..=8) * MS,
+            steady: false,
+            fault_ns: random.u64(200..1000) * MS,
+            storm_ns: SECOND_NS,
+            filler_max: 60,
+            linger_ns: random.u64(..800) * MS,
+            limits: limits(64 * 1024),
+            rates: some_faults(&MOST, random),
+            ..Self::calm(1, topics, topics as u32, 1.0)
         }
     }
 

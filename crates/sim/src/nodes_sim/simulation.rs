@@ -19,8 +19,9 @@ use crate::ledger::Judge;
 use crate::{Crew, Member, SeedTotals, Simulation};
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// The longest that a silent connection, a restart, a pause, a beacon and a lingering topic take together.
-const CALM_NS: u64 = 15 * SECOND_NS;
+/// The longest that a silent connection, its last deliveries, a restart, a pause, a beacon and a lingering topic take
+/// together.
+const CALM_NS: u64 = 20 * SECOND_NS;
 
 /// What happens to nodes, servers and connections.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]

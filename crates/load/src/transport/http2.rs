@@ -42,8 +42,11 @@ struct Prepared {
 
 /// The state of a connection.
 #[derive(Default)]
-pub struct Http2State {
-    connection: Option<Box<Connection>>,
+pub struct Http2State(Option<Box<Open>>);
+
+/// A connection that has begun.
+struct Open {
+    connection: Connection,
     /// Bodies that are not sent yet, for lack of window.
     unsent: Vec<Unsent>,
 }
@@ -79,9 +82,9 @@ impl Http2 {
 
     /// Gives up the request of the last event.
     pub(crate) fn cancel_last(&mut self, state: &mut Http2State) {
-        let (Some(connection), Some(stream)) = (&mut state.connection, self.last) else { return };
-        connection.reset(stream, ErrorCode::CANCEL, &mut self.out);
-        state.unsent.retain(|unsent| unsent.stream != stream);
+        if let (Some(open), Some(stream)) = (&mut state.0, self.last) {
+            open.cancel(stream, &mut self.out);
+        }
     }
 
     /// The place of a constant request, which is prepared on its first use.
@@ -186,7 +189,13 @@ fn of_reset(code: ErrorCode) -> Failure {
     }
 }
 
-impl Http2State {
+impl Open {
+    /// Gives up the request on a stream.
+    fn cancel(&mut self, stream: StreamId, out: &mut Vec<u8>) {
+        self.connection.reset(stream, ErrorCode::CANCEL, out);
+        self.unsent.retain(|unsent| unsent.stream != stream);
+    }
+
     /// Stops sending the body of a request that is answered.
     #[inline]
     fn answered(&mut self, stream: StreamId, out: &mut Vec<u8>) {
@@ -195,15 +204,13 @@ impl Http2State {
         }
         if let Some(at) = self.unsent.iter().position(|unsent| unsent.stream == stream) {
             self.unsent.remove(at);
-            if let Some(connection) = &mut self.connection {
-                connection.reset(stream, ErrorCode::NO_ERROR, out);
-            }
+            self.connection.reset(stream, ErrorCode::NO_ERROR, out);
         }
     }
 
     /// Sends as much of the bodies as the windows allow.
     fn send_bodies(&mut self, out: &mut Vec<u8>) {
-        let Some(connection) = &mut self.connection else { return };
+        let connection = &mut self.connection;
         self.unsent.retain_mut(|unsent| {
             let rest = unsent.bytes.get(unsent.at..).unwrap_or_default();
             match connection.send_data(unsent.stream, rest, true, out) {
@@ -225,7 +232,7 @@ impl Driver for Http2 {
 
     fn start(&mut self, state: &mut Http2State) {
         let connection = Connection::client(&self.config, &mut self.out);
-        *state = Http2State { connection: Some(Box::new(connection)), unsent: Vec::new() };
+        *state = Http2State(Some(Box::new(Open { connection, unsent: Vec::new() })));
     }
 
     fn open(
@@ -236,7 +243,8 @@ impl Driver for Http2 {
         secure: bool,
     ) -> Opened {
         let prepared = self.prepare(request, secure);
-        let Some(connection) = &mut state.connection else { return Opened::Never };
+        let Some(open) = &mut state.0 else { return Opened::Never };
+        let connection = &mut open.connection;
         let bytes = request.bytes();
         let out = &mut self.out;
         let (opened, body) = match prepared.and_then(|at| self.prepared.get_mut(at)) {
@@ -260,7 +268,7 @@ impl Driver for Http2 {
         if !body.is_empty() {
             let sent = connection.send_data(stream, body, true, out).unwrap_or(body.len());
             if let Some(rest) = body.get(sent..).filter(|rest| !rest.is_empty()) {
-                state.unsent.push(Unsent { stream, bytes: rest.into(), at: 0 });
+                open.unsent.push(Unsent { stream, bytes: rest.into(), at: 0 });
             }
         }
         Opened::Stream(stream.get())
@@ -271,10 +279,10 @@ impl Driver for Http2 {
         state: &mut Http2State,
         bytes: &'b [u8],
     ) -> (usize, StreamEvent<'b>) {
-        let Some(connection) = &mut state.connection else {
+        let Some(open) = &mut state.0 else {
             return (bytes.len(), StreamEvent::Broken(Failure::Unexpected));
         };
-        let received = connection.receive(bytes, &mut self.fields, &mut self.out);
+        let received = open.connection.receive(bytes, &mut self.fields, &mut self.out);
         let (used, event) = match received {
             Ok(Some(received)) => received,
             Ok(None) => return (bytes.len(), StreamEvent::More),
@@ -286,24 +294,24 @@ impl Driver for Http2 {
             Event::Head { stream, tag, kind: HeadKind::Response(status), end_stream } => {
                 (self.status, self.last) = (status, Some(stream));
                 if end_stream {
-                    state.answered(stream, &mut self.out);
+                    open.answered(stream, &mut self.out);
                 }
                 StreamEvent::Head(tag, status, end_stream)
             }
             Event::Head { stream, tag, kind: HeadKind::Trailers, .. } => {
-                state.answered(stream, &mut self.out);
+                open.answered(stream, &mut self.out);
                 StreamEvent::Complete(tag)
             }
             Event::Head { .. } => StreamEvent::Other,
             Event::Data { stream, tag, data, end_stream } => {
                 self.last = Some(stream);
                 if end_stream {
-                    state.answered(stream, &mut self.out);
+                    open.answered(stream, &mut self.out);
                 }
                 StreamEvent::Body(tag, data, end_stream)
             }
             Event::Reset { tag, code, .. }
-                if code == ErrorCode::REFUSED_STREAM && connection.is_going_away() =>
+                if code == ErrorCode::REFUSED_STREAM && open.connection.is_going_away() =>
             {
                 StreamEvent::Unprocessed(tag)
             }
@@ -313,7 +321,7 @@ impl Driver for Http2 {
             }
             Event::GoAway { .. } => StreamEvent::Leaving,
             Event::Settings | Event::WindowOpened(_) => {
-                state.send_bodies(&mut self.out);
+                open.send_bodies(&mut self.out);
                 StreamEvent::Other
             }
             Event::Pong(_) => StreamEvent::Other,
@@ -327,12 +335,10 @@ impl Driver for Http2 {
     }
 
     fn cancel(&mut self, state: &mut Http2State, stream: u32) {
-        let Some(connection) = &mut state.connection else { return };
-        let is_it = |(id, _): &(StreamId, u32)| id.get() == stream;
-        let found = connection.streams().find(is_it);
-        if let Some((id, _)) = found {
-            connection.reset(id, ErrorCode::CANCEL, &mut self.out);
-            state.unsent.retain(|unsent| unsent.stream != id);
+        if let Some(open) = &mut state.0
+            && let Some(stream) = open.connection.stream(stream)
+        {
+            open.cancel(stream, &mut self.out);
         }
     }
 
@@ -354,8 +360,8 @@ impl Driver for Http2 {
 
 impl Http2 {
     fn broken(&mut self, state: &mut Http2State, violation: Violation) -> Failure {
-        if let Some(connection) = &mut state.connection {
-            connection.go_away_for(violation, &mut self.out);
+        if let Some(open) = &mut state.0 {
+            open.connection.go_away_for(violation, &mut self.out);
         }
         Failure::Protocol(violation)
     }

@@ -94,7 +94,8 @@ impl<C: Default> User<C> {
             connect_ns: 0,
             awaits_lookup: false,
             tunnel: None,
-            flights: VecDeque::new(),
+            // Without pipelining there is no second one, and growth begins with four.
+            flights: VecDeque::with_capacity(1),
             awaited: Awaited::default(),
             refused: None,
             redirect: None,

@@ -103,6 +103,28 @@ fn other_blocks_and_sizes_in_between_make_a_block_invalid() {
     assert!(one.blocks() <= 16 && other.blocks() <= 16);
 }
 
+/// An encoder remembers few shapes; what it remembers of one is not used for another.
+#[test]
+fn shapes_in_the_same_place_are_told_apart() {
+    let mut shape = Shape::new(request());
+    let mut alone = Encoder::new();
+    (0..2).for_each(|_| drop(send(&mut alone, &mut shape, &[])));
+    // Eight at least, so that some have the place of the first.
+    let (mut encoder, mut decoder) = (Encoder::new(), Decoder::default());
+    for nth in 0..16 {
+        let value = format!("{nth}");
+        let mut other = Shape::new([(&b"x-other"[..], Some(value.as_bytes()))]);
+        for _ in 0..2 {
+            let block = send(&mut encoder, &mut other, &[]);
+            assert_eq!(decode(&mut decoder, &block), Ok(fields(&[("x-other", &value)])));
+        }
+        for _ in 0..2 {
+            let block = send(&mut encoder, &mut shape, &[]);
+            assert_eq!(decode(&mut decoder, &block), Ok(expected(&request(), &[])));
+        }
+    }
+}
+
 /// Shapes that together exceed the table do not evict each other's fields.
 #[test]
 fn blocks_stay_the_same_when_the_table_is_full() {

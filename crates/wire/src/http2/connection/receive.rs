@@ -5,7 +5,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::super::frame::{
-    FRAME_HEADER_BYTES, FrameHeader, FrameType, PREFACE, encode_rst_stream, flags,
+    FRAME_BYTES_MIN, FRAME_HEADER_BYTES, FrameHeader, FrameType, PREFACE, encode_rst_stream, flags,
 };
 use super::super::hpack::HeaderList;
 use super::super::streams::Stream;
@@ -186,6 +186,10 @@ impl Connection {
             }
             FrameType::PUSH_PROMISE => return Err(Violation::Http2Push),
             FrameType::RST_STREAM | FrameType::PRIORITY => (on_stream, Phase::Payload),
+            // They are collected before they are read, and need not be as long as DATA may be.
+            FrameType::SETTINGS | FrameType::GOAWAY if frame.payload_bytes > FRAME_BYTES_MIN => {
+                return Err(Violation::Http2FrameTooLarge);
+            }
             FrameType::SETTINGS | FrameType::PING | FrameType::GOAWAY => {
                 (!on_stream, Phase::Payload)
             }
@@ -281,9 +285,6 @@ impl Connection {
         let ends = frame.has(flags::END_STREAM);
         if data == 0 && !ends {
             self.count_empty_frame()?;
-        } else {
-            self.empty_frames = self.empty_frames.saturating_sub(1);
-            self.useful();
         }
         self.consume(if self.config.explicit_release { framing } else { payload }, out);
 
@@ -325,6 +326,11 @@ impl Connection {
         if !ends {
             let window = self.config.stream_window();
             consume_stream(stream, if explicit { framing } else { payload }, window, out);
+        }
+        // Not what is ignored.
+        if data > 0 || ends {
+            self.empty_frames = self.empty_frames.saturating_sub(1);
+            self.useful();
         }
         self.reader.phase = Phase::Data;
         Ok(None)

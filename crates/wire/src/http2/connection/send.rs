@@ -291,8 +291,14 @@ impl Connection {
         let first = if first == 0 { stream } else { first.min(stream) };
         self.reset_streams = (first, last.max(stream));
         if self.reads_data_of(stream) {
+            let begun = self.reader.phase != Phase::Padding;
             self.reader.phase = Phase::Skip;
-            if self.config.explicit_release {
+            if !begun {
+                // The frame has not been counted yet, and all of it is (RFC 9113 6.9).
+                let payload = self.reader.left;
+                self.receive_window = self.receive_window.saturating_sub_unsigned(payload);
+                self.consume(payload, out);
+            } else if self.config.explicit_release {
                 let left = self.reader.left.saturating_sub(u32::from(self.reader.padding));
                 self.consume(left, out);
             }

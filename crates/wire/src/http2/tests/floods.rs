@@ -40,7 +40,7 @@ const HELD_BYTES: usize = 64 * 1024;
 #[test]
 fn floods_end_after_a_bounded_number_of_frames() {
     type Next = fn(u32) -> Vec<u8>;
-    let floods: [(&str, Next, u16, Violation); 12] = [
+    let floods: [(&str, Next, u16, Violation); 13] = [
         (
             // CVE-2023-44487.
             "rapid reset",
@@ -92,6 +92,18 @@ fn floods_end_after_a_bounded_number_of_frames() {
         (
             "WINDOW_UPDATE",
             |_| frame(FrameType::WINDOW_UPDATE, 0, 0, &[0, 0, 0, 1]),
+            Config::CONTROL_FRAMES,
+            Violation::Http2TooManyControlFrames,
+        ),
+        (
+            "empty DATA on a stream that we have reset",
+            |round| match round {
+                0 => {
+                    let zero = frame(FrameType::WINDOW_UPDATE, 0, 1, &[0; 4]);
+                    [frame(HEADERS, flags::END_HEADERS, 1, REQUEST), zero].concat()
+                }
+                _ => frame(FrameType::DATA, flags::END_STREAM, 1, b""),
+            },
             Config::CONTROL_FRAMES,
             Violation::Http2TooManyControlFrames,
         ),
@@ -260,10 +272,9 @@ fn bombs_cost_their_stream_or_the_connection() {
 
 #[test]
 fn a_frame_in_single_bytes_is_held_as_it_arrives() {
-    let config = Config { frame_bytes: (1 << 24) - 1, ..Config::default() };
-    let mut side = server(&config);
-    // Announces 16 MiB of debug data, and sends 100 bytes.
-    side.receive(&[0xff, 0xff, 0xff, 7, 0, 0, 0, 0, 0]).unwrap();
+    let mut side = server(&Config::default());
+    // Announces 16 KiB of debug data, and sends 100 bytes.
+    side.receive(&[0, 0x40, 0, 7, 0, 0, 0, 0, 0]).unwrap();
     for _ in 0..100 {
         side.receive(b"x").unwrap();
     }
@@ -302,4 +313,16 @@ fn an_idle_connection_is_small() {
     assert_eq!(server.connection.memory_bytes(), 0);
     assert_eq!(client.connection.role(), Role::Client);
     assert_eq!(server.connection.role(), Role::Server);
+}
+
+#[test]
+fn frames_that_are_held_whole_stay_small_where_data_may_be_large() {
+    let config = Config { frame_bytes: 1 << 24, ..Config::default() };
+    for kind in [FrameType::SETTINGS, FrameType::GOAWAY] {
+        let mut side = server(&config);
+        let payload = vec![0; 6 * 100_000];
+        let bytes = frame(kind, 0, 0, &payload);
+        assert_eq!(side.receive(&bytes[..9]), Err(Violation::Http2FrameTooLarge), "{kind:?}");
+        assert!(side.connection.memory_bytes() < HELD_BYTES);
+    }
 }

@@ -215,3 +215,48 @@ fn ignored_data_returns_its_window() {
         }
     }
 }
+
+#[test]
+fn a_reset_before_the_length_of_the_padding_accounts_for_the_whole_frame() {
+    for explicit_release in [false, true] {
+        let config = Config {
+            connection_window_bytes: WINDOW_INITIAL,
+            explicit_release,
+            ..Config::default()
+        };
+        let (mut client, mut server) = pair(&config, &Config::default());
+        // More than the window of the connection in all.
+        for round in 0..20 {
+            let id = client.connection.open(GET, true, 0, &mut client.out).unwrap();
+            exchange(&mut client, &mut server);
+            let at_server = *server.ids.last().unwrap();
+            server.connection.respond(at_server, OK, false, &mut server.out).unwrap();
+            exchange(&mut client, &mut server);
+            let padded = frame(FrameType::DATA, flags::PADDED, id.get(), &[9; 10_000]);
+            client.receive(&padded[..9]).unwrap();
+            assert!(client.connection.reset(id, ErrorCode::CANCEL, &mut client.out));
+            client.receive(&padded[9..]).unwrap_or_else(|why| panic!("round {round}: {why:?}"));
+            let returned: u32 = frames(&client.out)
+                .iter()
+                .filter(|(header, _)| header.kind == FrameType::WINDOW_UPDATE && header.stream == 0)
+                .map(|(_, payload)| u32::from_be_bytes(payload[..].try_into().unwrap()))
+                .sum();
+            assert!(returned <= 40_000, "round {round}: {returned} bytes");
+            exchange(&mut client, &mut server);
+        }
+        let id = client.connection.open(GET, true, 0, &mut client.out).unwrap();
+        exchange(&mut client, &mut server);
+        let more = frame(FrameType::DATA, 0, id.get(), &[9; 16_384]);
+        let head = frame(FrameType::HEADERS, flags::END_HEADERS, id.get(), b"\x88");
+        client.receive(&head).unwrap();
+        let mut accepted = 0;
+        while client.receive(&more).is_ok() {
+            accepted += 1;
+            assert!(accepted < 100 || !explicit_release, "what is not released closes the window");
+            if accepted == 100 {
+                break;
+            }
+        }
+        assert!(explicit_release == (accepted <= 4), "{accepted}");
+    }
+}

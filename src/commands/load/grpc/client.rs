@@ -32,6 +32,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for all of them.
 const TOTAL_TIMEOUT: Duration = Duration::from_secs(60);
+/// How often the first bytes are looked for.
+const FIRST_EVERY: Duration = Duration::from_millis(2);
 /// How often Ctrl-C is looked for.
 const INTERRUPT_EVERY: Duration = Duration::from_millis(100);
 /// Bytes of the header fields of an answer.
@@ -140,9 +142,18 @@ impl<'a> Client<'a> {
             let stream = stream.map_err(|error| anyhow!(tls_problem(target, &error)))?;
             handshake(Watched { stream, first: first.clone() }).await
         };
-        let sender = match timeout(CONNECT_TIMEOUT, connecting).await {
+        let connected = async {
+            let sender = connecting.await?;
+            // A server of HTTP/2 speaks first; a request to another may end the connection before what it
+            // says has been read.
+            while !first.is_complete() && !sender.is_closed() {
+                tokio::time::sleep(FIRST_EVERY).await;
+            }
+            anyhow::Ok(sender)
+        };
+        let sender = match timeout(CONNECT_TIMEOUT, connected).await {
             Ok(sender) => sender.map_err(|why| first.problem(target, why))?,
-            Err(_) => bail!("no connection within {CONNECT_TIMEOUT:?}: is a firewall in between?"),
+            Err(_) => bail!("no HTTP/2 within {CONNECT_TIMEOUT:?}: is it a gRPC server?"),
         };
         Ok(Client { target, metadata, sender, first })
     }
@@ -312,6 +323,11 @@ impl First {
         let mut first = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let room = FIRST_BYTES.saturating_sub(first.len());
         first.extend_from_slice(bytes.get(..room.min(bytes.len())).unwrap_or_default());
+    }
+
+    /// Whether they tell the protocol.
+    fn is_complete(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).len() >= FIRST_BYTES
     }
 
     /// The error of a connection, or what the first bytes say about the server.

@@ -2,8 +2,9 @@
  * Each message starts with its decimal CLOCK_MONOTONIC nanoseconds: the moment it was due when a rate
  * is asked for (so a server that answers late is charged for it), else the moment it was sent.
  *
- * Usage: publish_client HOST PORT PATH TOPIC BYTES json|text
+ * Usage: publish_client HOST PORT PATH TOPIC BYTES json|cable|text
  *   json   body {"topic":TOPIC,"data":MESSAGE}          text   body MESSAGE (TOPIC goes in PATH)
+ *   cable  body {"stream":TOPIC,"data":MESSAGE}, as AnyCable's /_broadcast takes it
  * Obeys stdin:
  *   publish COUNT PER_SECOND   PER_SECOND 0 = each as soon as the one before is answered; prints
  *       {"published":..,"refused":..,"seconds":..,"answer_p50_ms":..,"answer_p99_ms":..}
@@ -22,7 +23,7 @@ struct line {
 
 static struct line lines[LINES];
 static struct sockaddr_in server;
-static const char *host, *path, *topic;
+static const char *host, *path, *topic, *key;
 static int json;
 static size_t size;
 static uint64_t accepted, refused;
@@ -32,10 +33,11 @@ static void publish(unsigned long count, double per_second);
 
 int main(int argc, char **argv) {
     if (argc != 7) {
-        fprintf(stderr, "usage: publish_client HOST PORT PATH TOPIC BYTES json|text\n");
+        fprintf(stderr, "usage: publish_client HOST PORT PATH TOPIC BYTES json|cable|text\n");
         return 2;
     }
-    host = argv[1], path = argv[3], topic = argv[4], json = !strcmp(argv[6], "json");
+    host = argv[1], path = argv[3], topic = argv[4], key = strcmp(argv[6], "cable") ? "topic" : "stream";
+    json = strcmp(argv[6], "text") != 0;
     server = address(argv[1], atoi(argv[2]));
     size = (size_t)atoi(argv[5]);
     if (size < 20 || size > 32768) errno = ERANGE, die("BYTES (20 to 32768)");
@@ -62,7 +64,7 @@ static void ensure_open(struct line *l) {
 
 static void post(struct line *l, uint64_t stamp) {
     static char body[40000], all[42000];
-    int at = json ? snprintf(body, sizeof body, "{\"topic\":\"%s\",\"data\":\"", topic) : 0;
+    int at = json ? snprintf(body, sizeof body, "{\"%s\":\"%s\",\"data\":\"", key, topic) : 0;
     int digits = snprintf(body + at, sizeof body - (size_t)at, "%lu", stamp);
     memset(body + at + digits, ' ', size - (size_t)digits);
     at += (int)size;

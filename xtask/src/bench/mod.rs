@@ -11,6 +11,7 @@ mod admin;
 mod answers;
 mod applications;
 mod away;
+mod broker;
 mod compare;
 mod connects;
 mod echo;
@@ -22,12 +23,14 @@ mod http2;
 mod idle_bytes;
 mod million;
 mod nodes;
+mod nodes_cable;
 mod page;
 mod peer;
 mod presence;
 mod proc;
 mod proxy;
 mod report;
+mod resubscribe;
 mod rounds;
 mod screen;
 mod server;
@@ -76,7 +79,7 @@ pub(crate) struct BenchArgs {
     /// Executable of standfast from before a change, to run as "standfast again"
     #[arg(long)]
     control: Option<PathBuf>,
-    /// Executable of AnyCable, to run beside standfast where applications are called
+    /// Executable of AnyCable, to run beside standfast: applications, nodes-cable
     #[arg(long)]
     anycable: Option<PathBuf>,
 }
@@ -131,6 +134,12 @@ enum Bench {
     History,
     /// One stream of messages to 10,000 sockets on 1 to 8 nodes over Redis: bytes of Redis, CPU, latency
     Nodes,
+    /// Broadcasts to 10,000 clients of Action Cable on 3 nodes over Redis, and a restart of Redis meanwhile; with
+    /// `--anycable` beside AnyCable
+    NodesCable,
+    /// 100,000 topics of one node, whose Redis or NATS is killed and started again: time to the last topic and to a
+    /// delivery
+    Resubscribe,
     /// Memory of an idle client of `/cable`, without and with an application
     IdleBytes,
     /// An hour of killed clients and an application that is killed, slow and wrong: messages lost or doubled;
@@ -151,7 +160,7 @@ enum Bench {
     All,
 }
 
-const ALL: [Bench; 27] = [
+const ALL: [Bench; 29] = [
     Bench::Echo,
     Bench::Deflate,
     Bench::Tls,
@@ -174,6 +183,8 @@ const ALL: [Bench; 27] = [
     Bench::Away,
     Bench::History,
     Bench::Nodes,
+    Bench::NodesCable,
+    Bench::Resubscribe,
     Bench::IdleBytes,
     Bench::Siege,
     Bench::ProxySiege,
@@ -236,6 +247,8 @@ pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
             Bench::Away => away::run(&bench)?,
             Bench::History => history::run(&bench)?,
             Bench::Nodes => nodes::run(&bench)?,
+            Bench::NodesCable => nodes_cable::run(&bench)?,
+            Bench::Resubscribe => resubscribe::run(&bench)?,
             Bench::IdleBytes => idle_bytes::run(&bench)?,
             Bench::Soak => soak::run(&bench)?,
             Bench::Siege => siege::run(&bench)?,

@@ -1,15 +1,13 @@
 //! One stream of publications to subscribers on 1, 2, 3 and 8 nodes over Redis: what Redis sends, the CPU of all
 //! nodes, and latency.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
 use super::Context;
+use super::broker::{Broker, Kind};
 use super::peer::Peer;
 use super::report::{self, Target};
 use super::rounds::{Contestant, Figures, Rounds, median};
@@ -46,7 +44,7 @@ impl Contestant for Nodes {
 pub(super) fn run(bench: &Context) -> Result<bool> {
     let sockets = bench.connections.unwrap_or(SOCKETS);
     println!("\n=== nodes: {MESSAGES} messages to {sockets} sockets, one at a time, over Redis");
-    let redis = Redis::start()?;
+    let redis = Broker::start(Kind::Redis)?;
     let rounds = Rounds::run(&ALL, bench.pairs, |nodes| one(bench, &redis, nodes, sockets))?;
     rounds.print(&[CPU, SENT, RATIO_SENT, "p50 ms", P99, "missing", "ping ms"]);
     let sum = |figure| ALL.iter().flat_map(|nodes| rounds.values(*nodes, figure)).sum::<f64>();
@@ -68,8 +66,8 @@ pub(super) fn run(bench: &Context) -> Result<bool> {
 }
 
 /// A run with so many nodes.
-fn one(bench: &Context, redis: &Redis, nodes: Nodes, sockets: usize) -> Result<Figures> {
-    let url = format!("redis://127.0.0.1:{}", redis.port);
+fn one(bench: &Context, redis: &Broker, nodes: Nodes, sockets: usize) -> Result<Figures> {
+    let url = redis.url();
     let flags: &[&str] = match nodes.0 {
         0 => &["--workers", "1"],
         _ => &["--workers", "1", "--pubsub", "redis", "--redis-url", &url],
@@ -137,70 +135,4 @@ fn publish_one(
 
 fn expect(crowd: &mut Peer, messages: usize) -> Result<Value> {
     crowd.request(&format!("expect {messages} 30"), Duration::from_secs(60))
-}
-
-/// A redis-server that keeps nothing, killed when dropped.
-struct Redis {
-    child: Child,
-    port: u16,
-}
-
-impl Redis {
-    fn start() -> Result<Redis> {
-        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        let mut command = Command::new("redis-server");
-        command.args(["--bind", "127.0.0.1", "--save", "", "--port", &port.to_string()]);
-        command.stdin(Stdio::null()).stdout(Stdio::null());
-        let child = command.spawn().context("redis-server does not start")?;
-        let redis = Redis { child, port };
-        for _ in 0..200 {
-            if redis.ask("PING").is_ok() {
-                return Ok(redis);
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        bail!("redis-server does not answer")
-    }
-
-    /// The answer to an inline command: a line, or a bulk.
-    fn ask(&self, command: &str) -> Result<String> {
-        let mut stream = BufReader::new(TcpStream::connect(("127.0.0.1", self.port))?);
-        stream.get_ref().set_read_timeout(Some(Duration::from_secs(10)))?;
-        write!(stream.get_mut(), "{command}\r\n")?;
-        let mut line = String::new();
-        stream.read_line(&mut line)?;
-        let Some(bytes) = line.trim_end().strip_prefix('$') else { return Ok(line) };
-        let mut bulk = vec![0; bytes.parse()?];
-        stream.read_exact(&mut bulk)?;
-        Ok(String::from_utf8(bulk)?)
-    }
-
-    /// Bytes that it has sent so far. Asking adds one answer, about 1.3 KB.
-    fn sent_bytes(&self) -> Result<f64> {
-        let info = self.ask("INFO stats")?;
-        let line = info.lines().find_map(|line| line.strip_prefix("total_net_output_bytes:"));
-        Ok(line.context("no total_net_output_bytes")?.trim().parse()?)
-    }
-
-    /// The median time of a PING over an open connection.
-    #[expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
-    fn ping_ms(&self) -> Result<f64> {
-        let mut stream = BufReader::new(TcpStream::connect(("127.0.0.1", self.port))?);
-        stream.get_ref().set_nodelay(true)?;
-        let mut times = Vec::new();
-        for _ in 0..50 {
-            let began = Instant::now();
-            stream.get_mut().write_all(b"PING\r\n")?;
-            stream.read_line(&mut String::new())?;
-            times.push(began.elapsed().as_secs_f64() * 1e3);
-        }
-        Ok(median(times))
-    }
-}
-
-impl Drop for Redis {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }

@@ -172,6 +172,26 @@ impl Server {
     }
 }
 
+/// Starts clients of Action Cable for the server on a port of this machine; their first line has yet to be received.
+/// Each has so many `streams` of its own, or all have the one with this name if that is 0.
+pub(super) fn cable_clients(
+    tools: &Tools,
+    port: u16,
+    sockets: usize,
+    streams: usize,
+    name: &str,
+) -> Result<Peer> {
+    let command = words([
+        &tools.floor("cable_client"),
+        &"127.0.0.1",
+        &port.to_string(),
+        &sockets.to_string(),
+        &streams.to_string(),
+        &name,
+    ]);
+    Peer::start("clients", Core::Any, &command)
+}
+
 /// Starts an echo client for the server on a port of this machine.
 pub(super) fn echo_client(tools: &Tools, port: u16, sockets: usize, bytes: usize) -> Result<Peer> {
     let command = words([

@@ -17,9 +17,10 @@ pub(super) struct Tools {
     control: PathBuf,
 }
 
-const FLOOR: [&str; 8] = [
+const FLOOR: [&str; 9] = [
     "app_server",
     "away_client",
+    "cable_client",
     "echo_server",
     "echo_client",
     "connect_client",

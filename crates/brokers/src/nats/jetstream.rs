@@ -58,6 +58,9 @@ struct Piece {
 /// What is asked for next.
 #[derive(Copy, Clone)]
 enum Find {
+    /// Whether there is one after this one. Servers find the last one of a topic by an index, but may look through
+    /// all that follows for the first one from a sequence on.
+    Newer(u64),
     /// The first one from a sequence on.
     First(u64),
     /// The last one, after this one.
@@ -416,9 +419,9 @@ impl Stream {
         topics: &[(&str, u64)],
     ) -> Result<Vec<Found>, Fault> {
         let mut found: Vec<Found> = topics.iter().map(|_| Found::default()).collect();
-        let first = |(topic, (_, after)): (usize, &(&str, u64))| Piece {
-            topic,
-            find: Find::First(after + 1),
+        let first = |(topic, (_, after)): (usize, &(&str, u64))| {
+            let find = if *after == 0 { Find::First(1) } else { Find::Newer(*after) };
+            Piece { topic, find }
         };
         let mut pieces: Vec<Piece> = topics.iter().enumerate().map(first).collect();
         while !pieces.is_empty() {
@@ -434,6 +437,12 @@ impl Stream {
                     }
                 };
                 match piece.find {
+                    // Not kept yet: what precedes it may be evicted before it is read, unless that begins first.
+                    Find::Newer(after) if at > after => {
+                        pieces.push(Piece { topic, find: Find::First(after + 1) });
+                        continue;
+                    }
+                    Find::Newer(_) => continue,
                     Find::First(from) if at >= from => {
                         pieces.push(Piece { topic, find: Find::Last(at) });
                     }
@@ -480,7 +489,7 @@ impl Stream {
             // Subjects need no escapes.
             let subject = subjects.get(*topic).map_or("", String::as_str);
             let body = match find {
-                Find::Last(_) => format!(r#"{{"last_by_subj":"{subject}"}}"#),
+                Find::Newer(_) | Find::Last(_) => format!(r#"{{"last_by_subj":"{subject}"}}"#),
                 Find::First(from) | Find::Between(from, _) | Find::Still(from) => {
                     format!(r#"{{"seq":{from},"next_by_subj":"{subject}"}}"#)
                 }

@@ -5,6 +5,8 @@
 
 use std::collections::HashSet;
 
+use foldhash::fast::RandomState;
+
 use super::Driver;
 use super::deliver::Delivered;
 use crate::envelope::{Envelope, Message, NodeId, Sequence};
@@ -22,6 +24,14 @@ pub(super) enum Until {
     Offset(u64),
     /// Up to the last one of this sender with this number or a lower one.
     Sender(NodeId, Sequence),
+}
+
+/// What was fetched of some channels.
+#[derive(Default)]
+pub(super) struct Part {
+    wanted: Vec<(Channel, Option<Position>)>,
+    ids: Vec<u64>,
+    fetched: Vec<Fetched>,
 }
 
 impl Driver {
@@ -57,13 +67,17 @@ impl Driver {
         }
     }
 
-    /// Fetches what is kept of channels that have just been subscribed: all of those that are new, and of the others
-    /// what was published while there was no connection.
-    pub(super) async fn sync(&self, link: &impl Link, channels: &[Channel]) -> Result<(), Fault> {
+    /// Fetches a part of what is kept of channels that have just been subscribed: all of those that are new, and of the
+    /// others what was published while there was no connection. Returns the channels that are left.
+    pub(super) async fn begin_sync(
+        &self,
+        link: &impl Link,
+        channels: &[Channel],
+    ) -> Result<(Part, Vec<(Channel, u64)>), Fault> {
         if self.broker.settings.history.is_none() {
-            return Ok(());
+            return Ok(Default::default());
         }
-        let wanted: Vec<(Channel, u64)> = {
+        let mut wanted: Vec<(Channel, u64)> = {
             let inner = self.shard().lock();
             let id = |channel: &Channel| {
                 let found = inner.interest.get(channel)?;
@@ -71,7 +85,8 @@ impl Driver {
             };
             channels.iter().filter_map(id).collect()
         };
-        self.catch_up(link, wanted, GapCause::Reconnected).await
+        let part = self.fetch_part(link, &mut wanted).await?;
+        Ok((part, wanted))
     }
 
     /// Fetches what follows the position of channels.
@@ -82,27 +97,43 @@ impl Driver {
         cause: GapCause,
     ) -> Result<(), Fault> {
         while !channels.is_empty() {
-            let part = channels.split_off(channels.len().saturating_sub(self.fetch_channels.get()));
-            let mut wanted = Vec::with_capacity(part.len());
-            let mut asked = Vec::with_capacity(part.len());
-            for (channel, id) in part {
-                let found = self.followed.borrow().get(&channel, id);
-                if let Some(follow) = found {
-                    wanted.push((channel, follow.after()));
-                    asked.push(id);
-                }
-            }
-            let all = self.fetch(link, &wanted).await?;
-            for (((channel, after), id), fetched) in wanted.iter().zip(asked).zip(&all) {
-                match after {
-                    Some(_) => self.fetched(channel, id, fetched, Until::End, cause).await,
-                    None => self.load(channel, id, fetched),
-                }
-                self.followed.borrow_mut().synced(channel, id);
-                self.settled.notify_one();
-            }
+            let part = self.fetch_part(link, &mut channels).await?;
+            self.sync(part, cause).await;
         }
         Ok(())
+    }
+
+    /// Fetches as many of the channels as one command takes, and removes them from the list.
+    async fn fetch_part(
+        &self,
+        link: &impl Link,
+        channels: &mut Vec<(Channel, u64)>,
+    ) -> Result<Part, Fault> {
+        let part = channels.split_off(channels.len().saturating_sub(self.fetch_channels.get()));
+        let (mut wanted, mut ids) =
+            (Vec::with_capacity(part.len()), Vec::with_capacity(part.len()));
+        for (channel, id) in part {
+            let found = self.followed.borrow().get(&channel, id);
+            if let Some(follow) = found {
+                wanted.push((channel, follow.after()));
+                ids.push(id);
+            }
+        }
+        let fetched = self.fetch(link, &wanted).await?;
+        Ok(Part { wanted, ids, fetched })
+    }
+
+    /// Delivers what was fetched.
+    pub(super) async fn sync(&self, part: Part, cause: GapCause) {
+        let Part { wanted, ids, fetched } = part;
+        for (((channel, after), id), fetched) in wanted.iter().zip(ids).zip(&fetched) {
+            match after {
+                Some(_) => self.fetched(channel, id, fetched, Until::End, cause).await,
+                None => self.load(channel, id, fetched),
+            }
+            self.followed.borrow_mut().synced(channel, id);
+            self.settled.notify_one();
+        }
     }
 
     /// Fetches, and adapts how many channels the next fetch has.
@@ -212,7 +243,8 @@ impl Driver {
     /// Notes the number before the first publication of each sender as received: a gap was told for what is missing
     /// before it, and is not told again.
     fn skip_missing<'m>(&self, id: u64, messages: impl Iterator<Item = &'m Message<'m>>) {
-        let (mut received, mut senders) = (self.received.borrow_mut(), HashSet::new());
+        let (mut received, mut senders) =
+            (self.received.borrow_mut(), HashSet::<_, RandomState>::default());
         let generation = received.generation();
         for Message { node, at, .. } in messages {
             if senders.insert((*node, at.epoch)) {
@@ -228,7 +260,7 @@ impl Driver {
         if self.followed.borrow().get(channel, id).is_none() {
             return;
         }
-        let mut seen = HashSet::with_capacity(fetched.messages.len());
+        let mut seen: HashSet<_, RandomState> = HashSet::default();
         let mut messages = Vec::with_capacity(fetched.messages.len());
         for (kept, body) in &fetched.messages {
             let Some(message) = self.decode(body) else { continue };

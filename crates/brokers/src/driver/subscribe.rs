@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::Driver;
+use super::fetch::Part;
 use crate::broker::ConfirmedTopic;
 use crate::figures::{Counters, GapCause};
 use crate::interest::Confirmed;
@@ -11,12 +12,21 @@ use crate::transport::{Channel, Fault, Link};
 /// Longest sleep without being woken.
 const SLEEP_MAX: Duration = Duration::from_secs(5);
 
+/// Channels that the broker has subscribed, with a part of what it keeps of them, and those of which nothing is
+/// fetched yet.
+struct Subscribed {
+    channels: Vec<Channel>,
+    part: Part,
+    rest: Vec<(Channel, u64)>,
+}
+
 impl Driver {
     /// Subscribes and unsubscribes as interest changes. Ends with a fault.
     pub(super) async fn subscribe(&self, link: &impl Link) -> Fault {
         let counters = &self.broker.counters;
         // Those of before the connection; meanwhile there may always be new ones.
         let mut left = self.shard().lock().interest.len();
+        let mut before: Option<Subscribed> = None;
         loop {
             let now_ns = self.broker.now_ns();
             let (unwanted, gone, wanted, due_ns, topics) = {
@@ -36,25 +46,23 @@ impl Driver {
                 }
                 Counters::add(&counters.unsubscribed, unwanted.len());
             }
-            if !wanted.is_empty() {
-                self.follow(&wanted);
-                if let Err(fault) = link.subscribe(&wanted).await {
-                    return fault;
-                }
-                Counters::add(&counters.subscribed, wanted.len());
-                if let Err(fault) = self.sync(link, &wanted).await {
-                    return fault;
-                }
-                if let Err(fault) = self.load_members(link, &wanted).await {
-                    return fault;
-                }
-                self.confirm(&wanted).await;
+            let (is_idle, finished) = (wanted.is_empty(), before.take());
+            let finishes = finished.is_some();
+            left = left.saturating_sub(finished.as_ref().map_or(0, |one| one.channels.len()));
+            // While the broker answers, those before are confirmed.
+            let (asked, confirmed) =
+                tokio::join!(self.ask(link, wanted), self.finish(link, finished));
+            match asked.and_then(|asked| confirmed.map(|()| asked)) {
+                Ok(asked) => before = asked,
+                Err(fault) => return fault,
             }
-            left = if wanted.is_empty() { 0 } else { left.saturating_sub(wanted.len()) };
+            if is_idle {
+                left = 0;
+            }
             if left == 0 {
                 self.connected(topics);
             }
-            if wanted.is_empty() && unwanted.is_empty() {
+            if is_idle && unwanted.is_empty() && !finishes {
                 let sleep = due_ns.map_or(SLEEP_MAX, |due_ns| {
                     Duration::from_nanos(due_ns.saturating_sub(now_ns)).min(SLEEP_MAX)
                 });
@@ -62,6 +70,34 @@ impl Driver {
                 let _ = tokio::time::timeout(sleep, woken).await;
             }
         }
+    }
+
+    /// Subscribes to channels and fetches the first part of what is kept of them.
+    async fn ask(
+        &self,
+        link: &impl Link,
+        channels: Vec<Channel>,
+    ) -> Result<Option<Subscribed>, Fault> {
+        if channels.is_empty() {
+            return Ok(None);
+        }
+        self.follow(&channels);
+        link.subscribe(&channels).await?;
+        Counters::add(&self.broker.counters.subscribed, channels.len());
+        let (part, rest) = self.begin_sync(link, &channels).await?;
+        Ok(Some(Subscribed { channels, part, rest }))
+    }
+
+    /// Delivers what is kept of channels, and tells that they are confirmed.
+    async fn finish(&self, link: &impl Link, finished: Option<Subscribed>) -> Result<(), Fault> {
+        let Some(Subscribed { channels, part, rest }) = finished else { return Ok(()) };
+        // So that the commands for the next ones are sent first.
+        tokio::task::yield_now().await;
+        self.sync(part, GapCause::Reconnected).await;
+        self.catch_up(link, rest, GapCause::Reconnected).await?;
+        self.load_members(link, &channels).await?;
+        self.confirm(&channels).await;
+        Ok(())
     }
 
     /// The broker has confirmed channels. Tells what was missed before it tells that they are confirmed.

@@ -19,6 +19,7 @@ use crate::kept::{HistorySettings, Kept, Past};
 use crate::limits::QUEUE_BYTES;
 use crate::members::Members;
 use crate::members::outbox::Outbox;
+use crate::placement::Placement;
 use crate::store::StoreQueue;
 use crate::ticket::Ticket;
 use crate::transport::{Channel, Fault, Transport};
@@ -180,6 +181,7 @@ pub struct Broker {
     pub(crate) counters: Counters,
     pub(crate) nodes: Mutex<Nodes>,
     bell: Arc<Bell>,
+    pub(crate) placement: Placement,
     /// The channel of commands and of signs of life.
     pub(crate) control: Channel,
 }
@@ -234,6 +236,7 @@ impl Broker {
     pub fn new<T: Transport>(settings: Settings, transports: &[T]) -> Arc<Broker> {
         let now_ns = (settings.clock)();
         let control: Channel = settings.control().into();
+        let placement = transports.first().map(Transport::placement).unwrap_or_default();
         let linger_ns = u64::try_from(settings.linger.as_nanos()).unwrap_or(u64::MAX);
         let shard = |transport: &T| Shard {
             server: transport.server(),
@@ -255,6 +258,7 @@ impl Broker {
             counters: Counters::default(),
             nodes: Mutex::default(),
             bell: Arc::default(),
+            placement,
             control: Channel::clone(&control),
             settings,
         };
@@ -302,16 +306,25 @@ impl Broker {
     }
 
     pub(crate) fn channel(&self, topic: &str) -> Channel {
-        format!("{}:t:{topic}", self.settings.prefix).into()
+        let prefix = &self.settings.prefix;
+        match self.placement.has_slots() {
+            // So that all keys of the topic are in the channel's slot.
+            true => format!("{{{prefix}:t:{topic}}}").into(),
+            false => format!("{prefix}:t:{topic}").into(),
+        }
     }
 
     /// The topic of a channel; `None` if it is another one.
     pub(crate) fn topic<'c>(&self, channel: &'c str) -> Option<&'c str> {
+        let channel = match self.placement.has_slots() {
+            true => channel.strip_prefix('{')?.strip_suffix('}')?,
+            false => channel,
+        };
         channel.strip_prefix(&*self.settings.prefix)?.strip_prefix(":t:")
     }
 
     pub(crate) fn shard(&self, channel: &str) -> &Shard {
-        let at = shard_of(channel, self.shards.len());
+        let at = self.placement.shard(channel, self.shards.len());
         // There is at least one.
         self.shards.get(at).unwrap_or(&self.shards[0])
     }
@@ -482,31 +495,5 @@ impl Broker {
     #[must_use]
     pub fn nodes(&self) -> Vec<NodeSeen> {
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner).list(self.now_ns())
-    }
-}
-
-/// The shard of a channel: the same on all nodes, so a fixed hash (FNV-1a, folded).
-#[must_use]
-pub fn shard_of(channel: &str, shards: usize) -> usize {
-    let hash = channel.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    });
-    ((hash ^ (hash >> 32)) % shards.max(1) as u64) as usize
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn channels_are_spread_over_shards_in_the_same_way_by_every_node() {
-        let mut counts = [0; 3];
-        for number in 0..3_000 {
-            counts[shard_of(&format!("standfast:t:room:{number}"), 3)] += 1;
-        }
-        assert!(counts.iter().all(|count| (900..1_100).contains(count)), "{counts:?}");
-        let fixed = ["a", "b", "standfast:t:news"].map(|name| shard_of(name, 3));
-        assert_eq!(fixed, [1, 1, 2], "other versions of this program must agree");
-        assert_eq!(shard_of("a", 1), 0);
     }
 }

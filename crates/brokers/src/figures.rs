@@ -54,6 +54,8 @@ pub struct Counters {
     pub subscribed: AtomicU64,
     /// Channels unsubscribed.
     pub unsubscribed: AtomicU64,
+    /// Subscriptions that the broker has ended, as their hash slot was moved to another server.
+    pub moved: AtomicU64,
     /// Channels of which something kept was fetched, or would have been if there were any.
     pub fetches: AtomicU64,
     /// Publications that arrived by that.

@@ -298,6 +298,26 @@ impl Interest {
         self.open = self.channels.len();
     }
 
+    /// The broker has ended the subscription of a channel, which is asked for again. Returns the channel's id; `None`
+    /// if it was not subscribed.
+    pub fn subscription_ended(&mut self, channel: &str) -> Option<u64> {
+        let (channel, _) = self.channels.get_key_value(channel)?;
+        let channel = Channel::clone(channel);
+        let entry = self.channels.get_mut(&channel)?;
+        match entry.state {
+            State::Queued => return None,
+            // Its confirmation, if it comes, is of the subscription that has ended.
+            State::Asked => {}
+            State::Confirmed => {
+                entry.missed = true;
+                self.open += 1;
+            }
+        }
+        entry.state = State::Queued;
+        self.queue.push_back(channel);
+        Some(entry.id)
+    }
+
     /// Channels that are not confirmed.
     #[must_use]
     pub fn open(&self) -> usize {
@@ -487,6 +507,25 @@ mod tests {
         let mut gone = interest.take_gone();
         gone.sort();
         assert_eq!((gone, interest.take_gone().len()), (vec![channel("a"), channel("b")], 0));
+    }
+
+    #[test]
+    fn a_subscription_that_the_broker_has_ended_is_asked_for_again() {
+        let mut interest = Interest::new(1_000);
+        for name in ["a", "b"] {
+            interest.want(&channel(name));
+        }
+        assert_eq!(interest.subscription_ended("a"), None, "it is not subscribed yet");
+        let batch = interest.take_wanted();
+        interest.confirm(&batch[..1], 0);
+        assert_eq!((interest.subscription_ended("a"), interest.open()), (Some(1), 2));
+        assert_eq!(interest.subscription_ended("b"), Some(2), "before its confirmation");
+        assert_eq!(names(&interest.confirm(&batch, 0)), []);
+        let again = interest.take_wanted();
+        assert_eq!(again, [channel("a"), channel("b")]);
+        let confirmed = interest.confirm(&again, 0);
+        assert_eq!(names(&confirmed), [("a", false, true), ("b", false, false)]);
+        assert_eq!((interest.open(), interest.subscription_ended("c")), (0, None));
     }
 
     proptest! {

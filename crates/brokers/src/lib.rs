@@ -19,6 +19,7 @@ pub mod members;
 pub mod nats;
 #[cfg(feature = "nats")]
 mod nats_servers;
+pub mod placement;
 #[cfg(feature = "redis")]
 pub mod redis;
 pub mod settings;
@@ -28,16 +29,16 @@ pub mod transport;
 
 pub use broker::{
     Broker, ConfirmedTopic, OwnedExcept, Publication, Receiver, Settings, Unavailable, Undelivered,
-    shard_of,
 };
 pub use figures::{Counters, GapCause, NodeSeen, ShardFigures};
 pub use kept::{HistorySettings, Kept, Past, Position};
 #[cfg(feature = "nats")]
 pub use nats_servers::{NatsServers, NatsUrl};
+pub use placement::{Placement, shard_of};
 pub use settings::{RedisUrl, ServerAddress, UrlError};
 pub use store::{NewValue, OnAnswer, StoreAction, StoreAnswer, StoreCommand};
 pub use ticket::{Outcome, Ticket};
 pub use transport::{
-    Channel, Fault, FaultKind, Fetched, Inbox, InboxReceiver, Incoming, Link, Outgoing, Taken,
-    Transport,
+    Arrived, Channel, Fault, FaultKind, Fetched, Inbox, InboxReceiver, Incoming, Link, Outgoing,
+    Taken, Transport,
 };

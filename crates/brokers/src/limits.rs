@@ -30,6 +30,16 @@ pub const BATCH_BYTES: usize = 1024 * 1024;
 pub const INBOX_BYTES: usize = 32 * 1024 * 1024;
 /// Bytes that one command to fetch what is kept is meant to be answered with: the next one has fewer channels.
 pub const FETCH_BYTES: usize = 4 * 1024 * 1024;
+/// Longest message of a shard channel that is read; with a longer one the connection is closed.
+pub const MESSAGE_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Time for one node of a Redis Cluster to answer with its slots; then the next one is asked.
+pub const SEED_TIMEOUT: Duration = Duration::from_secs(1);
+/// Pause before a command is sent again whose hash slot is being moved, for [`ANSWER_TIMEOUT`] at most.
+pub const REDIRECT_PAUSE: Duration = Duration::from_millis(20);
+/// Connections of one process to a Redis Cluster: with more masters one is used for several of them.
+pub const PARTS_MAX: usize = 64;
+/// Those of a process that finds no node of the cluster when it starts.
+pub const PARTS_UNKNOWN: usize = 8;
 /// Channels of which all that is kept is fetched with the first command.
 pub const FETCH_CHANNELS_FIRST: usize = 32;
 /// For how long JetStream recognizes a publication that is sent again, if it keeps them for that long.

@@ -4,7 +4,10 @@
 //! sockets; a user of the access control list or a password. With sentinels the host of the URL is the name of
 //! their master, and its address is asked for before each attempt to connect.
 
+mod cluster;
 mod kept;
+mod sharded;
+mod slots;
 mod store;
 
 use std::cell::RefCell;
@@ -22,7 +25,9 @@ use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, spawn_local};
 use tokio_rustls::TlsConnector;
 
+pub use self::cluster::{ClusterLink, ClusterTransport};
 use self::kept::Keeper;
+pub(crate) use self::kept::load_script;
 use crate::broker::Settings;
 use crate::kept::Position;
 use crate::limits::{ANSWER_TIMEOUT, CONNECT_TIMEOUT};
@@ -48,13 +53,20 @@ pub struct RedisTransport {
     pub sentinels: Vec<RedisUrl>,
 }
 
+/// The bytes of a connection.
+type Stream = Box<dyn Bytes>;
+
+trait Bytes: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Bytes for T {}
+
 /// Two connections to one server.
 pub struct RedisLink {
     pub(crate) publisher: Connection,
     subscriber: Connection,
     keeper: Option<Keeper>,
     /// The digest of the script that changes members, once it is loaded.
-    pub(crate) member_script: RefCell<Vec<u8>>,
+    pub(crate) member_script: RefCell<String>,
 }
 
 /// A connection and the task that moves its bytes, which ends with it.
@@ -94,7 +106,7 @@ impl Transport for RedisTransport {
         let mut link = RedisLink { publisher, subscriber, keeper: None, member_script };
         link.publisher.asks_role = link.publisher.require_master().await?;
         if let Some(history) = settings.history {
-            let keeper = Keeper::new(&link.publisher, history, settings.random).await?;
+            let keeper = Keeper::new(&link.publisher, "PUBLISH", history, settings.random).await?;
             // Whether the user may use its keys.
             let control = (settings.control().into(), None);
             keeper.fetch(&link.publisher, &[control]).await?;
@@ -144,18 +156,22 @@ impl RedisTransport {
         push: Option<impl Fn(PushInfo) + Send + Sync + 'static>,
     ) -> Result<Connection, Fault> {
         let info = info(&self.url).set_db(self.url.database);
+        Connection::new(&info, self.stream(address).await?, push).await
+    }
+
+    /// A stream to a server, with TLS if the URL has it.
+    async fn stream(&self, address: &ServerAddress) -> Result<Stream, Fault> {
         let unreachable =
             |error: std::io::Error| Fault::new(FaultKind::Unreachable, error.to_string());
         match address {
             ServerAddress::Unix(path) => {
-                let stream = UnixStream::connect(path).await.map_err(unreachable)?;
-                Connection::new(&info, stream, push).await
+                Ok(Box::new(UnixStream::connect(path).await.map_err(unreachable)?))
             }
             ServerAddress::Tcp(host, port) => {
                 let stream = TcpStream::connect((&**host, *port)).await.map_err(unreachable)?;
                 stream.set_nodelay(true).map_err(unreachable)?;
                 let Some(config) = self.tls.as_ref().filter(|_| self.url.tls) else {
-                    return Connection::new(&info, stream, push).await;
+                    return Ok(Box::new(stream));
                 };
                 let name = ServerName::try_from(host.clone()).map_err(|_| {
                     Fault::new(FaultKind::Unreachable, format!("invalid server name {host:?}"))
@@ -164,7 +180,7 @@ impl RedisTransport {
                 let stream = stream.map_err(|error| {
                     Fault::new(FaultKind::Unreachable, format!("TLS with {host}: {error}"))
                 })?;
-                Connection::new(&info, stream, push).await
+                Ok(Box::new(stream))
             }
         }
     }
@@ -305,6 +321,7 @@ pub(crate) fn fault(error: RedisError) -> Fault {
         (ErrorKind::AuthenticationFailed, _) => FaultKind::Refused,
         (_, "NOAUTH" | "WRONGPASS" | "NOPERM" | "NOPROTO") => FaultKind::Refused,
         (_, "READONLY") => FaultKind::ReadOnly,
+        (_, "CLUSTERDOWN") => FaultKind::Unreachable,
         _ if error.is_timeout() => FaultKind::Silent,
         _ if error.is_io_error() || error.is_connection_dropped() => FaultKind::Closed,
         _ => FaultKind::Protocol,

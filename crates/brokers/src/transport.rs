@@ -14,6 +14,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use crate::broker::Settings;
 use crate::kept::{Kept, Position};
 use crate::members::MemberStore;
+use crate::placement::Placement;
 use crate::store::{NewValue, StoreAnswer, StoreCommand};
 
 /// The name of a channel or a subject, as the broker knows it.
@@ -59,6 +60,15 @@ pub struct Incoming {
     pub body: Vec<u8>,
     /// Where it is kept, and the offset of the one before it; `None` if it is not kept.
     pub kept: Option<(Kept, u64)>,
+}
+
+/// What comes from a broker of its own accord.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Arrived {
+    /// A message.
+    Message(Incoming),
+    /// A subscription has ended and the others have not: what is published to this channel does not arrive any more.
+    Ended(Box<str>),
 }
 
 /// What a broker keeps of a channel.
@@ -161,6 +171,11 @@ pub trait Transport {
     /// A connection.
     type Link: Link;
 
+    /// Which of the transports of a process has which names. The same for all of them.
+    fn placement(&self) -> Placement {
+        Placement::Hashed
+    }
+
     /// The server for logs, without secrets.
     fn server(&self) -> String;
 
@@ -253,7 +268,7 @@ pub trait Link: MemberStore {
 /// is dropped and counted, and the hole in its sender's numbers tells that it is missing.
 #[derive(Clone)]
 pub struct Inbox {
-    sender: UnboundedSender<Incoming>,
+    sender: UnboundedSender<Arrived>,
     waiting: Arc<AtomicUsize>,
     dropped: Arc<AtomicU64>,
     bytes_max: usize,
@@ -261,7 +276,7 @@ pub struct Inbox {
 
 /// The other end of an [`Inbox`].
 pub struct InboxReceiver {
-    receiver: UnboundedReceiver<Incoming>,
+    receiver: UnboundedReceiver<Arrived>,
     waiting: Arc<AtomicUsize>,
     dropped: Arc<AtomicU64>,
 }
@@ -284,8 +299,18 @@ impl Inbox {
             self.dropped.fetch_add(1, Ordering::Relaxed);
             return;
         }
+        self.add(Arrived::Message(message));
+    }
+
+    /// Tells that the broker has ended a subscription. It always finds room: there is one for each subscription.
+    pub fn ended(&self, channel: Box<str>) {
+        self.add(Arrived::Ended(channel));
+    }
+
+    fn add(&self, arrived: Arrived) {
+        let bytes = arrived.bytes();
         self.waiting.fetch_add(bytes, Ordering::Relaxed);
-        if self.sender.send(message).is_err() {
+        if self.sender.send(arrived).is_err() {
             // The link is being dropped.
             self.waiting.fetch_sub(bytes, Ordering::Relaxed);
         }
@@ -293,15 +318,15 @@ impl Inbox {
 }
 
 impl InboxReceiver {
-    /// The next message; `None` once the link is gone.
-    pub async fn next(&mut self) -> Option<Incoming> {
+    /// What arrived next; `None` once the link is gone.
+    pub async fn next(&mut self) -> Option<Arrived> {
         let message = self.receiver.recv().await?;
         self.waiting.fetch_sub(message.bytes(), Ordering::Relaxed);
         Some(message)
     }
 
-    /// The next message, if there is one now.
-    pub fn try_next(&mut self) -> Option<Incoming> {
+    /// What arrived next, if there is something now.
+    pub fn try_next(&mut self) -> Option<Arrived> {
         let message = self.receiver.try_recv().ok()?;
         self.waiting.fetch_sub(message.bytes(), Ordering::Relaxed);
         Some(message)
@@ -327,6 +352,15 @@ impl Incoming {
     }
 }
 
+impl Arrived {
+    fn bytes(&self) -> usize {
+        match self {
+            Arrived::Message(message) => message.bytes(),
+            Arrived::Ended(channel) => size_of::<Self>() + channel.len(),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -339,10 +373,13 @@ mod tests {
         let room_for_two = 2 * message(0).bytes();
         let (inbox, mut receiver) = Inbox::new(room_for_two, Arc::clone(&dropped));
         (1..=3).for_each(|number| inbox.push(message(number)));
-        assert_eq!(receiver.try_next(), Some(message(1)));
+        let arrived = |number| Some(Arrived::Message(message(number)));
+        assert_eq!(receiver.try_next(), arrived(1));
         inbox.push(message(4));
-        assert_eq!(receiver.try_next(), Some(message(2)));
-        assert_eq!((receiver.try_next(), receiver.try_next()), (Some(message(4)), None));
+        inbox.ended("b".into());
+        assert_eq!((receiver.try_next(), receiver.try_next()), (arrived(2), arrived(4)));
+        assert_eq!(receiver.try_next(), Some(Arrived::Ended("b".into())), "whatever the room");
+        assert_eq!(receiver.try_next(), None);
         assert_eq!(dropped.load(Ordering::Relaxed), 1, "the third");
     }
 }

@@ -14,7 +14,7 @@ use crate::interest::Subscribed;
 use crate::kept::Kept;
 use crate::limits::{BEHIND_PAUSE, DELIVERY_NS, DELIVERY_PAUSE};
 use crate::members::is_event;
-use crate::transport::{Channel, Fault, FaultKind, InboxReceiver, Incoming, Link};
+use crate::transport::{Arrived, Channel, Fault, FaultKind, InboxReceiver, Incoming, Link};
 
 /// What became of a publication that the broker keeps.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -36,26 +36,31 @@ impl Driver {
             if is_ending {
                 inbox.close();
             }
-            let message = match inbox.try_next() {
-                Some(message) => Some(message),
+            let arrived = match inbox.try_next() {
+                Some(arrived) => Some(arrived),
                 None if is_ending => break,
                 None => {
                     if let Err(fault) = self.overflowed(link).await {
                         return fault;
                     }
                     match self.next(&mut inbox).await {
-                        Some(Some(message)) => Some(message),
+                        Some(Some(arrived)) => Some(arrived),
                         Some(None) => break,
                         None => None,
                     }
                 }
             };
-            if let Some(message) = message
-                && let Err(fault) = self.arrived(link, &message).await
-                // What could not be fetched will be, by the next connection.
-                && !self.is_ending.get()
-            {
-                return fault;
+            match arrived {
+                Some(Arrived::Message(message)) => {
+                    if let Err(fault) = self.arrived(link, &message).await
+                        // What could not be fetched will be, by the next connection.
+                        && !self.is_ending.get()
+                    {
+                        return fault;
+                    }
+                }
+                Some(Arrived::Ended(channel)) => self.subscription_ended(&channel),
+                None => {}
             }
             if !self.is_ending.get()
                 && let Err(fault) = self.catch_up_behind(link).await
@@ -119,6 +124,15 @@ impl Driver {
             Envelope::Alive { .. } => {}
         }
         Ok(())
+    }
+
+    /// The broker has ended a subscription: it is asked for again, as after a disconnect.
+    fn subscription_ended(&self, channel: &str) {
+        let ended = self.shard().lock().interest.subscription_ended(channel);
+        let Some(id) = ended else { return };
+        Counters::add(&self.broker.counters.moved, 1);
+        self.followed.borrow_mut().unsynced(channel, id);
+        self.shard().wakes.interest.notify_one();
     }
 
     /// Whether a publication or a command was not received before. Tells what is missing before it.
@@ -318,10 +332,10 @@ impl Driver {
     }
 
     /// The next message; `None` if something else is to be done first.
-    async fn next(&self, inbox: &mut InboxReceiver) -> Option<Option<Incoming>> {
+    async fn next(&self, inbox: &mut InboxReceiver) -> Option<Option<Arrived>> {
         let next = async {
             tokio::select! {
-                message = inbox.next() => Some(message),
+                arrived = inbox.next() => Some(arrived),
                 () = self.ends.notified() => None,
             }
         };

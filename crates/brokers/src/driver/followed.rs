@@ -30,8 +30,9 @@ pub(super) struct Follow {
 }
 
 impl Followed {
-    /// A channel is about to be subscribed, perhaps again after a disconnect.
+    /// A channel is about to be subscribed, perhaps again after its subscription was lost.
     pub(super) fn begin(&mut self, channel: &Channel, id: u64) {
+        self.unsynced(channel, id);
         if self.get(channel, id).is_none() {
             let position = Position { epoch: 0, offset: 0 };
             let follow = Follow {
@@ -84,6 +85,13 @@ impl Followed {
     /// The connection is lost.
     pub(super) fn disconnected(&mut self) {
         self.channels.values_mut().for_each(|follow| follow.synced = false);
+    }
+
+    /// The subscription of a channel was lost.
+    pub(super) fn unsynced(&mut self, channel: &str, id: u64) {
+        if let Some(follow) = self.channels.get_mut(channel).filter(|follow| follow.id == id) {
+            follow.synced = false;
+        }
     }
 
     /// All channels that are loaded.

@@ -17,6 +17,8 @@ use crate::transport::{Channel, Fault, Link};
 /// A lease lasts for so many of its renewals, and what ends it is noticed after one more: together the time after
 /// which members of a node that has ended are absent.
 const RENEWALS: u32 = 4;
+/// Names to choose one from whose lease is at the servers of the connection.
+const NAMES_MAX: usize = 4096;
 
 /// What the thread of the connections knows of members at one broker.
 #[derive(Default)]
@@ -51,7 +53,20 @@ impl Driver {
     }
 
     fn members_key(&self, topic: &str) -> String {
-        format!("{}:p:{topic}", self.broker.settings.prefix)
+        match self.broker.placement.has_slots() {
+            true => format!("{}:p", self.broker.channel(topic)),
+            false => format!("{}:p:{topic}", self.broker.settings.prefix),
+        }
+    }
+
+    /// Another name of this node. With hash slots its lease is at the servers of this connection.
+    fn new_node(&self) -> NodeId {
+        let random = || NodeId((self.broker.settings.random)());
+        let is_here = |node: &NodeId| {
+            let shard = self.broker.shard(&self.lease_key(*node));
+            !self.broker.placement.has_slots() || std::ptr::eq(shard, self.shard())
+        };
+        std::iter::repeat_with(random).take(NAMES_MAX).find(is_here).unwrap_or_else(random)
     }
 
     /// How long members of a node stay after it has ended.
@@ -132,7 +147,7 @@ impl Driver {
             }
             self.sharing.node.set(None);
         }
-        let node = NodeId((self.broker.settings.random)());
+        let node = self.new_node();
         link.begin_lease(&self.lease_key(node), time).await?;
         self.sharing.node.set(Some(node));
         outbox.clear();

@@ -17,7 +17,7 @@ use super::{Event, Member, MemberStore, State, Stored, Write};
 use crate::broker::Settings;
 use crate::envelope::NodeId;
 use crate::redis::RedisTransport;
-use crate::transport::{Channel, Inbox, InboxReceiver, Link, Transport};
+use crate::transport::{Arrived, Channel, Inbox, InboxReceiver, Link, Transport};
 
 const A: NodeId = NodeId(0xa);
 const B: NodeId = NodeId(0xb);
@@ -120,8 +120,15 @@ async fn load(store: &impl MemberStore) -> Stored {
 }
 
 async fn next(inbox: &mut InboxReceiver) -> Vec<u8> {
-    let message = tokio::time::timeout(PATIENCE, inbox.next()).await;
-    message.expect("a message in time").unwrap().body
+    let arrived = tokio::time::timeout(PATIENCE, inbox.next()).await;
+    body(arrived.expect("a message in time").unwrap())
+}
+
+fn body(arrived: Arrived) -> Vec<u8> {
+    match arrived {
+        Arrived::Message(message) => message.body,
+        other @ Arrived::Ended(_) => panic!("{other:?}"),
+    }
 }
 
 fn member(node: NodeId, id: &str, info: Option<&str>) -> Member {
@@ -250,14 +257,14 @@ async fn follow([store, other]: [impl MemberStore; 2], mut inbox: InboxReceiver)
                 .collect();
             assert!(versions.loaded("c", stored.version).is_some());
         }
-        while let Some(message) = inbox.try_next() {
+        while let Some(message) = inbox.try_next().map(body) {
             arrived += 1;
             // Some are lost.
             if draw(50) == 0 {
                 continue;
             }
-            let event = Event::decode(&message.body).unwrap();
-            match versions.arrived("c", &event, &message.body) {
+            let event = Event::decode(&message).unwrap();
+            match versions.arrived("c", &event, &message) {
                 Verdict::Apply => event.changes.iter().for_each(|(id, state)| {
                     let key = (event.node, (*id).to_owned());
                     match state {

@@ -13,7 +13,7 @@ mod event;
 mod memory;
 pub(crate) mod outbox;
 #[cfg(feature = "redis")]
-mod redis;
+pub(crate) mod redis;
 pub(crate) mod versions;
 
 use std::future::Future;

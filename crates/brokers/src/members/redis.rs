@@ -1,6 +1,8 @@
-//! Redis as a [`MemberStore`]: a hash for each topic, with a field for each member of each node, and the version in
+//! Redis as a [`MemberStore`], one server or a cluster ([`Keyed`]): a hash for each topic, with a field for each member of each node, and the version in
 //! the field `v`. A script changes members and publishes the change, so that both have one order.
 
+use std::cell::RefCell;
+use std::future::Future;
 use std::time::Duration;
 
 use redis::{Pipeline, Value};
@@ -8,7 +10,7 @@ use redis::{Pipeline, Value};
 use super::event::{START, encode_changes};
 use super::{KEPT, Member, MemberStore, Stored, Write};
 use crate::envelope::NodeId;
-use crate::redis::{RedisLink, fault};
+use crate::redis::{RedisLink, fault, load_script};
 use crate::transport::{Fault, FaultKind};
 
 /// The field of the version.
@@ -52,39 +54,99 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1)
 }
 
-impl RedisLink {
-    /// Executes commands together.
-    async fn all(&self, pipeline: &Pipeline) -> Result<Vec<Value>, Fault> {
+/// A connection that executes commands for keys.
+pub trait Keyed {
+    /// Executes a command for each key, in this order, and returns the answers, none of which is an error.
+    ///
+    /// # Errors
+    /// Any number of them may have been executed.
+    fn each(
+        &self,
+        keys: &[&str],
+        build: impl Fn(usize, &mut Pipeline),
+    ) -> impl Future<Output = Result<Vec<Value>, Fault>>;
+
+    /// Loads the script that changes members, and returns its name.
+    ///
+    /// # Errors
+    /// The server refused it or did not answer.
+    fn load_member_script(&self, script: &str) -> impl Future<Output = Result<String, Fault>>;
+
+    /// The name of the script, once it is loaded.
+    fn member_script(&self) -> &RefCell<String>;
+
+    /// A key to verify that such keys may be used.
+    fn probe(&self, key: &str) -> String {
+        key.to_owned()
+    }
+}
+
+async fn one<L: Keyed>(link: &L, key: &str, build: impl Fn(&mut Pipeline)) -> Result<Value, Fault> {
+    let mut answers = link.each(&[key], |_, pipeline| build(pipeline)).await?;
+    answers.pop().ok_or_else(|| protocol("invalid number of answers"))
+}
+
+/// Executes the same command for each key.
+async fn each_key<L: Keyed>(link: &L, keys: &[String], command: &str) -> Result<Vec<Value>, Fault> {
+    let names: Vec<&str> = keys.iter().map(String::as_str).collect();
+    let build = |at: usize, pipeline: &mut Pipeline| {
+        if let Some(key) = names.get(at) {
+            pipeline.cmd(command).arg(*key);
+        }
+    };
+    link.each(&names, build).await
+}
+
+impl Keyed for RedisLink {
+    async fn each(
+        &self,
+        keys: &[&str],
+        build: impl Fn(usize, &mut Pipeline),
+    ) -> Result<Vec<Value>, Fault> {
+        let mut pipeline = Pipeline::with_capacity(keys.len());
+        (0..keys.len()).for_each(|at| build(at, &mut pipeline));
         let mut commands = self.publisher.commands.clone();
-        let sent = commands.send_packed_commands(pipeline, 0, pipeline.len()).await;
+        let sent = commands.send_packed_commands(&pipeline, 0, keys.len()).await;
         let extracted = |value: Value| value.extract_error().map_err(fault);
         sent.map_err(fault)?.into_iter().map(extracted).collect()
     }
 
-    async fn one(&self, command: &redis::Cmd) -> Result<Value, Fault> {
-        let sent = self.publisher.commands.clone().send_packed_command(command).await;
-        sent.map_err(fault)?.extract_error().map_err(fault)
+    async fn load_member_script(&self, script: &str) -> Result<String, Fault> {
+        load_script(&self.publisher, script).await
+    }
+
+    fn member_script(&self) -> &RefCell<String> {
+        &self.member_script
     }
 }
 
-impl MemberStore for RedisLink {
+impl<L: Keyed> MemberStore for L {
     async fn open_members(&self, key: &str) -> Result<(), Fault> {
-        let loaded = self.one(redis::cmd("SCRIPT").arg("LOAD").arg(CHANGE)).await?;
-        let Value::BulkString(sha) = loaded else {
-            return Err(protocol("invalid answer to SCRIPT LOAD"));
-        };
+        let sha = self.load_member_script(CHANGE).await?;
+        let key = self.probe(key);
         // It changes nothing without members.
-        let mut nothing = redis::cmd("EVALSHA");
-        nothing.arg(&*sha).arg(1).arg(key).arg("").arg("").arg("").arg(1).arg(0);
-        self.one(&nothing).await?;
-        *self.member_script.borrow_mut() = sha;
+        one(self, &key, |pipeline| {
+            pipeline
+                .cmd("EVALSHA")
+                .arg(&sha)
+                .arg(1)
+                .arg(&key)
+                .arg("")
+                .arg("")
+                .arg("")
+                .arg(1)
+                .arg(0);
+        })
+        .await?;
+        *self.member_script().borrow_mut() = sha;
         Ok(())
     }
 
     async fn write_members(&self, batch: &[Write]) -> Result<(), Fault> {
-        let script = self.member_script.borrow().clone();
-        let mut pipeline = Pipeline::with_capacity(batch.len());
-        for write in batch {
+        let script = self.member_script().borrow().clone();
+        let keys: Vec<&str> = batch.iter().map(|write| &*write.key).collect();
+        let build = |at: usize, pipeline: &mut Pipeline| {
+            let Some(write) = batch.get(at) else { return };
             let node = write.node;
             let field = |id: &str| format!("{node}{id}");
             let command = pipeline.cmd("EVALSHA").arg(&*script).arg(1).arg(&write.key);
@@ -96,16 +158,12 @@ impl MemberStore for RedisLink {
             for id in &write.absent {
                 command.arg(field(id));
             }
-        }
-        self.all(&pipeline).await.map(drop)
+        };
+        self.each(&keys, build).await.map(drop)
     }
 
     async fn load_members(&self, keys: &[String]) -> Result<Vec<Stored>, Fault> {
-        let mut pipeline = Pipeline::with_capacity(keys.len());
-        for key in keys {
-            pipeline.cmd("HGETALL").arg(key);
-        }
-        let answers = self.all(&pipeline).await?;
+        let answers = each_key(self, keys, "HGETALL").await?;
         if answers.len() != keys.len() {
             return Err(protocol("invalid number of answers"));
         }
@@ -113,26 +171,31 @@ impl MemberStore for RedisLink {
     }
 
     async fn begin_lease(&self, key: &str, time: Duration) -> Result<(), Fault> {
-        self.one(redis::cmd("SET").arg(key).arg("1").arg("PX").arg(millis(time))).await.map(drop)
+        let set = |pipeline: &mut Pipeline| {
+            pipeline.cmd("SET").arg(key).arg("1").arg("PX").arg(millis(time));
+        };
+        one(self, key, set).await.map(drop)
     }
 
     async fn renew_lease(&self, key: &str, time: Duration) -> Result<bool, Fault> {
-        match self.one(redis::cmd("PEXPIRE").arg(key).arg(millis(time))).await? {
+        let renew = |pipeline: &mut Pipeline| {
+            pipeline.cmd("PEXPIRE").arg(key).arg(millis(time));
+        };
+        match one(self, key, renew).await? {
             Value::Int(number) => Ok(number == 1),
             _ => Err(protocol("invalid answer to PEXPIRE")),
         }
     }
 
     async fn end_lease(&self, key: &str) -> Result<(), Fault> {
-        self.one(redis::cmd("DEL").arg(key)).await.map(drop)
+        let delete = |pipeline: &mut Pipeline| {
+            pipeline.cmd("DEL").arg(key);
+        };
+        one(self, key, delete).await.map(drop)
     }
 
     async fn leases(&self, keys: &[String]) -> Result<Vec<bool>, Fault> {
-        let mut pipeline = Pipeline::with_capacity(keys.len());
-        for key in keys {
-            pipeline.cmd("EXISTS").arg(key);
-        }
-        let answers = self.all(&pipeline).await?;
+        let answers = each_key(self, keys, "EXISTS").await?;
         Ok(answers.into_iter().map(|answer| answer == Value::Int(1)).collect())
     }
 }

@@ -1,4 +1,4 @@
--- What is kept after an offset of an epoch (ARGV 5 and 6), or all if that is not known any more. Returns the
+-- What is kept after an offset of an epoch (ARGV 5 and 6; 7 the peers), or all if that is not known any more. Returns the
 -- epoch, the offset and the time after which nothing is missing, the last offset, and the entries, newest first.
 redis.call('XTRIM', stream, 'MINID', '=', now - age)
 local after, wanted = tonumber(ARGV[6]), offset

@@ -1,5 +1,5 @@
 -- Numbers, keeps and publishes an envelope. ARGV from 5 on: the channel, the envelope, 1 if it may have been
--- kept before. Returns its epoch, offset and time, and how many connections got it, -1 if that is not known.
+-- kept before, the peers. Returns its epoch, offset and time, and how many connections got it, -1 if that is not known.
 local body, again = ARGV[6], ARGV[7] == '1'
 
 -- The numbers of a sender rise: one that is not higher is that of a publication that came twice.

@@ -2,7 +2,8 @@
 //! and publishing are one step and all nodes receive them in the order of their offsets. Needs Redis 6.2.
 //!
 //! The hash has the epoch and the last offset, and outlives the stream, so that a client that has missed nothing is
-//! told so. An epoch is that of one process of the server: after a restart or a failover another one begins.
+//! told so. An epoch is that of one process of the server: after a restart or a failover another one begins. A slot of a
+//! cluster that is moved to another master takes its epochs along.
 
 use redis::{Pipeline, Value};
 
@@ -18,12 +19,21 @@ const PLACE_BYTES: usize = 21;
 /// Attempts to run scripts that the server has forgotten.
 const LOADS_MAX: usize = 3;
 
-const KEEP: &str = concat!(include_str!("topic.lua"), include_str!("keep.lua"));
-const FETCH: &str = concat!(include_str!("topic.lua"), include_str!("fetch.lua"));
+const KEEP: &str =
+    concat!("local peers = ARGV[8]\n", include_str!("topic.lua"), include_str!("keep.lua"));
+const FETCH: &str =
+    concat!("local peers = ARGV[7]\n", include_str!("topic.lua"), include_str!("fetch.lua"));
+
+/// A script that publishes by this command instead.
+pub(super) fn publishing_by(command: &str, script: &str) -> String {
+    script.replace("'PUBLISH'", &format!("'{command}'"))
+}
 
 /// What the scripts need to know of a server and of the settings.
 pub(super) struct Keeper {
     run_id: String,
+    /// The command that publishes.
+    command: &'static str,
     /// Names of the scripts.
     keep: String,
     fetch: String,
@@ -54,9 +64,10 @@ fn invalid(what: &str) -> Fault {
 }
 
 impl Keeper {
-    /// Loads the scripts.
+    /// Loads the scripts, which publish by a command.
     pub(super) async fn new(
         connection: &Connection,
+        command: &'static str,
         history: HistorySettings,
         random: fn() -> u64,
     ) -> Result<Self, Fault> {
@@ -76,13 +87,18 @@ impl Keeper {
         let run_id = field("run_id").ok_or_else(|| invalid("INFO"))?.to_owned();
         let age_ms = history.age.as_millis().max(1).to_string();
         let messages = history.messages.max(1).to_string();
-        let [keep, fetch] = load(connection).await?;
-        Ok(Keeper { run_id, keep, fetch, messages, age_ms, random })
+        let [keep, fetch] = load(connection, command).await?;
+        Ok(Keeper { run_id, command, keep, fetch, messages, age_ms, random })
     }
 
     /// An epoch for topics that begin one.
-    fn epoch(&self) -> u32 {
-        ((self.random)() as u32).max(1)
+    pub(super) fn epoch(&self) -> String {
+        ((self.random)() as u32).max(1).to_string()
+    }
+
+    /// Loads the scripts again.
+    pub(super) async fn load(&self, connection: &Connection) -> Result<(), Fault> {
+        load(connection, self.command).await.map(drop)
     }
 
     fn script<'p>(
@@ -92,16 +108,57 @@ impl Keeper {
         channel: &str,
         epoch: &str,
     ) -> &'p mut Pipeline {
+        // A channel of a Redis Cluster is a hash tag.
+        let (open, close) = if channel.starts_with('{') { ("", "") } else { ("{", "}") };
         pipeline
             .cmd("EVALSHA")
             .arg(script)
             .arg(2)
-            .arg(format!("{{{channel}}}:at"))
-            .arg(format!("{{{channel}}}:kept"))
+            .arg(format!("{open}{channel}{close}:at"))
+            .arg(format!("{open}{channel}{close}:kept"))
             .arg(&*self.run_id)
             .arg(epoch)
             .arg(&*self.messages)
             .arg(&*self.age_ms)
+    }
+
+    /// The server's process.
+    pub(super) fn run_id(&self) -> &str {
+        &self.run_id
+    }
+
+    /// The command for a message; `again` if it may have been executed. `peers` are the run ids of a cluster.
+    pub(super) fn publish_command(
+        &self,
+        pipeline: &mut Pipeline,
+        one: &Outgoing,
+        again: bool,
+        epoch: &str,
+        peers: Option<&str>,
+    ) {
+        let (channel, body) = (&*one.channel, &*one.body);
+        if one.keep {
+            self.script(pipeline, &self.keep, channel, epoch)
+                .arg(channel)
+                .arg(body)
+                .arg(u8::from(one.again || again))
+                .arg(peers);
+        } else {
+            pipeline.cmd(self.command).arg(channel).arg(body);
+        }
+    }
+
+    /// The command that fetches what follows a position.
+    pub(super) fn fetch_command(
+        &self,
+        pipeline: &mut Pipeline,
+        channel: &str,
+        after: Option<Position>,
+        epoch: &str,
+        peers: Option<&str>,
+    ) {
+        let (after_epoch, after) = after.map_or((0, 0), |after| (after.epoch, after.offset));
+        self.script(pipeline, &self.fetch, channel, epoch).arg(after_epoch).arg(after).arg(peers);
     }
 
     /// As [`crate::Link::publish`].
@@ -110,29 +167,17 @@ impl Keeper {
         connection: &Connection,
         batch: &[Outgoing],
     ) -> Result<Vec<Taken>, Fault> {
-        let epoch = self.epoch().to_string();
+        let epoch = self.epoch();
         let build = |from: usize| {
             let mut pipeline = Pipeline::with_capacity(batch.len());
             for one in batch.get(from..).unwrap_or_default() {
-                let (channel, body) = (&*one.channel, &*one.body);
-                if one.keep {
-                    // Some of what follows one that was not executed may have been.
-                    let again = u8::from(one.again || from > 0);
-                    self.script(&mut pipeline, &self.keep, channel, &epoch)
-                        .arg(channel)
-                        .arg(body)
-                        .arg(again);
-                } else {
-                    pipeline.cmd("PUBLISH").arg(channel).arg(body);
-                }
+                // Some of what follows one that was not executed may have been.
+                self.publish_command(&mut pipeline, one, from > 0, &epoch, None);
             }
             pipeline
         };
-        let answers = run(connection, batch.len(), build).await?;
-        let taken = |(answer, one): (Value, &Outgoing)| {
-            if one.keep { kept(answer) } else { taken(answer) }
-        };
-        answers.into_iter().zip(batch).map(taken).collect()
+        let answers = self.run(connection, batch.len(), build).await?;
+        answers.into_iter().zip(batch).map(|(answer, one)| took(answer, one)).collect()
     }
 
     /// As [`crate::Link::fetch`].
@@ -141,57 +186,73 @@ impl Keeper {
         connection: &Connection,
         channels: &[(Channel, Option<Position>)],
     ) -> Result<Vec<Fetched>, Fault> {
-        let epoch = self.epoch().to_string();
+        let epoch = self.epoch();
         let build = |from: usize| {
             let mut pipeline = Pipeline::with_capacity(channels.len());
             for (channel, after) in channels.get(from..).unwrap_or_default() {
-                let (after_epoch, after) =
-                    after.map_or((0, 0), |after| (after.epoch, after.offset));
-                self.script(&mut pipeline, &self.fetch, channel, &epoch)
-                    .arg(after_epoch)
-                    .arg(after);
+                self.fetch_command(&mut pipeline, channel, *after, &epoch, None);
             }
             pipeline
         };
-        let answers = run(connection, channels.len(), build).await?;
+        let answers = self.run(connection, channels.len(), build).await?;
         answers.into_iter().map(fetched).collect()
+    }
+
+    /// Sends commands, and those from the first on that the server did not know the script of again.
+    async fn run(
+        &self,
+        connection: &Connection,
+        many: usize,
+        build: impl Fn(usize) -> Pipeline,
+    ) -> Result<Vec<Value>, Fault> {
+        let mut answers: Vec<Value> = Vec::new();
+        for _ in 0..LOADS_MAX {
+            let (from, pipeline) = (answers.len(), build(answers.len()));
+            let mut commands = connection.commands.clone();
+            let sent = commands.send_packed_commands(&pipeline, 0, many - from).await;
+            answers.extend(sent.map_err(fault)?);
+            if answers.len() != many {
+                return Err(invalid("EVALSHA"));
+            }
+            let Some(at) = answers.iter().position(is_unknown_script) else { return Ok(answers) };
+            answers.truncate(at);
+            self.load(connection).await?;
+        }
+        Err(Fault::new(FaultKind::Protocol, "NOSCRIPT: the server forgets its scripts"))
     }
 }
 
+/// Whether the server does not know a script.
+pub(super) fn is_unknown_script(answer: &Value) -> bool {
+    matches!(answer, Value::ServerError(error) if error.code() == "NOSCRIPT")
+}
+
+/// Whether a script found a key of another process of the cluster, and changed nothing.
+pub(super) fn is_of_other_run(answer: &Value) -> bool {
+    matches!(answer, Value::ServerError(error) if error.code() == "OTHERRUN")
+}
+
+/// The answer to a command of [`Keeper::publish_command`].
+pub(super) fn took(answer: Value, one: &Outgoing) -> Result<Taken, Fault> {
+    if one.keep { kept(answer) } else { taken(answer) }
+}
+
 /// Loads both scripts.
-async fn load(connection: &Connection) -> Result<[String; 2], Fault> {
+async fn load(connection: &Connection, command: &str) -> Result<[String; 2], Fault> {
     let mut names = [String::new(), String::new()];
     for (script, name) in [KEEP, FETCH].into_iter().zip(&mut names) {
-        match connection.send(redis::cmd("SCRIPT").arg("LOAD").arg(script)).await? {
-            Value::BulkString(sha) => *name = String::from_utf8_lossy(&sha).into_owned(),
-            Value::SimpleString(sha) => *name = sha,
-            _ => return Err(invalid("SCRIPT LOAD")),
-        }
+        *name = load_script(connection, &publishing_by(command, script)).await?;
     }
     Ok(names)
 }
 
-/// Sends commands, and those from the first on that the server did not know the script of again.
-async fn run(
-    connection: &Connection,
-    many: usize,
-    build: impl Fn(usize) -> Pipeline,
-) -> Result<Vec<Value>, Fault> {
-    let mut answers: Vec<Value> = Vec::new();
-    for _ in 0..LOADS_MAX {
-        let (from, pipeline) = (answers.len(), build(answers.len()));
-        let mut commands = connection.commands.clone();
-        let sent = commands.send_packed_commands(&pipeline, 0, many - from).await.map_err(fault)?;
-        answers.extend(sent);
-        if answers.len() != many {
-            return Err(invalid("EVALSHA"));
-        }
-        let unknown = |answer: &Value| matches!(answer, Value::ServerError(error) if error.code() == "NOSCRIPT");
-        let Some(at) = answers.iter().position(unknown) else { return Ok(answers) };
-        answers.truncate(at);
-        load(connection).await?;
+/// Loads a script and returns its name.
+pub(crate) async fn load_script(connection: &Connection, script: &str) -> Result<String, Fault> {
+    match connection.send(redis::cmd("SCRIPT").arg("LOAD").arg(script)).await? {
+        Value::BulkString(sha) => Ok(String::from_utf8_lossy(&sha).into_owned()),
+        Value::SimpleString(sha) => Ok(sha),
+        _ => Err(invalid("SCRIPT LOAD")),
     }
-    Err(Fault::new(FaultKind::Protocol, "NOSCRIPT: the server forgets its scripts"))
 }
 
 fn number(value: Option<&Value>) -> Option<u64> {
@@ -216,7 +277,7 @@ fn kept(answer: Value) -> Result<Taken, Fault> {
     Ok(Taken::Kept { reached: number(parts.get(3)), position })
 }
 
-fn fetched(answer: Value) -> Result<Fetched, Fault> {
+pub(super) fn fetched(answer: Value) -> Result<Fetched, Fault> {
     let Value::Array(mut parts) = answer.extract_error().map_err(fault)? else {
         return Err(invalid("EVALSHA"));
     };

@@ -20,14 +20,7 @@ pub(crate) async fn perform(
     commands: &[StoreCommand],
 ) -> Result<Vec<StoreAnswer>, Fault> {
     let mut pipeline = Pipeline::with_capacity(commands.len());
-    for StoreCommand { key, what } in commands {
-        match what {
-            StoreAction::Put(value, ttl) => {
-                pipeline.cmd("SET").arg(&**key).arg(&**value).arg("PX").arg(milliseconds(*ttl))
-            }
-            StoreAction::Take => pipeline.cmd("GETDEL").arg(&**key),
-        };
-    }
+    commands.iter().for_each(|one| perform_one(&mut pipeline, one));
     let values = send(connection, &pipeline, commands.len()).await?.into_iter();
     values.zip(commands).map(|(value, command)| answer(value, &command.what)).collect()
 }
@@ -41,17 +34,8 @@ pub(crate) async fn read(
     keys: &[Arc<str>],
 ) -> Result<Vec<StoreAnswer>, Fault> {
     let mut pipeline = Pipeline::with_capacity(keys.len());
-    for key in keys {
-        pipeline.cmd("GET").arg(&**key);
-    }
-    let values = send(connection, &pipeline, keys.len()).await?.into_iter();
-    let found = |value: Value| match value.extract_error() {
-        Err(error) => Ok(refused(error)),
-        Ok(Value::Nil) => Ok(StoreAnswer::Missing),
-        Ok(Value::BulkString(value)) => Ok(StoreAnswer::Found(value)),
-        Ok(_) => Err(Fault::new(FaultKind::Protocol, "invalid answer to GET")),
-    };
-    values.map(found).collect()
+    keys.iter().for_each(|key| read_one(&mut pipeline, key));
+    send(connection, &pipeline, keys.len()).await?.into_iter().map(found).collect()
 }
 
 /// Keeps values where there are none.
@@ -63,18 +47,49 @@ pub(crate) async fn add(
     values: &[NewValue],
 ) -> Result<Vec<StoreAnswer>, Fault> {
     let mut pipeline = Pipeline::with_capacity(values.len());
-    for NewValue { key, value, ttl } in values {
-        let set = pipeline.cmd("SET").arg(&**key).arg(&**value);
-        set.arg("NX").arg("PX").arg(milliseconds(*ttl));
+    values.iter().for_each(|one| add_one(&mut pipeline, one));
+    send(connection, &pipeline, values.len()).await?.into_iter().map(added).collect()
+}
+
+/// Adds the command of [`perform`].
+pub(super) fn perform_one(pipeline: &mut Pipeline, StoreCommand { key, what }: &StoreCommand) {
+    match what {
+        StoreAction::Put(value, ttl) => {
+            pipeline.cmd("SET").arg(&**key).arg(&**value).arg("PX").arg(milliseconds(*ttl))
+        }
+        StoreAction::Take => pipeline.cmd("GETDEL").arg(&**key),
+    };
+}
+
+/// Adds the command of [`read`].
+pub(super) fn read_one(pipeline: &mut Pipeline, key: &str) {
+    pipeline.cmd("GET").arg(key);
+}
+
+/// Adds the command of [`add`].
+pub(super) fn add_one(pipeline: &mut Pipeline, NewValue { key, value, ttl }: &NewValue) {
+    let set = pipeline.cmd("SET").arg(&**key).arg(&**value);
+    set.arg("NX").arg("PX").arg(milliseconds(*ttl));
+}
+
+/// The answer to [`read_one`].
+pub(super) fn found(value: Value) -> Result<StoreAnswer, Fault> {
+    match value.extract_error() {
+        Err(error) => Ok(refused(error)),
+        Ok(Value::Nil) => Ok(StoreAnswer::Missing),
+        Ok(Value::BulkString(value)) => Ok(StoreAnswer::Found(value)),
+        Ok(_) => Err(Fault::new(FaultKind::Protocol, "invalid answer to GET")),
     }
-    let answers = send(connection, &pipeline, values.len()).await?.into_iter();
-    let added = |value: Value| match value.extract_error() {
+}
+
+/// The answer to [`add_one`].
+pub(super) fn added(value: Value) -> Result<StoreAnswer, Fault> {
+    match value.extract_error() {
         Err(error) => Ok(refused(error)),
         Ok(Value::Okay) => Ok(StoreAnswer::Stored),
         Ok(Value::Nil) => Ok(StoreAnswer::Exists),
         Ok(_) => Err(Fault::new(FaultKind::Protocol, "invalid answer to SET")),
-    };
-    answers.map(added).collect()
+    }
 }
 
 async fn send(
@@ -95,7 +110,8 @@ fn refused(error: RedisError) -> StoreAnswer {
     StoreAnswer::Refused(fault(error).why.into())
 }
 
-fn answer(value: Value, what: &StoreAction) -> Result<StoreAnswer, Fault> {
+/// The answer to [`perform_one`].
+pub(super) fn answer(value: Value, what: &StoreAction) -> Result<StoreAnswer, Fault> {
     match (value.extract_error(), what) {
         (Err(error), _) => Ok(refused(error)),
         (Ok(Value::Okay), StoreAction::Put(..)) => Ok(StoreAnswer::Stored),

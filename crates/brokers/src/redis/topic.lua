@@ -13,6 +13,15 @@ local since, fewest, shortest = tonumber(known[5]), tonumber(known[6]), tonumber
 
 -- After a restart or a failover the newest may be lost, and a server that is short of memory evicts keys.
 local lost = run ~= ARGV[1]
+-- A key of a cluster that comes from another master which still runs has lost nothing. `peers` has the run ids of the
+-- masters, or is '?' if they are to be asked for first.
+if lost and run and peers == '?' then
+  return redis.error_reply('OTHERRUN ' .. run)
+end
+if lost and run and peers and string.find(peers, run, 1, true) then
+  lost = false
+  redis.pcall('HSET', hash, 'run', ARGV[1])
+end
 if not lost and offset > 0 and time + shortest > now + 10 then
   lost = redis.call('EXISTS', stream) == 0
 end

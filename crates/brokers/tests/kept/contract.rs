@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use brokers::limits::BATCH_CHANNELS;
 use brokers::{
-    Channel, Fetched, Inbox, InboxReceiver, Incoming, Kept, Link, Outgoing, Position, Settings,
-    Taken, Transport,
+    Arrived, Channel, Fetched, Inbox, InboxReceiver, Incoming, Kept, Link, Outgoing, Placement,
+    Position, Settings, Taken, Transport,
 };
 use tokio::runtime::Builder;
 use tokio::task::LocalSet;
@@ -44,7 +44,10 @@ async fn connect<T: Transport>(transport: &T, settings: &Settings) -> Peer<T::Li
 
 impl<L: Link> Peer<L> {
     async fn next(&mut self) -> Incoming {
-        tokio::time::timeout(PATIENCE, self.inbox.next()).await.unwrap().unwrap()
+        match tokio::time::timeout(PATIENCE, self.inbox.next()).await.unwrap().unwrap() {
+            Arrived::Message(message) => message,
+            other @ Arrived::Ended(_) => panic!("{other:?}"),
+        }
     }
 
     async fn publish(&self, batch: &[Outgoing]) -> Vec<Option<Position>> {
@@ -311,6 +314,11 @@ async fn many_channels<T: Transport>(stand: &Stand<'_, T>) {
 async fn empty<T: Transport>(stand: &Stand<'_, T>) {
     let peer = connect(&stand.transport, &settings(100, HOUR)).await;
     for name in ["test:t:empty", "test:t:}{", "test:t:*?[é ", "test:t:"] {
+        // As the broker names it.
+        let name = match stand.transport.placement() {
+            Placement::Slots(_) => &format!("{{{name}}}"),
+            Placement::Hashed => name,
+        };
         let before = peer.fetch(name, None).await;
         let start = Position { epoch: before.epoch, offset: before.last };
         assert!(before.messages.is_empty() && before.continues(start));

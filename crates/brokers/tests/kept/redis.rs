@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use brokers::redis::RedisTransport;
-use brokers::{Fault, FaultKind, Inbox, Link, Outgoing, Position, Taken, Transport};
+use brokers::redis::{ClusterTransport, RedisTransport};
+use brokers::{Channel, Fault, FaultKind, Inbox, Link, Outgoing, Position, Taken, Transport};
 use tokio::runtime::Builder;
 use tokio::task::LocalSet;
 
 use crate::contract::{self, Stand};
 use crate::model::Model;
-use crate::servers::RedisServer;
+use crate::servers::{RedisCluster, RedisServer};
 use crate::support::{outgoing, settings};
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -28,6 +28,25 @@ fn redis_keeps_the_contract() {
     let Some(server) = RedisServer::start(&[]) else { return };
     let mut lose = || drop(server.ask("FLUSHALL"));
     contract::all(&mut Stand { transport: server.transport(), lose: &mut lose, in_order: true });
+}
+
+#[test]
+fn a_redis_cluster_keeps_the_contract() {
+    let Some(cluster) = RedisCluster::start(3) else { return };
+    let mut lose = || cluster.0.iter().for_each(|one| drop(one.ask("FLUSHALL")));
+    contract::all(&mut Stand { transport: cluster.transport(), lose: &mut lose, in_order: true });
+}
+
+#[test]
+fn a_redis_cluster_has_a_part_for_each_master() {
+    let Some(cluster) = RedisCluster::start(2) else { return };
+    let parts = cluster.transport().discover().unwrap();
+    let seed = format!("redis://127.0.0.1:{}", cluster.0[0].port);
+    let names: Vec<String> = parts.iter().map(Transport::server).collect();
+    assert_eq!(names, [format!("{seed} part 1 of 2"), format!("{seed} part 2 of 2")]);
+    let Some(alone) = RedisServer::start(&[]) else { return };
+    let fault = ClusterTransport::new(vec![alone.transport()]).discover().unwrap_err();
+    assert!(fault.why.contains("not a node of a Redis Cluster"), "{fault}");
 }
 
 #[test]
@@ -70,6 +89,10 @@ fn run<F: Future>(test: F) -> F::Output {
 }
 
 async fn connect(transport: RedisTransport) -> Result<<RedisTransport as Transport>::Link, Fault> {
+    connect_to(&transport).await
+}
+
+async fn connect_to<T: Transport>(transport: &T) -> Result<T::Link, Fault> {
     let (inbox, _) = Inbox::new(1 << 20, Arc::new(AtomicU64::new(0)));
     transport.connect(inbox, &settings(100, HOUR)).await
 }
@@ -127,6 +150,38 @@ fn what_the_user_may_not_do_is_a_fault_with_its_name() {
         let link = connect(server.transport_as("kept:p@")).await.unwrap();
         let taken = link.publish(&[outgoing("test:t:a", 1, 1)]).await.unwrap();
         assert!(matches!(taken[0], Taken::Kept { position: Some(_), .. }), "{taken:?}");
+    });
+}
+
+/// As in docs/operate/scale.md.
+#[test]
+fn a_user_of_a_redis_cluster_needs_these_commands_and_no_more() {
+    let Some(cluster) = RedisCluster::start(2) else { return };
+    let pubsub = "&{test:* +ssubscribe +sunsubscribe +spublish +ping +hello +client +asking \
+                  +cluster|slots +cluster|info +role";
+    let kept = "~{test:* +info +script|load +evalsha +time +del +exists +hmget +hset +hlen +hkeys +hdel \
+                +pexpire +xadd +xtrim +xrevrange +xlen";
+    for server in &cluster.0 {
+        server.ask(&format!("ACL SETUSER kept on >p resetchannels {pubsub} {kept}"));
+        server.ask(&format!("ACL SETUSER mute on >p resetchannels {pubsub} {kept} -ssubscribe"));
+        server.ask("ACL SETUSER nobody on >p +hello +client");
+    }
+    run(async {
+        let transport = cluster.transport_as("kept:p@");
+        let link = connect_to(&transport).await.unwrap();
+        let names: Vec<Channel> = (0..10).map(|at| format!("{{test:t:{at}}}").into()).collect();
+        link.subscribe(&names).await.unwrap();
+        let batch: Vec<Outgoing> = names.iter().map(|name| outgoing(name, 1, 1)).collect();
+        for taken in link.publish(&batch).await.unwrap() {
+            assert!(matches!(taken, Taken::Kept { reached: Some(1), .. }), "{taken:?}");
+        }
+        link.unsubscribe(&names).await.unwrap();
+        link.check().await.unwrap();
+        let mute = connect_to(&cluster.transport_as("mute:p@")).await.unwrap();
+        let fault = mute.subscribe(&names).await.unwrap_err();
+        assert!(fault.kind == FaultKind::Refused && fault.why.contains("NOPERM"), "{fault}");
+        let fault = connect_to(&cluster.transport_as("nobody:p@")).await.err().unwrap();
+        assert_eq!(fault.kind, FaultKind::Refused, "{fault}");
     });
 }
 

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 
 use brokers::NatsServers;
 use brokers::nats::NatsTransport;
-use brokers::redis::RedisTransport;
+use brokers::redis::{ClusterTransport, RedisTransport};
 
 use crate::support::{eventually, random};
 
@@ -91,6 +91,48 @@ impl Drop for RedisServer {
     fn drop(&mut self) {
         self.kill();
         let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// Masters of a Redis Cluster, which share its slots.
+pub(crate) struct RedisCluster(pub(crate) Vec<RedisServer>);
+
+impl RedisCluster {
+    pub(crate) fn start(masters: usize) -> Option<Self> {
+        let mut servers = Vec::new();
+        for at in 0..masters {
+            let bus = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+            let bus = bus.to_string();
+            let flags = ["--cluster-enabled", "yes", "--cluster-port", &bus];
+            let server = RedisServer::start(&flags)?;
+            let first = |at: usize| at * 16384 / masters;
+            let slots = format!("{} {}", first(at), first(at + 1) - 1);
+            assert_eq!(server.ask(&format!("CLUSTER ADDSLOTSRANGE {slots}")), "+OK");
+            let meet = format!("CLUSTER MEET 127.0.0.1 {} {bus}", server.port);
+            servers.push((server, meet));
+        }
+        for (_, meet) in &servers[1..] {
+            assert_eq!(servers[0].0.ask(meet), "+OK");
+        }
+        let cluster = RedisCluster(servers.into_iter().map(|(server, _)| server).collect());
+        for server in &cluster.0 {
+            // Without its slot or with a cluster that is not complete the answer is another error or none.
+            eventually("the cluster has all slots", || {
+                let refused = server.ask("GET a").starts_with("-CLUSTERDOWN");
+                !refused && server.ask("CLUSTER SLOTS") == format!("*{masters}")
+            });
+        }
+        Some(cluster)
+    }
+
+    /// The whole cluster as one part.
+    pub(crate) fn transport(&self) -> ClusterTransport {
+        self.transport_as("")
+    }
+
+    /// Connects as `USER:PASSWORD@`.
+    pub(crate) fn transport_as(&self, user: &str) -> ClusterTransport {
+        ClusterTransport::new(self.0.iter().map(|server| server.transport_as(user)).collect())
     }
 }
 

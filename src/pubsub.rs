@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
-use serve::{PubsubConfig, PubsubTransport, RedisTransport, RedisUrl};
+use serve::{
+    ClusterTransport, PubsubConfig, PubsubTransport, RedisTransport, RedisUrl, ServerAddress,
+};
 
 use crate::application::tls_to;
 use crate::{brokers, units};
@@ -37,6 +39,11 @@ pub(crate) struct Flags {
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',', value_parser = sentinel,
         help_heading = HEADING)]
     redis_sentinels: Vec<RedisUrl>,
+    /// The --redis-url are nodes of a Redis Cluster (Redis 7 or Valkey), which names its masters
+    #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL",
+        default_value = "false", default_missing_value = "true", hide_default_value = true,
+        help_heading = HEADING)]
+    redis_cluster: bool,
     /// Trust rediss:// servers whose certificate is of a CA in this PEM file, instead of the system's
     #[arg(long, value_name = "FILE", help_heading = HEADING)]
     redis_ca: Option<PathBuf>,
@@ -107,11 +114,30 @@ impl Flags {
         Ok(vec![transport(&url)?])
     }
 
+    /// The nodes of a Redis Cluster that are asked first.
+    fn seeds(&self) -> Result<Vec<RedisTransport>> {
+        let seeds = self.redis_servers()?;
+        if seeds.iter().any(|seed| !matches!(seed.url.address, ServerAddress::Tcp(..))) {
+            bail!("--redis-cluster needs --redis-url redis://HOST: nodes are reached by TCP");
+        }
+        if seeds.iter().any(|seed| seed.url.database != 0) {
+            bail!("--redis-cluster: a Redis Cluster has no database but 0");
+        }
+        Ok(seeds)
+    }
+
     /// What crosses nodes, if there are others. `brokers` are the flags of publishers and of NATS.
     ///
     /// # Errors
     /// A file that cannot be read, or flags that contradict each other.
     pub(crate) fn config(&self, brokers: &brokers::Flags) -> Result<Option<PubsubConfig>> {
+        if self.redis_cluster && (self.pubsub != Broker::Redis || brokers.need_redis()) {
+            // Its messages are sent to all nodes, and a stream is on one of them.
+            bail!("--redis-cluster is for --pubsub redis, without a broadcast adapter to Redis");
+        }
+        if self.redis_cluster && !self.redis_sentinels.is_empty() {
+            bail!("--redis-cluster and --redis-sentinels exclude each other");
+        }
         if self.pubsub == Broker::None {
             if !self.redis_sentinels.is_empty() && !brokers.need_redis() {
                 bail!(
@@ -122,6 +148,10 @@ impl Flags {
         }
         let transport = match self.pubsub {
             Broker::Nats => PubsubTransport::Nats(brokers.nats_servers()?),
+            Broker::None | Broker::Redis if self.redis_cluster => {
+                let seeds = self.seeds()?;
+                PubsubTransport::RedisCluster(vec![ClusterTransport::new(seeds)])
+            }
             Broker::None | Broker::Redis => PubsubTransport::Redis(self.redis_servers()?),
         };
         Ok(Some(PubsubConfig {

@@ -74,6 +74,7 @@ mod metric_names;
 mod mistakes;
 mod mistakes_running;
 mod nodes;
+mod nodes_cluster;
 mod nodes_history;
 mod nodes_nats;
 mod nodes_presence;

@@ -12,13 +12,15 @@ use crate::harness::brokers::Broker;
 use crate::harness::cable::Extended;
 use crate::harness::eventually;
 use crate::harness::http;
+use crate::harness::redis_cluster::Cluster;
 use crate::harness::server::Server;
 use crate::harness::socket::{Socket, upgrade};
 use crate::nodes::{payload, publish, stream, until_ready};
 
 /// A broker that keeps publications, and the flags of its nodes.
 struct Keeper {
-    broker: Broker,
+    broker: Option<Broker>,
+    _cluster: Option<Cluster>,
     flags: Vec<String>,
 }
 
@@ -28,7 +30,7 @@ impl Keeper {
         let url = format!("redis://{}", broker.address);
         let flags = ["--pubsub", "redis", "--redis-url", &url, "--history", "redis"];
         let flags = flags.map(str::to_owned).to_vec();
-        Some(Keeper { broker, flags })
+        Some(Keeper { broker: Some(broker), _cluster: None, flags })
     }
 
     fn nats() -> Option<Self> {
@@ -36,7 +38,16 @@ impl Keeper {
         let url = broker.url("");
         let flags = ["--pubsub", "nats", "--nats-servers", &url, "--history", "nats"];
         let flags = flags.map(str::to_owned).to_vec();
-        Some(Keeper { broker, flags })
+        Some(Keeper { broker: Some(broker), _cluster: None, flags })
+    }
+
+    fn cluster() -> Option<Self> {
+        let cluster = Cluster::start(false)?;
+        let url = cluster.url();
+        let flags = ["--pubsub", "redis", "--redis-url", &url, "--redis-cluster"];
+        let flags = [&flags[..], &["--history", "redis"]].concat();
+        let flags = flags.into_iter().map(str::to_owned).collect();
+        Some(Keeper { broker: None, _cluster: Some(cluster), flags })
     }
 
     fn node(&self, more: &[&str]) -> Server {
@@ -75,6 +86,34 @@ with_both! {
     come_and_go => redis_clients_change_nodes, nats_clients_change_nodes;
     restart => redis_that_lost_its_data_is_told, nats_that_lost_its_data_is_told;
     waiting => redis_that_lost_its_data_meanwhile, nats_that_lost_its_data_meanwhile;
+}
+
+#[test]
+fn a_redis_cluster_continues_at_another_node() {
+    if let Some(keeper) = Keeper::cluster() {
+        another_node(keeper);
+    }
+}
+
+#[test]
+fn a_redis_cluster_continues_events_and_topics() {
+    if let Some(keeper) = Keeper::cluster() {
+        events_and_topics(keeper);
+    }
+}
+
+#[test]
+fn a_redis_cluster_is_read_over_http_at_every_node() {
+    if let Some(keeper) = Keeper::cluster() {
+        over_http(keeper);
+    }
+}
+
+#[test]
+fn clients_of_a_redis_cluster_change_nodes() {
+    if let Some(keeper) = Keeper::cluster() {
+        come_and_go(keeper);
+    }
 }
 
 /// Publishes a number and returns its position.
@@ -215,7 +254,7 @@ fn over_http(keeper: Keeper) {
         let old = format!("/api/history/a%2Fb?since={}:{}", positions[0].0, positions[0].1);
         assert_eq!(node.admin_get(&old).status, 410);
     }
-    let Keeper { mut broker, .. } = keeper;
+    let Some(mut broker) = keeper.broker else { return };
     broker.kill();
     let impatient = &nodes[1];
     eventually("the broker is away", || impatient.admin_get("/ready").status == 503);
@@ -294,7 +333,7 @@ fn visits(
 
 fn restart(keeper: Keeper) {
     let nodes = [(); 2].map(|()| keeper.node(&[]));
-    let Keeper { mut broker, flags: _ } = keeper;
+    let Some(mut broker) = keeper.broker else { return };
     let mut client = Extended::connect(nodes[0].listen, "");
     client.subscribe(&stream("news"));
     let (epoch, offset) = published(&nodes[1], "news", 1);
@@ -320,7 +359,7 @@ fn restart(keeper: Keeper) {
 /// Clients that wait for a node while the broker loses its data: after the gap they get all that it has kept since.
 fn waiting(keeper: Keeper) {
     let nodes = [(); 2].map(|()| keeper.node(&[]));
-    let Keeper { mut broker, flags: _ } = keeper;
+    let Some(mut broker) = keeper.broker else { return };
     let [other, late] = &nodes;
     let (epoch, offset) = published(other, "news", 1);
     let mut member = Extended::connect(late.listen, "");

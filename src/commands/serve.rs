@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::{ArgMatches, ValueEnum};
 use serve::{AllowedHost, Auth, Config, Limits, Live, Origin, Running};
 use tracing::warn;
@@ -181,13 +181,16 @@ impl ServerArgs for Args {
 /// Anything that prevents the start. After that only a failed worker ends it, with exit code 1.
 pub(crate) fn run(flags: &ArgMatches) -> Result<ExitCode> {
     let (settings, ignored) = read(flags)?;
-    let config = config(&settings.args)?;
+    let mut config = config(&settings.args)?;
     settings.args.server.init_process();
     if !ignored.is_empty() {
         warn!("environment variables ignored: {}", ignored.join(", "));
     }
     for idle in settings.without_effect(PARTS) {
         warn!("{idle}");
+    }
+    if let Some(pubsub) = &mut config.pubsub {
+        pubsub.transport.discover().context("--redis-cluster")?;
     }
     let running = serve::start(&config)?;
     running::run_until_signal(running, settings, |running, old| {

@@ -20,6 +20,7 @@ pub(crate) mod polling;
 pub(crate) mod rails;
 pub(crate) mod recorder;
 pub(crate) mod redis;
+pub(crate) mod redis_cluster;
 mod scratch;
 pub(crate) mod server;
 pub(crate) mod signing;

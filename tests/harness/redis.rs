@@ -1,6 +1,6 @@
 //! Debian's redis-server on loopback, and [`Relay`], a TCP relay in front of it that holds or swallows bytes.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
@@ -79,17 +79,53 @@ impl Redis {
         });
     }
 
-    /// Executes an inline command; returns the first line of the answer.
-    pub(crate) fn ask(&self, command: &str) -> String {
+    pub(crate) fn runs(&self) -> bool {
+        self.running.is_some()
+    }
+
+    fn send(&self, command: &str) -> BufReader<TcpStream> {
         let mut stream = TcpStream::connect(self.address()).expect("redis-server accepts");
         write!(stream, "{command}\r\n").expect("redis-server reads");
-        let mut line = Vec::new();
-        let mut byte = [0];
-        while stream.read(&mut byte).is_ok_and(|read| read == 1) && byte != *b"\n" {
-            line.push(byte[0]);
-        }
-        String::from_utf8_lossy(&line).trim_end().to_owned()
+        BufReader::new(stream)
     }
+
+    /// Executes an inline command; returns the first line of the answer.
+    pub(crate) fn ask(&self, command: &str) -> String {
+        line(&mut self.send(command))
+    }
+
+    /// Executes an inline command that is answered with a string.
+    pub(crate) fn text(&self, command: &str) -> String {
+        string(&mut self.send(command))
+    }
+
+    /// Executes an inline command that is answered with strings.
+    pub(crate) fn list(&self, command: &str) -> Vec<String> {
+        let mut answer = self.send(command);
+        let many = line(&mut answer).trim_start_matches('*').parse().expect("an array");
+        (0..many).map(|_: usize| string(&mut answer)).collect()
+    }
+
+    /// A figure of INFO.
+    pub(crate) fn figure(&self, name: &str) -> u64 {
+        let info = self.text("INFO");
+        let value = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        value.unwrap_or_else(|| panic!("no {name}")).parse().expect("a number")
+    }
+}
+
+fn line(answer: &mut impl BufRead) -> String {
+    let mut line = String::new();
+    let _ = answer.read_line(&mut line);
+    line.trim_end().to_owned()
+}
+
+fn string(answer: &mut impl BufRead) -> String {
+    let head = line(answer);
+    let Some(Ok(length)) = head.strip_prefix('$').map(str::parse::<usize>) else { return head };
+    let mut text = vec![0; length + 2];
+    answer.read_exact(&mut text).expect("a whole string");
+    String::from_utf8_lossy(&text[..length]).into_owned()
 }
 
 /// What a relay does with bytes.

@@ -40,8 +40,8 @@ mod signature;
 mod start;
 
 pub use admin::{Address, Server};
-pub use brokers::RedisUrl;
-pub use brokers::redis::RedisTransport;
+pub use brokers::redis::{ClusterTransport, RedisTransport};
+pub use brokers::{RedisUrl, ServerAddress};
 pub use engine::{
     AdmissionLimits, Compression, HttpsRedirect, Limits, Network, Prefix, Proxies, SlowConsumer,
     TlsClient, TlsError, TlsTrust,

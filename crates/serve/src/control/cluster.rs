@@ -249,6 +249,8 @@ impl Control {
         counter("pubsub_beacons", help, &counters.beacons);
         counter("pubsub_subscribed", "Topics subscribed to at brokers.", &counters.subscribed);
         counter("pubsub_unsubscribed", "Topics unsubscribed at brokers.", &counters.unsubscribed);
+        let help = "Subscriptions ended by a Redis Cluster that has moved their hash slot.";
+        counter("pubsub_moved", help, &counters.moved);
         counter("pubsub_connects", "Connections to brokers opened.", &counters.connected);
         if pubsub.keeps {
             let help = "Topics whose history was loaded from a broker, each time.";

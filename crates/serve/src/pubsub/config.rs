@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use brokers::Fault;
 use brokers::nats::NatsTransport;
-use brokers::redis::RedisTransport;
+use brokers::redis::{ClusterTransport, RedisTransport};
 
 /// Settings of publications between nodes.
 #[derive(Clone, Debug)]
@@ -27,6 +28,23 @@ pub struct PubsubConfig {
 pub enum PubsubTransport {
     /// Redis servers, each with the topics of a share of all hashes.
     Redis(Vec<RedisTransport>),
+    /// A Redis Cluster in parts, one at first.
+    RedisCluster(Vec<ClusterTransport>),
     /// The servers of one NATS.
     Nats(NatsTransport),
+}
+
+impl PubsubTransport {
+    /// Divides a Redis Cluster into a part for each of its masters. Waits until one of its nodes answers, up to 5 s for each.
+    ///
+    /// # Errors
+    /// It cannot be used, whatever comes later.
+    pub fn discover(&mut self) -> Result<(), Fault> {
+        if let PubsubTransport::RedisCluster(parts) = self
+            && let Some(whole) = parts.first()
+        {
+            *parts = whole.discover()?;
+        }
+        Ok(())
+    }
 }

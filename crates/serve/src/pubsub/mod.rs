@@ -96,6 +96,7 @@ impl Pubsub {
         };
         let broker = match &config.transport {
             PubsubTransport::Redis(shards) => Broker::new(settings, shards),
+            PubsubTransport::RedisCluster(parts) => Broker::new(settings, parts),
             PubsubTransport::Nats(servers) => Broker::new(settings, std::slice::from_ref(servers)),
         };
         Arc::new(Pubsub {
@@ -117,13 +118,14 @@ impl Pubsub {
         let receiver = Arc::new(receiver::Inward::new(shared, remote, self.broker.node()));
         match self.transport.clone() {
             PubsubTransport::Redis(shards) => self.broker.start(shards, receiver),
+            PubsubTransport::RedisCluster(parts) => self.broker.start(parts, receiver),
             PubsubTransport::Nats(servers) => self.broker.start(vec![servers], receiver),
         }
     }
 
     /// Whether the broker keeps values that nodes leave for each other.
     pub(crate) fn stores(&self) -> bool {
-        matches!(self.transport, PubsubTransport::Redis(_))
+        !matches!(self.transport, PubsubTransport::Nats(_))
     }
 
     /// Publishes without waiting for the broker. False if it has to be tried again.

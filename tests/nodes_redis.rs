@@ -2,10 +2,12 @@
 
 use crate::harness::cable::Extended;
 use crate::harness::redis::Redis;
+use crate::harness::server::Server;
 use crate::harness::socket::Socket;
 use crate::harness::tls::Authority;
-use crate::harness::{Deserted, eventually};
+use crate::harness::{Deserted, eventually, http};
 use crate::nodes::{node, payload, publish, stream, unready_node, until_ready};
+use crate::nodes_cluster::while_publishing;
 
 /// A publication from one of two nodes to a client of the other.
 fn exchange(urls: [&str; 2], more: &[&str]) {
@@ -84,4 +86,31 @@ fn nodes_follow_the_master_of_a_sentinel() {
     eventually("the name is unknown", || {
         wrong.admin_get("/ready").body.contains("knows no master named other")
     });
+}
+
+#[test]
+fn a_history_goes_on_in_another_epoch_after_a_failover_of_sentinels() {
+    let Some(mut master) = Redis::start(&[]) else { return };
+    let (host, port) = (master.address().ip().to_string(), master.address().port().to_string());
+    let Some(replica) = Redis::start(&["--replicaof", &host, &port]) else { return };
+    let sentinel = Redis::sentinel_of(&master);
+    eventually("the sentinel knows the replica", || {
+        sentinel.ask("SENTINEL replicas live") == "*1" && replica.ask("ROLE") == "*5"
+    });
+    let at = sentinel.address().to_string();
+    let flags = ["--redis-sentinels", &at, "--history", "redis", "--idle-timeout", "off"];
+    let nodes = [(); 2].map(|()| node("redis://live", &flags));
+    let epoch = |node: &Server| http::get(node.admin, "/api/history/a").json()["epoch"].clone();
+    let before = epoch(&nodes[0]);
+    let heard = while_publishing(&nodes, "a", |more| {
+        master.kill();
+        eventually("the replica is promoted", || replica.ask("ROLE") == "*3");
+        more(1);
+    });
+    println!("failover of sentinels: {heard:?}");
+    // What is missing lies between the last one of the old epoch and the first one of the new.
+    assert_eq!(heard.told, 1, "{heard:?}");
+    assert!(heard.missing.windows(2).all(|two| two[1] == two[0] + 1), "{heard:?}");
+    assert_ne!(epoch(&nodes[0]), before);
+    assert_eq!(epoch(&nodes[0]), epoch(&nodes[1]));
 }

@@ -1,6 +1,9 @@
 //! The part of a connection that subscribes to what is wanted and unsubscribes from the rest.
 
+use std::collections::HashSet;
 use std::time::Duration;
+
+use foldhash::fast::RandomState;
 
 use super::Driver;
 use super::fetch::Part;
@@ -46,9 +49,14 @@ impl Driver {
                 }
                 Counters::add(&counters.unsubscribed, unwanted.len());
             }
-            let (is_idle, finished) = (wanted.is_empty(), before.take());
+            let (is_idle, mut finished) = (wanted.is_empty(), before.take());
             let finishes = finished.is_some();
-            left = left.saturating_sub(finished.as_ref().map_or(0, |one| one.channels.len()));
+            if let Some(Subscribed { channels, .. }) = &mut finished {
+                left = left.saturating_sub(channels.len());
+                // Those that are asked for again, as the broker has ended them, are not confirmed yet.
+                let again: HashSet<&Channel, RandomState> = wanted.iter().collect();
+                channels.retain(|channel| !again.contains(channel));
+            }
             // While the broker answers, those before are confirmed.
             let (asked, confirmed) =
                 tokio::join!(self.ask(link, wanted), self.finish(link, finished));

@@ -26,6 +26,23 @@ pub(super) enum Delivered {
     No,
 }
 
+/// A publication that counts as received and is not delivered. If it is dropped, also by the end of the connection,
+/// its topic is behind, so that the publication is fetched.
+struct Unfinished<'d> {
+    driver: &'d Driver,
+    channel: &'d str,
+    id: u64,
+}
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        let Unfinished { driver, channel, id } = *self;
+        if driver.followed.borrow_mut().set_behind(channel, id, true) {
+            driver.behind.borrow_mut().push((Channel::from(channel), id));
+        }
+    }
+}
+
 impl Driver {
     /// Delivers until the connection has ended and what had arrived is delivered.
     pub(super) async fn deliver(&self, link: &impl Link, mut inbox: InboxReceiver) -> Fault {
@@ -102,7 +119,9 @@ impl Driver {
                 }
             }
             Envelope::Beacon { node, newest } => {
-                self.fill(link, channel, subscribed, node, newest).await?;
+                if !self.fill(link, channel, subscribed, node, newest).await? {
+                    return Ok(());
+                }
                 let seen = self.received.borrow_mut().beacon(
                     subscribed.id,
                     subscribed.generation,
@@ -250,6 +269,7 @@ impl Driver {
         let Some(topic) = self.broker.topic(channel) else { return Delivered::No };
         let generation = self.shard().lock().interest.get(channel).map(|found| found.generation);
         let generation = generation.unwrap_or_default();
+        let unfinished = Unfinished { driver: self, channel, id };
         let seen = self.received.borrow_mut().publication(id, generation, message.node, message.at);
         self.tell_missing(channel, seen).await;
         // One that was not delivered was received before, too.
@@ -261,14 +281,11 @@ impl Driver {
         } else {
             let is_wanted = || matches!(current(), Some((_, true)));
             if !self.offer(topic, message, Some(kept), is_wanted).await {
-                let mut followed = self.followed.borrow_mut();
-                if followed.set_behind(channel, id, true) {
-                    self.behind.borrow_mut().push((Channel::from(channel), id));
-                }
                 return Delivered::No;
             }
             Delivered::Yes
         };
+        std::mem::forget(unfinished);
         self.followed.borrow_mut().reached(channel, id, kept.position);
         delivered
     }
@@ -288,7 +305,8 @@ impl Driver {
         }
     }
 
-    /// Fetches what is missing of a sender up to a number, if anything is.
+    /// Fetches what is missing of a sender up to a number, if anything is. False if a later fetch does that, or nobody
+    /// wants it: then nothing up to that number may count as received or missing.
     async fn fill(
         &self,
         link: &impl Link,
@@ -296,20 +314,21 @@ impl Driver {
         subscribed: Subscribed,
         node: NodeId,
         newest: Sequence,
-    ) -> Result<(), Fault> {
+    ) -> Result<bool, Fault> {
         let id = subscribed.id;
-        if self.broker.settings.history.is_none() {
-            return Ok(());
+        if self.broker.settings.history.is_none() || self.broker.topic(channel).is_none() {
+            return Ok(true);
         }
         match self.settled(channel, id).await {
             Some(follow) if !follow.behind => {}
-            _ => return Ok(()),
+            _ => return Ok(false),
         }
-        let is_missing = self.received.borrow_mut().is_missing(id, node, newest);
-        match is_missing {
-            true => self.heal(link, channel, id, Until::Sender(node, newest)).await,
-            false => Ok(()),
+        if self.received.borrow_mut().is_missing(id, node, newest) {
+            self.heal(link, channel, id, Until::Sender(node, newest)).await?;
+            let found = self.followed.borrow().get(channel, id);
+            return Ok(found.is_some_and(|follow| !follow.behind));
         }
+        Ok(true)
     }
 
     pub(super) fn dropped_now(&self) -> u64 {

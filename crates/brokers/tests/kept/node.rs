@@ -202,6 +202,53 @@ fn a_topic_that_is_overloaded_is_behind_and_loses_nothing() {
     assert_eq!(node.heard.gaps("room"), 0);
 }
 
+/// The beacon of a sender tells its newest number: it is no gap while what it stands for is still to be fetched.
+#[test]
+fn a_beacon_tells_no_gap_while_a_topic_is_behind() {
+    let model = Model::default();
+    let [node, other] = [(); 2].map(|()| Node::start(&model, hour()));
+    node.follow("room");
+    kept(&other, "room", "1");
+    node.until_heard("room", "1");
+    node.heard.overloaded.store(true, Ordering::Relaxed);
+    let beacons = count(&other.broker.counters().beacons);
+    for number in numbers(2..=5) {
+        kept(&other, "room", &number);
+    }
+    eventually("it is offered", || count(&node.heard.refused) > 0);
+    eventually("a beacon is sent", || count(&other.broker.counters().beacons) > beacons);
+    node.heard.overloaded.store(false, Ordering::Relaxed);
+    kept(&other, "room", "6");
+    node.until_heard("room", "6");
+    assert_eq!(node.heard.data("room"), numbers(1..=6));
+    assert_eq!(node.heard.gaps("room"), 0);
+}
+
+/// The connection ends while a publication is offered: its number was noted, and the next connection fetches it.
+#[test]
+fn what_is_offered_when_the_connection_ends_is_not_lost() {
+    let model = Model::default();
+    let [node, other] = [(); 2].map(|()| Node::start(&model, hour()));
+    node.follow("room");
+    node.publish("room", "1");
+    node.until_heard("room", "1");
+    for number in numbers(2..=6) {
+        other.until_up();
+        node.heard.busy.store(true, Ordering::Relaxed);
+        let refused = count(&node.heard.refused);
+        kept(&other, "room", &number);
+        eventually("it is offered", || count(&node.heard.refused) > refused);
+        let connected = count(&node.broker.counters().connected);
+        model.away(true);
+        model.away(false);
+        eventually("it connects again", || count(&node.broker.counters().connected) > connected);
+        node.heard.busy.store(false, Ordering::Relaxed);
+        node.until_heard("room", &number);
+    }
+    assert_eq!(node.heard.data("room"), numbers(1..=6));
+    assert_eq!(node.heard.gaps("room"), 0);
+}
+
 #[test]
 fn what_the_inbox_has_no_room_for_is_fetched() {
     let model = Model::default();

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use crate::harness::Scratch;
 use crate::harness::executable::{self, Finished};
 use crate::harness::http2::{Call, Conduct, Http2Server};
+use crate::harness::peer::{self, Program};
 
 /// Types of the calls to servers without reflection.
 const PROTO: &str = "syntax = \"proto3\";\npackage a;\nmessage Text { string text = 1; }\n\
@@ -95,4 +96,21 @@ fn what_cannot_be_called_is_said_before_the_run() {
         assert!(parts.iter().all(|part| finished.stderr.contains(part)), "{parts:?}: {finished:?}");
     }
     assert_eq!(server.log.lock().unwrap().requests, 0);
+}
+
+#[test]
+fn grpc_js_is_called_with_types_of_its_reflection() {
+    let Some(server) = Program::start(&peer::GRPC_REFLECTION, "grpc_shop.js", &["v1"]) else {
+        return;
+    };
+    let url = format!("grpc://127.0.0.1:{}/shop.v1.Orders", server.first_line());
+    let message = r#"{"customerName":"user {{seq}}","items":[{"name":"a","number":{{user}}}]}"#;
+    let (finished, said) = call(&format!("{url}/Place"), &["-d", message, "-H", "a: b"]);
+    assert_eq!((finished.code, &said["errors"]), (Some(0), &json!({})), "{finished:?}");
+    assert_eq!((&said["requests"]["ok"], &said["streams"]), (&json!(200), &json!(5)), "{said}");
+    // The prefix, and {"text":"thanks"}.
+    assert_eq!(said["body_bytes"], 200 * (5 + 8), "{said}");
+    let (finished, said) = call(&format!("{url}/Watch"), &[]);
+    assert_eq!(finished.code, Some(1), "{finished:?}");
+    assert_eq!(said["errors"], json!({"grpc_unimplemented": 200}), "{said}");
 }

@@ -1,13 +1,17 @@
 //! `standfast load http://… --http2` and `https://…`: against a server that logs, in twelve ways wrong, to
 //! the unit; and against nghttpd, nginx and Node.js.
 
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
 use serde_json::{Value, json};
 
-use crate::harness::Scratch;
-use crate::harness::executable::{self, Finished};
+use crate::harness::executable::{self, Finished, Running};
 use crate::harness::http2::{Conduct, Http2Server, Log};
 use crate::harness::nginx::Nginx;
 use crate::harness::tls::Authority;
+use crate::harness::{Deserted, Scratch, eventually, skip};
 
 /// So many requests over 2 connections with 5 streams each, to a server of this conduct: how the run
 /// finished, its JSON, and what the server received.
@@ -209,4 +213,47 @@ fn scenarios_use_streams_with_checks_captures_cookies_redirects_and_parallel_req
     assert_eq!(finished.code, Some(0), "{finished:?}");
     assert_eq!((count(&said, "/requests/ok"), &said["errors"]), (90, &json!({})), "{said}");
     assert_eq!((count(&said, "/connections/opened"), &said["streams"]), (2, &json!(3)), "{said}");
+}
+
+/// nghttpd on a free port.
+fn nghttpd(folder: &str, tls: Option<(&str, &str)>) -> Option<(Running, SocketAddr)> {
+    let port = Deserted::port().address;
+    let mut command = Command::new("nghttpd");
+    command.args(["-d", folder, "-a", "127.0.0.1", "-n", "1"]);
+    match tls {
+        None => command.args(["--no-tls", &port.port().to_string()]),
+        Some((cert, key)) => command.args([&port.port().to_string(), key, cert]),
+    };
+    let Ok(child) = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn() else {
+        skip::missing("nghttpd is not installed: try cargo xtask test --install");
+        return None;
+    };
+    let mut running = Running(child);
+    eventually("nghttpd accepts", || {
+        assert_eq!(running.0.try_wait().unwrap(), None, "nghttpd has ended");
+        TcpStream::connect(port).is_ok()
+    });
+    Some((running, port))
+}
+
+#[test]
+fn nghttpd_is_loaded_in_the_clear_and_over_tls() {
+    let file = Scratch::new("nghttpd.txt", &"x".repeat(200_000));
+    let path = Path::new(file.path());
+    let (folder, name) = (path.parent().unwrap(), path.file_name().unwrap());
+    let (folder, name) = (folder.to_str().unwrap(), name.to_str().unwrap());
+    let Some((_plain, at)) = nghttpd(folder, None) else { return };
+    // Longer than the window that a client has before it says otherwise.
+    let line = format!("load http://{at}/{name} --http2 --connections 2 --streams 20");
+    let finished =
+        executable::run(&format!("{line} --requests 200 --json -").split(' ').collect::<Vec<_>>());
+    let said = finished.json();
+    assert_eq!((&said["errors"], count(&said, "/body_bytes")), (&json!({}), 40_000_000), "{said}");
+    let authority = Authority::new();
+    authority.sign("server", &["localhost", "127.0.0.1"]);
+    let [cert, key, ca] = ["server.pem", "server.key", "ca.pem"].map(|file| authority.path(file));
+    let Some((_secure, at)) = nghttpd(folder, Some((&cert, &key))) else { return };
+    let line = format!("load https://{at}/{name} --http2 --connections 2 --streams 20 --ca {ca}");
+    let (status, opened) = statuses(&format!("{line} --requests 200 --json -"));
+    assert_eq!((status, opened), (json!({"200": 200}), 2));
 }

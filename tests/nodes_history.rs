@@ -18,14 +18,14 @@ use crate::harness::socket::{Socket, upgrade};
 use crate::nodes::{payload, publish, stream, until_ready};
 
 /// A broker that keeps publications, and the flags of its nodes.
-struct Keeper {
-    broker: Option<Broker>,
+pub(crate) struct Keeper {
+    pub(crate) broker: Option<Broker>,
     _cluster: Option<Cluster>,
     flags: Vec<String>,
 }
 
 impl Keeper {
-    fn redis() -> Option<Self> {
+    pub(crate) fn redis() -> Option<Self> {
         let broker = Broker::redis(&[])?;
         let url = format!("redis://{}", broker.address);
         let flags = ["--pubsub", "redis", "--redis-url", &url, "--history", "redis"];
@@ -33,7 +33,7 @@ impl Keeper {
         Some(Keeper { broker: Some(broker), _cluster: None, flags })
     }
 
-    fn nats() -> Option<Self> {
+    pub(crate) fn nats() -> Option<Self> {
         let broker = Broker::nats(&["--jetstream", "--store_dir", "."])?;
         let url = broker.url("");
         let flags = ["--pubsub", "nats", "--nats-servers", &url, "--history", "nats"];
@@ -50,7 +50,7 @@ impl Keeper {
         Some(Keeper { broker: None, _cluster: Some(cluster), flags })
     }
 
-    fn node(&self, more: &[&str]) -> Server {
+    pub(crate) fn node(&self, more: &[&str]) -> Server {
         let own = self.flags.iter().map(String::as_str);
         let common = ["--public-streams", "--public"];
         let flags: Vec<&str> = own.chain(common).chain(more.iter().copied()).collect();

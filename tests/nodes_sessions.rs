@@ -14,12 +14,67 @@ use crate::harness::redis::{Passage, Redis, Relay};
 use crate::harness::server::Server;
 use crate::harness::signing::{SECRET, token};
 use crate::nodes::{node, publish, stream};
+use crate::nodes_history::Keeper;
 
 const CLOSE: u8 = 0x88;
 const TEXT: u8 = 0x81;
 
 fn nodes<const N: usize>(url: &str, more: &[&str]) -> [Server; N] {
     std::array::from_fn(|_| node(url, &[&["--history", "memory"][..], more].concat()))
+}
+
+fn of<const N: usize>(keeper: &Keeper) -> [Server; N] {
+    std::array::from_fn(|_| keeper.node(&["--drain", "1s"]))
+}
+
+/// Starts a node with these flags.
+type Start<'s> = &'s dyn Fn(&[&str]) -> Server;
+
+/// With a stream for the sessions, beside that of the history.
+#[test]
+fn clients_resume_on_any_node_over_nats() {
+    let Some(nats) = Keeper::nats() else { return };
+    let [a, b] = of(&nats);
+    there_and_back([&a, &b]);
+    raced_for([&a, &b], 10);
+}
+
+#[test]
+fn the_clients_of_a_node_that_drains_resume_on_another_one_over_nats() {
+    let Some(nats) = Keeper::nats() else { return };
+    drains(of(&nats));
+}
+
+/// Without its answers there is no session; what was stored before it was killed is there afterwards, once.
+#[test]
+fn sessions_outlive_nats_and_none_is_resumed_twice() {
+    let Some(mut nats) = Keeper::nats() else { return };
+    let [a, b]: [Server; 2] = of(&nats);
+    let lost = || {
+        let mut client = Extended::connect(a.listen, "");
+        client.subscribe(&stream("news"));
+        client
+    };
+    let [first, second] = [lose(&a, lost()), lose(&a, lost())];
+    assert!(is_restored(&back(&b, &first)));
+    let open = lost();
+    let third = open.sid.clone();
+    let Some(mut broker) = nats.broker.take() else { return };
+    broker.kill();
+    for node in [&a, &b] {
+        eventually("it is away", || node.admin_get("/ready").status == 503);
+    }
+    drop(open);
+    eventually("it is refused", || shared(&a, "refused") == 1.0);
+    broker.restart();
+    [&a, &b].into_iter().for_each(crate::nodes::until_ready);
+    assert!(!is_restored(&back(&a, &first)) && !is_restored(&back(&b, &first)), "it was taken");
+    assert!(is_restored(&back(&b, &second)));
+    assert!(!is_restored(&back(&b, &third)), "it was not stored");
+    assert!(is_restored(&back(&a, &third)), "its own node has it");
+    let mut client = lost();
+    assert_eq!(publish(&b, "news", "1").status, 200);
+    assert_eq!(client.hear()["message"], json!(1));
 }
 
 fn shared(server: &Server, result: &str) -> f64 {
@@ -51,13 +106,25 @@ fn is_restored(client: &Extended) -> bool {
 fn a_client_resumes_on_another_node_and_its_session_is_gone_from_the_first() {
     let Some(redis) = Redis::start(&[]) else { return };
     let [a, b] = nodes(&redis.url(), &[]);
+    there_and_back([&a, &b]);
+}
+
+#[test]
+fn a_session_is_one_key_of_redis() {
+    let Some(redis) = Redis::start(&[]) else { return };
+    let [a] = nodes(&redis.url(), &[]);
+    let mut client = Extended::connect(a.listen, "");
+    client.subscribe(&stream("news"));
+    lose(&a, client);
+    assert_eq!(redis.ask("KEYS *"), "*1");
+}
+
+fn there_and_back([a, b]: [&Server; 2]) {
     let mut client = Extended::connect(a.listen, "");
     client.subscribe(&stream("news"));
     client.subscribe(&stream("more"));
-    let sid = lose(&a, client);
-    let keys = redis.ask("KEYS *");
-    assert_eq!(keys, "*1");
-    let mut client = back(&b, &sid);
+    let sid = lose(a, client);
+    let mut client = back(b, &sid);
     // What another node has resumed is no session of this one.
     let metrics = a.metrics();
     assert_eq!(metrics["standfast_sessions_stored"], 0.0);
@@ -67,22 +134,22 @@ fn a_client_resumes_on_another_node_and_its_session_is_gone_from_the_first() {
     assert!(ids.len() == 2 && ids.contains(&json!(stream("more"))), "{ids:?}");
     client.history(&stream("news"), &json!({}));
     assert_eq!(client.hear()["type"], "confirm_history");
-    assert_eq!(publish(&a, "news", "1").status, 200);
+    assert_eq!(publish(a, "news", "1").status, 200);
     assert_eq!(client.hear()["message"], json!(1));
-    for node in [&a, &b] {
+    for node in [a, b] {
         assert!(!is_restored(&back(node, &sid)), "it was resumed");
     }
     // There and back again, and by the header; then on the node that it was lost from.
-    let sid = lose(&b, client);
+    let sid = lose(b, client);
     let client = Extended::connect_with(a.listen, "", ("X-ANYCABLE-RESTORE-SID", &sid));
     assert!(is_restored(&client));
-    let sid = lose(&a, client);
-    assert!(is_restored(&back(&a, &sid)));
-    assert_eq!((shared(&a, "taken"), shared(&b, "taken")), (1.0, 1.0));
-    assert_eq!(shared(&b, "missing"), 1.0);
-    assert_eq!(ended(&a, "resumed") + ended(&b, "resumed"), 3.0);
+    let sid = lose(a, client);
+    assert!(is_restored(&back(a, &sid)));
+    assert_eq!((shared(a, "taken"), shared(b, "taken")), (1.0, 1.0));
+    assert_eq!(shared(b, "missing"), 1.0);
+    assert_eq!(ended(a, "resumed") + ended(b, "resumed"), 3.0);
     for wrong in ["x".repeat(48), "0".repeat(48), "0".repeat(47)] {
-        assert!(!is_restored(&back(&b, &wrong)), "{wrong}");
+        assert!(!is_restored(&back(b, &wrong)), "{wrong}");
     }
 }
 
@@ -90,12 +157,16 @@ fn a_client_resumes_on_another_node_and_its_session_is_gone_from_the_first() {
 fn of_two_clients_that_race_for_a_session_one_gets_it() {
     let Some(redis) = Redis::start(&[]) else { return };
     let [a, b] = nodes(&redis.url(), &[]);
+    raced_for([&a, &b], 40);
+}
+
+fn raced_for([a, b]: [&Server; 2], times: usize) {
     let (mut winners, mut kept) = ([0, 0], Vec::new());
-    for _ in 0..40 {
+    for _ in 0..times {
         let mut client = Extended::connect(a.listen, "");
         client.subscribe(&stream("news"));
-        let sid = lose(&a, client);
-        let raced = [&a, &b, &a, &b].map(|node| {
+        let sid = lose(a, client);
+        let raced = [a, b, a, b].map(|node| {
             let (listen, query) = (node.listen, format!("?sid={sid}"));
             thread::spawn(move || Extended::connect(listen, &query))
         });
@@ -106,7 +177,7 @@ fn of_two_clients_that_race_for_a_session_one_gets_it() {
         // Their sessions would be stored, too.
         kept.extend(clients);
     }
-    assert_eq!(winners[0] + winners[1], 40, "{winners:?}");
+    assert_eq!(winners[0] + winners[1], times, "{winners:?}");
 }
 
 #[test]
@@ -138,9 +209,12 @@ fn a_session_in_the_store_belongs_to_its_identity() {
 
 #[test]
 fn the_clients_of_a_node_that_drains_resume_on_another_one() {
-    const CLIENTS: usize = 50;
     let Some(redis) = Redis::start(&[]) else { return };
-    let [mut a, b] = nodes(&redis.url(), &["--drain", "1s"]);
+    drains(nodes(&redis.url(), &["--drain", "1s"]));
+}
+
+fn drains([mut a, b]: [Server; 2]) {
+    const CLIENTS: usize = 50;
     let clients: Vec<Extended> = (0..CLIENTS)
         .map(|number| {
             let mut client = Extended::connect(a.listen, "");
@@ -276,8 +350,23 @@ fn count(app: &App, name: &str) -> usize {
 
 #[test]
 fn the_ends_of_sessions_that_a_drained_node_has_left_are_told_once() {
-    const CLIENTS: usize = 6;
     let Some(redis) = Redis::start(&[]) else { return };
+    ends_are_told(&|flags| one(&redis, flags));
+}
+
+#[test]
+fn the_ends_of_sessions_that_a_drained_node_has_left_are_told_once_over_nats() {
+    let Some(nats) = Keeper::nats() else { return };
+    ends_are_told(&|flags| nats.node(flags));
+}
+
+fn one(redis: &Redis, flags: &[&str]) -> Server {
+    let [node] = nodes(&redis.url(), flags);
+    node
+}
+
+fn ends_are_told(start: Start<'_>) {
+    const CLIENTS: usize = 6;
     let app = App::start(chat);
     let url = app.url();
     let flags =
@@ -285,7 +374,7 @@ fn the_ends_of_sessions_that_a_drained_node_has_left_are_told_once() {
     let join = |server: &Server, query: &str| {
         Extended::connect_with(server.listen, query, ("Cookie", "user=ann"))
     };
-    let [mut a] = nodes(&redis.url(), &flags);
+    let mut a = start(&flags);
     let mut clients: Vec<Extended> = (0..CLIENTS).map(|_| join(&a, "")).collect();
     clients.iter_mut().for_each(|client| client.subscribe(&room("lobby").to_string()));
     let mut left: Vec<String> = clients.iter().map(|client| client.sid.clone()).collect();
@@ -293,7 +382,7 @@ fn the_ends_of_sessions_that_a_drained_node_has_left_are_told_once() {
     a.signal(Signal::TERM);
     assert!(a.wait().success());
     // Also by nodes that have started since.
-    let [b, c] = nodes(&redis.url(), &flags);
+    let [b, c] = [start(&flags), start(&flags)];
     let resumed = join(&b, &format!("?sid={}", left.pop().unwrap()));
     assert!(is_restored(&resumed), "{}", resumed.welcome);
     let told = || {
@@ -318,7 +407,18 @@ fn the_ends_of_sessions_that_a_drained_node_has_left_are_told_once() {
 #[test]
 fn a_request_ends_sessions_that_a_drained_node_has_left() {
     let Some(redis) = Redis::start(&[]) else { return };
-    let [mut a, b] = nodes(&redis.url(), &["--jwt-secret", SECRET, "--drain", "100ms"]);
+    a_request_ends(&|flags| one(&redis, flags));
+}
+
+#[test]
+fn a_request_ends_sessions_that_a_drained_node_has_left_over_nats() {
+    let Some(nats) = Keeper::nats() else { return };
+    a_request_ends(&|flags| nats.node(flags));
+}
+
+fn a_request_ends(start: Start<'_>) {
+    let flags = ["--jwt-secret", SECRET, "--drain", "100ms"];
+    let [mut a, b] = [start(&flags), start(&flags)];
     let sids = [1, 2, 1].map(|user| {
         let mut client = Extended::connect(a.listen, &format!("?jid={}", token(user)));
         client.subscribe(&stream("news"));
@@ -334,7 +434,7 @@ fn a_request_ends_sessions_that_a_drained_node_has_left() {
     let body = json!({"identifier": crate::harness::signing::identifiers(1)}).to_string();
     assert_eq!(b.admin_post("/api/disconnect", &body).status, 200);
     // By nodes that have not got the request, too.
-    let [c] = nodes(&redis.url(), &["--jwt-secret", SECRET]);
+    let c = start(&["--jwt-secret", SECRET]);
     assert!(!resumes(&c, 1, &sids[0]).0, "it was ended");
     assert_eq!(ended(&c, "ended"), 1.0);
     assert!(resumes(&c, 2, &sids[1]).0, "another identity");

@@ -39,6 +39,8 @@ pub struct Settings {
     pub history: Option<HistorySettings>,
     /// How long the members of a node stay after it has ended; `None` if nodes share no members.
     pub members: Option<Duration>,
+    /// Longest time for which values are kept by key ([`Broker::store`]); `None` if none are. Redis has no use for it.
+    pub values: Option<Duration>,
     /// The monotonic clock, in nanoseconds.
     pub clock: fn() -> u64,
     /// Random numbers that differ from those of other processes.

@@ -159,6 +159,7 @@ fn driver(receiver: Arc<dyn Receiver>) -> Driver {
         spool_bytes: usize::MAX,
         history: None,
         members: None,
+        values: None,
         clock: || 1,
         random: || 7,
     };

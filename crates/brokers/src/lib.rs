@@ -24,6 +24,8 @@ pub mod placement;
 pub mod redis;
 pub mod settings;
 mod store;
+#[cfg(test)]
+mod test_servers;
 mod ticket;
 pub mod transport;
 

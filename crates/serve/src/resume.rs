@@ -19,7 +19,9 @@ use engine::ConnId;
 
 pub(crate) use self::encoded::{Opened, SessionKey};
 use self::shared::Held;
-pub(crate) use self::shared::{Closing, SharedSessions, SharedSettings, Whereabouts};
+pub(crate) use self::shared::{
+    Closing, SharedSessions, SharedSettings, TAKEN_BACK_WITHIN, Whereabouts,
+};
 use crate::app::call::Env;
 use crate::app::stored::StoredApp;
 use crate::app::{Calls, Room};

@@ -67,6 +67,7 @@ fn settings() -> Settings {
         spool_bytes: 0,
         history: None,
         members: Some(Duration::from_secs(1)),
+        values: None,
         clock: || 0,
         random: || 0,
     }

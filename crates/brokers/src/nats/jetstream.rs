@@ -8,20 +8,18 @@
 //! An offset is a sequence of the stream, an epoch its time of creation. What is kept is read from the leader
 //! (`STREAM.MSG.GET`), as other replicas may be behind.
 
-use std::cell::Cell;
 use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 
+use super::api::{self, State, Width, nanos, new_stream, stream_name};
 use super::connection::{Connection, Requests};
 use super::protocol;
 use super::stored::{ApiError, Stored, answer, invalid, place, stored, time_ms, time_ns};
 use crate::envelope::Envelope;
 use crate::kept::{HistorySettings, Kept, Position};
-use crate::limits::{
-    BATCH_CHANNELS, DUPLICATE_WINDOW, FETCH_BYTES, FETCH_CHANNELS_FIRST, STREAM_ATTEMPTS,
-};
-use crate::transport::{Channel, Fault, FaultKind, Fetched, Outgoing, Taken};
+use crate::limits::DUPLICATE_WINDOW;
+use crate::transport::{Channel, Fault, Fetched, Outgoing, Taken};
 
 /// What the description of a stream says before the sequence from which on its topics are complete.
 const SINCE: &str = "history of standfast, complete after sequence ";
@@ -35,18 +33,7 @@ pub(super) struct Stream {
     created: String,
     history: HistorySettings,
     /// Requests for messages that are sent together.
-    width: Cell<usize>,
-}
-
-/// What a stream says of itself.
-struct State {
-    created: String,
-    first: u64,
-    last: u64,
-    /// Times of these, in milliseconds since 1970.
-    first_ms: u64,
-    last_ms: u64,
-    config: Value,
+    width: Width,
 }
 
 /// Part of a topic that is looked through for messages.
@@ -82,25 +69,9 @@ struct Found {
 
 /// Milliseconds since 1970.
 #[expect(clippy::disallowed_methods, reason = "the time of day, where the server does not tell it")]
-pub(super) fn now_ms() -> u64 {
+pub(crate) fn now_ms() -> u64 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
-}
-
-/// A name without what names of streams may not have.
-fn stream_name(prefix: &str) -> String {
-    let mut name = String::with_capacity(prefix.len() + 8);
-    for byte in prefix.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' => name.push(char::from(byte)),
-            other => name.push_str(&format!("_{other:02X}")),
-        }
-    }
-    name + "_history"
-}
-
-fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX).min(i64::MAX as u64)
 }
 
 /// FNV-1a: the same for nodes of all versions.
@@ -118,10 +89,6 @@ fn since(config: &Value) -> u64 {
     description.strip_prefix(SINCE).and_then(|since| since.parse().ok()).unwrap_or_default()
 }
 
-fn refused(why: String) -> Fault {
-    Fault::new(FaultKind::Refused, why)
-}
-
 impl State {
     /// Everything after it that is not kept any more was evicted by the number of messages.
     fn evicted(&self) -> u64 {
@@ -135,21 +102,6 @@ impl State {
         }
         self.last_ms.max(time_ms(&self.created).unwrap_or_default())
     }
-
-    fn of(answer: Value) -> Result<Self, Fault> {
-        let state = &answer["state"];
-        let ms = |name: &str| state[name].as_str().and_then(time_ms).unwrap_or_default();
-        let found = (answer["created"].as_str(), state["first_seq"].as_u64());
-        let (Some(created), Some(first)) = found else { return Err(invalid("STREAM.INFO")) };
-        Ok(State {
-            created: created.to_owned(),
-            first,
-            last: state["last_seq"].as_u64().ok_or_else(|| invalid("STREAM.INFO"))?,
-            first_ms: ms("first_ts"),
-            last_ms: ms("last_ts"),
-            config: answer.get("config").cloned().unwrap_or_default(),
-        })
-    }
 }
 
 impl Stream {
@@ -160,37 +112,18 @@ impl Stream {
         history: HistorySettings,
     ) -> Result<Self, Fault> {
         let mut stream = Stream {
-            name: stream_name(prefix),
+            name: stream_name(prefix, "history"),
             subjects: format!("{}:kept.", protocol::subject(prefix)),
             epoch: 0,
             created: String::new(),
             history,
-            width: Cell::new(FETCH_CHANNELS_FIRST),
+            width: Width::default(),
         };
-        for _ in 0..STREAM_ATTEMPTS {
-            let found = match stream.ask(connection, "STREAM.INFO", None).await {
-                Ok(answer) => State::of(answer)?,
-                Err(ApiError::NoStream) => {
-                    // Another node may have created it meanwhile.
-                    match stream.ask(connection, "STREAM.CREATE", Some(stream.config())).await {
-                        Ok(_) | Err(ApiError::NoStream) => continue,
-                        Err(ApiError::Other(fault)) if fault.why.contains("10058") => continue,
-                        Err(error) => return Err(stream.fault(error)),
-                    }
-                }
-                Err(error) => return Err(stream.fault(error)),
-            };
-            let Some(config) = stream.changed(&found)? else {
-                stream.epoch = epoch(&stream.name, &found.created);
-                stream.created = found.created;
-                return Ok(stream);
-            };
-            if let Err(error) = stream.ask(connection, "STREAM.UPDATE", Some(config)).await {
-                return Err(stream.fault(error));
-            }
-        }
-        let name = &stream.name;
-        Err(refused(format!("JetStream: the stream {name} does not take its settings")))
+        let changed = |state: &State| stream.changed(state);
+        let found = api::open_stream(connection, &stream.name, &stream.config(), changed).await?;
+        stream.epoch = epoch(&stream.name, &found.created);
+        stream.created = found.created;
+        Ok(stream)
     }
 
     /// Where a message that arrived is kept, and the offset of the one before it.
@@ -207,17 +140,9 @@ impl Stream {
     }
 
     fn config(&self) -> Value {
-        let mut config = json!({
-            "name": self.name,
-            "retention": "limits",
-            "discard": "old",
-            "storage": "file",
-            "num_replicas": 1,
-            "max_msgs": -1,
-            "max_bytes": -1,
-            "max_consumers": -1,
-            "description": format!("{SINCE}0"),
-        });
+        let mut config = new_stream(&self.name);
+        config["discard"] = "old".into();
+        config["description"] = format!("{SINCE}0").into();
         self.set(&mut config);
         config
     }
@@ -234,52 +159,22 @@ impl Stream {
     }
 
     /// The configuration of the stream with that of the settings, if that is another one.
-    fn changed(&self, state: &State) -> Result<Option<Value>, Fault> {
+    fn changed(&self, state: &State) -> Option<Value> {
         let mut config = state.config.clone();
-        if config["retention"] != "limits" {
-            let name = &self.name;
-            return Err(refused(format!("JetStream: the retention of {name} must be limits")));
-        }
         self.set(&mut config);
         if config == state.config {
-            return Ok(None);
+            return None;
         }
         let before = state.config["max_msgs_per_subject"].as_i64().unwrap_or(-1);
         if before > 0 && (before as u64) < self.messages() {
             // What was evicted by the lower number is not told by the number of those that are left.
             config["description"] = format!("{SINCE}{}", state.last).into();
         }
-        Ok(Some(config))
+        Some(config)
     }
 
     fn fault(&self, error: ApiError) -> Fault {
-        let name = &self.name;
-        match error {
-            ApiError::Other(fault) => fault,
-            ApiError::NoStream => {
-                Fault::new(FaultKind::Closed, format!("JetStream: the stream {name} is gone"))
-            }
-            ApiError::NoRoom => refused(format!("JetStream: no room for the stream {name}")),
-            ApiError::NoMessage | ApiError::TooLong => invalid(name),
-        }
-    }
-
-    fn api(&self, operation: &str) -> String {
-        format!("$JS.API.{operation}.{}", self.name)
-    }
-
-    async fn ask(
-        &self,
-        connection: &Connection,
-        operation: &str,
-        body: Option<Value>,
-    ) -> Result<Value, ApiError> {
-        let mut requests = connection.requests();
-        let body = body.map(|body| body.to_string()).unwrap_or_default();
-        request(&mut requests, &self.api(operation), &body);
-        let answers = requests.send().await.map_err(ApiError::Other)?;
-        let first = answers.first().ok_or_else(|| ApiError::Other(invalid(operation)))?;
-        answer(first)
+        api::fault(&self.name, error)
     }
 
     /// Verifies that the stream is there and was not created anew.
@@ -288,13 +183,7 @@ impl Stream {
     }
 
     async fn state(&self, connection: &Connection) -> Result<State, Fault> {
-        let answer = self.ask(connection, "STREAM.INFO", None).await;
-        let state = State::of(answer.map_err(|error| self.fault(error))?)?;
-        if state.created != self.created {
-            let why = format!("JetStream: the stream {} was created anew", self.name);
-            return Err(Fault::new(FaultKind::Closed, why));
-        }
-        Ok(state)
+        api::state(connection, &self.name, &self.created).await
     }
 
     /// Appends a publication; `None` if it is too long. What is sent twice is kept once.
@@ -484,7 +373,7 @@ impl Stream {
         pieces: Vec<Piece>,
     ) -> Result<Vec<(Piece, Option<Stored>)>, Fault> {
         let mut requests = connection.requests();
-        let api = self.api("STREAM.MSG.GET");
+        let api = api::subject("STREAM.MSG.GET", &self.name);
         for Piece { topic, find } in &pieces {
             // Subjects need no escapes.
             let subject = subjects.get(*topic).map_or("", String::as_str);
@@ -494,16 +383,11 @@ impl Stream {
                     format!(r#"{{"seq":{from},"next_by_subj":"{subject}"}}"#)
                 }
             };
-            request(&mut requests, &api, &body);
+            api::request(&mut requests, &api, &body);
         }
         let answers = requests.send().await?;
         let bytes: usize = answers.iter().map(|answer| answer.body.len()).sum();
-        let width = self.width.get();
-        if bytes > FETCH_BYTES {
-            self.width.set((width / 2).max(1));
-        } else if bytes < FETCH_BYTES / 4 && pieces.len() >= width {
-            self.width.set((width * 2).min(BATCH_CHANNELS));
-        }
+        self.width.adapt(bytes, pieces.len());
         let message = |delivery: &protocol::Delivery| match answer(delivery) {
             Ok(answer) => stored(&answer).map(Some),
             Err(ApiError::NoMessage) => Ok(None),
@@ -534,20 +418,9 @@ impl Found {
     }
 }
 
-fn request(requests: &mut Requests<'_>, subject: &str, body: &str) {
-    let reply = requests.reply();
-    protocol::request(&mut requests.bytes, subject, &reply, body.as_bytes());
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_of_streams_differ_and_have_no_other_signs() {
-        assert_eq!(stream_name("standfast-1"), "standfast-1_history");
-        assert_eq!(stream_name("a.b_c>"), "a_2Eb_5Fc_3E_history");
-    }
 
     #[test]
     fn an_epoch_is_the_same_in_every_zone_and_another_one_for_another_stream() {

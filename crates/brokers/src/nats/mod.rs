@@ -5,9 +5,12 @@
 //! A subscription is confirmed by a ping after it: the server answers it when it has processed what came before.
 //! Subjects are channels with other bytes than letters, digits and a few signs encoded.
 
+mod api;
+mod bucket;
 mod connection;
 mod jetstream;
 mod protocol;
+mod store;
 mod stored;
 
 use std::cell::{Cell, OnceCell, RefCell};
@@ -22,11 +25,13 @@ use tracing::warn;
 use self::connection::{Connection, Requests};
 use self::jetstream::{Stream, now_ms};
 pub(crate) use self::protocol::Delivery;
+use self::store::Store;
 use crate::broker::Settings;
 use crate::kept::Position;
 use crate::limits::CONNECT_TIMEOUT;
 use crate::members::MemberStore;
 use crate::nats_servers::NatsServers;
+use crate::store::{NewValue, StoreAnswer, StoreCommand};
 use crate::transport::{
     Channel, Fault, FaultKind, Fetched, Inbox, Incoming, Link, Outgoing, Taken, Transport,
 };
@@ -47,6 +52,8 @@ pub struct NatsLink {
     next: Cell<u64>,
     /// What keeps publications, if anything does.
     stream: Option<Rc<Stream>>,
+    /// What keeps values by key, if anything does.
+    store: Option<Store>,
     /// A publication was too long for the server, which is logged once.
     has_dropped: Cell<bool>,
 }
@@ -97,15 +104,21 @@ impl Transport for NatsTransport {
             }
         };
         let connection = Connection::open(self, arrived).await?;
-        if let Some(history) = settings.history {
+        if settings.history.is_some() || settings.values.is_some() {
             connection.open_inbox().await?;
+        }
+        if let Some(history) = settings.history {
             let opened = Stream::open(&connection, &settings.prefix, history).await?;
             // Nothing is subscribed before it is there.
             let _ = stream.set(Rc::new(opened));
         }
+        let store = match settings.values {
+            Some(longest) => Some(Store::open(&connection, &settings.prefix, longest).await?),
+            None => None,
+        };
         let stream = stream.get().cloned();
         let (next, has_dropped) = (Cell::new(1), Cell::default());
-        Ok(NatsLink { connection, subscriptions, next, stream, has_dropped })
+        Ok(NatsLink { connection, subscriptions, next, stream, store, has_dropped })
     }
 }
 
@@ -230,9 +243,36 @@ impl Link for NatsLink {
     }
 
     async fn check(&self) -> Result<(), Fault> {
+        if let Some(store) = &self.store {
+            store.check(&self.connection).await?;
+        }
         match &self.stream {
             Some(stream) => stream.check(&self.connection).await,
             None => self.connection.round_trip(&[]).await,
+        }
+    }
+
+    async fn store(&self, commands: &[StoreCommand]) -> Result<Vec<StoreAnswer>, Fault> {
+        match &self.store {
+            Some(store) => store.perform(&self.connection, commands).await,
+            None => {
+                let refused = |_| StoreAnswer::Refused("no values are kept".into());
+                Ok(commands.iter().map(refused).collect())
+            }
+        }
+    }
+
+    async fn read(&self, keys: &[Arc<str>]) -> Result<Vec<StoreAnswer>, Fault> {
+        match &self.store {
+            Some(store) => store.read(&self.connection, keys).await,
+            None => Ok(vec![StoreAnswer::Unsupported; keys.len()]),
+        }
+    }
+
+    async fn add(&self, values: &[NewValue]) -> Result<Vec<StoreAnswer>, Fault> {
+        match &self.store {
+            Some(store) => store.add(&self.connection, values).await,
+            None => Ok(vec![StoreAnswer::Unsupported; values.len()]),
         }
     }
 

@@ -14,6 +14,8 @@ const NO_MESSAGE: u64 = 10037;
 pub(super) const NO_STREAM: u64 = 10059;
 /// Without room for a message: of the account, of the server, of its memory, of its disk, and of the stream.
 const NO_ROOM: [u64; 5] = [10002, 10023, 10028, 10047, 10077];
+/// `wrong last sequence`: another message was there before.
+const CONFLICT: u64 = 10071;
 /// `message size exceeds maximum allowed`, by a limit of the stream.
 const TOO_LONG: u64 = 10054;
 
@@ -28,16 +30,18 @@ pub(super) enum ApiError {
     NoStream,
     /// There is no such message.
     NoMessage,
+    /// The last message of the subject is another one than expected.
+    Conflict,
     /// Anything else.
     Other(Fault),
 }
 
 /// A message of a stream.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Stored {
-    pub(super) sequence: u64,
-    pub(super) time_ms: u64,
-    pub(super) body: Vec<u8>,
+pub(crate) struct Stored {
+    pub(crate) sequence: u64,
+    pub(crate) time_ms: u64,
+    pub(crate) body: Vec<u8>,
 }
 
 /// The value of a header.
@@ -55,11 +59,16 @@ fn status(head: &[u8]) -> Option<u16> {
     line.strip_prefix("NATS/1.0 ")?.split_ascii_whitespace().next()?.parse().ok()
 }
 
+/// The sequence of a message that a stream passed on, and that of the one before it of its subject.
+pub(super) fn sequences(head: &[u8]) -> Option<(u64, u64)> {
+    let sequence = header(head, "Nats-Sequence")?.parse().ok()?;
+    Some((sequence, header(head, "Nats-Last-Sequence")?.parse().ok()?))
+}
+
 /// The place of a message that a stream passed on, and the offset of the one before it. `now_ms` is used with
 /// servers before 2.10, which do not tell the time.
 pub(super) fn place(head: &[u8], epoch: u32, now_ms: impl Fn() -> u64) -> Option<(Kept, u64)> {
-    let offset = header(head, "Nats-Sequence")?.parse().ok()?;
-    let before = header(head, "Nats-Last-Sequence")?.parse().ok()?;
+    let (offset, before) = sequences(head)?;
     let time_ms = header(head, "Nats-Time-Stamp").and_then(time_ms).unwrap_or_else(now_ms);
     Some((Kept { position: Position { epoch, offset }, time_ms }, before))
 }
@@ -82,6 +91,7 @@ pub(super) fn answer(delivery: &Delivery) -> Result<Value, ApiError> {
         NO_MESSAGE => ApiError::NoMessage,
         NO_STREAM => ApiError::NoStream,
         TOO_LONG => ApiError::TooLong,
+        CONFLICT => ApiError::Conflict,
         code if NO_ROOM.contains(&code) => ApiError::NoRoom,
         code => {
             let why = error["description"].as_str().unwrap_or("unknown error");
@@ -197,6 +207,7 @@ mod tests {
         assert_eq!(with(10037), Err(ApiError::NoMessage));
         assert_eq!(with(10059), Err(ApiError::NoStream));
         assert_eq!(with(10077), Err(ApiError::NoRoom));
+        assert_eq!(with(10071), Err(ApiError::Conflict));
         for (answer, kind) in [
             (with(10039), FaultKind::Refused),
             (ask(b"NATS/1.0 503\r\n\r\n", ""), FaultKind::Refused),

@@ -2,12 +2,13 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::future::Future;
 use std::time::{Duration, Instant};
 
 use super::*;
 use crate::kept::Position;
-use crate::transport::{Channel, Fault, Fetched, Link, Outgoing, Taken};
+#[cfg(any(feature = "redis", feature = "nats"))]
+use crate::test_servers::{Server, run, settings};
+use crate::transport::{Channel, Fault, Fetched, Inbox, Link, Outgoing, Taken, Transport};
 
 const LONG: Duration = Duration::from_secs(600);
 
@@ -180,11 +181,6 @@ async fn contract_of_reading(one: &impl Link, other: &impl Link) {
     }
 }
 
-fn run(test: impl Future<Output = ()>) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    tokio::task::LocalSet::new().block_on(&runtime, test);
-}
-
 #[test]
 fn the_model_keeps_the_contract() {
     let model = Model::default();
@@ -196,62 +192,17 @@ fn the_model_keeps_the_contract() {
 
 #[cfg(feature = "redis")]
 mod redis {
-    use std::net::TcpListener;
-    use std::process::{Child, Command, Stdio};
-    use std::sync::atomic::AtomicU64;
-
     use super::*;
-    use crate::broker::Settings;
-    use crate::redis::{RedisLink, RedisTransport};
-    use crate::transport::{Inbox, Transport};
-
-    struct Server(Child, u16);
-
-    impl Drop for Server {
-        fn drop(&mut self) {
-            let _ = (self.0.kill(), self.0.wait());
-        }
-    }
-
-    /// `None` where it is not installed.
-    fn start(flags: &[&str]) -> Option<Server> {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let mut command = Command::new("/usr/bin/redis-server");
-        command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""]);
-        command.args(flags);
-        let started = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
-        started.ok().map(|child| Server(child, port))
-    }
-
-    fn settings() -> Settings {
-        Settings {
-            prefix: "t".to_owned(),
-            node_name: "a".to_owned(),
-            linger: Duration::ZERO,
-            spool_bytes: 0,
-            history: None,
-            members: None,
-            clock: || 0,
-            random: || 0,
-        }
-    }
+    use crate::redis::RedisLink;
 
     async fn link(server: &Server, user: &str) -> RedisLink {
-        let url = format!("redis://{user}127.0.0.1:{}", server.1).parse().unwrap();
-        let transport = RedisTransport { url, tls: None, sentinels: Vec::new() };
-        for _ in 0..500 {
-            let (inbox, _) = Inbox::new(0, Arc::new(AtomicU64::new(0)));
-            match transport.connect(inbox, &settings()).await {
-                Ok(link) => return link,
-                Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
-            }
-        }
-        panic!("no connection");
+        let (inbox, _) = Inbox::new(0, Arc::default());
+        server.redis_as(user).connect(inbox, &settings()).await.unwrap()
     }
 
     #[test]
     fn redis_keeps_the_contract() {
-        let Some(server) = start(&[]) else { return };
+        let Some(server) = Server::redis(&[]) else { return };
         run(async {
             let (one, other) = (link(&server, "").await, link(&server, "").await);
             contract(&one, &other).await;
@@ -262,7 +213,7 @@ mod redis {
     #[test]
     fn what_redis_does_not_permit_is_refused_and_the_link_stays() {
         let user = ["--user", "other", "on", ">pass", "+@all", "-getdel", "~t:*", "&*"];
-        let Some(server) = start(&user) else { return };
+        let Some(server) = Server::redis(&user) else { return };
         run(async {
             let other = link(&server, "other:pass@").await;
             let batch = [put("t:a", b"1", LONG), take("t:a"), put("u:a", b"1", LONG)];
@@ -274,6 +225,76 @@ mod redis {
             assert_eq!(answers[0], StoreAnswer::Stored);
             assert!(refused(&answers[1]) && refused(&answers[2]), "{answers:?}");
             other.check().await.unwrap();
+        });
+    }
+}
+
+#[cfg(feature = "nats")]
+mod nats {
+    use super::*;
+    use crate::broker::Settings;
+    use crate::nats::NatsLink;
+
+    async fn link(server: &Server, values: Option<Duration>) -> NatsLink {
+        let (inbox, _) = Inbox::new(0, Arc::default());
+        let settings = Settings { values, ..settings() };
+        server.nats_transport().connect(inbox, &settings).await.unwrap()
+    }
+
+    #[test]
+    fn nats_keeps_the_contract() {
+        let Some(server) = Server::nats(&[]) else { return };
+        run(async {
+            let (one, other) = (link(&server, Some(LONG)).await, link(&server, Some(LONG)).await);
+            contract(&one, &other).await;
+            contract_of_reading(&one, &other).await;
+            one.check().await.unwrap();
+        });
+    }
+
+    #[test]
+    fn what_was_put_and_what_was_taken_is_so_after_nats_was_killed() {
+        let Some(mut server) = Server::nats(&[]) else { return };
+        run(async {
+            let many = 0..crate::limits::STORE_BATCH;
+            let puts = many.clone().map(|number| put(&format!("t:{number}"), b"x", LONG));
+            let takes: Vec<_> = many.map(|number| take(&format!("t:{number}"))).collect();
+            let (first, rest) = takes.split_at(100);
+            let before = link(&server, Some(LONG)).await;
+            before.store(&puts.collect::<Vec<_>>()).await.unwrap();
+            let answers = before.store(first).await.unwrap();
+            assert!(answers.iter().all(|answer| *answer == taken(b"x")), "{answers:?}");
+            server.restart();
+            let after = link(&server, Some(LONG)).await;
+            let answers = after.store(first).await.unwrap();
+            assert!(answers.iter().all(|answer| *answer == StoreAnswer::Missing), "{answers:?}");
+            let answers = after.store(rest).await.unwrap();
+            assert!(answers.iter().all(|answer| *answer == taken(b"x")), "{answers:?}");
+        });
+    }
+
+    #[test]
+    fn values_that_find_no_room_are_refused_and_the_link_stays() {
+        let Some(server) = Server::nats(&[]) else { return };
+        run(async {
+            let link = link(&server, Some(LONG)).await;
+            let long = vec![7; 1024 * 1024];
+            let answers = link.store(&[put("t:a", &long, LONG), put("t:b", b"1", LONG)]).await;
+            let answers = answers.unwrap();
+            let refused = StoreAnswer::Refused("it is longer than max_payload of NATS".into());
+            assert_eq!(answers, [refused, StoreAnswer::Stored]);
+            assert_eq!(link.store(&[take("t:a")]).await.unwrap(), [StoreAnswer::Missing]);
+        });
+    }
+
+    #[test]
+    fn without_a_bucket_everything_is_refused() {
+        let Some(server) = Server::nats(&[]) else { return };
+        run(async {
+            let answers = link(&server, None).await.store(&[take("t:a")]).await.unwrap();
+            assert!(matches!(answers[..], [StoreAnswer::Refused(_)]), "{answers:?}");
+            let answers = link(&server, None).await.read(&["t:a".into()]).await.unwrap();
+            assert_eq!(answers, [StoreAnswer::Unsupported]);
         });
     }
 }

@@ -32,6 +32,7 @@ pub(crate) fn settings(messages: usize, age: Duration) -> Settings {
         linger: Duration::from_millis(50),
         spool_bytes: 64 * 1024 * 1024,
         members: None,
+        values: None,
         history: Some(HistorySettings { messages, age }),
         clock,
         random,

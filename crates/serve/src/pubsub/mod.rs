@@ -25,6 +25,7 @@ use self::following::Following;
 use crate::broadcast::Disconnect;
 use crate::config::HistoryConfig;
 use crate::handler::Post;
+use crate::resume::TAKEN_BACK_WITHIN;
 use crate::shared::Shared;
 
 /// A process's part of what crosses nodes.
@@ -91,6 +92,7 @@ impl Pubsub {
             history: history
                 .map(|of| brokers::HistorySettings { messages: of.messages, age: of.age }),
             members,
+            values: history.map(|of| of.sessions_age.saturating_add(TAKEN_BACK_WITHIN)),
             clock: now_ns,
             random,
         };
@@ -125,7 +127,8 @@ impl Pubsub {
 
     /// Whether the broker keeps values that nodes leave for each other.
     pub(crate) fn stores(&self) -> bool {
-        !matches!(self.transport, PubsubTransport::Nats(_))
+        // NATS does so in JetStream, which it need not have without its history.
+        self.keeps || !matches!(self.transport, PubsubTransport::Nats(_))
     }
 
     /// Publishes without waiting for the broker. False if it has to be tried again.

@@ -29,7 +29,7 @@ use crate::sid::Sids;
 
 /// How long after its time the value of a session stays whose end the application is to be told of, so that a process
 /// can take it as soon as there is room for the call.
-pub(super) const TAKEN_BACK_WITHIN: Duration = Duration::from_secs(600);
+pub(crate) const TAKEN_BACK_WITHIN: Duration = Duration::from_secs(600);
 
 /// Where a session is.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]

@@ -15,8 +15,8 @@ const HEADING: &str = "Channels";
 #[derive(clap::Args, Debug)]
 #[group(id = "presence_flags")]
 pub(crate) struct Flags {
-    /// Let clients of AnyCable's extended protocol and applications say who is present: off, memory, or redis:
-    /// shared by the nodes of --pubsub redis
+    /// Let clients of AnyCable's extended protocol and applications say who is present: off, memory, or redis or nats
+    /// for all nodes
     #[arg(long, value_name = "WHERE", default_value = "off", help_heading = HEADING)]
     presence: Place,
     /// How long a member stays after its last connection was lost, or its node has ended
@@ -40,8 +40,10 @@ enum Place {
     Off,
     /// In this process: a restart loses them
     Memory,
-    /// In Redis, by all nodes of --pubsub redis
+    /// In the Redis of --pubsub, by all nodes
     Redis,
+    /// In a stream of the NATS of --pubsub, by all nodes
+    Nats,
 }
 
 impl Flags {
@@ -50,16 +52,21 @@ impl Flags {
     /// # Errors
     /// A broker that does not connect the nodes.
     pub(crate) fn config(&self, pubsub: &pubsub::Flags) -> Result<Option<PresenceConfig>> {
-        if self.presence == Place::Redis && pubsub.broker() != "redis" {
-            bail!("--presence redis needs --pubsub redis");
+        let shared = match self.presence {
+            Place::Off | Place::Memory => None,
+            Place::Redis => Some("redis"),
+            Place::Nats => Some("nats"),
+        };
+        if let Some(name) = shared.filter(|name| pubsub.broker() != *name) {
+            bail!("--presence {name} needs --pubsub {name}: the broker keeps who is present");
         }
         Ok(match self.presence {
             Place::Off => None,
-            Place::Memory | Place::Redis => Some(PresenceConfig {
+            Place::Memory | Place::Redis | Place::Nats => Some(PresenceConfig {
                 ttl: self.presence_ttl,
                 window: self.presence_window,
                 bytes: usize::try_from(self.presence_bytes).unwrap_or(usize::MAX),
-                shared: self.presence == Place::Redis,
+                shared: shared.is_some(),
             }),
         })
     }

@@ -1,4 +1,4 @@
-//! Presence that nodes share over Redis: who joins at one node is known at all, once, and leaves with the last
+//! Presence that nodes share over Redis or NATS: who joins at one node is known at all, once, and leaves with the last
 //! connection anywhere; nodes that are killed, and brokers that lose their memory.
 
 use std::collections::BTreeSet;
@@ -13,11 +13,18 @@ use crate::harness::redis::Redis;
 use crate::harness::server::Server;
 use crate::harness::{eventually, http, peer};
 use crate::nodes::{node, stream, unready_node, until_ready};
+use crate::nodes_history::Keeper;
 
 const FLAGS: [&str; 4] = ["--presence", "redis", "--presence-window", "50ms"];
 
 fn member_node(redis: &Redis, more: &[&str]) -> Server {
     node(&redis.url(), &[&FLAGS[..], more].concat())
+}
+
+/// A node that shares presence over NATS, with a history there as well.
+fn nats_node(nats: &Keeper, more: &[&str]) -> Server {
+    let flags = ["--presence", "nats", "--presence-window", "50ms"];
+    nats.node(&[&flags[..], more].concat())
 }
 
 fn subscribed(at: SocketAddr) -> Extended {
@@ -85,8 +92,16 @@ fn ids(server: &Server) -> Vec<String> {
 #[test]
 fn who_joins_at_one_node_is_present_at_all() {
     let Some(redis) = Redis::start(&[]) else { return };
-    let nodes = [(); 2].map(|()| member_node(&redis, &[]));
-    let [a, b] = &nodes;
+    joins_at_one([(); 3].map(|()| member_node(&redis, &[])));
+}
+
+#[test]
+fn who_joins_at_one_node_is_present_at_all_over_nats() {
+    let Some(nats) = Keeper::nats() else { return };
+    joins_at_one([(); 3].map(|()| nats_node(&nats, &[])));
+}
+
+fn joins_at_one([a, b, c]: [Server; 3]) {
     let mut watcher = subscribed(b.listen);
     let mut ann = subscribed(a.listen);
     join(&mut ann, "ann", &json!({"name": "Ann"}));
@@ -100,8 +115,7 @@ fn who_joins_at_one_node_is_present_at_all() {
     let list = json!({"type": "info", "total": 2, "records": records});
     assert_eq!(watcher.hear()["message"], list);
     // A node without subscribers of the topic finds out.
-    let c = member_node(&redis, &[]);
-    assert_eq!(members(&c, "news"), members(a, "news"));
+    assert_eq!(members(&c, "news"), members(&a, "news"));
     // Who subscribes later knows all at once, and gets no event of them.
     let mut late = subscribed(c.listen);
     command(&mut late, "presence");
@@ -120,7 +134,19 @@ fn who_joins_at_one_node_is_present_at_all() {
 #[test]
 fn a_member_at_two_nodes_joins_once_and_leaves_once() {
     let Some(redis) = Redis::start(&[]) else { return };
-    let nodes = [(); 2].map(|()| member_node(&redis, &["--presence-ttl", "1s"]));
+    at_two_nodes([(); 2].map(|()| member_node(&redis, &["--presence-ttl", "1s"])));
+    assert_eq!(redis.ask("KEYS standfast:p:*"), "*0");
+}
+
+#[test]
+fn a_member_at_two_nodes_joins_once_and_leaves_once_over_nats() {
+    let Some(nats) = Keeper::nats() else { return };
+    at_two_nodes([(); 2].map(|()| nats_node(&nats, &["--presence-ttl", "1s"])));
+    // Who comes later finds nobody.
+    assert_eq!(ids(&nats_node(&nats, &[])), [""; 0]);
+}
+
+fn at_two_nodes(nodes: [Server; 2]) {
     let [a, b] = &nodes;
     let mut watcher = subscribed(b.listen);
     let mut one = joined(a.listen, "ann");
@@ -151,15 +177,23 @@ fn a_member_at_two_nodes_joins_once_and_leaves_once() {
     eventually("nothing is left", || {
         nodes.iter().all(|node| metrics.iter().all(|name| node.metrics()[*name] == 0.0))
     });
-    assert_eq!(redis.ask("KEYS standfast:p:*"), "*0");
 }
 
 #[test]
 fn members_of_a_killed_node_leave_within_the_ttl_unless_they_are_back() {
     let Some(redis) = Redis::start(&[]) else { return };
-    let ttl = ["--presence-ttl", "2s"];
-    let mut a = member_node(&redis, &ttl);
-    let b = member_node(&redis, &ttl);
+    let start = || member_node(&redis, &["--presence-ttl", "2s"]);
+    killed(&start, &|| redis.ask("HLEN standfast:p:news") == ":2");
+}
+
+#[test]
+fn members_of_a_killed_node_leave_within_the_ttl_over_nats() {
+    let Some(nats) = Keeper::nats() else { return };
+    killed(&|| nats_node(&nats, &["--presence-ttl", "2s"]), &|| true);
+}
+
+fn killed(start: &dyn Fn() -> Server, is_removed: &dyn Fn() -> bool) {
+    let (mut a, b) = (start(), start());
     let mut watcher = subscribed(b.listen);
     let _ann = joined(a.listen, "ann");
     assert_eq!(event(&mut watcher), of("join", "ann"));
@@ -176,12 +210,9 @@ fn members_of_a_killed_node_leave_within_the_ttl_unless_they_are_back() {
     assert!(after < Duration::from_secs(10), "{after:?}");
     assert_eq!(ids(&b), ["ann"]);
     // A new node does not know of the old one.
-    let c = member_node(&redis, &ttl);
+    let c = start();
     assert_eq!(ids(&c), ["ann"]);
-    eventually("all of the old node is removed", || {
-        let fields = redis.ask("HLEN standfast:p:news");
-        fields == ":2"
-    });
+    eventually("all of the old node is removed", is_removed);
 }
 
 #[test]
@@ -189,7 +220,7 @@ fn what_dead_nodes_left_behind_is_never_shown_and_removed() {
     let Some(redis) = Redis::start(&[]) else { return };
     let dead = "HSET standfast:p:news v 5 00000000000000ffann 1 00000000000000ffbob 1";
     assert_eq!(redis.ask(dead), ":3");
-    let a = member_node(&redis, &[]);
+    let a = member_node(&redis, &["--presence-ttl", "2s"]);
     let mut watcher = subscribed(a.listen);
     assert_eq!(ids(&a), [""; 0]);
     eventually("it is removed", || redis.ask("EXISTS standfast:p:news") == ":0");
@@ -238,13 +269,73 @@ fn a_broker_that_loses_its_memory_gets_the_members_again_without_an_event() {
     eventually("the last event", || event(&mut watcher) == of("leave", "eve"));
 }
 
+/// It is killed for less and for more than a lease lasts, and then loses its files.
+#[test]
+fn nobody_flaps_and_nobody_is_lost_when_nats_is_started_again() {
+    let Some(mut nats) = Keeper::nats() else { return };
+    let nodes = [(); 2].map(|()| nats_node(&nats, &["--presence-ttl", "4s"]));
+    let [a, b] = &nodes;
+    let mut watcher = subscribed(b.listen);
+    let mut ann = joined(a.listen, "ann");
+    assert_eq!(event(&mut watcher), of("join", "ann"));
+    let _bob = joined(b.listen, "bob");
+    assert_eq!(event(&mut watcher), of("join", "bob"));
+    let Some(mut broker) = nats.broker.take() else { return };
+    for (round, away) in [0, 5, 0].into_iter().enumerate() {
+        broker.kill();
+        if round == 2 {
+            broker.empty();
+        }
+        for node in &nodes {
+            eventually("the loss is noticed", || node.admin_get("/ready").status == 503);
+        }
+        // The leases end, by the clock of the server.
+        std::thread::sleep(Duration::from_secs(away));
+        // Meanwhile one leaves, and one comes afterwards.
+        let came = format!("came {round}");
+        let last = if round == 0 { "ann".to_owned() } else { format!("came {}", round - 1) };
+        command(&mut ann, "leave");
+        broker.restart();
+        nodes.iter().for_each(until_ready);
+        let late = nats_node(&nats, &["--presence-ttl", "4s"]);
+        join(&mut ann, &came, &json!(1));
+        let mut heard = Vec::new();
+        while heard.len() < 2 {
+            let message = watcher.hear();
+            if message["type"] == "presence" {
+                let about = &message["message"];
+                heard.push((about["type"].to_string(), about["id"].to_string()));
+            }
+        }
+        heard.sort();
+        let quoted = |word: &str| format!("{word:?}");
+        let expected = [(quoted("join"), quoted(&came)), (quoted("leave"), quoted(&last))];
+        assert_eq!(heard, expected, "nobody flaps in round {round}");
+        for node in [a, b, &late] {
+            eventually("the lists are right", || ids(node) == ["bob", &came]);
+        }
+    }
+    command(&mut ann, "leave");
+    assert_eq!(event(&mut watcher), of("leave", "came 2"));
+    assert_eq!(ids(a), ["bob"]);
+}
+
 #[test]
 fn two_thousand_who_join_at_three_nodes_are_known_to_all() {
-    const EACH: usize = 667;
     let Some(redis) = Redis::start(&[]) else { return };
-    let nodes: Vec<Server> = (0..3)
-        .map(|_| node(&redis.url(), &["--presence", "redis", "--presence-ttl", "2s"]))
-        .collect();
+    two_thousand(&|more| node(&redis.url(), &[&["--presence", "redis"][..], more].concat()));
+    eventually("nothing is left", || redis.ask("KEYS standfast:p:*") == "*0");
+}
+
+#[test]
+fn two_thousand_who_join_at_three_nodes_are_known_to_all_over_nats() {
+    let Some(nats) = Keeper::nats() else { return };
+    two_thousand(&|more| nats.node(&[&["--presence", "nats"][..], more].concat()));
+}
+
+fn two_thousand(start: &dyn Fn(&[&str]) -> Server) {
+    const EACH: usize = 667;
+    let nodes: Vec<Server> = (0..3).map(|_| start(&["--presence-ttl", "2s"])).collect();
     let mut watchers: Vec<Extended> = nodes.iter().map(|node| subscribed(node.listen)).collect();
     let mut clients: Vec<Extended> = Vec::new();
     for number in 0..3 * EACH {
@@ -271,7 +362,6 @@ fn two_thousand_who_join_at_three_nodes_are_known_to_all() {
     for node in &nodes {
         eventually("all have left", || ids(node).is_empty());
     }
-    eventually("nothing is left", || redis.ask("KEYS standfast:p:*") == "*0");
 }
 
 #[test]
@@ -293,10 +383,14 @@ fn members_that_find_no_room_are_left_out_and_counted() {
 }
 
 #[test]
-fn presence_over_redis_needs_the_nodes_to_use_it() {
+fn presence_over_a_broker_needs_the_nodes_to_use_it() {
     let run = crate::harness::executable::run(&["serve", "--presence", "redis"]);
     assert_eq!(run.code, Some(2), "{run:?}");
     assert!(run.stderr.contains("--presence redis needs --pubsub redis"), "{run:?}");
+    let flags = ["serve", "--presence", "nats", "--pubsub", "redis"];
+    let run = crate::harness::executable::run(&flags);
+    assert_eq!(run.code, Some(2), "{run:?}");
+    assert!(run.stderr.contains("--presence nats needs --pubsub nats"), "{run:?}");
     let Some(redis) = Redis::start(&[]) else { return };
     let user = "ACL SETUSER app on >pass allchannels +@all -evalsha ~*";
     assert_eq!(redis.ask(user), "+OK");

@@ -34,6 +34,8 @@ pub(super) struct Sharing {
     in_flight: RefCell<Vec<Batch>>,
     /// What nodes that have ended left behind, to be removed.
     remains: RefCell<Vec<Write>>,
+    /// Topics in which such nodes left something behind, to be loaded again when it may be removed.
+    with_remains: RefCell<HashSet<Channel>>,
     /// When the connection was opened.
     opened_ns: Cell<u64>,
     /// What the inboxes had dropped when everything was loaded.
@@ -174,10 +176,10 @@ impl Driver {
         members: &dyn Members,
         now_ns: u64,
     ) -> Result<(), Fault> {
-        let grace_ns = self.members_ttl().as_nanos() as u64;
-        if now_ns < self.sharing.opened_ns.get().saturating_add(grace_ns) {
+        if self.within_grace(now_ns) {
             return Ok(());
         }
+        self.sharing.with_remains.take().into_iter().for_each(|channel| self.reload(channel));
         let nodes: Vec<NodeId> = self.sharing.nodes.borrow().iter().copied().collect();
         for node in self.without_lease(link, &nodes).await? {
             let mut writes = Vec::new();
@@ -193,6 +195,12 @@ impl Driver {
             Counters::add(&self.broker.counters.nodes_ended, 1);
         }
         Ok(())
+    }
+
+    /// Whether the connection was opened less than the time ago for which members of a node that has ended stay.
+    fn within_grace(&self, now_ns: u64) -> bool {
+        let grace_ns = self.members_ttl().as_nanos() as u64;
+        now_ns < self.sharing.opened_ns.get().saturating_add(grace_ns)
     }
 
     /// Those of the nodes that have no lease.
@@ -283,20 +291,20 @@ impl Driver {
         channels: &[Channel],
         first: &HashSet<Channel>,
     ) -> Result<(), Fault> {
-        let (mut followed, mut keys) = (Vec::new(), Vec::new());
+        let (mut followed, mut wanted) = (Vec::new(), Vec::new());
         for channel in channels {
             let Some(topic) = self.broker.topic(channel) else { continue };
             let mut versions = self.sharing.versions.borrow_mut();
             // It may have been released, or be loading.
             if versions.contains(channel) && versions.begin(channel) {
                 followed.push((channel, topic));
-                keys.push(self.members_key(topic));
+                wanted.push((self.members_key(topic), Channel::clone(channel)));
             }
         }
-        if keys.is_empty() {
+        if wanted.is_empty() {
             return Ok(());
         }
-        let all = link.load_members(&keys).await?;
+        let all = link.load_members(&wanted).await?;
         Counters::add(&self.broker.counters.members_loads, all.len());
         let ended = self.unknown_ended(link, &all).await?;
         let mut remains: HashMap<(NodeId, &str), Vec<Arc<str>>> = HashMap::new();
@@ -323,7 +331,11 @@ impl Driver {
                 None => self.reload(Channel::clone(channel)),
             }
         }
-        if !remains.is_empty() {
+        if self.within_grace(self.broker.now_ns()) {
+            // Their nodes may be about to come back as others, and other nodes still have their members.
+            let channels = remains.into_keys().map(|(_, topic)| self.broker.channel(topic));
+            self.sharing.with_remains.borrow_mut().extend(channels);
+        } else if !remains.is_empty() {
             let write = |((node, topic), absent): (_, Vec<Arc<str>>)| {
                 let of =
                     move |ids: &[Arc<str>]| self.write_of(node, topic, Vec::new(), ids.to_vec());
@@ -404,5 +416,6 @@ impl Driver {
         self.sharing.versions.borrow_mut().disconnected();
         self.sharing.reload.take();
         self.sharing.remains.take();
+        self.sharing.with_remains.take();
     }
 }

@@ -35,20 +35,47 @@ pub(crate) struct Event<'b> {
 
 /// What follows the versions.
 pub(crate) fn encode_changes(write: &Write) -> Vec<u8> {
-    let mut out = Vec::with_capacity(64 * (write.present.len() + write.absent.len()));
-    out.extend_from_slice(&write.node.0.to_le_bytes());
-    for (id, info) in &write.present {
-        out.push(if info.is_some() { PRESENT_WITH_INFO } else { PRESENT });
+    let present = write.present.iter().map(|(id, info)| (&**id, State::Present(info.as_deref())));
+    let absent = write.absent.iter().map(|id| (&**id, State::Absent));
+    encode(write.node, present.chain(absent))
+}
+
+/// Members of a node and their states.
+pub(crate) fn encode<'m>(
+    node: NodeId,
+    changes: impl Iterator<Item = (&'m str, State<'m>)>,
+) -> Vec<u8> {
+    let mut out = Vec::with_capacity(64 * changes.size_hint().0);
+    out.extend_from_slice(&node.0.to_le_bytes());
+    for (id, state) in changes {
+        let (kind, info) = match state {
+            State::Absent => (ABSENT, None),
+            State::Present(None) => (PRESENT, None),
+            State::Present(info) => (PRESENT_WITH_INFO, info),
+        };
+        out.push(kind);
         put(&mut out, id);
-        if let Some(info) = info {
-            put(&mut out, info);
-        }
-    }
-    for id in &write.absent {
-        out.push(ABSENT);
-        put(&mut out, id);
+        info.into_iter().for_each(|info| put(&mut out, info));
     }
     out
+}
+
+/// What [`encode`] has written.
+pub(crate) fn decode(mut rest: &[u8]) -> Option<(NodeId, Vec<(&str, State<'_>)>)> {
+    let node = NodeId(u64::from_le_bytes(take(&mut rest, 8)?.try_into().ok()?));
+    let mut changes = Vec::new();
+    while let Some((kind, after_kind)) = rest.split_first() {
+        rest = after_kind;
+        let id = text(&mut rest, ID_BYTES_MAX)?;
+        let state = match *kind {
+            ABSENT => State::Absent,
+            PRESENT => State::Present(None),
+            PRESENT_WITH_INFO => State::Present(Some(text(&mut rest, INFO_BYTES_MAX)?)),
+            _ => return None,
+        };
+        changes.push((id, state));
+    }
+    Some((node, changes))
 }
 
 fn put(out: &mut Vec<u8>, text: &str) {
@@ -66,20 +93,7 @@ impl<'b> Event<'b> {
         let mut numbers = str::from_utf8(rest.get(..end)?).ok()?.split(' ');
         let mut number = || numbers.next()?.parse::<u64>().ok();
         let (before, after, left) = (number()?, number()?, number()?);
-        let mut rest = rest.get(end + 1..)?;
-        let node = NodeId(u64::from_le_bytes(take(&mut rest, 8)?.try_into().ok()?));
-        let mut changes = Vec::new();
-        while let Some((kind, after_kind)) = rest.split_first() {
-            rest = after_kind;
-            let id = text(&mut rest, ID_BYTES_MAX)?;
-            let state = match *kind {
-                ABSENT => State::Absent,
-                PRESENT => State::Present(None),
-                PRESENT_WITH_INFO => State::Present(Some(text(&mut rest, INFO_BYTES_MAX)?)),
-                _ => return None,
-            };
-            changes.push((id, state));
-        }
+        let (node, changes) = decode(rest.get(end + 1..)?)?;
         let valid = after > before && numbers.next().is_none() && left <= 1;
         valid.then_some(Event { before, after, rest: left == 1, node, changes })
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::event::{START, encode_changes};
 use super::{Member, MemberStore, Stored, Write};
 use crate::envelope::NodeId;
-use crate::transport::{Fault, Inbox, Incoming};
+use crate::transport::{Channel, Fault, Inbox, Incoming};
 
 type Topic = (u64, BTreeMap<(NodeId, Box<str>), Option<Box<str>>>);
 
@@ -67,21 +67,21 @@ impl MemberStore for Memory {
         Ok(())
     }
 
-    async fn load_members(&self, keys: &[String]) -> Result<Vec<Stored>, Fault> {
+    async fn load_members(&self, wanted: &[(String, Channel)]) -> Result<Vec<Stored>, Fault> {
         let topics = self.0.topics.borrow();
         let member = |((node, id), info): (&(NodeId, Box<str>), &Option<Box<str>>)| Member {
             node: *node,
             id: id.clone(),
             info: info.clone(),
         };
-        let stored = |key: &String| {
+        let stored = |(key, _): &(String, Channel)| {
             let found = topics.get(key);
             found.map_or_else(Stored::default, |(version, members)| Stored {
                 version: *version,
                 members: members.iter().map(member).collect(),
             })
         };
-        Ok(keys.iter().map(stored).collect())
+        Ok(wanted.iter().map(stored).collect())
     }
 
     async fn begin_lease(&self, key: &str, time: Duration) -> Result<(), Fault> {

@@ -6,11 +6,13 @@
 //! begin where the last one ended means that the members have to be loaded again (`versions.rs`). What a node
 //! changes waits in its outbox (`outbox.rs`), the last change of each member only.
 
-#[cfg(all(test, feature = "redis"))]
+#[cfg(all(test, feature = "redis", feature = "nats"))]
 mod contract_tests;
 mod event;
 #[cfg(test)]
 mod memory;
+#[cfg(feature = "nats")]
+pub(crate) mod nats;
 pub(crate) mod outbox;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
@@ -140,11 +142,14 @@ pub trait MemberStore {
         unsupported()
     }
 
-    /// The members under these keys, as many.
+    /// The members under these keys, whose changes are told at these channels, as many.
     ///
     /// # Errors
     /// The broker refused it or did not answer.
-    fn load_members(&self, _: &[String]) -> impl Future<Output = Result<Vec<Stored>, Fault>> {
+    fn load_members(
+        &self,
+        _: &[(String, Channel)],
+    ) -> impl Future<Output = Result<Vec<Stored>, Fault>> {
         unsupported()
     }
 

@@ -11,7 +11,7 @@ use super::event::{START, encode_changes};
 use super::{KEPT, Member, MemberStore, Stored, Write};
 use crate::envelope::NodeId;
 use crate::redis::{RedisLink, fault, load_script};
-use crate::transport::{Fault, FaultKind};
+use crate::transport::{Channel, Fault, FaultKind};
 
 /// The field of the version.
 const VERSION: &str = "v";
@@ -87,8 +87,12 @@ async fn one<L: Keyed>(link: &L, key: &str, build: impl Fn(&mut Pipeline)) -> Re
 }
 
 /// Executes the same command for each key.
-async fn each_key<L: Keyed>(link: &L, keys: &[String], command: &str) -> Result<Vec<Value>, Fault> {
-    let names: Vec<&str> = keys.iter().map(String::as_str).collect();
+async fn each_key<'k, L: Keyed>(
+    link: &L,
+    keys: impl Iterator<Item = &'k String>,
+    command: &str,
+) -> Result<Vec<Value>, Fault> {
+    let names: Vec<&str> = keys.map(String::as_str).collect();
     let build = |at: usize, pipeline: &mut Pipeline| {
         if let Some(key) = names.get(at) {
             pipeline.cmd(command).arg(*key);
@@ -162,9 +166,9 @@ impl<L: Keyed> MemberStore for L {
         self.each(&keys, build).await.map(drop)
     }
 
-    async fn load_members(&self, keys: &[String]) -> Result<Vec<Stored>, Fault> {
-        let answers = each_key(self, keys, "HGETALL").await?;
-        if answers.len() != keys.len() {
+    async fn load_members(&self, topics: &[(String, Channel)]) -> Result<Vec<Stored>, Fault> {
+        let answers = each_key(self, topics.iter().map(|(key, _)| key), "HGETALL").await?;
+        if answers.len() != topics.len() {
             return Err(protocol("invalid number of answers"));
         }
         answers.into_iter().map(stored).collect()
@@ -195,7 +199,7 @@ impl<L: Keyed> MemberStore for L {
     }
 
     async fn leases(&self, keys: &[String]) -> Result<Vec<bool>, Fault> {
-        let answers = each_key(self, keys, "EXISTS").await?;
+        let answers = each_key(self, keys.iter(), "EXISTS").await?;
         Ok(answers.into_iter().map(|answer| answer == Value::Int(1)).collect())
     }
 }

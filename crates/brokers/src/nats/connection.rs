@@ -132,7 +132,7 @@ impl Connection {
     }
 
     /// The longest payload that the server takes.
-    pub(super) fn payload_bytes_max(&self) -> usize {
+    pub(crate) fn payload_bytes_max(&self) -> usize {
         self.payload_bytes_max
     }
 

@@ -22,14 +22,19 @@ use foldhash::fast::RandomState;
 use rustls::ClientConfig;
 use tracing::warn;
 
-use self::connection::{Connection, Requests};
-use self::jetstream::{Stream, now_ms};
-pub(crate) use self::protocol::Delivery;
+pub(crate) use self::bucket::{Bucket, NotPut, Put};
+pub(crate) use self::connection::Connection;
+use self::connection::Requests;
+use self::jetstream::Stream;
+pub(crate) use self::jetstream::now_ms;
+pub(crate) use self::protocol::{Delivery, subject};
 use self::store::Store;
+pub(crate) use self::stored::Stored as StoredMessage;
 use crate::broker::Settings;
 use crate::kept::Position;
 use crate::limits::CONNECT_TIMEOUT;
-use crate::members::MemberStore;
+use crate::members::is_event;
+use crate::members::nats::{Presence, passed_on};
 use crate::nats_servers::NatsServers;
 use crate::store::{NewValue, StoreAnswer, StoreCommand};
 use crate::transport::{
@@ -54,6 +59,8 @@ pub struct NatsLink {
     stream: Option<Rc<Stream>>,
     /// What keeps values by key, if anything does.
     store: Option<Store>,
+    /// What keeps members, if anything does.
+    presence: Option<Presence>,
     /// A publication was too long for the server, which is logged once.
     has_dropped: Cell<bool>,
 }
@@ -99,12 +106,20 @@ impl Transport for NatsTransport {
         let arrived = move |delivery: Delivery| {
             // It may have been unsubscribed a moment ago.
             if let Some(channel) = by_number.borrow().channels.get(&delivery.sid) {
-                let kept = keeper.get().and_then(|stream| stream.place(&delivery.head, now_ms));
-                inbox.push(Incoming { channel: (**channel).into(), body: delivery.body, kept });
+                let Delivery { head, mut body, .. } = delivery;
+                let mut kept = None;
+                if is_event(&body) {
+                    if let Some((at, before)) = stored::sequences(&head) {
+                        body = passed_on(before, at, &body);
+                    }
+                } else {
+                    kept = keeper.get().and_then(|stream| stream.place(&head, now_ms));
+                }
+                inbox.push(Incoming { channel: (**channel).into(), body, kept });
             }
         };
         let connection = Connection::open(self, arrived).await?;
-        if settings.history.is_some() || settings.values.is_some() {
+        if settings.history.is_some() || settings.values.is_some() || settings.members.is_some() {
             connection.open_inbox().await?;
         }
         if let Some(history) = settings.history {
@@ -116,13 +131,22 @@ impl Transport for NatsTransport {
             Some(longest) => Some(Store::open(&connection, &settings.prefix, longest).await?),
             None => None,
         };
+        let presence = match settings.members {
+            Some(_) => Some(Presence::open(&connection, &settings.prefix).await?),
+            None => None,
+        };
         let stream = stream.get().cloned();
         let (next, has_dropped) = (Cell::new(1), Cell::default());
-        Ok(NatsLink { connection, subscriptions, next, stream, store, has_dropped })
+        Ok(NatsLink { connection, subscriptions, next, stream, store, presence, has_dropped })
     }
 }
 
 impl NatsLink {
+    /// What keeps members, if anything does.
+    pub(crate) fn members(&self) -> Option<(&Connection, &Presence)> {
+        self.presence.as_ref().map(|presence| (&self.connection, presence))
+    }
+
     fn too_long(&self, length: usize) -> Taken {
         // The server would close the connection, again and again.
         if !self.has_dropped.replace(true) {
@@ -187,8 +211,6 @@ impl NatsLink {
     }
 }
 
-impl MemberStore for NatsLink {}
-
 impl Link for NatsLink {
     async fn publish(&self, batch: &[Outgoing]) -> Result<Vec<Taken>, Fault> {
         if let Some(stream) = &self.stream {
@@ -245,6 +267,9 @@ impl Link for NatsLink {
     async fn check(&self) -> Result<(), Fault> {
         if let Some(store) = &self.store {
             store.check(&self.connection).await?;
+        }
+        if let Some(presence) = &self.presence {
+            presence.check(&self.connection).await?;
         }
         match &self.stream {
             Some(stream) => stream.check(&self.connection).await,

@@ -204,7 +204,7 @@ pub(super) fn unsubscribe(into: &mut Vec<u8>, sid: u64) {
 
 /// The subject of a channel: one word of letters, digits and a few signs, and %XX for other bytes, so that no
 /// name is a wildcard or ends a line.
-pub(super) fn subject(channel: &str) -> String {
+pub(crate) fn subject(channel: &str) -> String {
     let mut subject = String::with_capacity(channel.len());
     for byte in channel.bytes() {
         match byte {

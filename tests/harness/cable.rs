@@ -1,6 +1,7 @@
 //! A minimal Action Cable client for receiving messages.
 
 use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -140,6 +141,19 @@ impl Extended {
     /// Requests missed messages.
     pub(crate) fn history(&mut self, identifier: &str, history: &Value) {
         self.send(&json!({"command": "history", "identifier": identifier, "history": history}));
+    }
+
+    /// The next message that is no ping; `None` if none comes within this time, which pings have to end.
+    pub(crate) fn hear_within(&mut self, time: Duration) -> Option<Value> {
+        let deadline = Instant::now() + time;
+        while Instant::now() < deadline {
+            let frame = self.socket.frame().expect("a message before the end");
+            let message: Value = serde_json::from_slice(&frame.payload).expect("it is JSON");
+            if message["type"] != "ping" {
+                return Some(message);
+            }
+        }
+        None
     }
 
     /// Returns the next message other than a ping.

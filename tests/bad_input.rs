@@ -139,10 +139,10 @@ fn an_announced_size_allocates_nothing() {
     let server = Server::start(&["--max-message", "1MiB"]);
     // A first socket, so that one-time allocations of a worker happen before the measurement.
     let _warm = announcing(server.listen, 1 << 20);
-    let before = server.rss_bytes();
+    let before = server.own_bytes();
     let sockets: Vec<Socket> = (0..200).map(|_| announcing(server.listen, 1 << 20)).collect();
     let announced: u64 = 200 << 20;
-    let grown = server.rss_bytes().saturating_sub(before);
+    let grown = server.own_bytes().saturating_sub(before);
     assert!(grown < announced / 50, "{grown} B for sockets that sent a few bytes each");
     drop(sockets);
     let mut too_big = announcing(server.listen, u64::MAX >> 1);
@@ -159,7 +159,7 @@ fn a_hundred_thousand_refused_handshakes_leave_nothing() {
     refuse(server.listen, 2_000);
     settle(&server, 2_000);
     let descriptors = server.descriptors();
-    let rss = server.rss_bytes();
+    let rss = server.own_bytes();
     thread::scope(|scope| {
         for _ in 0..THREADS {
             scope.spawn(|| refuse(server.listen, 100_000 / THREADS));
@@ -167,7 +167,7 @@ fn a_hundred_thousand_refused_handshakes_leave_nothing() {
     });
     settle(&server, 102_000);
     eventually("every descriptor is given back", || server.descriptors() <= descriptors);
-    eventually("memory is given back", || server.rss_bytes() <= rss + (1 << 20));
+    eventually("memory is given back", || server.own_bytes() <= rss + (1 << 20));
 }
 
 fn refuse(address: SocketAddr, count: usize) {

@@ -199,11 +199,20 @@ impl Server {
 
     /// The whole process's resident memory, in bytes.
     pub(crate) fn rss_bytes(&self) -> u64 {
+        self.status_bytes("VmRSS:")
+    }
+
+    /// The same without pages of the executable, which come as its code is first used.
+    pub(crate) fn own_bytes(&self) -> u64 {
+        self.status_bytes("RssAnon:")
+    }
+
+    fn status_bytes(&self, name: &str) -> u64 {
         let path = format!("/proc/{}/status", self.running.0.id());
         let status = fs::read_to_string(path).expect("the child lives");
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
         let kib = line.and_then(|rest| rest.trim().strip_suffix(" kB")?.parse::<u64>().ok());
-        kib.expect("VmRSS is in kB") * 1024
+        kib.expect("it is in kB") * 1024
     }
 
     /// Open descriptors, summed over every thread's table (workers have their own).

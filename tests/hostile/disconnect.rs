@@ -32,7 +32,7 @@ fn require_nothing_left(server: &Server, count: usize, leave: impl Fn(SocketAddr
     };
     leave(server.listen, count / 10);
     settle();
-    let (descriptors, rss) = (server.descriptors(), server.rss_bytes());
+    let (descriptors, rss) = (server.descriptors(), server.own_bytes());
     thread::scope(|scope| {
         for _ in 0..THREADS {
             scope.spawn(|| leave(server.listen, count / THREADS));
@@ -40,7 +40,7 @@ fn require_nothing_left(server: &Server, count: usize, leave: impl Fn(SocketAddr
     });
     settle();
     eventually("every descriptor is given back", || server.descriptors() <= descriptors);
-    eventually("memory is given back", || server.rss_bytes() <= rss + LEFT_BYTES);
+    eventually("memory is given back", || server.own_bytes() <= rss + LEFT_BYTES);
 }
 
 fn through(count: usize) -> u64 {
@@ -239,14 +239,14 @@ fn bi_28_half_closes() {
 #[test]
 fn bi_28_peers_that_vanish() {
     let mut siege = Siege::begin(&["--idle-timeout", "1s"]);
-    let rss = siege.server.rss_bytes();
+    let rss = siege.server.own_bytes();
     let gone: Vec<Socket> = (0..HELD).map(|_| Socket::open(siege.server.listen, "/echo")).collect();
     while siege.server.closed("idle_timeout") < HELD as u64 {
         siege.serves_as_before(|siege, times| {
             (0..HELD).for_each(|turn| times.take(turn, siege, |_| ()));
         });
     }
-    assert!(siege.server.rss_bytes() <= rss + RSS_BYTES);
+    assert!(siege.server.own_bytes() <= rss + RSS_BYTES);
     for mut socket in gone {
         assert_eq!(socket.close_code(), 1001);
         assert!(socket.ends());
@@ -269,14 +269,14 @@ fn bi_30_no_descriptor_to_accept_with() {
         socket.send(upgrade("/echo", &[]).as_bytes());
         waiting.push(socket);
     }
-    let rss = siege.server.rss_bytes();
+    let rss = siege.server.own_bytes();
     let mut echoes = 0;
     while echoes < ECHOES {
         siege.serves_as_before(|siege, times| {
             (0..HELD).for_each(|turn| times.take(turn, siege, |_| echoes += 1));
         });
     }
-    assert!(siege.server.rss_bytes() <= rss + RSS_BYTES);
+    assert!(siege.server.own_bytes() <= rss + RSS_BYTES);
     prlimit(pid, Resource::Nofile, usual).unwrap();
     for socket in &mut waiting {
         assert_eq!(socket.response().status, 101);

@@ -89,7 +89,7 @@ fn bi_04_endless_empty_fragments() {
     let mut hostile: Vec<Socket> =
         (0..HELD).map(|_| Socket::open(siege.server.listen, "/echo")).collect();
     hostile.iter_mut().for_each(|socket| socket.send_frame(0x01, b""));
-    let rss = siege.server.rss_bytes();
+    let rss = siege.server.own_bytes();
     let fragments = masked(0x00, b"").repeat(10);
     let mut turn = (0..HELD).cycle();
     let begun = Instant::now();
@@ -102,7 +102,7 @@ fn bi_04_endless_empty_fragments() {
             }
         });
     }
-    assert!(siege.server.rss_bytes() <= rss + RSS_BYTES);
+    assert!(siege.server.own_bytes() <= rss + RSS_BYTES);
     for mut socket in hostile {
         assert_eq!(socket.close_code(), 1008);
         assert!(socket.ends());

@@ -86,7 +86,7 @@ impl Siege {
             self.echo();
             self.calm.echo();
         }
-        let rss_before = self.server.rss_bytes();
+        let rss_before = self.server.own_bytes();
         let mut begun = FIRST;
         self.serves_as_before(|siege, times| {
             let mut held = Vec::new();
@@ -94,7 +94,7 @@ impl Siege {
                 times.take(turn, siege, |_| held.push(attack(address)));
             }
             if begun == FIRST {
-                let grown = siege.server.rss_bytes().saturating_sub(rss_before);
+                let grown = siege.server.own_bytes().saturating_sub(rss_before);
                 assert!(grown <= rss_bytes, "{HELD} attacks hold {grown} B, over {rss_bytes}");
             }
             begun += HELD;

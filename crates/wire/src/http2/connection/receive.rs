@@ -298,7 +298,8 @@ impl Connection {
             return Ok(None);
         };
         let window = i64::from(initial) + i64::from(stream.receive_delta);
-        if i64::from(payload) > window {
+        // The window may be negative (RFC 9113 6.9.2), and an end without data needs none (6.9.1).
+        if payload > 0 && i64::from(payload) > window {
             return Err(Violation::Http2WindowExceeded);
         }
         stream.receive_delta -= payload as i32;

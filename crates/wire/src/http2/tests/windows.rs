@@ -260,3 +260,17 @@ fn a_reset_before_the_length_of_the_padding_accounts_for_the_whole_frame() {
         assert!(explicit_release == (accepted <= 4), "{accepted}");
     }
 }
+
+#[test]
+fn an_end_without_data_is_accepted_where_a_setting_has_made_the_window_negative() {
+    let config = Config { stream_window_bytes: 100, explicit_release: true, ..Config::default() };
+    let (mut client, mut server) = (Side::client(&Config::default()), Side::server(&config));
+    let id = client.connection.open(POST, false, 0, &mut client.out).unwrap();
+    // Before it has read the server's settings.
+    assert_eq!(client.connection.send_data(id, &[1; 10_000], false, &mut client.out), Ok(10_000));
+    client.receive(&server.sent()).unwrap();
+    assert_eq!(client.connection.send_data(id, &[1], false, &mut client.out), Ok(0));
+    assert_eq!(client.connection.send_data(id, &[], true, &mut client.out), Ok(0));
+    server.receive(&client.sent()).unwrap();
+    assert!(matches!(server.seen.last(), Some(Seen::Data { end_stream: true, .. })));
+}

@@ -1,7 +1,7 @@
 //! `standfast load http://… --http2` and `https://…`: against a server that logs, in twelve ways wrong, to
 //! the unit; and against nghttpd, nginx and Node.js.
 
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -256,4 +256,38 @@ fn nghttpd_is_loaded_in_the_clear_and_over_tls() {
     let line = format!("load https://{at}/{name} --http2 --connections 2 --streams 20 --ca {ca}");
     let (status, opened) = statuses(&format!("{line} --requests 200 --json -"));
     assert_eq!((status, opened), (json!({"200": 200}), 2));
+}
+
+#[test]
+fn connections_outlive_any_number_of_pings_that_are_answered() {
+    let server = Http2Server::start(Conduct::Pings);
+    let (url, flags) = (server.url(), ["--http2", "--connections", "1", "--requests", "2"]);
+    let finished = executable::run(&[&["load", &url, "--json", "-"], &flags[..]].concat());
+    let said = finished.json();
+    assert_eq!((&said["errors"], count(&said, "/requests/ok")), (&json!({}), 2), "{said}");
+    assert_eq!(server.log.lock().unwrap().connections, 1);
+}
+
+#[test]
+fn a_connect_that_takes_too_long_is_counted_once_for_all_of_its_streams() {
+    // It accepts, and never answers the handshake of TLS.
+    let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("https://{}/", deaf.local_addr().unwrap());
+    let flags = ["--http2", "--connections", "2", "--streams", "3", "--requests", "6"];
+    let more = ["--connect-timeout", "300ms", "--insecure", "--json", "-"];
+    let finished = executable::run(&[&["load", &url], &flags[..], &more].concat());
+    let said = finished.json();
+    assert_eq!(said["errors"], json!({"connect_timeout": 6}), "{said}");
+    assert_eq!(count(&said, "/connections/failed"), 2, "{said}");
+}
+
+#[test]
+fn a_connection_for_each_request_is_closed_by_the_client() {
+    let server = Http2Server::start(Conduct::Answers);
+    let (url, flags) = (server.url(), ["--http2", "--connections", "3", "--requests", "30"]);
+    let run = ["load", &url, "--new-connections", "--json", "-"];
+    let finished = executable::run(&[&run[..], &flags].concat());
+    let said = finished.json();
+    assert_eq!((&said["errors"], count(&said, "/requests/ok")), (&json!({}), 30), "{said}");
+    assert_eq!(server.log.lock().unwrap().connections, 30);
 }

@@ -59,6 +59,8 @@ pub(crate) enum Conduct {
     Headless,
     /// Allows so many streams at a time.
     Allows(u8),
+    /// Sends 3,000 pings, each after the answer to the one before, and then answers.
+    Pings,
     /// Answers calls of gRPC, each 10th in this way.
     Calls(Call),
 }
@@ -252,6 +254,12 @@ impl Serving {
                 for nth in 1..=1_000_u32 {
                     let promised = [&(nth * 2).to_be_bytes()[..], OK].concat();
                     self.send(PUSH_PROMISE, END_HEADERS, stream, &promised)?;
+                }
+            }
+            Conduct::Pings => {
+                for _ in 0..3_000 {
+                    self.send(PING, 0, 0, b"12345678")?;
+                    while self.frame()?.0 != PING {}
                 }
             }
             Conduct::Short if is_tenth => {

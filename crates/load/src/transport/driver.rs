@@ -86,6 +86,9 @@ pub trait Driver: Send + 'static {
     /// Gives up the request on a stream.
     fn cancel(&mut self, _state: &mut Self::State, _stream: u32) {}
 
+    /// All that was to be sent on a connection was passed to the kernel.
+    fn sent(&mut self, _state: &mut Self::State) {}
+
     /// Takes the bytes to send: the caller clears them.
     fn outgoing(&mut self) -> Option<&mut Vec<u8>> {
         None

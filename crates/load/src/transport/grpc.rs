@@ -196,6 +196,10 @@ impl Driver for Grpc {
         self.http2.cancel(state, stream);
     }
 
+    fn sent(&mut self, state: &mut Http2State) {
+        self.http2.sent(state);
+    }
+
     fn outgoing(&mut self) -> Option<&mut Vec<u8>> {
         self.http2.outgoing()
     }

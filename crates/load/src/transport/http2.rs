@@ -342,6 +342,12 @@ impl Driver for Http2 {
         }
     }
 
+    fn sent(&mut self, state: &mut Http2State) {
+        if let Some(open) = &mut state.0 {
+            open.connection.written();
+        }
+    }
+
     fn outgoing(&mut self) -> Option<&mut Vec<u8>> {
         Some(&mut self.out)
     }

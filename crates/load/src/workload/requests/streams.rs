@@ -265,7 +265,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
                 }
                 Opened::Later => break,
                 Opened::Never => {
-                    self.flush_streams(core, id);
+                    self.flush_streams(core, at, id);
                     self.leave_shared(core, at, now_ns);
                     return self.close_left(core, at);
                 }
@@ -275,14 +275,20 @@ impl<D: Driver, S: Script> Requester<D, S> {
                 }
             }
         }
-        self.flush_streams(core, id);
+        self.flush_streams(core, at, id);
     }
 
     /// Sends what the driver has to send on a connection. If that has ended, it is reported later.
-    fn flush_streams<Y: Sys>(&mut self, core: &mut Core<Y, Self>, id: ConnId) {
-        if let Some(outgoing) = self.driver.outgoing().filter(|outgoing| !outgoing.is_empty()) {
-            let _: Sent = core.write(id, outgoing);
-            outgoing.clear();
+    fn flush_streams<Y: Sys>(&mut self, core: &mut Core<Y, Self>, at: u32, id: ConnId) {
+        let Some(outgoing) = self.driver.outgoing().filter(|outgoing| !outgoing.is_empty()) else {
+            return;
+        };
+        let sent = core.write(id, outgoing);
+        outgoing.clear();
+        if sent == Sent::Sent
+            && let Some(shared) = self.pool.get(at)
+        {
+            self.driver.sent(&mut shared.state);
         }
     }
 
@@ -337,7 +343,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
                 StreamEvent::Leaving => self.leave_shared(core, at, now_ns),
                 StreamEvent::Broken(failure) => {
                     // It says why, if the server still reads.
-                    self.flush_streams(core, id);
+                    self.flush_streams(core, at, id);
                     core.end_after(id, Closed::ByUs);
                     return self.ended_shared(core, at, failure, now_ns);
                 }
@@ -533,7 +539,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         if let Some(shared) = self.pool.get(at) {
             self.driver.cancel(&mut shared.state, stream);
         }
-        self.flush_streams(core, id);
+        self.flush_streams(core, at, id);
         self.free_stream(at, user);
         self.close_left(core, at);
     }
@@ -556,10 +562,10 @@ impl<D: Driver, S: Script> Requester<D, S> {
         if opened {
             self.metrics.counts.open.sub(1);
             self.metrics.counts.ended.add(1);
-        } else {
-            self.metrics.counts.connects_failed.add(1);
         }
+        // One that we gave up is counted already.
         let Some(at) = self.shared_of(core, id) else { return };
+        self.metrics.counts.connects_failed.add(u64::from(!opened));
         let Some(shared) = self.pool.get(at) else { return };
         if opened && shared.streams == 0 && shared.waiting.is_empty() {
             self.metrics.counts.closed_idle.add(1);
@@ -572,9 +578,11 @@ impl<D: Driver, S: Script> Requester<D, S> {
     pub(crate) fn close_block<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32) {
         let (block, each) = (self.block(user), self.part.block.max(1));
         let first = block.saturating_mul(each);
-        let own = first..first.saturating_add(each).min(self.part.users);
+        let end = first.saturating_add(each).min(self.part.users);
+        // Users leave in their order: the next one tells that there are more.
+        let others = (user.saturating_add(1).min(end)..end).chain(first..end);
         let needs = |user: u32| self.users.get(user as usize).is_some_and(|one| !one.is_away());
-        if own.into_iter().any(needs) {
+        if others.into_iter().any(needs) {
             return;
         }
         let usable = self.pool.usable.get_mut(block as usize).map(std::mem::take);

@@ -259,7 +259,9 @@ fn what_an_encoding_has_no_place_for_keeps_its_place_in_the_history() {
 /// Members as maps; clients of Protobuf, whose schema has neither these commands nor their events, are not told.
 #[test]
 fn presence_is_told_in_messagepack() {
-    let flags = ["--presence", "memory", "--presence-window", "20ms", "--presence-ttl", "100ms"];
+    // One worker: with two, Bob could be told of what happened just before he subscribed.
+    let flags =
+        ["--presence=memory", "--presence-window=20ms", "--presence-ttl=100ms", "--workers=1"];
     let server = Server::start(&flags);
     let mut protobuf = Client::connect(&server, "actioncable-v1-ext-protobuf");
     protobuf.send(&[b"\x10\x01".to_vec(), field(3, NEWS)].concat());

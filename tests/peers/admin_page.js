@@ -79,8 +79,8 @@ main(async (open) => {
   await until(page.locator('#section-connections .empty'), /No connection matches/);
   ok('ended');
 
-  // Places of figures and rows stay while their values change.
-  const places = () => page.evaluate(() => [...document.querySelectorAll('.tile, h2, #section-topics td')].map((each) => {
+  // Places of figures and rows stay while their values change. What is not shown has none.
+  const places = () => page.evaluate(() => [...document.querySelectorAll('.tile, h2, #section-topics td')].filter((each) => each.getClientRects().length).map((each) => {
     const { x, y, width } = each.getBoundingClientRect();
     return [x, y + scrollY, width].map(Math.round).join(' ');
   }));

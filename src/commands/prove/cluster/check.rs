@@ -50,6 +50,8 @@ pub(super) struct Findings {
     /// Losses with a cause that was told, by kind of fault.
     pub(super) explained: BTreeMap<&'static str, u64>,
     pub(super) unexplained: Unexplained,
+    /// Not delivered when the proof ended early, and not explained by then.
+    pub(super) unknown: u64,
     /// Delivered a second time, with a cause.
     pub(super) doubled_explained: u64,
     /// Refused or unanswered publications that arrived at somebody all the same.
@@ -288,6 +290,7 @@ impl Checker<'_> {
         let bin = self.findings.by_second.get_mut(second);
         match &explanation {
             Some(_) => bin.into_iter().for_each(|bin| bin.0 += 1),
+            None if self.evidence.ended_early => {}
             None => bin.into_iter().for_each(|bin| bin.1 += 1),
         }
         match explanation {
@@ -301,6 +304,7 @@ impl Checker<'_> {
                 self.findings.told_without_fault += 1;
                 *self.findings.explained.entry(NO_FAULT).or_default() += 1;
             }
+            None if self.evidence.ended_early => self.findings.unknown += 1,
             None => {
                 self.findings.unexplained.lost += 1;
                 self.example("lost", log, publication);

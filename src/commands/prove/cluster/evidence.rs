@@ -69,6 +69,8 @@ pub(super) struct Evidence {
     pub(super) broker_keeps_data: bool,
     /// From then on nothing was at fault: what is published must arrive everywhere.
     pub(super) calm_from_ns: u64,
+    /// The proof ended before all had recovered: what had not arrived by then could still have come.
+    pub(super) ended_early: bool,
 }
 
 impl Evidence {

@@ -171,8 +171,12 @@ impl ClusterProof {
     /// The sentence beside the verdict.
     pub(super) fn sentence(&self) -> String {
         let findings = &self.findings;
+        let unknown = match findings.unknown {
+            0 => String::new(),
+            count => format!(", {} unknown", Count(count)),
+        };
         format!(
-            "{} of {} deliveries arrived once, {} losses explained, {} unexplained",
+            "{} of {} deliveries arrived once, {} losses explained, {} unexplained{unknown}",
             Count(findings.delivered),
             Count(findings.pairs),
             Count(findings.explained.values().sum()),
@@ -295,6 +299,10 @@ fn reasons(
     let mut reasons = seen.broken.clone();
     let unexplained = findings.unexplained;
     for (count, what) in [
+        (
+            findings.unknown,
+            "deliveries had not arrived when the proof ended early: they could still have come",
+        ),
         (unexplained.lost, "deliveries are lost and unexplained"),
         (unexplained.doubled, "deliveries were doubled"),
         (unexplained.reordered, "deliveries arrived out of order"),

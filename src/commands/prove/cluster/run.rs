@@ -404,6 +404,7 @@ impl<'a> Run<'a> {
                 clients_recover: self.settings.history,
                 broker_keeps_data: self.broker.as_ref().is_some_and(Broker::keeps_data),
                 calm_from_ns: recovered_ns.unwrap_or(u64::MAX),
+                ended_early: recovered_ns.is_none(),
             },
             began_ns: self.began_ns,
             recovered_ns,

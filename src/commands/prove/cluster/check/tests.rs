@@ -208,6 +208,16 @@ fn reorders_are_found_unless_the_earlier_one_was_still_unanswered() {
 }
 
 #[test]
+fn what_is_missing_when_a_proof_ends_early_is_unknown() {
+    let mut evidence = evidence(subscriber(0..30), vec![]);
+    assert_eq!((check(&evidence).unexplained.lost, check(&evidence).unknown), (10, 0));
+    evidence.ended_early = true;
+    let findings = check(&evidence);
+    assert_eq!((findings.unexplained.total(), findings.unknown, findings.delivered), (0, 10, 30));
+    assert!(findings.examples.is_empty() && findings.by_second.iter().all(|one| *one == (0, 0)));
+}
+
+#[test]
 fn what_was_never_published_there_or_is_damaged_is_unexplained() {
     let mut log = subscriber(0..40);
     let other = Event::Received { publisher: stream(1, 0, NODES), sequence: 0 };

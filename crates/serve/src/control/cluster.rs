@@ -104,15 +104,15 @@ impl Control {
         Reply::json_with(503, &reply)
     }
 
-    /// Ends sessions that lie in the store of the nodes, if there is one. Returns where it is told whether the store
-    /// knows.
+    /// Ends sessions that lie in the store of the nodes. The receiver gets whether the store answered; there is none
+    /// if nodes share no sessions.
     pub(super) fn end_in_store(&self, request: &Disconnect) -> Option<Receiver<bool>> {
         let stored = self.shared.stored_sessions.as_ref()?;
         stored.shared()?;
         let (sender, told) = sync_channel(1);
-        // If it cannot be asked, nothing is told.
+        // If it cannot be asked, the sender is dropped unused.
         stored.end_in_store(request, now_ns(), move |knows| {
-            // It may be waited for no longer.
+            // The receiver may have stopped waiting.
             let _ = sender.try_send(knows);
         });
         Some(told)

@@ -117,6 +117,7 @@ mod resuming;
 mod room;
 mod scenario_bodies;
 mod scenario_flows;
+mod scenario_grpc;
 mod scenario_lists;
 mod scenario_parallel;
 mod scenario_passes;

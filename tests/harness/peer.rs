@@ -38,6 +38,11 @@ pub(crate) const GRPC_REFLECTION: Runtime = Runtime {
     program: "node",
     check: &["-e", "require('@grpc/grpc-js'); require('@grpc/reflection')"],
 };
+/// Node.js with connect-node, for gRPC-Web.
+pub(crate) const CONNECT: Runtime = Runtime {
+    program: "node",
+    check: &["-e", "require('@connectrpc/connect-node'); require('protobufjs')"],
+};
 /// Debian's Python with its `websockets`.
 pub(crate) const PYTHON: Runtime =
     Runtime { program: "/usr/bin/python3", check: &["-c", "import websockets"] };

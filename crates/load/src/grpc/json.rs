@@ -4,7 +4,7 @@
 use std::fmt;
 
 use prost::Message as _;
-use prost_reflect::{DynamicMessage, FieldDescriptor, Kind, MessageDescriptor};
+use prost_reflect::{DynamicMessage, FieldDescriptor, Kind, MessageDescriptor, SerializeOptions};
 use serde_json::Value;
 use serde_path_to_error::{Deserializer as Tracked, Segment, Track};
 
@@ -55,6 +55,18 @@ pub(crate) fn of_bytes(kind: &MessageDescriptor, bytes: &[u8]) -> Result<String,
     let message = DynamicMessage::decode(kind.clone(), bytes)
         .map_err(|why| JsonError(format!("{} bytes are no {name}: {why}", bytes.len())))?;
     serde_json::to_string(&message).map_err(|why| JsonError(format!("{name} as JSON: {why}")))
+}
+
+/// A message as JSON, with fields that have their default value.
+pub(crate) fn of_bytes_whole(kind: &MessageDescriptor, bytes: &[u8]) -> Result<String, JsonError> {
+    let name = kind.full_name();
+    let message = DynamicMessage::decode(kind.clone(), bytes)
+        .map_err(|why| JsonError(format!("{} bytes are no {name}: {why}", bytes.len())))?;
+    let options = SerializeOptions::new().skip_default_fields(false);
+    let mut serializer = serde_json::Serializer::new(Vec::new());
+    let written = message.serialize_with_options(&mut serializer, &options);
+    written.map_err(|why| JsonError(format!("{name} as JSON: {why}")))?;
+    String::from_utf8(serializer.into_inner()).map_err(|why| JsonError(format!("{name}: {why}")))
 }
 
 fn syntax(error: &serde_json::Error) -> JsonError {

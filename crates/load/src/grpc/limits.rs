@@ -26,3 +26,5 @@ pub(crate) const LISTED_NAMES: usize = 12;
 pub(crate) const SHOWN_BYTES: usize = 40;
 /// Messages in a status' details that are shown.
 pub(crate) const STATUS_DETAILS: usize = 16;
+/// Bytes of an answer as JSON that checks and captures read.
+pub(crate) const ANSWER_JSON_BYTES: usize = 16 << 20;

@@ -68,6 +68,11 @@ impl Method {
         self.0.input()
     }
 
+    /// The type of answers.
+    pub(crate) fn answer(&self) -> MessageDescriptor {
+        self.0.output()
+    }
+
     /// The full name of the type of requests.
     #[must_use]
     pub fn request_type(&self) -> String {

@@ -6,6 +6,7 @@
 //! There are no sockets here: `reflection.rs` says what to ask a server and reads what it answered. Source: "gRPC
 //! over HTTP2" (`doc/PROTOCOL-HTTP2.md` of gRPC).
 
+mod answer;
 mod deadline;
 mod details;
 mod example;
@@ -20,6 +21,8 @@ mod schema;
 mod status;
 mod template;
 
+pub(crate) use self::answer::answer_json;
+pub use self::answer::{accepted_code, answer_status, code_of};
 pub use self::deadline::{encode_timeout, parse_timeout};
 pub use self::details::status_details;
 pub use self::frame::{

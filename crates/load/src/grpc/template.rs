@@ -105,16 +105,32 @@ impl MessageTemplate {
     /// # Errors
     /// A value that does not fit its field; nothing was appended then.
     pub fn render(&mut self, values: &Values<'_>, out: &mut Vec<u8>) -> Result<(), JsonError> {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let rendered = self.render_with(values, &mut scratch, out);
+        self.scratch = scratch;
+        rendered
+    }
+
+    /// As [`MessageTemplate::render`], with a reused buffer of the caller.
+    ///
+    /// # Errors
+    /// As [`MessageTemplate::render`].
+    pub(crate) fn render_with(
+        &self,
+        values: &Values<'_>,
+        scratch: &mut Vec<u8>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), JsonError> {
         let begin = out.len();
         out.extend_from_slice(&[0; PREFIX_BYTES]);
         let rendered = match &self.form {
             Form::Pieces(pieces) => {
-                pieces.iter().try_for_each(|piece| piece.render(values, &mut self.scratch, out))
+                pieces.iter().try_for_each(|piece| piece.render(values, scratch, out))
             }
             Form::Json { kind, text } => {
-                self.scratch.clear();
-                text.render(&mut self.scratch, values);
-                let text = String::from_utf8_lossy(&self.scratch);
+                scratch.clear();
+                text.render(scratch, values);
+                let text = String::from_utf8_lossy(scratch);
                 to_bytes(kind, &text).map(|bytes| out.extend_from_slice(&bytes))
             }
         };

@@ -127,6 +127,8 @@ failures! {
     GrpcContentType = "grpc_content_type",
     /// The answer to a gRPC call is no message, a truncated one, or not one.
     GrpcMessage = "grpc_message",
+    /// A value does not fit its field in the message of a gRPC call, which was not sent.
+    GrpcRequest = "grpc_request",
     /// The status of the answer is not accepted.
     Status = "status",
     /// The answer is not what was expected.
@@ -180,6 +182,36 @@ impl Failure {
                 | Failure::ProxyRefused
                 | Failure::Tls
                 | Failure::NotConnected
+        )
+    }
+
+    /// Whether a gRPC call ended with a status other than OK.
+    pub(crate) fn is_of_call(self) -> bool {
+        use Failure::{
+            GrpcAborted, GrpcAlreadyExists, GrpcCancelled, GrpcDataLoss, GrpcDeadlineExceeded,
+            GrpcFailedPrecondition, GrpcInternal, GrpcInvalidArgument, GrpcNotFound, GrpcOther,
+            GrpcOutOfRange, GrpcPermissionDenied, GrpcResourceExhausted, GrpcUnauthenticated,
+            GrpcUnavailable, GrpcUnimplemented, GrpcUnknown,
+        };
+        matches!(
+            self,
+            GrpcAborted
+                | GrpcAlreadyExists
+                | GrpcCancelled
+                | GrpcDataLoss
+                | GrpcDeadlineExceeded
+                | GrpcFailedPrecondition
+                | GrpcInternal
+                | GrpcInvalidArgument
+                | GrpcNotFound
+                | GrpcOther
+                | GrpcOutOfRange
+                | GrpcPermissionDenied
+                | GrpcResourceExhausted
+                | GrpcUnauthenticated
+                | GrpcUnavailable
+                | GrpcUnimplemented
+                | GrpcUnknown
         )
     }
 

@@ -99,7 +99,9 @@ impl Driver for Cable {
             }
         };
         state.awaits = match request.kind() {
-            Kind::Plain | Kind::Connect | Kind::ConnectCable => Awaits::Welcome,
+            Kind::Plain | Kind::Connect | Kind::ConnectCable | Kind::Unary | Kind::ServerStream => {
+                Awaits::Welcome
+            }
             Kind::Subscribe => named().map_or(Awaits::Nothing, Awaits::Subscription),
             _ => Awaits::Nothing,
         };

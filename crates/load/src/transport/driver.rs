@@ -121,6 +121,8 @@ pub enum StreamEvent<'b> {
     Body(u32, &'b [u8], bool),
     /// The answer to this user is complete.
     Complete(u32),
+    /// The answer to this user is complete, with this status in its last fields, which are the last head.
+    Trailers(u32, u16),
     /// The request of this user failed; the connection goes on.
     Failed(u32, Failure),
     /// The server has not processed the request of this user, which may be sent on another connection.

@@ -12,9 +12,9 @@ use crate::workload::requests::request::Request;
 
 /// The gRPC driver of one worker.
 pub struct Grpc {
-    http2: Http2,
+    pub(crate) http2: Http2,
     /// Exactly one message answers a call.
-    unary: bool,
+    pub(crate) unary: bool,
     message_bytes_max: usize,
     /// By user.
     calls: Vec<Call>,
@@ -35,7 +35,7 @@ impl Grpc {
         Grpc { http2: Http2::new(), unary, message_bytes_max, calls: Vec::new() }
     }
 
-    fn begin(&mut self, user: u32) {
+    pub(crate) fn begin(&mut self, user: u32) {
         let at = user as usize;
         if self.calls.len() <= at {
             self.calls.resize_with(at + 1, Call::default);
@@ -99,6 +99,37 @@ impl Grpc {
         StreamEvent::Failed(user, failure)
     }
 
+    /// What an event of HTTP/2 means for a call.
+    #[inline]
+    pub(crate) fn interpret<'b>(
+        &mut self,
+        state: &mut Http2State,
+        event: StreamEvent<'b>,
+    ) -> StreamEvent<'b> {
+        match event {
+            // Only trailers.
+            StreamEvent::Head(user, status, true) => self.finish(user, status),
+            StreamEvent::Head(user, status, false) => {
+                let content_type = self.http2.field(b"content-type").unwrap_or_default();
+                let is_grpc = content_type.starts_with(b"application/grpc");
+                if status != 200 {
+                    self.give_up(state, user, of_code(Code::of_http(status)))
+                } else if !is_grpc {
+                    self.give_up(state, user, Failure::GrpcContentType)
+                } else {
+                    StreamEvent::Head(user, 0, false)
+                }
+            }
+            StreamEvent::Body(user, data, is_end) => match self.receive_messages(user, data) {
+                Err(failure) => self.give_up(state, user, failure),
+                Ok(()) if is_end => StreamEvent::Failed(user, Failure::GrpcNoStatus),
+                Ok(()) => StreamEvent::Body(user, data, false),
+            },
+            StreamEvent::Complete(user) => self.finish(user, 200),
+            other => other,
+        }
+    }
+
     /// Gives up a call whose answer is not what it should be.
     fn give_up(
         &mut self,
@@ -112,7 +143,7 @@ impl Grpc {
 }
 
 /// The failure of a call with this status, which is not OK.
-fn of_code(code: Code) -> Failure {
+pub(crate) fn of_code(code: Code) -> Failure {
     match code.0 {
         1 => Failure::GrpcCancelled,
         2 => Failure::GrpcUnknown,
@@ -163,29 +194,7 @@ impl Driver for Grpc {
         bytes: &'b [u8],
     ) -> (usize, StreamEvent<'b>) {
         let (used, event) = self.http2.receive_streams(state, bytes);
-        let event = match event {
-            // Only trailers.
-            StreamEvent::Head(user, status, true) => self.finish(user, status),
-            StreamEvent::Head(user, status, false) => {
-                let content_type = self.http2.field(b"content-type").unwrap_or_default();
-                let is_grpc = content_type.starts_with(b"application/grpc");
-                if status != 200 {
-                    self.give_up(state, user, of_code(Code::of_http(status)))
-                } else if !is_grpc {
-                    self.give_up(state, user, Failure::GrpcContentType)
-                } else {
-                    StreamEvent::Head(user, 0, false)
-                }
-            }
-            StreamEvent::Body(user, data, is_end) => match self.receive_messages(user, data) {
-                Err(failure) => self.give_up(state, user, failure),
-                Ok(()) if is_end => StreamEvent::Failed(user, Failure::GrpcNoStatus),
-                Ok(()) => StreamEvent::Body(user, data, false),
-            },
-            StreamEvent::Complete(user) => self.finish(user, 200),
-            other => other,
-        };
-        (used, event)
+        (used, self.interpret(state, event))
     }
 
     fn head(&mut self) -> &[u8] {

@@ -14,6 +14,7 @@ pub(crate) mod first_contact;
 pub(crate) mod grpc;
 pub(crate) mod http1;
 pub(crate) mod http2;
+pub(crate) mod http2_grpc;
 pub(crate) mod in_flight;
 pub(crate) mod retry;
 pub(crate) mod sources;

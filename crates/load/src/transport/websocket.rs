@@ -379,7 +379,9 @@ impl Driver for WebSocket {
         let bytes = request.bytes();
         state.awaits = Awaits::Nothing;
         match request.kind() {
-            Kind::Plain | Kind::Connect | Kind::ConnectCable => self.begin(state, bytes),
+            Kind::Plain | Kind::Connect | Kind::ConnectCable | Kind::Unary | Kind::ServerStream => {
+                self.begin(state, bytes)
+            }
             Kind::Text | Kind::Subscribe => self.push_message(state.window, OpCode::Text, bytes),
             Kind::Binary => self.push_message(state.window, OpCode::Binary, bytes),
             Kind::Await => {}

@@ -29,6 +29,20 @@ pub(super) struct SchemaFlags {
 }
 
 impl SchemaFlags {
+    /// As the flags with these values.
+    pub(in crate::commands::load) fn of_files(
+        proto: Vec<PathBuf>,
+        proto_path: Vec<PathBuf>,
+        protoset: Option<PathBuf>,
+    ) -> SchemaFlags {
+        SchemaFlags { proto, proto_path, protoset }
+    }
+
+    /// Whether there are files.
+    pub(in crate::commands::load) fn has_files(&self) -> bool {
+        self.protoset.is_some() || !self.proto.is_empty()
+    }
+
     /// Reads the files; `None` if no flag was given.
     ///
     /// # Errors

@@ -13,6 +13,7 @@ use load::scenario::{Feed, Flow, Names, Order, Scenario};
 use load::stages::Stage;
 use toml::de::DeTable;
 
+use super::calls::Calls;
 use super::groups;
 use super::hosts::{self, Hosts};
 use super::keys::{CONNECT, FEED, FIXTURE, FLOW, ROUND, TOP};
@@ -108,7 +109,7 @@ impl Experiment {
         let ways = (connect.as_ref(), &tls);
         let (mut scenario, mut requests) = scenario(&top, ways, folder, overrides)?;
         tls.set(&mut scenario.endpoints)?;
-        requests.streams = streams(connect.as_ref())?;
+        requests.streams = streams(connect.as_ref(), scenario.has_calls())?;
         if requests.streams.is_some() {
             if scenario.has_sockets() {
                 bail!("{shown}: http2: sockets over HTTP/2 are not supported yet");
@@ -327,7 +328,8 @@ fn scenario(
     })?;
     let redirects = redirects.unwrap_or(10);
     let redirect_tls = if redirects > 0 { tls.for_redirects()? } else { None };
-    let mut hosts = Hosts::new(connect, folder, redirect_tls)?;
+    let calls = Calls::new(top, connect, folder, tls)?;
+    let mut hosts = Hosts::new(connect, folder, redirect_tls, calls.are_there())?;
     let mut target = top.text("target")?;
     if let (Some(text), located) = (&overrides.target, &mut target) {
         let at = located.as_ref().map_or(0, |located| located.at);
@@ -340,12 +342,13 @@ fn scenario(
                 doc.wrong(
                     located.at,
                     format!(
-                        "invalid target {:?}: expected an http:// or https:// URL",
+                        "invalid target {:?}: expected an http:// or https:// URL, or grpc:// and grpcs://",
                         located.text
                     ),
                 )
             };
-            let (origin, prefix) = hosts::split(&located.text).ok_or_else(wrong)?;
+            let url = hosts::as_http(&located.text);
+            let (origin, prefix) = hosts::split(&url).ok_or_else(wrong)?;
             let prefix = prefix.trim_end_matches('/').to_owned();
             Some((hosts.number(top, located, origin)?, prefix))
         }
@@ -370,6 +373,7 @@ fn scenario(
         steps: Vec::new(),
         captures: Vec::new(),
         least: RefCell::default(),
+        calls,
         sockets: Vec::new(),
         socket_names: Vec::new(),
         timeout: top.parsed("timeout", units::positive_duration)?.unwrap_or(TIMEOUT),
@@ -405,11 +409,10 @@ fn scenario(
     Ok((scenario, requests))
 }
 
-/// Parses a limit per user.
-/// Users that share a connection, with HTTP/2.
-fn streams(connect: Option<&Table<'_>>) -> Result<Option<u32>> {
-    let Some(connect) = connect else { return Ok(None) };
-    let is_http2 = connect.boolean("http2")?.unwrap_or(false);
+/// Users that share a connection, with HTTP/2, which calls need.
+fn streams(connect: Option<&Table<'_>>, has_calls: bool) -> Result<Option<u32>> {
+    let Some(connect) = connect else { return Ok(has_calls.then_some(1)) };
+    let is_http2 = connect.boolean("http2")?.unwrap_or(false) || has_calls;
     let streams = connect.parsed("streams", |text| {
         let count = u32::try_from(units::positive_count(text)?).ok();
         let count = count.filter(|count| *count <= Requests::STREAMS_MAX);
@@ -423,6 +426,7 @@ fn streams(connect: Option<&Table<'_>>) -> Result<Option<u32>> {
     }
 }
 
+/// Parses a limit per user.
 fn few(text: &str) -> Result<usize, String> {
     let count = units::positive_count(text)?;
     let count = usize::try_from(count).ok().filter(|count| *count <= PER_USER_MAX);

@@ -18,6 +18,16 @@ pub(super) struct Hosts {
     options: Arc<ConnectOptions>,
 }
 
+/// A URL of gRPC as one of HTTP, over which calls are made; others stay as they are.
+pub(super) fn as_http(url: &str) -> String {
+    let known = [("grpc://", "http://"), ("grpcs://", "https://")];
+    let found = known.into_iter().find_map(|(theirs, ours)| {
+        let (scheme, rest) = url.split_at_checked(theirs.len())?;
+        scheme.eq_ignore_ascii_case(theirs).then(|| format!("{ours}{rest}"))
+    });
+    found.unwrap_or_else(|| url.to_owned())
+}
+
 /// Splits a URL into `http://HOST:PORT` and the rest.
 pub(super) fn split(url: &str) -> Option<(&str, &str)> {
     let (scheme, rest) = url.split_once("://")?;
@@ -28,15 +38,16 @@ pub(super) fn split(url: &str) -> Option<(&str, &str)> {
 
 impl Hosts {
     /// Reads the options of `[connect]`; paths in it are relative to `folder`. `tls` applies to hosts
-    /// that are reached only by redirects.
+    /// that are reached only by redirects. With `calls` everything is HTTP/2.
     pub(super) fn new(
         connect: Option<&Table<'_>>,
         folder: &Path,
         tls: Option<TlsClient>,
+        calls: bool,
     ) -> Result<Hosts> {
-        let mut options = ConnectOptions { tls, ..ConnectOptions::default() };
+        let mut options = ConnectOptions { tls, http2: calls, ..ConnectOptions::default() };
         if let Some(connect) = connect {
-            options.http2 = connect.boolean("http2")?.unwrap_or(false);
+            options.http2 |= connect.boolean("http2")?.unwrap_or(false);
             options.tls = options.tls.map(|tls| if options.http2 { tls.for_http2() } else { tls });
             options.resolve = connect.all("resolve", Resolve::parse)?;
             options.proxy = connect.parsed("proxy", Proxy::parse)?.map(Arc::new);

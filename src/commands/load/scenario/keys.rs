@@ -118,6 +118,7 @@ pub(super) const TOP: Section = Section {
         key("headers", "table", "", "headers of every step: name = template"),
         key("variables", "table", "", "constants for templates: name = text"),
         key("connect", "table", "", "[connect], connection settings"),
+        key("grpc", "table", "", "[grpc], where the types of gRPC messages come from"),
         key("group", "table", "", "[group], users that send to each other"),
         key("feeds", "tables", "", "[[feeds]], values from files"),
         key(
@@ -196,6 +197,25 @@ pub(super) const CONNECT: Section = Section {
             "1KiB",
             "size from which messages are compressed; with compression",
         ),
+    ],
+};
+
+pub(super) const GRPC: Section = Section {
+    name: "[grpc]",
+    keys: &[
+        key(
+            "proto",
+            "files",
+            "",
+            "`.proto` files, relative to the scenario; without proto and protoset each server is asked by reflection",
+        ),
+        key(
+            "proto_path",
+            "files",
+            "the folders of the files",
+            "folders where their imports begin, relative to the scenario",
+        ),
+        key("protoset", "file", "", "descriptor set of protoc or buf, relative to the scenario"),
     ],
 };
 
@@ -327,6 +347,24 @@ pub(super) const STEP: Section = Section {
         key("json", "table", "", "JSON body; templates in its strings are escaped"),
         key("form", "table", "", "form body of name=value pairs; templates are percent-encoded"),
         key("multipart", "tables", "", "[[flows.steps.multipart]], multipart/form-data body"),
+        key(
+            "grpc",
+            "text",
+            "",
+            "gRPC call: `package.Service/Method` at the target, or `grpc://HOST:PORT/package.Service/Method`; over HTTP/2, beside requests with `http2` in [connect]",
+        ),
+        key(
+            "message",
+            "table or template",
+            "{}",
+            "with grpc: the message as a table, or as JSON; templates in strings are escaped",
+        ),
+        key(
+            "metadata",
+            "table",
+            "",
+            "with grpc: name = template, in addition to the headers of the top level; values of names ending in -bin in base64",
+        ),
         key("basic", "template", "", "`USER:PASSWORD` for Basic authentication"),
         key("bearer", "template", "", "token for `Authorization: Bearer`"),
         key("connect", "template", "", "opens a WebSocket: a path, ws:// or wss:// URL"),
@@ -400,7 +438,12 @@ pub(super) const STEP: Section = Section {
             "",
             "repeats the step for each value of a list, row of `FEED.COLUMN`, value of a captured list, or element of a captured JSON array: `{{item}}`; at most 10000",
         ),
-        key("within", "time", "timeout", "time limit of this step"),
+        key(
+            "within",
+            "time",
+            "timeout",
+            "time limit of this step; of a gRPC call also its deadline, `grpc-timeout`",
+        ),
         key("think", "time or range", "the top level's", "think time after this step"),
         key(
             "once",
@@ -429,8 +472,11 @@ pub(super) const PARALLEL: Section = Section {
             "url",
             "template",
             "",
-            "a path at the target, or a full URL with a fixed host; required",
+            "a path at the target, or a full URL with a fixed host; this or grpc is required",
         ),
+        key("grpc", "text", "", "as in [[flows.steps]]"),
+        key("message", "table or template", "{}", "as in [[flows.steps]]"),
+        key("metadata", "table", "", "as in [[flows.steps]]"),
         key("headers", "table", "", "as in [[flows.steps]]"),
         key("body", "template", "", "as in [[flows.steps]]"),
         key("body_file", "file", "", "as in [[flows.steps]]"),
@@ -497,10 +543,15 @@ pub(super) const CHECK: Section = Section {
             "status",
             "text or number",
             "",
-            "`200`, `\"2xx\"`, `\"200-204, 404\"`; with it a status of 400 or more is not a failure by itself",
+            "`200`, `\"2xx\"`, `\"200-204, 404\"`; with it a status of 400 or more is not a failure by itself. Of a gRPC call `\"OK\"`, `\"OK, NOT_FOUND\"`",
         ),
         key("header", "text", "", "the header is present"),
-        key("json", "JSONPath", "", "matches a value that is not null"),
+        key(
+            "json",
+            "JSONPath",
+            "",
+            "matches a value that is not null; of a gRPC call in the JSON of its message, or in the list of those of a stream",
+        ),
         key("regex", "pattern", "", "matches in the body"),
         key("is", "text, number, bool", "", "with header, json or regex: the value equals this"),
         key("matches", "pattern", "", "with header, json or regex: matches in the value"),
@@ -528,9 +579,9 @@ pub(super) const ROUND: Section = Section {
 };
 
 /// All sections, in the order of the reference.
-pub(super) const SECTIONS: [&Section; 13] = [
-    &TOP, &CONNECT, &GROUP, &FEED, &FIXTURE, &FLOW, &STEP, &PARALLEL, &PART, &RECEIVE, &CAPTURE,
-    &CHECK, &ROUND,
+pub(super) const SECTIONS: [&Section; 14] = [
+    &TOP, &CONNECT, &GRPC, &GROUP, &FEED, &FIXTURE, &FLOW, &STEP, &PARALLEL, &PART, &RECEIVE,
+    &CAPTURE, &CHECK, &ROUND,
 ];
 
 /// Returns the reference as Markdown tables.

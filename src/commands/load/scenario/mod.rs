@@ -2,6 +2,7 @@
 //! `run.rs` runs it, `fixtures.rs` its setup and teardown, `report.rs` prints the result.
 
 mod bodies;
+mod calls;
 mod file;
 mod fixtures;
 mod groups;

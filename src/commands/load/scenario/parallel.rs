@@ -22,7 +22,9 @@ impl Reader<'_> {
         }
         // Reports keys that a request of a group cannot have.
         let checked = table.tables("parallel", &PARALLEL)?;
-        checked.iter().try_for_each(|request| request.required("url").map(drop))?;
+        let has_grpc = |request: &&Table<'_>| request.has("grpc");
+        let requests = checked.iter().filter(|request| !has_grpc(request));
+        requests.into_iter().try_for_each(|request| request.required("url").map(drop))?;
         let count = checked.len();
         let requests = table.tables("parallel", &STEP)?;
         let Some(parallel) = u8::try_from(count).ok().filter(|_| count <= STEPS_MAX) else {

@@ -12,6 +12,7 @@ use load::scenario::{
     Rule, STEPS_MAX, Source, Step, Take, Template, TemplateContext,
 };
 
+use super::calls::Calls;
 use super::hosts::{self, Hosts};
 use super::keys::{CAPTURE, CHECK, STEP};
 use super::tables::{Located, Table};
@@ -39,6 +40,8 @@ pub(super) struct Reader<'a> {
     pub(super) captures: Vec<String>,
     /// The number of values that steps use of captured lists, by slot.
     pub(super) least: RefCell<BTreeMap<usize, usize>>,
+    /// gRPC calls, and which kinds of steps there are.
+    pub(super) calls: Calls<'a>,
     /// The sockets of the current flow, by slot.
     pub(super) sockets: Vec<Option<Socket>>,
     /// The names of all sockets by slot; the one without a name is empty.
@@ -123,8 +126,11 @@ impl Reader<'_> {
     }
 
     pub(super) fn step(&mut self, table: &Table<'_>) -> Result<Step> {
-        let step = match talk::action_key(table)? {
+        let action_key = talk::action_key(table)?;
+        self.calls.note(table, action_key)?;
+        let step = match action_key {
             "url" => self.request(table)?,
+            "grpc" => self.call(table)?,
             action_key => self.socket_step(table, action_key)?,
         };
         let held = self.is_held(table, &step.action)?;
@@ -145,7 +151,10 @@ impl Reader<'_> {
             name: name.unwrap_or(step.name),
             tags,
             receive,
-            checks: checks.iter().map(check).collect::<Result<_>>()?,
+            checks: checks
+                .iter()
+                .map(|one| check(one, step.call.is_some()))
+                .collect::<Result<_>>()?,
             think: think.filter(|(_, most)| !most.is_zero()),
             limit: table.parsed("within", units::positive_duration)?.or(match step.action {
                 Action::Meet => Some(self.timeout),
@@ -223,6 +232,10 @@ impl Reader<'_> {
     /// Reads an HTTP request.
     fn request(&mut self, table: &Table<'_>) -> Result<Step> {
         let url = table.required("url")?;
+        if hosts::as_http(&url.text) != url.text {
+            let what = format!("url: {:?} is a URL of gRPC: use the key grpc", url.text);
+            return Err(table.doc.wrong(url.at, what));
+        }
         let (endpoint, target) = self.place(table, &url)?;
         let target = Located { text: target, at: url.at };
         let target = self.template(table, &target, TemplateContext::Target)?;
@@ -363,7 +376,11 @@ impl Reader<'_> {
 }
 
 /// Returns the error of a template with its line.
-fn bad_template(table: &Table<'_>, located: &Located, error: BadTemplate) -> anyhow::Error {
+pub(super) fn bad_template(
+    table: &Table<'_>,
+    located: &Located,
+    error: BadTemplate,
+) -> anyhow::Error {
     let wrong = |what: String| table.doc.wrong(located.at, what);
     match error {
         BadTemplate::Invalid(text) => wrong(text),
@@ -432,7 +449,8 @@ fn source(table: &Table<'_>) -> Result<Option<Source>> {
     }
 }
 
-fn check(table: &Table<'_>) -> Result<Check> {
+/// Reads a check of an answer, or of the answer to a gRPC call.
+fn check(table: &Table<'_>, is_call: bool) -> Result<Check> {
     let bound = |parse: fn(&str) -> Result<u64, String>| {
         move |text: &str| {
             let wrong = || "expected a bound: <, > or = and a number".to_owned();
@@ -457,7 +475,7 @@ fn check(table: &Table<'_>) -> Result<Check> {
         return Err(table.doc.wrong(table.at, "is and matches need header, json or regex"));
     }
     let rules = [
-        table.parsed("status", Rule::status)?,
+        table.parsed("status", if is_call { Rule::code } else { Rule::status })?,
         table.parsed("size", bound(units::size))?.map(Rule::Size),
         table.parsed("latency", bound(nanoseconds))?.map(Rule::Latency),
         found.map(|source| Rule::Value(source, expected.unwrap_or(Expected::Found))),

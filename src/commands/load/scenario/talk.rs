@@ -13,8 +13,9 @@ use super::steps::Reader;
 use super::tables::{Located, Table};
 
 /// Keys that select the action of a step; a step without any of them only receives.
-pub(super) const ACTION_KEYS: [&str; 12] = [
+pub(super) const ACTION_KEYS: [&str; 13] = [
     "url",
+    "grpc",
     "connect",
     "cable",
     "send",

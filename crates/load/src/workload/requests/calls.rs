@@ -102,7 +102,7 @@ impl Script for Calls {
             let now_ms = self.clock.now_ms + passed.as_millis() as u64;
             *caller = Caller { seq, calls: caller.calls + 1, now_ms };
         }
-        if self.render(user) { Step::Send } else { Step::Fail(Failure::Unexpected) }
+        if self.render(user) { Step::Send } else { Step::Fail(Failure::GrpcRequest) }
     }
 
     fn request(&mut self, user: u32) -> &Request {

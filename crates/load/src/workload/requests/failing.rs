@@ -98,6 +98,11 @@ impl<D: Driver, S: Script> Requester<D, S> {
         let shown = outcome.and_then(|status| decoded.map(|_| status));
         let answer = Answer { outcome: shown, head, body, is_cut, body_bytes, is_warm_up, times };
         let judged = self.script.answered(user, &answer);
+        // As with a driver that knows no status to be expected: a failed call is not timed.
+        let outcome = match judged {
+            Some(failure) if failure.is_of_call() => Err(failure),
+            _ => outcome,
+        };
         let counts = &self.metrics.counts;
         if is_warm_up {
             return counts.warm_up.add(1);

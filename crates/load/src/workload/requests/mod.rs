@@ -30,6 +30,7 @@ pub(crate) mod schedule;
 pub(crate) mod script;
 pub(crate) mod streams;
 pub(crate) mod timeouts;
+pub(crate) mod trailers;
 pub(crate) mod user;
 
 pub use self::answer::{Answer, Awaited, Times, Wants};
@@ -45,6 +46,7 @@ pub use crate::transport::driver::{CompleteAnswer, Driver, Opened, Push, Receive
 pub use crate::transport::grpc::Grpc;
 pub use crate::transport::http1::Http1;
 pub use crate::transport::http2::Http2;
+pub use crate::transport::http2_grpc::Http2Grpc;
 pub use crate::transport::target_table::{REDIRECT_HOSTS_MAX, TargetTable};
 pub use crate::transport::tcp::{Expect, Prefix, Tcp};
 pub use crate::transport::web::Web;

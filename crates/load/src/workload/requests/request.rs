@@ -23,7 +23,7 @@ pub struct Request {
     bytes: Vec<u8>,
 }
 
-/// The kind of a request. All but the first need a driver with [`crate::transport::driver::Driver::PUSHES`].
+/// The kind of a request. All but the first and calls need a driver with [`crate::transport::driver::Driver::PUSHES`].
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
 pub enum Kind {
     /// A request with an answer, such as one of HTTP.
@@ -45,6 +45,10 @@ pub enum Kind {
     Subscribe,
     /// Sends nothing and awaits a message.
     Await,
+    /// A gRPC call that one message answers; the driver is [`crate::transport::http2_grpc::Http2Grpc`].
+    Unary,
+    /// A gRPC call that any number of messages answer.
+    ServerStream,
 }
 
 impl Kind {

@@ -334,6 +334,10 @@ impl<D: Driver, S: Script> Requester<D, S> {
                     }
                 }
                 StreamEvent::Complete(user) => self.stream_complete(core, at, user, now_ns),
+                StreamEvent::Trailers(user, status) => {
+                    self.stream_trailers(user, status, now_ns);
+                    self.stream_complete(core, at, user, now_ns);
+                }
                 StreamEvent::Failed(user, failure) => {
                     if self.free_stream(at, user) {
                         self.fail(core, user, failure, now_ns);

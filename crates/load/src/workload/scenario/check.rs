@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use regex::bytes::Regex;
 
+use crate::grpc::accepted_code;
 use crate::workload::requests::answer::Wants;
 use crate::workload::scenario::extract::{AnswerView, Source, pattern};
 
@@ -83,6 +84,17 @@ impl Rule {
     pub fn status(text: &str) -> Result<Rule, String> {
         let ranges = text.split(',').map(|one| statuses(one.trim()));
         Ok(Rule::Status(ranges.collect::<Result<_, _>>()?))
+    }
+}
+
+impl Rule {
+    /// Parses statuses of gRPC calls: `OK`, or several with commas.
+    ///
+    /// # Errors
+    /// What is expected.
+    pub fn code(text: &str) -> Result<Rule, String> {
+        let codes = text.split(',').map(|one| accepted_code(one.trim()));
+        Ok(Rule::Status(codes.collect::<Result<_, _>>()?))
     }
 }
 

@@ -138,11 +138,6 @@ impl<'a> AnswerView<'a> {
         self.answer.body_bytes
     }
 
-    /// The body is longer than what is kept.
-    pub(crate) fn is_cut(&self) -> bool {
-        self.answer.is_cut
-    }
-
     fn json(&self) -> Option<&Value> {
         self.json.get_or_init(|| serde_json::from_slice(self.answer.body).ok()).as_ref()
     }

@@ -3,6 +3,7 @@
 //!
 //! It does not read scenario files, which the command line does, and has no access to sockets or clocks.
 
+pub(crate) mod call;
 pub(crate) mod check;
 pub(crate) mod condition;
 pub(crate) mod cookies;
@@ -27,6 +28,7 @@ use std::time::Duration;
 
 use crate::Endpoint;
 
+pub use self::call::Call;
 pub use self::check::{Bound, Check, Expected, Rule, statuses};
 pub use self::condition::{Condition, ITEMS_MAX, Items};
 pub use self::cookies::{COOKIE_BYTES_MAX, COOKIES_MAX};
@@ -93,6 +95,12 @@ impl Scenario {
     #[must_use]
     pub fn has_sockets(&self) -> bool {
         self.steps.iter().any(|step| !matches!(step.action, Action::Request))
+    }
+
+    /// Whether steps are gRPC calls.
+    #[must_use]
+    pub fn has_calls(&self) -> bool {
+        self.steps.iter().any(|step| step.call.is_some())
     }
 
     /// Whether steps may be skipped.
@@ -216,6 +224,8 @@ pub struct Step {
     pub socket: u8,
     /// The body of the request, or the message.
     pub body: Option<Template>,
+    /// The call, if the request is one of gRPC.
+    pub call: Option<Arc<Call>>,
     /// A message to await, after sending or alone.
     pub receive: Option<Receive>,
     /// Its timeout, if it differs from that of the run.
@@ -268,6 +278,7 @@ impl Step {
             headers: Vec::new(),
             action,
             body: None,
+            call: None,
             receive: None,
             limit: None,
             repeat: 1,

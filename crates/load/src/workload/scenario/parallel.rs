@@ -123,7 +123,8 @@ impl Users {
             group.is_warm_up = answer.is_warm_up;
         }
         if !answer.is_warm_up {
-            let times = answer.outcome.is_ok().then_some(&answer.times);
+            let is_whole = answer.outcome.is_ok() && !failure.is_some_and(Failure::is_of_call);
+            let times = is_whole.then_some(&answer.times);
             self.tally.step(number, failure, times);
         }
     }

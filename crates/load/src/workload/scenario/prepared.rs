@@ -15,7 +15,8 @@ use crate::workload::scenario::{Scenario, Step};
 pub(crate) fn wants(scenario: &Scenario, step: &Step) -> Wants {
     let checks = step.checks.iter().map(Check::wants);
     let captures = step.captures.iter().map(|capture| capture.source.wants());
-    let own = (scenario.cookies || scenario.redirects > 0).then_some(Wants::Head);
+    let own = step.call.is_none() && (scenario.cookies || scenario.redirects > 0);
+    let own = own.then_some(Wants::Head);
     let confirmed = matches!(step.action, Action::Subscribe(_));
     let confirmed = confirmed.then_some(Wants::Body(BODY_KEPT_MAX));
     let all: Vec<Wants> = checks.chain(captures).chain(own).chain(confirmed).collect();
@@ -28,6 +29,9 @@ pub(crate) fn wants(scenario: &Scenario, step: &Step) -> Wants {
 
 /// The request of a constant step, rendered once.
 pub(crate) fn fixed(scenario: &Scenario, step: &Step, renderer: &mut Renderer) -> Option<Request> {
+    if let Some(call) = &step.call {
+        return call.fixed(scenario, step);
+    }
     let headers = step.headers.iter().map(|(_, value)| value);
     let texts = headers.chain([&step.target]).chain(&step.body).chain(&step.basic);
     let is_request = matches!(step.action, Action::Request);

@@ -223,6 +223,16 @@ impl Template {
         })
     }
 
+    /// Its text if it has no placeholders.
+    #[must_use]
+    pub fn constant(&self) -> Option<&[u8]> {
+        match self.parts.as_slice() {
+            [] => Some(&[]),
+            [Part::Literal(text)] => Some(text),
+            _ => None,
+        }
+    }
+
     /// Whether it has no placeholders.
     #[must_use]
     pub fn is_constant(&self) -> bool {

@@ -8,6 +8,7 @@ use crate::delivery::group::Members;
 use crate::outcome::tally::Tallies;
 use crate::outcome::tally::Tally;
 use crate::workload::scenario::Scenario;
+use crate::workload::scenario::call::of_status;
 use crate::workload::scenario::condition::Operands;
 use crate::workload::scenario::extract::AnswerView;
 use crate::workload::scenario::parallel::Branch;
@@ -225,6 +226,10 @@ impl Users {
             invariant::broken("a step has an endpoint of the scenario");
             return NOWHERE;
         };
+        if let Some(call) = &asked.step.call {
+            let fits = call.fits(&asked.values, &mut self.scratch);
+            return if fits { Next::Send } else { Next::Fail(Failure::GrpcRequest) };
+        }
         let target = self.renderer.target(&asked);
         if target.starts_with(b"/http:") || target.starts_with(b"/https:") {
             return NOWHERE;
@@ -244,7 +249,7 @@ impl Users {
             invariant::broken("an answer belongs to a step of the scenario");
             return None;
         };
-        if scenario.cookies {
+        if scenario.cookies && step.call.is_none() {
             user.keep_cookies(&scenario, step, answer);
         }
         if let Some(failure) = speak::refused(&step.action, status, answer) {
@@ -255,11 +260,25 @@ impl Users {
         if let Some(Err(failure)) = followed {
             return Some(failure);
         }
-        let seen = AnswerView::new(status, answer);
         let kept = matches!(self.wants.get(number), Some(Wants::Body(_)));
-        if kept && seen.is_cut() {
+        if kept && answer.is_cut {
             return Some(Failure::TooLarge);
         }
+        let mut json = String::new();
+        if let Some(call) = step.call.as_ref().filter(|_| kept)
+            && let Err(failure) = call.answer_json(answer, &mut json)
+        {
+            return Some(failure);
+        }
+        let decoded;
+        let shown = match &step.call {
+            None => answer,
+            Some(_) => {
+                decoded = Answer { body: json.as_bytes(), ..*answer };
+                &decoded
+            }
+        };
+        let seen = AnswerView::new(status, shown);
         let mut failure = None;
         for (at, check) in step.checks.iter().enumerate() {
             let held = check.holds(&seen);
@@ -268,12 +287,8 @@ impl Users {
             }
             failure = failure.or((!held).then_some(Failure::Check));
         }
-        let judged = step
-            .checks
-            .iter()
-            .any(|check| matches!(check.rule, crate::workload::scenario::check::Rule::Status(_)));
-        if status >= 400 && !judged {
-            return Some(Failure::Status);
+        if let Some(wrong) = of_status(status, &step.checks) {
+            return Some(wrong);
         }
         let mut missing = false;
         for (at, capture) in step.captures.iter().enumerate() {
@@ -295,7 +310,7 @@ impl Users {
             return invariant::broken("a user is created before its first step");
         };
         let Some(number) = user.at.step else { return };
-        let is_whole = answer.outcome.is_ok();
+        let is_whole = answer.outcome.is_ok() && !failure.is_some_and(Failure::is_of_call);
         if !answer.is_warm_up {
             self.tally.step(number, failure, is_whole.then_some(&answer.times));
         }
@@ -338,6 +353,14 @@ impl Users {
         if let Some(asked) = asked {
             if asked.follow.is_none() && !matches!(asked.step.action, Action::Request) {
                 speak::render(&asked, &mut self.renderer, &mut self.request);
+                return None;
+            }
+            if let Some(call) = &asked.step.call {
+                let (request, scratch) = (&mut self.request, &mut self.scratch);
+                // What does not fit was not let through.
+                request.set_message(asked.step.endpoint, call.kind(), |out| {
+                    let _ = call.render(&asked, scratch, out);
+                });
                 return None;
             }
             let (endpoint, is_head) = (asked.number(), asked.method() == "HEAD");

@@ -1,0 +1,311 @@
+//! Steps that are gRPC calls: `grpc = "package.Service/Method"`, with types of `[grpc]` or of reflection.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Result, anyhow};
+use load::grpc::{
+    MessageTemplate, MessageTemplateError, MethodKind, Schema, encode_timeout, metadata,
+};
+use load::scenario::{Action, Call, Step, Template, TemplateContext};
+
+use super::bodies::{BODY_KEYS, each_text, escaped};
+use super::hosts;
+use super::keys::{FIXTURE, FLOW, GRPC, PARALLEL, STEP};
+use super::steps::{Reader, bad_template};
+use super::tables::{Located, Table};
+use crate::commands::load::grpc::{SchemaFlags, Target, schema};
+use crate::{tls, units};
+
+/// Keys of requests that calls do not have.
+const NOT_OF_CALLS: [&str; 3] = ["method", "headers", "basic"];
+/// Keys that only calls have.
+const OF_CALLS: [&str; 2] = ["message", "metadata"];
+const AGENT: &str = concat!("grpc-standfast/", env!("CARGO_PKG_VERSION"));
+
+/// What calls need, and the kinds of steps that were read.
+pub(super) struct Calls<'a> {
+    are_there: bool,
+    has_http2: bool,
+    files: SchemaFlags,
+    tls: &'a tls::ClientFlags,
+    /// By server; with files there is one for all.
+    schemas: Vec<(Option<u8>, Schema)>,
+}
+
+impl<'a> Calls<'a> {
+    /// Reads `[grpc]`, and whether there are calls.
+    pub(super) fn new(
+        top: &Table<'_>,
+        connect: Option<&Table<'_>>,
+        folder: &Path,
+        tls: &'a tls::ClientFlags,
+    ) -> Result<Calls<'a>> {
+        let are_there = are_there(top)?;
+        let table = top.table("grpc", &GRPC)?;
+        if let Some(table) = table.as_ref().filter(|_| !are_there) {
+            return Err(table.doc.wrong(table.at, "[grpc] needs a step with the key grpc"));
+        }
+        let http2 = connect.map(|connect| connect.boolean("http2")).transpose()?.flatten();
+        if let Some(connect) = connect.filter(|_| are_there && http2 == Some(false)) {
+            let what = "http2: steps with the key grpc need HTTP/2: remove http2 = false";
+            return Err(connect.doc.wrong(connect.at, what));
+        }
+        let (mut proto, mut folders, mut set) = (Vec::new(), Vec::new(), None);
+        if let Some(table) = &table {
+            let file = |text: &str| -> Result<PathBuf, String> { Ok(folder.join(text)) };
+            proto = table.all("proto", file)?;
+            folders = table.all("proto_path", file)?;
+            set = table.parsed("protoset", file)?;
+            if set.is_some() && !proto.is_empty() {
+                return Err(table.doc.wrong(table.at, "proto and protoset exclude each other"));
+            }
+            if proto.is_empty() && !folders.is_empty() {
+                return Err(table.doc.wrong(table.at, "proto_path needs proto"));
+            }
+        }
+        let files = SchemaFlags::of_files(proto, folders, set);
+        let has_http2 = http2 == Some(true);
+        Ok(Calls { are_there, has_http2, files, tls, schemas: Vec::new() })
+    }
+
+    /// Whether the scenario has calls, so that all of it is HTTP/2.
+    pub(super) fn are_there(&self) -> bool {
+        self.are_there
+    }
+
+    /// Refuses a step that cannot be beside calls, and keys of calls in another one.
+    pub(super) fn note(&self, table: &Table<'_>, action_key: &'static str) -> Result<()> {
+        let wrong = |what: String| Err(table.doc.wrong(table.at, what));
+        if action_key == "grpc" {
+            return Ok(());
+        }
+        if let Some(key) = OF_CALLS.into_iter().find(|key| table.has(key)) {
+            return wrong(format!("{key} needs grpc"));
+        }
+        match action_key {
+            _ if !self.are_there => Ok(()),
+            "meet" | "stay" => Ok(()),
+            "url" if self.has_http2 => Ok(()),
+            "url" => wrong(
+                "url: a scenario with gRPC calls is HTTP/2: set http2 = true in [connect], or make these \
+                 requests in a scenario of their own"
+                    .to_owned(),
+            ),
+            key => wrong(format!(
+                "{key}: a scenario with gRPC calls is HTTP/2, over which there are no sockets yet: use \
+                 two scenarios"
+            )),
+        }
+    }
+
+    /// The types of messages of a server.
+    fn schema(
+        &mut self,
+        number: u8,
+        target: &str,
+        metadata: &[(String, String)],
+    ) -> Result<&Schema> {
+        let of = (!self.files.has_files()).then_some(number);
+        let known = self.schemas.iter().position(|(one, _)| *one == of);
+        let at = match known {
+            Some(at) => at,
+            None => {
+                let server = match of {
+                    Some(_) => Some(Target::new(target, self.tls)?),
+                    None => None,
+                };
+                let found = schema(&self.files, server.as_ref(), metadata)?;
+                let found = found.ok_or_else(|| {
+                    anyhow!("interrupted while {target} was asked for the types of its messages")
+                })?;
+                self.schemas.push((of, found));
+                self.schemas.len() - 1
+            }
+        };
+        let found = self.schemas.get(at).map(|(_, schema)| schema);
+        found.ok_or_else(|| anyhow!("no types of messages"))
+    }
+}
+
+/// Whether a step has the key grpc.
+fn are_there(top: &Table<'_>) -> Result<bool> {
+    let mut steps = Vec::new();
+    for name in ["setup", "teardown"] {
+        if let Some(table) = top.table(name, &FIXTURE)? {
+            steps.extend(table.tables("steps", &STEP)?);
+        }
+    }
+    for table in top.tables("flows", &FLOW)? {
+        steps.extend(table.tables("steps", &STEP)?);
+    }
+    for step in &steps {
+        let parallel = step.has("parallel").then(|| step.tables("parallel", &PARALLEL));
+        let parallel = parallel.transpose()?.unwrap_or_default();
+        if step.has("grpc") || parallel.iter().any(|request| request.has("grpc")) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// An error of the command line as one of a file.
+fn of_file(why: &anyhow::Error) -> String {
+    [
+        ("give --proto FILE or --protoset FILE", "set proto or protoset in [grpc]"),
+        ("--proto FILE", "proto in [grpc]"),
+        ("--proto-path DIR", "proto_path in [grpc]"),
+        ("--proto-path", "proto_path"),
+        ("-H 'authorization: …'", "metadata = { authorization = \"…\" }"),
+        ("--ca FILE", "ca in [connect]"),
+        ("--insecure", "insecure in [connect]"),
+        (", another name --sni NAME", ""),
+    ]
+    .into_iter()
+    .fold(format!("{why:#}"), |text, (flag, key)| text.replace(flag, key))
+}
+
+impl Reader<'_> {
+    /// Reads a gRPC call.
+    pub(super) fn call(&mut self, table: &Table<'_>) -> Result<Step> {
+        let mut rejected = BODY_KEYS.iter().chain(&NOT_OF_CALLS);
+        if let Some(key) = rejected.find(|key| table.has(key)) {
+            let instead = match *key {
+                "headers" | "basic" => ": use metadata",
+                "method" => "",
+                _ => ": use message",
+            };
+            let what = format!("{key} cannot be combined with grpc{instead}");
+            return Err(table.doc.wrong(table.at, what));
+        }
+        let named = table.required("grpc")?;
+        let wrong = |why: String| table.doc.wrong(named.at, format!("grpc: {why}"));
+        let url = Located { text: hosts::as_http(&named.text), at: named.at };
+        let (endpoint, path) = self.method_place(table, &url)?;
+        let headers = self.metadata(table)?;
+        let server = self.hosts.endpoints.get(usize::from(endpoint));
+        let server = server.map(|server| {
+            let scheme = if server.tls { "grpcs" } else { "grpc" };
+            format!("{scheme}://{}", server.host)
+        });
+        let constant = |(name, value): &(String, Template)| {
+            Some((name.clone(), String::from_utf8(value.constant()?.to_vec()).ok()?))
+        };
+        let constants: Vec<_> = headers.iter().filter_map(constant).collect();
+        let found = self.calls.schema(endpoint, &server.unwrap_or_default(), &constants);
+        let method = found.map_err(|why| wrong(of_file(&why)))?.method(&path);
+        let method = method.map_err(|why| wrong(why.to_string()))?;
+        if let kind @ (MethodKind::ClientStream | MethodKind::BidiStream) = method.kind() {
+            return Err(wrong(format!(
+                "{} is a {kind}: steps that send several messages are not supported",
+                method.path()
+            )));
+        }
+        let (text, at, is_json) = self.message(table)?;
+        let text = Located { text, at };
+        // Its errors have a line, and it notes which values of lists are used.
+        self.template(table, &text, TemplateContext::Body)?;
+        let message = MessageTemplate::compile(&method, &text.text, &self.names);
+        let message = message.map_err(|why| match why {
+            MessageTemplateError::Template(why) => bad_template(table, &text, why),
+            MessageTemplateError::Json(why) => {
+                let why = why.to_string();
+                let why = if is_json { why } else { without_place(&why) };
+                table.doc.wrong(at, format!("message: {why}"))
+            }
+        })?;
+        let own = [("te", "trailers"), ("content-type", "application/grpc"), ("user-agent", AGENT)];
+        let own = own.into_iter().map(|(name, value)| (name, value.to_owned()));
+        let deadline = table.parsed("within", units::positive_duration)?;
+        let deadline = deadline.map(|time| ("grpc-timeout", encode_timeout(time)));
+        let own = own.chain(deadline).map(|(name, value)| {
+            let value = Located { text: value, at: named.at };
+            Ok((name.to_owned(), self.template(table, &value, TemplateContext::Header)?))
+        });
+        let mut all: Vec<(String, Template)> = own.collect::<Result<_>>()?;
+        all.extend(headers);
+        let target = Located { text: method.path(), at: named.at };
+        let target = self.template(table, &target, TemplateContext::Target)?;
+        let name = method.path().trim_start_matches('/').to_owned();
+        let blank = self.blank(table, endpoint, Action::Request, name)?;
+        let call = Some(Arc::new(Call { method, message }));
+        Ok(Step { method: "POST".to_owned(), target, headers: all, call, ..blank })
+    }
+
+    /// Resolves `package.Service/Method`, or a URL with it, to a server and the method.
+    fn method_place(&mut self, table: &Table<'_>, url: &Located) -> Result<(u8, String)> {
+        if url.text.contains("{{") {
+            return Err(table
+                .doc
+                .wrong(url.at, "grpc: the method must be fixed, without templates"));
+        }
+        if let Some((origin, path)) = hosts::split(&url.text) {
+            return Ok((self.hosts.number(table, url, origin)?, path.to_owned()));
+        }
+        if url.text.contains("://") {
+            let what = format!("grpc: invalid URL {:?}: expected grpc:// or grpcs://", url.text);
+            return Err(table.doc.wrong(url.at, what));
+        }
+        match &self.target {
+            Some((endpoint, _)) => Ok((*endpoint, url.text.clone())),
+            None => Err(table.doc.wrong(
+                url.at,
+                format!(
+                    "grpc: {:?} is a method, but there is no target: set target, or use \
+                     grpc://HOST:PORT/{}",
+                    url.text,
+                    url.text.trim_start_matches('/')
+                ),
+            )),
+        }
+    }
+
+    /// Reads the metadata: of the step, then of the top level.
+    fn metadata(&self, table: &Table<'_>) -> Result<Vec<(String, Template)>> {
+        let bearer = table.text("bearer")?.map(|Located { text, at }| {
+            let name = Located { text: "authorization".to_owned(), at };
+            (name, Located { text: format!("Bearer {text}"), at })
+        });
+        let own = table.pairs("metadata")?.into_iter().chain(bearer);
+        let mut all: Vec<(String, Template)> = Vec::new();
+        for (name, value) in own.chain(self.headers.iter().cloned()) {
+            let template = self.template(table, &value, TemplateContext::Header)?;
+            // Values that are not known yet are printable: only their names are checked.
+            let known = template.constant().map(String::from_utf8_lossy);
+            let known = known.unwrap_or(if name.text.ends_with("-bin") { "" } else { "x" }.into());
+            let (key, sent) = metadata(&name.text, &known)
+                .map_err(|why| table.doc.wrong(name.at, format!("metadata: {why}")))?;
+            if all.iter().any(|(one, _)| *one == key) {
+                continue;
+            }
+            // Base64 is sent without padding.
+            let is_binary = key.ends_with("-bin") && template.constant().is_some();
+            let sent = Located { text: sent, at: value.at };
+            let sent = is_binary.then(|| self.template(table, &sent, TemplateContext::Header));
+            all.push((key, sent.transpose()?.unwrap_or(template)));
+        }
+        Ok(all)
+    }
+
+    /// The JSON of the message, where it is, and whether it was written as JSON.
+    fn message(&self, table: &Table<'_>) -> Result<(String, usize, bool)> {
+        let Some((mut value, at)) = table.json("message")? else {
+            return Ok(("{}".to_owned(), table.at, false));
+        };
+        match value {
+            serde_json::Value::String(text) => Ok((text, at, true)),
+            serde_json::Value::Object(_) => {
+                each_text(&mut value, &|text| escaped(text, "json", |part| part.to_owned()));
+                Ok((value.to_string(), at, false))
+            }
+            _ => Err(table.doc.wrong(at, "message: expected a table, or JSON in a string")),
+        }
+    }
+}
+
+/// An error of JSON that was made of a table, whose lines are not those of the file.
+fn without_place(why: &str) -> String {
+    let Some((before, rest)) = why.split_once(", line ") else { return why.to_owned() };
+    let after = rest.split_once("; ").map(|(_, after)| format!("; {after}"));
+    format!("{before}{}", after.unwrap_or_default())
+}

@@ -17,7 +17,7 @@ use std::time::Duration;
 use engine::sys::process::now_ns;
 use tracing::{dispatcher, warn};
 
-pub use self::shown::{SHOWN_CHARS_MAX, cut, shown};
+pub use self::shown::{SHOWN_CHARS_MAX, cut, error_chain, shown};
 pub use self::sink::{LogSink, Written};
 use crate::{Exposition, Kind};
 

@@ -1,4 +1,6 @@
-//! Text of clients in the log: cut and escaped.
+//! Text of clients in the log, cut and escaped, and errors with their sources.
+
+use std::error::Error;
 
 /// Maximum number of characters of a client's Host or Origin in a log.
 pub const SHOWN_CHARS_MAX: usize = 200;
@@ -36,9 +38,49 @@ pub fn shown(text: &[u8]) -> String {
     shown
 }
 
+/// Returns an error with its sources, each once: libraries often repeat a source in their own text.
+#[must_use]
+pub fn error_chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        let next = error.to_string();
+        if !text.contains(&next) {
+            text = format!("{text}: {next}");
+        }
+        source = error.source();
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
+    use std::io;
+
     use super::*;
+
+    #[derive(Debug)]
+    struct Outer(&'static str, io::Error);
+
+    impl std::fmt::Display for Outer {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str(self.0)
+        }
+    }
+
+    impl Error for Outer {
+        fn source(&self) -> Option<&(dyn Error + 'static)> {
+            Some(&self.1)
+        }
+    }
+
+    #[test]
+    fn an_error_is_followed_by_sources_that_it_does_not_repeat() {
+        let source = || io::Error::other("no route");
+        assert_eq!(error_chain(&source()), "no route");
+        assert_eq!(error_chain(&Outer("cannot connect", source())), "cannot connect: no route");
+        assert_eq!(error_chain(&Outer("connect: no route", source())), "connect: no route");
+    }
 
     #[test]
     fn text_is_cut_by_characters() {

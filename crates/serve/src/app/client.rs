@@ -4,6 +4,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use admin::log::error_chain;
 use engine::TlsClient;
 use engine::sys::process::now_ns;
 use http_body_util::{BodyExt, Full, Limited};
@@ -146,7 +147,7 @@ impl HttpClient {
                             .unwrap_or_else(PoisonError::into_inner)
                             .connections
                             .clear();
-                        return Err(CallError::Lost(chain(&error.into_error())));
+                        return Err(CallError::Lost(error_chain(&error.into_error())));
                     }
                 },
             }
@@ -158,13 +159,13 @@ impl HttpClient {
         let body = match Limited::new(response.into_body(), self.answer_bytes).collect().await {
             Ok(body) => Some(body.to_bytes()),
             Err(error) if error.is::<http_body_util::LengthLimitError>() => None,
-            Err(error) => return Err(CallError::Lost(chain(&*error))),
+            Err(error) => return Err(CallError::Lost(error_chain(&*error))),
         };
         Ok(HttpAnswer { status, body })
     }
 
     async fn connect(&self) -> Result<Sender, CallError> {
-        let unreached = |error: &dyn std::error::Error| CallError::Unreached(chain(error));
+        let unreached = |error: &dyn std::error::Error| CallError::Unreached(error_chain(error));
         let address = (&*self.host.name, self.host.port);
         let stream =
             connect(address, self.tls.as_ref()).await.map_err(|error| unreached(&error))?;
@@ -215,18 +216,4 @@ async fn expire(idle: Arc<Mutex<Idle>>) {
             return;
         }
     }
-}
-
-/// An error with its sources.
-pub(super) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        let next = error.to_string();
-        if !text.contains(&next) {
-            text = format!("{text}: {next}");
-        }
-        source = error.source();
-    }
-    text
 }

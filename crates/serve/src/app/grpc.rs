@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use admin::log::error_chain;
 use engine::TlsClient;
 use engine::sys::process::now_ns;
 use http_body_util::{BodyExt, Full};
@@ -24,7 +25,7 @@ use tokio::sync::Mutex;
 use tokio::time::timeout;
 
 use super::call::{Call, Method, What};
-use super::client::{CallError, chain};
+use super::client::CallError;
 use super::config::AppConfig;
 use super::connect::connect;
 use super::proto;
@@ -100,14 +101,14 @@ impl GrpcApp {
         let request = self.request(call, &address)?;
         if let Err(error) = sender.ready().await {
             self.forget(&address).await;
-            return Err(CallError::Unreached(explained(chain(&error))));
+            return Err(CallError::Unreached(explained(error_chain(&error))));
         }
         match sender.try_send_request(request).await {
             Ok(response) => self.read(call.method(), response).await,
             Err(mut error) => {
                 self.forget(&address).await;
                 let unsent = error.take_message().is_some();
-                let why = explained(chain(&error.into_error()));
+                let why = explained(error_chain(&error.into_error()));
                 Err(if unsent { CallError::Unreached(why) } else { CallError::Lost(why) })
             }
         }
@@ -197,13 +198,14 @@ impl GrpcApp {
             Some(tls) => Some(tls.named(&address.name).map_err(|error| error.to_string())?),
             None => None,
         };
-        let stream = connect(address.at, tls.as_ref()).await.map_err(|error| chain(&error))?;
+        let stream =
+            connect(address.at, tls.as_ref()).await.map_err(|error| error_chain(&error))?;
         let mut builder = Builder::new(TokioExecutor::new());
         builder.timer(TokioTimer::new()).max_header_list_size(16 * 1024);
         // A peer that is gone is noticed, also while no call is made.
         builder.keep_alive_interval(Duration::from_secs(10));
         let (sender, connection) =
-            builder.handshake(TokioIo::new(stream)).await.map_err(|error| chain(&error))?;
+            builder.handshake(TokioIo::new(stream)).await.map_err(|error| error_chain(&error))?;
         tokio::spawn(async move {
             // Its error is the calls', too.
             let _ = connection.await;
@@ -252,7 +254,7 @@ impl GrpcApp {
         status(&head.headers, true)?;
         let (mut message, mut trailers) = (Vec::new(), None);
         while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|error| CallError::Lost(chain(&error)))?;
+            let frame = frame.map_err(|error| CallError::Lost(error_chain(&error)))?;
             match frame.into_data() {
                 Ok(data) => {
                     if message.len() + data.len() > self.reply_bytes {

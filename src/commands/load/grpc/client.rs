@@ -1,13 +1,13 @@
 //! [`reflect`]: asks a server by reflection for its services, before a run. One connection, one call per request;
 //! errors say what answered instead of a gRPC server.
 
-use std::error::Error;
 use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context as Turn, Poll};
 use std::time::Duration;
 
+use admin::log::error_chain;
 use anyhow::{Context, Result, anyhow, bail};
 use engine::sys::process;
 use http_body_util::{BodyExt, Full};
@@ -171,7 +171,7 @@ impl<'a> Client<'a> {
     async fn answer(&mut self, path: &str, message: &[u8]) -> Result<Vec<u8>, CallError> {
         let request = self.request(path, message)?;
         let lost = |error: hyper::Error, first: &First| {
-            CallError::Other(first.problem(self.target, anyhow!(chain(&error))))
+            CallError::Other(first.problem(self.target, anyhow!(error_chain(&error))))
         };
         self.sender.ready().await.map_err(|error| lost(error, &self.first))?;
         let response = self.sender.send_request(request).await;
@@ -216,8 +216,10 @@ where
 {
     let mut builder = Builder::new(TokioExecutor::new());
     builder.max_header_list_size(HEAD_BYTES);
-    let (sender, connection) =
-        builder.handshake(TokioIo::new(stream)).await.map_err(|error| anyhow!(chain(&error)))?;
+    let (sender, connection) = builder
+        .handshake(TokioIo::new(stream))
+        .await
+        .map_err(|error| anyhow!(error_chain(&error)))?;
     tokio::spawn(async move {
         // Its error is the calls', too.
         let _ = connection.await;
@@ -230,7 +232,7 @@ async fn read(body: &mut Incoming, encoding: &Encoding) -> Result<(Option<Vec<u8
     let mut decoder = MessageDecoder::new(limits::REFLECTED_BYTES);
     let (mut answer, mut trailers) = (None, HeaderMap::new());
     while let Some(frame) = body.frame().await {
-        let frame = match frame.map_err(|error| anyhow!(chain(&error)))?.into_data() {
+        let frame = match frame.map_err(|error| anyhow!(error_chain(&error)))?.into_data() {
             Ok(data) => data,
             Err(other) => {
                 trailers = other.into_trailers().unwrap_or_default();
@@ -295,7 +297,7 @@ fn unreached(error: &io::Error) -> anyhow::Error {
 }
 
 fn tls_problem(target: &Target, error: &io::Error) -> String {
-    let text = chain(error);
+    let text = error_chain(error);
     let hint = match () {
         () if text.contains("InvalidContentType") => {
             format!("no TLS is spoken there: try grpc://{target}")
@@ -399,18 +401,4 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     fn poll_shutdown(self: Pin<&mut Self>, turn: &mut Turn<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.get_mut().stream).poll_shutdown(turn)
     }
-}
-
-/// An error with its sources.
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        let next = error.to_string();
-        if !text.contains(&next) {
-            text = format!("{text}: {next}");
-        }
-        source = error.source();
-    }
-    text
 }

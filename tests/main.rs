@@ -126,6 +126,7 @@ mod scenario_thresholds;
 mod scenarios;
 mod screen;
 mod stress;
+mod stress_protocols;
 mod stress_reference;
 mod systemd;
 mod tls;

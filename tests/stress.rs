@@ -322,11 +322,10 @@ fn steps_start_users_in_turn() {
 }
 
 #[test]
-fn unsupported_flags_and_schemes_are_refused_by_name() {
+fn flags_and_schemes_that_do_not_fit_are_refused_by_name() {
     for (flags, named) in [
-        ("-u grpc://127.0.0.1:8099 -data world", "grpc://"),
-        ("-u radius://127.0.0.1:1812", "radius://"),
-        ("-u http://127.0.0.1:1 -http2", "-http2"),
+        ("-u ftp://127.0.0.1/", "unknown scheme ftp://"),
+        ("-u http://127.0.0.1:1 --proto a.proto", "--proto has no effect over http"),
         ("-u ws://127.0.0.1:1 -data x", "--message"),
         ("-p /no/such/file", "/no/such/file"),
         ("-u http://127.0.0.1:1 -clients 1", "--dialect fork"),

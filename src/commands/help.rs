@@ -135,7 +135,7 @@ const STRESS: First = First {
     flags: &[
         ("users", "Concurrent users, one connection each"),
         ("each", "Requests per user; c × n in total"),
-        ("url", "http, https, ws or wss URL [default scheme: http]"),
+        ("url", "http(s), ws(s), grpc or radius URL [default: http]"),
         ("curl", "File of curl commands, run in turn instead of -u"),
         ("header", "Add a header"),
         ("data", "Request body; makes the request a POST"),

@@ -17,6 +17,7 @@ pub(crate) mod names;
 pub(crate) mod nginx;
 pub(crate) mod peer;
 pub(crate) mod polling;
+pub(crate) mod radius;
 pub(crate) mod rails;
 pub(crate) mod recorder;
 pub(crate) mod redis;

@@ -37,6 +37,11 @@ const NEEDS: &[Need] = &[
     },
     Need { what: "HAProxy", check: &["test", "-x", "/usr/sbin/haproxy"], packages: &["haproxy"] },
     Need {
+        what: "FreeRADIUS",
+        check: &["test", "-x", "/usr/sbin/freeradius"],
+        packages: &["freeradius"],
+    },
+    Need {
         what: "Redis",
         check: &["test", "-x", "/usr/bin/redis-server"],
         packages: &["redis-server"],

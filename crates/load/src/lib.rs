@@ -3,7 +3,7 @@
 //! [`Run`] controls one run: it opens connections on its own [`engine::Workers`], holds them with
 //! heartbeats, sends and checks messages, counts the publications that each receiver gets, and
 //! returns an [`Outcome`]. [`drive`] runs the phases of a [`Config`]; [`control`] executes commands of
-//! another process. [`requests`] does the same for requests and answers, over HTTP or a private
+//! another process. [`radius`] is RADIUS over UDP. [`requests`] does the same for requests and answers, over HTTP or a private
 //! protocol.
 //!
 //! It reads no command line, prints nothing, and does not depend on `serve`. It checks every message
@@ -16,6 +16,7 @@ mod delivery;
 mod drive;
 pub mod grpc;
 mod outcome;
+pub mod radius;
 mod run;
 mod transport;
 mod workload;

@@ -2,6 +2,7 @@
 //! dash, `-data x` and `-cpuNumber=2`; [`to_clap`] rewrites that for clap, so help, completions and
 //! errors work as in the other commands.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
@@ -17,8 +18,8 @@ pub(super) const OURS: &str = "Ours (not in go-stress-testing)";
 
 /// Load generator with go-stress-testing's command line
 ///
-/// Each user (-c) sends requests (-n) one after another over http, https, ws or wss. Flags take one
-/// dash or two.
+/// Each user (-c) sends requests (-n) one after another over http, https, ws, wss, grpc or radius. Flags
+/// take one dash or two.
 #[derive(clap::Args, Clone, Debug)]
 #[command(arg_required_else_help = true)]
 pub(crate) struct Args {
@@ -30,7 +31,9 @@ pub(crate) struct Args {
     #[arg(short = 'n', value_name = "N", default_value = "1", value_parser = units::positive_count,
         help_heading = BOTH)]
     pub(super) each: u64,
-    /// Target URL: http, https, ws or wss [default scheme: http]
+    /// Target URL: http, https, ws, wss, grpc or radius [default scheme: http]. grpc://HOST:PORT calls the
+    /// example of go-stress-testing, grpc://HOST:PORT/package.Service/Method any method;
+    /// radius://HOST:PORT@REALM sends Access-Requests
     #[arg(short = 'u', value_name = "URL", help_heading = BOTH)]
     pub(super) url: Option<String>,
     /// Print status and body of every response if true
@@ -39,16 +42,16 @@ pub(crate) struct Args {
     /// File of curl commands with method, headers, body and, unless -u is given, the URL; several
     /// commands are used in turn
     #[arg(short = 'p', value_name = "FILE", help_heading = BOTH)]
-    pub(super) curl: Option<std::path::PathBuf>,
-    /// Response check: statusCode or json over http [default: statusCode], json or any over ws
-    /// [default: json]
+    pub(super) curl: Option<PathBuf>,
+    /// Response check: statusCode or json over http and grpc [default: statusCode, for the example over
+    /// grpc json], json or any over ws [default: json]
     #[arg(short = 'v', value_name = "NAME", help_heading = BOTH)]
     pub(super) verify: Option<String>,
     /// Add a header; values of the same name are joined with "; "
     #[arg(short = 'H', value_name = "NAME: VALUE", value_parser = ValueParser::new(header),
         help_heading = BOTH)]
     pub(super) header: Vec<(String, String)>,
-    /// Request body; makes the request a POST
+    /// Request body; makes the request a POST. Over grpc the message as JSON, for the example its userName
     #[arg(long, value_name = "TEXT", help_heading = BOTH)]
     pub(super) data: Option<String>,
     /// Idle connections per host; accepted without effect, each user keeps its own connection
@@ -58,7 +61,7 @@ pub(crate) struct Args {
     /// the fork's dialect 0]
     #[arg(long, value_name = "CODE", help_heading = BOTH)]
     pub(super) code: Option<i64>,
-    /// HTTP/2, not supported yet
+    /// HTTP/2 over https, with certificates checked; each user has its own connection
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true",
         help_heading = BOTH)]
     pub(super) http2: Option<bool>,
@@ -129,6 +132,21 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = units::duration,
         help_heading = OURS)]
     pub(super) hold: Duration,
+    /// Types of a method over grpc from this .proto file; repeatable [default: reflection of the server]
+    #[arg(long, value_name = "FILE", help_heading = OURS)]
+    pub(super) proto: Vec<PathBuf>,
+    /// User-Name over radius, without the realm
+    #[arg(long, value_name = "NAME", default_value = "tim", help_heading = OURS)]
+    pub(super) user: String,
+    /// User-Password over radius
+    #[arg(long, value_name = "TEXT", default_value = "12345678", help_heading = OURS)]
+    pub(super) password: String,
+    /// Secret that the radius server shares with this client
+    #[arg(long, value_name = "TEXT", default_value = "cisco", help_heading = OURS)]
+    pub(super) secret: String,
+    /// NAS-Identifier over radius
+    #[arg(long, value_name = "NAME", default_value = "benchmark", help_heading = OURS)]
+    pub(super) nas: String,
     /// Write the results as JSON to a file, or - for standard output
     #[arg(long, value_name = "FILE", help_heading = OURS)]
     pub(super) json: Option<String>,
@@ -156,6 +174,10 @@ impl Args {
         self.keep.unwrap_or(self.fork())
     }
 
+    pub(super) fn http2(&self) -> bool {
+        self.http2 == Some(true)
+    }
+
     pub(super) fn cores(&self) -> usize {
         self.cpu_number.unwrap_or(if self.fork() { 4 } else { 1 }).max(1)
     }
@@ -164,6 +186,11 @@ impl Args {
     pub(super) fn request_timeout(&self) -> Duration {
         let seconds = if self.fork() { self.timeout.unwrap_or(60) } else { self.time };
         Duration::from_secs(if seconds == 0 { 30 } else { seconds })
+    }
+
+    /// Whether the timeout of one request was given.
+    pub(super) fn request_time_given(&self) -> bool {
+        if self.fork() { self.timeout.is_some() } else { self.time > 0 }
     }
 
     /// Returns the time limit of the run, if there is one.
@@ -190,9 +217,6 @@ impl Args {
     /// # Errors
     /// Names the conflicting or unsupported flag.
     pub(super) fn check(&self) -> Result<()> {
-        if self.http2 == Some(true) {
-            bail!("-http2: HTTP/2 is not supported yet; leave it out to use HTTP/1.1");
-        }
         for (name, value) in [
             ("d", &self.debug),
             ("issenders", &self.issenders),
@@ -350,7 +374,6 @@ mod tests {
     fn invalid_flags_are_named() {
         for (line, named) in [
             ("-c 1", "-u URL"),
-            ("-u a -http2", "-http2"),
             ("-u a -c 0", "at least 1"),
             ("-u a -d perhaps", "\"perhaps\" for -d"),
             ("-u a -clients 2", "--dialect fork"),

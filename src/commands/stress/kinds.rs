@@ -17,29 +17,34 @@ pub(super) const PINGS: Kinds = 1 << 1;
 pub(super) const GROUP: Kinds = 1 << 2;
 /// Chats over ws whose messages are addressed.
 pub(super) const CHATS: Kinds = 1 << 3;
+/// Calls over gRPC.
+pub(super) const CALLS: Kinds = 1 << 4;
+/// Access-Requests of RADIUS.
+pub(super) const RADIUS: Kinds = 1 << 5;
 const WS: Kinds = PINGS | GROUP | CHATS;
-const ALL: Kinds = HTTP | WS;
+const REQUESTS: Kinds = HTTP | CALLS;
+const ALL: Kinds = REQUESTS | WS | RADIUS;
 
 /// Each flag, by its name in [`Args`], and the kinds of runs that use it.
-const FLAGS: [(&str, Kinds); 29] = [
+const FLAGS: [(&str, Kinds); 34] = [
     ("users", ALL),
     ("each", ALL),
     ("url", ALL),
-    ("debug", HTTP | PINGS),
+    ("debug", REQUESTS | PINGS | RADIUS),
     ("curl", HTTP),
-    ("verify", HTTP | PINGS),
-    ("header", ALL),
-    ("data", HTTP),
+    ("verify", REQUESTS | PINGS),
+    ("header", REQUESTS | WS),
+    ("data", REQUESTS),
     ("idle", 0),
-    ("code", HTTP),
+    ("code", REQUESTS),
     ("http2", HTTP),
     ("keep", HTTP),
     ("time", ALL),
     ("timeout", ALL),
     ("cpu_number", ALL),
     ("redirect", HTTP),
-    ("step", ALL),
-    ("interval", ALL),
+    ("step", REQUESTS | WS),
+    ("interval", REQUESTS | WS),
     ("clients", GROUP | CHATS),
     ("issenders", GROUP | CHATS),
     ("iscollectmsg", GROUP | CHATS),
@@ -51,6 +56,11 @@ const FLAGS: [(&str, Kinds); 29] = [
     ("message", PINGS | CHATS),
     ("pause", WS),
     ("hold", PINGS),
+    ("proto", CALLS),
+    ("user", RADIUS),
+    ("password", RADIUS),
+    ("secret", RADIUS),
+    ("nas", RADIUS),
 ];
 
 /// Returns the kind of a run over ws.
@@ -75,8 +85,10 @@ pub(super) fn check(given: &ArgMatches, kind: Kinds) -> Result<Vec<String>> {
         let (name, where_to) = (flag.map(name).unwrap_or_default(), named(kind));
         let is_ours = flag.is_some_and(|flag| flag.get_help_heading() == Some(OURS));
         match *id {
-            "data" => bail!("{name} is the body of an HTTP request: over ws use --message TEXT"),
-            "curl" => bail!("{name} works only over http: for ws give -u alone"),
+            "data" if kind & WS != 0 => {
+                bail!("{name} is the body of an HTTP request: over ws use --message TEXT")
+            }
+            "curl" => bail!("{name} works only over http: here give -u alone"),
             _ if is_ours => bail!("{name} has no effect {where_to}: leave it out"),
             _ => notes.push(format!("{name} has no effect {where_to}")),
         }
@@ -94,6 +106,8 @@ fn name(flag: &Arg) -> String {
 fn named(kind: Kinds) -> &'static str {
     match kind {
         HTTP => "over http",
+        CALLS => "over grpc",
+        RADIUS => "over radius",
         PINGS => "over ws without receivers",
         GROUP => "over ws with -clients and without --message",
         _ => "over ws with receivers",
@@ -127,7 +141,7 @@ mod tests {
             let dashes = if flag.get_short().is_some() { "" } else { "-" };
             let word = format!("{dashes}{}={value}", shown.replace("--", "-"));
             let given = command.clone().try_get_matches_from(["stress", &word]).unwrap();
-            for kind in [HTTP, PINGS, GROUP, CHATS] {
+            for kind in [HTTP, PINGS, GROUP, CHATS, CALLS, RADIUS] {
                 let said = match check(&given, kind) {
                     Ok(notes) => notes.concat(),
                     Err(error) => error.to_string(),
@@ -142,7 +156,13 @@ mod tests {
     #[test]
     fn flags_of_ours_are_refused_where_they_have_no_effect() {
         let command = flags::command();
-        for (flag, kind) in [("--hold=1s", HTTP), ("--message=x", HTTP), ("--hold=1s", GROUP)] {
+        for (flag, kind) in [
+            ("--hold=1s", HTTP),
+            ("--message=x", HTTP),
+            ("--hold=1s", GROUP),
+            ("--proto=a", HTTP),
+            ("--secret=x", CALLS),
+        ] {
             let given = command.clone().try_get_matches_from(["stress", flag]).unwrap();
             let error = check(&given, kind).unwrap_err().to_string();
             assert!(error.starts_with(flag.split('=').next().unwrap()), "{error}");

@@ -1,10 +1,13 @@
 //! `standfast stress`: go-stress-testing's command line, table and verifiers on the engine of `load`.
-//! HTTP and group chats run on [`load::requests::drive_requests`], other WebSockets on [`load::drive`].
+//! HTTP, gRPC and group chats run on [`load::requests::drive_requests`], other WebSockets on [`load::drive`],
+//! and RADIUS on [`load::radius`].
 
+mod calls;
 mod chats;
 mod flags;
 mod kinds;
 mod live_stats;
+mod radius;
 mod requests;
 mod sockets;
 mod table;
@@ -30,9 +33,6 @@ use crate::{curl, output, tls};
 /// Note for TLS without certificate checks.
 const UNCHECKED: &str = "certificates are not checked, as in go-stress-testing";
 
-/// Schemes of go-stress-testing that are not supported.
-const UNSUPPORTED: [&str; 4] = ["grpc", "grpcs", "rpc", "radius"];
-
 /// Runs the command. Exit code 0: every request succeeded; 1: some failed; 130: Ctrl-C.
 ///
 /// # Errors
@@ -52,16 +52,19 @@ pub(crate) fn run(args: &Args, flags: &ArgMatches) -> Result<ExitCode> {
     let kind = match scheme.as_str() {
         "http" | "https" => kinds::HTTP,
         "ws" | "wss" => kinds::of_sockets(args, chats::is_group_chat(args)?),
-        scheme if UNSUPPORTED.contains(&scheme) => {
-            bail!("unsupported scheme {scheme}://: expected http, https, ws or wss")
+        "grpc" | "grpcs" | "rpc" => kinds::CALLS,
+        "radius" => kinds::RADIUS,
+        scheme => {
+            bail!("unknown scheme {scheme}://: expected http, https, ws, wss, grpc or radius")
         }
-        scheme => bail!("unknown scheme {scheme}://: expected http, https, ws or wss"),
     };
     let notes = kinds::check(flags, kind)?;
     notes.iter().for_each(|note| output::note(&format!("note: {note}")));
     match kind {
         kinds::HTTP => requests::run(args, &url, commands),
         kinds::CHATS => chats::run(args, &url),
+        kinds::CALLS => calls::run(args, &url),
+        kinds::RADIUS => radius::run(args, &url),
         _ => sockets(args, &url),
     }
 }

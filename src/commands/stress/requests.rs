@@ -1,5 +1,5 @@
 //! Stress over HTTP: each user sends its requests one after another, each on a new connection or all on
-//! one.
+//! one. [`drive`] does the same for calls of gRPC.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -10,8 +10,8 @@ use anyhow::{Result, bail};
 use capacity::Count;
 use engine::sys::process;
 use load::requests::{
-    Answer, Failure, Http1, Pace, Part, Request, Requests, Script, Step, Times, Wants,
-    drive_requests,
+    Answer, Driver, Failure, Http1, Http2, Pace, Part, Request, Requests, Script, Step, Times,
+    Wants, drive_requests,
 };
 use load::stages::Stage;
 use load::{Endpoint, Outcome, Row};
@@ -27,7 +27,7 @@ use crate::output;
 /// Redirect limit of Go's HTTP client.
 const REDIRECTS: u32 = 10;
 /// Size limit of a body that is verified or printed, in bytes.
-const BODY_BYTES_MAX: usize = 1 << 20;
+pub(super) const BODY_BYTES_MAX: usize = 1 << 20;
 /// Length of the last stage of a run that ends when its requests are done.
 const LONGEST: Duration = Duration::from_secs(365 * 86_400);
 /// Default Content-Type, as in go-stress-testing.
@@ -43,10 +43,55 @@ pub(super) fn run(args: &Args, url: &str, commands: Option<Commands>) -> Result<
     };
     let mut notes = Vec::new();
     let verify = Check::of_responses(args.verify.as_deref(), args.good_code())?;
+    let http2 = speaks_http2(args, &commands, &mut notes)?;
+    let args = &Args { http2: Some(http2), ..args.clone() };
     let (endpoints, requests) = targets::render(args, &commands, &mut notes)?;
     crate::commands::load::warn_unresolved(&endpoints, "requests");
-    let config = config(args, endpoints, &commands)?;
+    let mut config = config(args, endpoints, &commands)?;
+    config.streams = http2.then_some(1);
     notes.iter().for_each(|note| output::note(&format!("note: {note}")));
+    match http2 {
+        true => drive(args, &config, requests, Http2::new, verify),
+        false => drive(args, &config, requests, Http1::new, verify),
+    }
+}
+
+/// Whether -http2 has an effect: go-stress-testing negotiates it in TLS only.
+///
+/// # Errors
+/// URLs with and without TLS.
+fn speaks_http2(args: &Args, commands: &[curl::Request], notes: &mut Vec<String>) -> Result<bool> {
+    if !args.http2() {
+        return Ok(false);
+    }
+    let urls = || commands.iter().map(|one| args.url.as_deref().unwrap_or(&one.url));
+    let is_secure = |url: &str| url.get(..8).is_some_and(|s| s.eq_ignore_ascii_case("https://"));
+    let secure = urls().filter(|url| is_secure(url)).count();
+    if secure > 0 && secure < urls().count() {
+        bail!("-http2: expected all URLs of -p with https://, found some with http://");
+    }
+    notes.push(match secure {
+        0 => "-http2 has no effect over http://, as in go-stress-testing: HTTP/2 is negotiated in TLS; \
+              standfast load --http2 speaks it without"
+            .to_owned(),
+        _ => "-http2: certificates are checked, as in go-stress-testing; SSL_CERT_FILE names authorities of \
+              your own"
+            .to_owned(),
+    });
+    Ok(secure > 0)
+}
+
+/// Runs requests of HTTP or calls of gRPC, whose answers `judge` decides about.
+///
+/// # Errors
+/// The run cannot start.
+pub(super) fn drive<D: Driver, J: Judge>(
+    args: &Args,
+    config: &Requests,
+    requests: Vec<Request>,
+    driver: impl Fn() -> D + Send + Sync + 'static,
+    judge: J,
+) -> Result<ExitCode> {
     let stats = LiveStats::default();
     let mut table = Table::new(args.users, stats.clone(), args.quiet());
     let (own, each, debug) = (stats.clone(), args.each, is_true(&args.debug));
@@ -56,7 +101,7 @@ pub(super) fn run(args: &Args, url: &str, commands: Option<Commands>) -> Result<
         requests: Arc::clone(&requests),
         users: vec![0; part.users as usize],
         each,
-        verify,
+        judge: judge.clone(),
         debug,
         stats: own.worker(),
     };
@@ -67,7 +112,7 @@ pub(super) fn run(args: &Args, url: &str, commands: Option<Commands>) -> Result<
             table.second(row.elapsed);
         }
     };
-    let ended = drive_requests(&config, Http1::new, script, row, |time| wait.wait(time))?;
+    let ended = drive_requests(config, driver, script, row, |time| wait.wait(time))?;
     let seconds = ended.seconds.unwrap_or(0.0);
     let requests = ended.requests.unwrap_or_default();
     let elapsed = Duration::from_secs_f64(seconds).max(Duration::from_micros(1));
@@ -83,6 +128,38 @@ pub(super) fn run(args: &Args, url: &str, commands: Option<Commands>) -> Result<
     let stress = table.end(elapsed, ended.latency.as_ref(), &why);
     write(args, &Document { stress: &stress, run: &ended })?;
     Ok(code(stress.failed == 0 && stress.ok > 0, ended.interrupted && wait.by_user))
+}
+
+/// What decides about the answers of a run.
+pub(super) trait Judge: Clone + Send + Sync + 'static {
+    /// Whether it reads bodies.
+    fn wants_body(&self) -> bool;
+
+    /// Whether the result of a request is a success, and its code in the table.
+    fn result(&self, answer: &Answer<'_>) -> (bool, u16);
+
+    /// The time of a request: in go-stress-testing that of an answer is to its head, that of a failure until
+    /// it is known.
+    fn took_ns(&self, answer: &Answer<'_>) -> u64 {
+        let Times { begun_ns, first_ns, done_ns, .. } = answer.times;
+        let is_answer = answer.outcome.is_ok() && first_ns > 0;
+        if is_answer { first_ns } else { done_ns }.saturating_sub(begun_ns)
+    }
+
+    /// The text of an answer for -d.
+    fn text(&self, answer: &Answer<'_>) -> String {
+        String::from_utf8_lossy(answer.body).into_owned()
+    }
+}
+
+impl Judge for Check {
+    fn wants_body(&self) -> bool {
+        Check::wants_body(*self)
+    }
+
+    fn result(&self, answer: &Answer<'_>) -> (bool, u16) {
+        answer.outcome.map_or((false, NO_ANSWER), |status| self.response(status, answer.body))
+    }
 }
 
 /// Returns the failures by cause, without the requests that the end of the run interrupted.
@@ -107,7 +184,11 @@ fn plain(args: &Args, url: &str) -> curl::Request {
     command
 }
 
-fn config(args: &Args, endpoints: Vec<Endpoint>, commands: &[curl::Request]) -> Result<Requests> {
+pub(super) fn config(
+    args: &Args,
+    endpoints: Vec<Endpoint>,
+    commands: &[curl::Request],
+) -> Result<Requests> {
     let mut config = Requests::new(endpoints, args.users);
     config.sources = targets::sources(commands)?;
     config.connect_timeout = commands.iter().filter_map(|one| one.connect_timeout).min();
@@ -134,17 +215,17 @@ fn config(args: &Args, endpoints: Vec<Endpoint>, commands: &[curl::Request]) -> 
 }
 
 /// The users of one worker.
-struct Users {
+struct Users<J> {
     requests: Arc<[Request]>,
     /// Number of requests that each user has made.
     users: Vec<u64>,
     each: u64,
-    verify: Check,
+    judge: J,
     debug: bool,
     stats: WorkerStats,
 }
 
-impl Script for Users {
+impl<J: Judge> Script for Users<J> {
     fn next(&mut self, user: u32, _now_ns: u64) -> Step {
         let made = self.users.get(user as usize).copied().unwrap_or(u64::MAX);
         if made < self.each { Step::Send } else { Step::End }
@@ -156,7 +237,7 @@ impl Script for Users {
     }
 
     fn wants(&self, _user: u32) -> Wants {
-        let whole = self.debug || self.verify.wants_body();
+        let whole = self.debug || self.judge.wants_body();
         if whole { Wants::Body(BODY_BYTES_MAX) } else { Wants::Nothing }
     }
 
@@ -164,29 +245,21 @@ impl Script for Users {
         if answer.outcome == Err(Failure::Unfinished) {
             return None;
         }
-        // As in go-stress-testing, an answer takes until its head, and a failure until it is known.
-        let Times { begun_ns, first_ns, done_ns, .. } = answer.times;
-        let is_answer = answer.outcome.is_ok() && first_ns > 0;
-        let took_ns = if is_answer { first_ns } else { done_ns }.saturating_sub(begun_ns);
         let Some(made) = self.users.get_mut(user as usize) else {
             engine::invariant::broken("a user that got an answer is in the list");
             return None;
         };
         *made += 1;
         let is_first = *made == 1;
-        let (is_ok, code) = match answer.outcome {
-            Ok(status) => self.verify.response(status, answer.body),
-            Err(_) => (false, NO_ANSWER),
-        };
-        self.stats.add(is_ok, code, answer.body_bytes, took_ns, is_first);
+        let (is_ok, code) = self.judge.result(answer);
+        self.stats.add(is_ok, code, answer.body_bytes, self.judge.took_ns(answer), is_first);
         if self.debug {
-            let what =
-                answer.outcome.map_or_else(|why| why.to_string(), |status| status.to_string());
-            output::note(&format!("{what} {}", String::from_utf8_lossy(answer.body)));
+            let what = answer.outcome.map_or_else(|why| why.to_string(), |_| code.to_string());
+            output::note(&format!("{what} {}", self.judge.text(answer)));
         }
         match answer.outcome {
             Ok(_) if !is_ok => {
-                Some(if self.verify.wants_body() { Failure::Check } else { Failure::Status })
+                Some(if self.judge.wants_body() { Failure::Check } else { Failure::Status })
             }
             _ => None,
         }

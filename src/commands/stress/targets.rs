@@ -31,14 +31,15 @@ pub(super) fn render(
         let ways = match found {
             Some((_, ways)) => Arc::clone(ways),
             None => {
-                let ways = Arc::new(ways(one).with_context(|| format!("line {}", one.line))?);
+                let ways = ways(one, args.http2());
+                let ways = Arc::new(ways.with_context(|| format!("line {}", one.line))?);
                 known.push((one.clone(), Arc::clone(&ways)));
                 ways
             }
         };
         let mut endpoint = ways.web(&url).map_err(anyhow::Error::msg)?;
         if endpoint.tls {
-            if one.insecure || one.ca.is_none() {
+            if is_unchecked(one, args.http2()) {
                 note_unchecked(notes);
             }
             let client = ways.tls.as_ref().map(|tls| tls.named(endpoint.server_name()));
@@ -92,7 +93,13 @@ pub(super) fn sources(commands: &[curl::Request]) -> Result<Vec<IpAddr>> {
     Ok(sources)
 }
 
-fn ways(one: &curl::Request) -> Result<ConnectOptions> {
+/// Whether any certificate is accepted: as in go-stress-testing, they are checked only with HTTP/2, and if
+/// the command names a CA.
+fn is_unchecked(one: &curl::Request, http2: bool) -> bool {
+    one.insecure || one.ca.is_none() && !http2
+}
+
+fn ways(one: &curl::Request, http2: bool) -> Result<ConnectOptions> {
     let parse = |entry: &String| Resolve::parse(entry).map_err(|e| format!("--resolve {e}"));
     let resolve: Result<_, String> = one.resolve.iter().map(parse).collect();
     let proxy = one.proxy.as_deref().map(Proxy::parse).transpose();
@@ -101,16 +108,16 @@ fn ways(one: &curl::Request) -> Result<ConnectOptions> {
         bail!("-x and --unix-socket exclude each other: give one");
     }
     let file = |name: &Option<String>| name.as_ref().map(PathBuf::from);
-    // As in go-stress-testing, certificates are checked only if the command names a CA.
-    let anyone = one.insecure || one.ca.is_none();
     let key = file(&one.key).or(file(&one.cert));
-    let flags = tls::ClientFlags::of_files(anyone, file(&one.ca), file(&one.cert), key);
+    let (anyone, ca) = (is_unchecked(one, http2), file(&one.ca));
+    let flags = tls::ClientFlags::of_files(anyone, ca, file(&one.cert), key);
+    let client = flags.for_redirects()?;
     Ok(ConnectOptions {
         proxy: proxy.map(Arc::new),
         unix_socket: one.unix_socket.as_deref().map(|file| Path::new(file).into()),
         resolve: resolve.map_err(anyhow::Error::msg)?,
-        tls: flags.for_redirects()?,
-        http2: false,
+        tls: if http2 { client.map(|client| client.for_http2()) } else { client },
+        http2,
     })
 }
 

@@ -16,7 +16,7 @@ pub(super) enum Check {
     /// The body is JSON whose "code" is this, and the status is 200; over ws the "code" in "response",
     /// and "seq" is what was sent.
     Json(i64),
-    /// Any message.
+    /// Any message, or any call that ended with OK.
     Any,
 }
 
@@ -32,6 +32,18 @@ impl Check {
             Some(name) => {
                 bail!("invalid verifier {name:?} (-v): expected statusCode or json over http")
             }
+        }
+    }
+
+    /// Returns the verifier of gRPC calls, `default` without a name. With the first the status is OK.
+    ///
+    /// # Errors
+    /// An unknown name.
+    pub(super) fn of_calls(name: Option<&str>, default: &str, code: i64) -> Result<Check> {
+        match name.unwrap_or(default) {
+            "statusCode" => Ok(Check::Any),
+            "json" => Ok(Check::Json(code)),
+            name => bail!("invalid verifier {name:?} (-v): expected statusCode or json over grpc"),
         }
     }
 
@@ -62,6 +74,20 @@ impl Check {
             Check::Json(_) => (false, status),
             Check::Any => (true, status),
         }
+    }
+
+    /// Returns whether the message that answers a gRPC call with the status OK is successful, as JSON, and
+    /// its code. JSON of Protocol Buffers has no field that is 0.
+    pub(super) fn call(self, message: Option<&str>) -> (bool, u16) {
+        let (Check::Json(good) | Check::Status(good)) = self else { return (true, GOOD as u16) };
+        let message = message.and_then(|text| serde_json::from_str::<Value>(text).ok());
+        let code = message.filter(Value::is_object).map(|message| match &message["code"] {
+            Value::Null => Some(0),
+            // Integers of 64 bits are text.
+            Value::String(text) => text.parse().ok(),
+            code => code.as_i64(),
+        });
+        judged(code.flatten(), good, GOOD as u16)
     }
 
     /// Returns whether a message is successful, and its code; `None` if it answers a different one than
@@ -105,6 +131,26 @@ mod tests {
         assert_eq!(json.response(500, br#"{"code":0}"#), (false, 500));
         let unknown = [Check::of_responses(Some("regex"), 0), Check::of_messages(Some("x"))];
         assert!(unknown.iter().all(Result::is_err));
+    }
+
+    #[test]
+    fn calls_are_checked_by_the_code_of_their_message() {
+        let json = Check::of_calls(None, "json", 200).unwrap();
+        for (message, judged) in [
+            (Some(r#"{"code":200,"msg":"ok"}"#), (true, 200)),
+            (Some(r#"{"code":"200"}"#), (true, 200)),
+            (Some(r#"{"code":500}"#), (false, 500)),
+            (Some("{}"), (false, 0)),
+            (Some(r#"{"code":"x"}"#), (false, UNREADABLE)),
+            (None, (false, UNREADABLE)),
+        ] {
+            assert_eq!(json.call(message), judged, "{message:?}");
+        }
+        let zero = Check::of_calls(Some("json"), "statusCode", 0).unwrap();
+        assert_eq!(zero.call(Some("{}")), (true, 200));
+        let status = Check::of_calls(None, "statusCode", 200).unwrap();
+        assert_eq!((status.call(None), status.wants_body()), ((true, 200), false));
+        assert!(Check::of_calls(Some("regex"), "json", 0).is_err());
     }
 
     #[test]

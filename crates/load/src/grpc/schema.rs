@@ -86,6 +86,19 @@ impl Schema {
         })
     }
 
+    /// Compiles the text of one `.proto` file without imports.
+    ///
+    /// # Errors
+    /// It is not valid, with line and column.
+    pub fn of_source(text: &str) -> Result<Schema, SchemaError> {
+        const NAME: &str = "source.proto";
+        let mut compiler = Compiler::with_file_resolver(Source(text.to_owned()));
+        compiler.open_file(NAME).map_err(|why| SchemaError(format!("{why:?}")))?;
+        let pool = compiler.descriptor_pool();
+        let services = pool.services().map(|service| service.full_name().to_owned()).collect();
+        Ok(Schema { pool, services })
+    }
+
     /// Reads a `FileDescriptorSet`, as `protoc --descriptor_set_out` writes it.
     ///
     /// # Errors
@@ -278,6 +291,15 @@ fn name_in(folders: &[PathBuf], file: &Path) -> Result<String, SchemaError> {
 
 fn not_text(file: &Path) -> SchemaError {
     SchemaError(format!("{}: the name is not UTF-8", file.display()))
+}
+
+/// The text of the only file.
+struct Source(String);
+
+impl FileResolver for Source {
+    fn open_file(&self, name: &str) -> Result<File, protox::Error> {
+        File::from_source(name, &self.0)
+    }
 }
 
 /// Looks up imports.

@@ -167,6 +167,37 @@ impl Failure {
         }
     }
 
+    /// The number of the gRPC status that a call ended with, if it has a name and is not OK.
+    #[must_use]
+    pub fn grpc_status(self) -> Option<u16> {
+        Some(match self {
+            Failure::GrpcCancelled => 1,
+            Failure::GrpcUnknown => 2,
+            Failure::GrpcInvalidArgument => 3,
+            Failure::GrpcDeadlineExceeded => 4,
+            Failure::GrpcNotFound => 5,
+            Failure::GrpcAlreadyExists => 6,
+            Failure::GrpcPermissionDenied => 7,
+            Failure::GrpcResourceExhausted => 8,
+            Failure::GrpcFailedPrecondition => 9,
+            Failure::GrpcAborted => 10,
+            Failure::GrpcOutOfRange => 11,
+            Failure::GrpcUnimplemented => 12,
+            Failure::GrpcInternal => 13,
+            Failure::GrpcUnavailable => 14,
+            Failure::GrpcDataLoss => 15,
+            Failure::GrpcUnauthenticated => 16,
+            _ => return None,
+        })
+    }
+
+    /// Whether a gRPC call was answered, but not as gRPC defines it.
+    #[must_use]
+    pub fn is_bad_grpc_answer(self) -> bool {
+        use Failure::{GrpcContentType, GrpcMessage, GrpcNoStatus, GrpcOther, TooLarge};
+        matches!(self, GrpcOther | GrpcNoStatus | GrpcContentType | GrpcMessage | TooLarge)
+    }
+
     /// Whether there was no connection to send the request on.
     #[must_use]
     pub fn is_of_connect(self) -> bool {

@@ -224,3 +224,17 @@ impl Driver for Grpc {
         Received::Failed(Failure::Closed)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_status_is_a_failure_of_its_own() {
+        for code in 1..=16 {
+            assert_eq!(of_code(Code(code)).grpc_status(), u16::try_from(code).ok());
+        }
+        assert_eq!(of_code(Code(17)).grpc_status(), None);
+        assert!(of_code(Code(17)).is_bad_grpc_answer());
+    }
+}

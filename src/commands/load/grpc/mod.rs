@@ -12,11 +12,11 @@ use anyhow::{Context, Result, bail};
 use load::grpc::{Reflection, Schema, limits};
 
 use self::client::Reflected;
-pub(in crate::commands::load) use self::target::Target;
+pub(in crate::commands) use self::target::Target;
 
 /// Flags that say where the types of messages come from.
 #[derive(clap::Args, Debug)]
-pub(super) struct SchemaFlags {
+pub(in crate::commands) struct SchemaFlags {
     /// Types from this .proto file; repeatable
     #[arg(long, value_name = "FILE", conflicts_with = "protoset")]
     proto: Vec<PathBuf>,
@@ -30,7 +30,7 @@ pub(super) struct SchemaFlags {
 
 impl SchemaFlags {
     /// As the flags with these values.
-    pub(in crate::commands::load) fn of_files(
+    pub(in crate::commands) fn of_files(
         proto: Vec<PathBuf>,
         proto_path: Vec<PathBuf>,
         protoset: Option<PathBuf>,
@@ -82,7 +82,7 @@ fn read(file: &Path) -> Result<Vec<u8>> {
 ///
 /// # Errors
 /// Files or a server that give none, with what to try.
-pub(in crate::commands::load) fn schema(
+pub(in crate::commands) fn schema(
     flags: &SchemaFlags,
     target: Option<&Target>,
     metadata: &[(String, String)],

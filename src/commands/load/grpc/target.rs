@@ -9,7 +9,7 @@ use crate::tls::ClientFlags;
 
 /// A server.
 #[derive(Debug)]
-pub(in crate::commands::load) struct Target {
+pub(in crate::commands) struct Target {
     pub(super) host: String,
     pub(super) port: u16,
     /// With TLS, by the scheme.
@@ -21,7 +21,7 @@ impl Target {
     ///
     /// # Errors
     /// No such address, or files that cannot be used.
-    pub(in crate::commands::load) fn new(text: &str, flags: &ClientFlags) -> Result<Target> {
+    pub(in crate::commands) fn new(text: &str, flags: &ClientFlags) -> Result<Target> {
         let (tls, host, port) = parse(text)?;
         let tls = flags.for_host(&host, tls)?;
         Ok(Target { host, port, tls })

@@ -103,7 +103,7 @@ fn unary(method: &Method) -> Result<bool> {
 }
 
 /// The head of a call. The deadline is that of `--timeout`, if it was given.
-fn head(
+pub(in crate::commands) fn head(
     endpoint: &Endpoint,
     method: &Method,
     metadata: &[(String, String)],

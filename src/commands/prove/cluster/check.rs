@@ -6,8 +6,9 @@
 //!
 //! - its connection ended, within a fault's window, and nothing later of the same publisher arrived before;
 //! - it was without a subscription when the publication was sent, for such a reason;
-//! - the server told it of a gap, or its node counted one, in time: [`TELL_WITHIN`] after the publication or
-//!   after the end of the faults that it was sent in, and of those that hit the same node before it had recovered.
+//! - the server told it of a gap, or, to clients that are not told, its node counted one, in time: [`TELL_WITHIN`]
+//!   after the publication or after the end of the faults that it was sent in, and of those that hit the same node
+//!   before it had recovered; but at most [`NOTICED`] after the client received a later one of the same publisher.
 //!
 //! A publication that arrives twice, or before an earlier one of its publisher that was acknowledged before it was
 //! sent, is explained only across two connections of a client, within a fault's window.
@@ -23,7 +24,7 @@ use engine::Closed;
 use load::subscribers::{Event, SubscriberLog};
 use serde::Serialize;
 
-use super::evidence::{Answer, Evidence, Publication, Topic, Window};
+use super::evidence::{Answer, Evidence, Publication, Tell, Topic, Window};
 use super::faults::Fault;
 
 /// How long a gap may stay untold after the fault, and a fault may have effects after its end: a node's
@@ -31,6 +32,8 @@ use super::faults::Fault;
 pub(super) const TELL_WITHIN: Duration = Duration::from_secs(15);
 /// How long a node may take after a fault until it has told: a further fault that begins earlier delays that.
 const RECOVERY: Duration = Duration::from_secs(5);
+/// How long after a hole was seen its gap is told: the counters of nodes are read four times a second.
+const NOTICED: Duration = Duration::from_secs(2);
 /// Tells and ends are noticed by other clocks than publications are: a poll, another thread.
 const SLACK: Duration = Duration::from_secs(1);
 /// The name of a cause that is none.
@@ -119,6 +122,8 @@ struct Session {
     told_ns: Vec<u64>,
     /// When the newest publication that arrived was sent.
     newest_sent_ns: u64,
+    /// When the last publication arrived; 0 if none has.
+    last_ns: u64,
 }
 
 /// When a publication arrived first, and in which session.
@@ -151,7 +156,7 @@ impl Checker<'_> {
                     self.findings.calm_delivered += u64::from(is_calm && is_here);
                     match is_here {
                         true => self.findings.delivered += 1,
-                        false => self.lost(log, publication, at, &sessions),
+                        false => self.lost(log, topic, at, &sessions, &arrived),
                     }
                 }
                 Answer::Acknowledged => {}
@@ -171,7 +176,7 @@ impl Checker<'_> {
         let mut sessions: Vec<Session> = Vec::new();
         let mut told_ns = 0;
         for record in &log.records {
-            let number = sessions.len();
+            let number = sessions.len().saturating_sub(1);
             let Some(session) = sessions.last_mut() else {
                 match record.event {
                     Event::Subscribed { endpoint } => {
@@ -245,12 +250,13 @@ impl Checker<'_> {
                 self.findings.doubled_explained += 1;
             } else {
                 self.findings.unexplained.doubled += 1;
-                self.example("doubled", log, publication);
+                self.example("doubled", log, publication, "");
             }
             return;
         }
         *before = Some(now);
         session.newest_sent_ns = session.newest_sent_ns.max(publication.sent_ns);
+        session.last_ns = now.at_ns;
         self.findings.recovered += u64::from(publication.sent_ns < session.from_ns);
         let newest = session.newest.entry(publication.publisher).or_insert(at);
         let is_late = *newest > at
@@ -260,7 +266,7 @@ impl Checker<'_> {
         *newest = (*newest).max(at);
         if is_late {
             self.findings.unexplained.reordered += 1;
-            self.example("reordered", log, publication);
+            self.example("reordered", log, publication, "");
         }
     }
 
@@ -278,11 +284,13 @@ impl Checker<'_> {
     fn lost(
         &mut self,
         log: &SubscriberLog,
-        publication: &Publication,
+        topic: &Topic<'_>,
         at: usize,
         sessions: &[Session],
+        arrived: &[Option<Arrival>],
     ) {
-        let explanation = self.explain(publication, at, sessions);
+        let Some(publication) = topic.publications.get(at) else { return };
+        let explanation = self.explain(topic, publication, at, sessions, arrived);
         let second = (publication.sent_ns.saturating_sub(self.first_ns) / 1_000_000_000) as usize;
         if self.findings.by_second.len() <= second {
             self.findings.by_second.resize(second + 1, (0, 0));
@@ -307,7 +315,8 @@ impl Checker<'_> {
             None if self.evidence.ended_early => self.findings.unknown += 1,
             None => {
                 self.findings.unexplained.lost += 1;
-                self.example("lost", log, publication);
+                let whereabouts = self.whereabouts(publication.sent_ns, sessions);
+                self.example("lost", log, publication, &whereabouts);
             }
         }
     }
@@ -315,9 +324,11 @@ impl Checker<'_> {
     /// Why a subscriber could know that it misses this publication.
     fn explain(
         &self,
+        topic: &Topic<'_>,
         publication: &Publication,
         at: usize,
         sessions: &[Session],
+        arrived: &[Option<Arrival>],
     ) -> Option<Explanation> {
         let sent_ns = publication.sent_ns;
         if self.evidence.clients_recover {
@@ -344,8 +355,15 @@ impl Checker<'_> {
                 return self.away(session.until_ns, back_ns, node, ended);
             }
         }
-        let of_node =
-            self.evidence.tells.iter().filter(|tell| node.is_none_or(|node| tell.node == node));
+        // A later one of the same sender shows its node the hole at once: a gap that is told long after is another one.
+        let until_ns = match passed_ns(topic, at, number, arrived) {
+            Some(passed_ns) => until_ns.min(self.noticed_by(passed_ns, node)),
+            None => until_ns,
+        };
+        let counts = |tell: &&Tell| {
+            !self.evidence.clients_are_told && node.is_none_or(|node| tell.node == node)
+        };
+        let of_node = self.evidence.tells.iter().filter(counts);
         let told = session.told_ns.iter().copied().chain(of_node.map(|tell| tell.at_ns));
         let told_ns = told.filter(|&told_ns| is_within(told_ns, sent_ns, until_ns)).min()?;
         // What ends connections to the broker loses what was sent meanwhile; a stopped or delayed node is late.
@@ -362,6 +380,18 @@ impl Checker<'_> {
             Some(window) => Explanation::Fault(window),
             None => Explanation::Told,
         })
+    }
+
+    /// Until when a node has told of a hole that it saw then: any time if it is killed or stopped meanwhile.
+    fn noticed_by(&self, passed_ns: u64, node: Option<usize>) -> u64 {
+        let until_ns = passed_ns.saturating_add(nanoseconds(NOTICED));
+        let hinders = |window: &Window| {
+            matches!(window.fault, Fault::KillNode { .. } | Fault::StopNode { .. })
+                && (node.is_none() || window.fault.node() == node)
+                && window.from_ns <= until_ns
+                && window.until_ns >= passed_ns
+        };
+        if self.evidence.windows.iter().any(hinders) { u64::MAX } else { until_ns }
     }
 
     /// The cause of an end that a client noticed. It must be back in time, if it ever is: what keeps it away
@@ -462,7 +492,37 @@ impl Checker<'_> {
         end_ns.saturating_add(within)
     }
 
-    fn example(&mut self, what: &str, log: &SubscriberLog, publication: &Publication) {
+    /// Where a client was when a publication was sent that it lost.
+    fn whereabouts(&self, sent_ns: u64, sessions: &[Session]) -> String {
+        let Some(session) = sessions.iter().rfind(|session| session.from_ns <= sent_ns) else {
+            return String::new();
+        };
+        let seconds = |at_ns: u64| at_ns.saturating_sub(self.first_ns) as f64 / 1e9;
+        let node = match self.evidence.endpoints_are_nodes {
+            true => format!(" at node {}", session.endpoint + 1),
+            false => String::new(),
+        };
+        let until = match session.ended {
+            Some(_) => format!(" until {:.3} s", seconds(session.until_ns)),
+            None => String::new(),
+        };
+        let last = match session.last_ns {
+            0 => "nothing".to_owned(),
+            at_ns => format!("its last message after {:.3} s", seconds(at_ns)),
+        };
+        format!(
+            "; the client was subscribed{node} from {:.3} s{until} and received {last}",
+            seconds(session.from_ns)
+        )
+    }
+
+    fn example(
+        &mut self,
+        what: &str,
+        log: &SubscriberLog,
+        publication: &Publication,
+        further: &str,
+    ) {
         if self.findings.examples.len() >= EXAMPLES_MAX {
             return;
         }
@@ -470,7 +530,7 @@ impl Checker<'_> {
         let Publication { topic, node, sequence, .. } = publication;
         self.findings.examples.push(format!(
             "{what}: client {}, number {sequence} of topic {topic}, published at node {} after \
-             {seconds:.3} s",
+             {seconds:.3} s{further}",
             log.client,
             node + 1
         ));
@@ -487,8 +547,24 @@ impl Session {
             newest: BTreeMap::new(),
             told_ns: Vec::new(),
             newest_sent_ns: 0,
+            last_ns: 0,
         }
     }
+}
+
+/// When a client received, in this session, a later publication of the same publisher than the one at this position.
+fn passed_ns(
+    topic: &Topic<'_>,
+    at: usize,
+    number: usize,
+    arrived: &[Option<Arrival>],
+) -> Option<u64> {
+    let publisher = topic.publications.get(at)?.publisher;
+    let later = topic.publications.iter().zip(arrived).skip(at + 1);
+    let mut of_publisher = later.filter(|(one, _)| one.publisher == publisher);
+    of_publisher.find_map(|(_, arrival)| {
+        arrival.filter(|arrival| arrival.session == number).map(|arrival| arrival.at_ns)
+    })
 }
 
 fn is_within(told_ns: u64, sent_ns: u64, until_ns: u64) -> bool {

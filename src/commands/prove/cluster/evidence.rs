@@ -65,6 +65,8 @@ pub(super) struct Evidence {
     pub(super) endpoints_are_nodes: bool,
     /// Clients ask for what they missed, so only a broker that lost its data explains a loss.
     pub(super) clients_recover: bool,
+    /// Clients are told of gaps themselves, so what only their node counts explains nothing.
+    pub(super) clients_are_told: bool,
     /// A kill of the broker loses nothing that it has taken.
     pub(super) broker_keeps_data: bool,
     /// From then on nothing was at fault: what is published must arrive everywhere.

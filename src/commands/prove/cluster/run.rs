@@ -402,6 +402,7 @@ impl<'a> Run<'a> {
                 tells,
                 endpoints_are_nodes,
                 clients_recover: self.settings.history,
+                clients_are_told: self.settings.cable,
                 broker_keeps_data: self.broker.as_ref().is_some_and(Broker::keeps_data),
                 calm_from_ns: recovered_ns.unwrap_or(u64::MAX),
                 ended_early: recovered_ns.is_none(),

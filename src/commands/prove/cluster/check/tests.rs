@@ -97,7 +97,6 @@ fn a_told_loss_has_the_fault_as_its_cause() {
 
 #[test]
 fn a_tell_of_another_node_or_after_its_time_explains_nothing() {
-    let numbers = || (0..40).filter(|number| *number != 10);
     let windows = || vec![window(CUT, 11, 16)];
     for (node, at, explained) in [
         (1, 12, true),
@@ -107,7 +106,9 @@ fn a_tell_of_another_node_or_after_its_time_explains_nothing() {
         (0, 12, false),
         (1, 9, false),
     ] {
-        let mut evidence = evidence(subscriber(numbers()), windows());
+        let mut evidence = evidence(subscriber(0..10), windows());
+        // Nothing later shows the node what is missing.
+        evidence.publications.truncate(11);
         evidence.tells.push(Tell { node, at_ns: at * S });
         let expected = if explained { (1, 0) } else { (0, 1) };
         assert_eq!(lost(&check(&evidence)), expected, "told by {node} at {at}");
@@ -116,7 +117,6 @@ fn a_tell_of_another_node_or_after_its_time_explains_nothing() {
 
 #[test]
 fn a_fault_that_hits_a_node_before_it_has_recovered_gives_it_more_time() {
-    let numbers = || (0..40).filter(|number| *number != 10);
     // It is cut off, and a second after that from the broker once more.
     let again =
         |node, from| vec![window(CUT, 11, 16), window(Fault::SwallowLink { node }, from, 24)];
@@ -126,7 +126,8 @@ fn a_fault_that_hits_a_node_before_it_has_recovered_gives_it_more_time() {
         (again(2, 17), 32, false),
         (again(1, 22), 32, false),
     ] {
-        let mut evidence = evidence(subscriber(numbers()), windows);
+        let mut evidence = evidence(subscriber(0..10), windows);
+        evidence.publications.truncate(11);
         evidence.tells.push(Tell { node: 1, at_ns: at * S });
         let expected = if explained { (1, 0) } else { (0, 1) };
         assert_eq!(lost(&check(&evidence)), expected, "told at {at}");
@@ -205,6 +206,34 @@ fn reorders_are_found_unless_the_earlier_one_was_still_unanswered() {
     assert_eq!(of(&evidence), 1);
     evidence.publications[5].ended_ns = 8 * S;
     assert_eq!(of(&evidence), 0, "its publisher did not wait for the answer");
+}
+
+#[test]
+fn a_gap_that_is_told_long_after_the_hole_was_seen_is_another_one() {
+    let tell = |at: u64| Tell { node: 1, at_ns: at * S };
+    let with = |at: u64, windows: Vec<Window>| {
+        let mut evidence = evidence(subscriber((0..20).chain(21..40)), windows);
+        evidence.tells = vec![tell(at)];
+        lost(&check(&evidence))
+    };
+    // Number 20 was sent after 21 s, number 21 arrived after 22 s.
+    assert_eq!(with(23, vec![]), (1, 0));
+    assert_eq!(with(26, vec![]), (0, 1));
+    let stopped = Fault::StopNode { node: 1 };
+    assert_eq!(with(26, vec![window(stopped, 22, 25)]), (1, 0), "its metrics were read late");
+    assert_eq!(with(26, vec![window(CUT, 15, 25)]), (0, 1));
+}
+
+#[test]
+fn clients_that_are_told_need_more_than_a_counter_of_their_node() {
+    let mut log = subscriber((0..20).chain(21..40));
+    let mut evidence = evidence(log.clone(), vec![]);
+    evidence.clients_are_told = true;
+    evidence.tells = vec![Tell { node: 1, at_ns: 22 * S }];
+    assert_eq!(lost(&check(&evidence)), (0, 1));
+    log.records.insert(21, Record { at_ns: 22 * S, event: Event::Gap });
+    evidence.subscribers = vec![log];
+    assert_eq!(lost(&check(&evidence)), (1, 0));
 }
 
 #[test]

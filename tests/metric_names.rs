@@ -73,7 +73,10 @@ fn board_and_alert_rules_name_metrics_that_exist_and_each_has_a_help() {
     socket.frame().unwrap();
     let proxy = Server::start_proxy(&["--upstream", &serve.listen.to_string()]);
     let _tunnel = Socket::open(proxy.listen, "/topics/news");
-    let exposed = [Exposed::read(&serve), Exposed::read(&proxy)];
+    let broker = format!("redis://{}", away.address);
+    let flags = ["--pubsub=redis", "--history=redis", "--broadcast-adapter=redisx", "--redis-url"];
+    let node = Server::start(&[&flags[..], &[&broker]].concat());
+    let exposed = [Exposed::read(&serve), Exposed::read(&proxy), Exposed::read(&node)];
     let families: BTreeSet<&String> = exposed.iter().flat_map(|each| &each.families).collect();
     for file in ["grafana/standfast.json", "prometheus/standfast-alerts.yml"] {
         let names = named(&deployed(file));

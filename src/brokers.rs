@@ -28,7 +28,7 @@ const NATS_HERE: &str = "nats://127.0.0.1:4222";
 pub(crate) struct Flags {
     /// Broadcast adapters besides HTTP: redis (a channel), redisx (a stream: nothing is lost), nats (a
     /// subject), action-cable (Rails' own adapter for Redis). Repeatable
-    #[arg(long, value_name = "DOOR", value_delimiter = ',', help_heading = HEADING)]
+    #[arg(long, value_name = "NAME", value_delimiter = ',', help_heading = HEADING)]
     broadcast_adapter: Vec<Named>,
     /// Channel of the adapter redis
     #[arg(long, value_name = "NAME", default_value = "__anycable__", value_parser = channel,

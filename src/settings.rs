@@ -94,7 +94,8 @@ impl<A: Args + FromArgMatches> Settings<A> {
             let mut words = flag.trim_start_matches("--").split(' ');
             let key = words.next().unwrap_or_default().replace('-', "_");
             let value = self.values.get(&key).and_then(|values| values.first());
-            value.is_some_and(|value| words.next().is_none_or(|_| value != "off"))
+            value
+                .is_some_and(|value| words.next().is_none_or(|_| value != "off" && value != "none"))
         };
         let mut found = Vec::new();
         for (flags, beginnings) in parts {

@@ -23,11 +23,13 @@ fn settings_of_parts_that_are_off_are_named_at_the_start() {
         "--auth-secret=x",
         "--rpc-timeout=1s",
         "--proxy-headers=cookie",
+        "--pubsub-spool=1MiB",
     ]);
     for line in [
         "no effect without --auth-url: --auth-secret",
         "no effect without --history memory: --history-limit",
         "no effect without --presence memory: --presence-ttl",
+        "no effect without --pubsub redis: --pubsub-spool",
         "no effect without --rpc-host: --rpc-timeout",
         "no effect without --rpc-host or --auth-url: --proxy-headers",
         "no effect without --webhook-url: --webhook-secret",

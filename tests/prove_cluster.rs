@@ -15,6 +15,7 @@ const FIELDS: &[&str] = &[
     "/command",
     "/machine/kernel",
     "/settings/seed",
+    "/unknown",
     "/settings/broker",
     "/settings/broker_version",
     "/settings/nodes",

@@ -60,6 +60,7 @@ const PARTS: &[(&str, &[&str])] = &[
     ("--auth-url", &["auth_"]),
     ("--history memory", &["history_", "sessions_"]),
     ("--presence memory", &["presence_"]),
+    ("--pubsub redis", &["pubsub_", "node_id"]),
     ("--rpc-host", &["rpc_", "http_rpc_", "disconnect_"]),
     ("--rpc-host or --auth-url", &["proxy_headers", "proxy_cookies"]),
     ("--webhook-url", &["webhook_"]),

@@ -144,11 +144,13 @@ fn text(event: &LogEvent) -> String {
         }
         LogEvent::AccessRefused(cause, what) => access(*cause, what),
         LogEvent::RequestedOff(Part::History) => {
-            "history rejected: missed messages are not kept; to keep them, add --history memory"
+            "history rejected: missed messages are not kept; to keep them, add --history memory, or with several nodes \
+             --history redis or nats"
                 .to_owned()
         }
         LogEvent::RequestedOff(Part::Presence) => {
-            "presence rejected: it is off; to turn it on, add --presence memory".to_owned()
+            "presence rejected: it is off; to turn it on, add --presence memory, or with several nodes --presence redis or \
+             nats".to_owned()
         }
     }
 }

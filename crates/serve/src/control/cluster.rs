@@ -90,7 +90,7 @@ impl Control {
         pubsub.unavailable.fetch_add(1, Ordering::Relaxed);
         let why = trouble(pubsub);
         let message = match uncertain {
-            0 => format!("{why}: publish again, without the first `published` publications"),
+            0 => format!("{why}: {}", super::again(published)),
             _ => format!(
                 "{why}: of the publications after the first `published`, `uncertain` may be published"
             ),

@@ -140,7 +140,7 @@ impl Control {
             }
             return Reply::json_with(status, &reply);
         };
-        let again = "publish again, without the first `published` publications";
+        let again = again(published);
         let (status, error, count, message) = match why {
             Refused::MailboxFull => {
                 let message = format!("a worker's mailbox is full: {again}");
@@ -265,6 +265,15 @@ impl Control {
 
     fn status(&self) -> &'static str {
         if self.healthy() { "ok" } else { "draining" }
+    }
+}
+
+/// What a publisher is to do after a batch of which only so many were published.
+fn again(published: u64) -> String {
+    match published {
+        0 => "nothing was published: publish again".to_owned(),
+        1 => "the first one is published: publish the others again".to_owned(),
+        many => format!("the first {many} are published: publish the others again"),
     }
 }
 

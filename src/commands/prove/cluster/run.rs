@@ -144,6 +144,10 @@ impl<'a> Run<'a> {
                 flags.push(format!("--pubsub={}", broker.kind().name()));
                 flags.push(broker.url().flag_through(relay.listen()));
                 flags.push(format!("--node-id=node-{}", number + 1));
+                if settings.url.is_some() {
+                    // Other nodes may use the user's broker.
+                    flags.push(format!("--pubsub-prefix=prove-{}", settings.seed));
+                }
                 if settings.history {
                     flags.push(format!("--history={}", broker.kind().name()));
                     flags.extend(HISTORY.map(str::to_owned));

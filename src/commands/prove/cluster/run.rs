@@ -13,7 +13,7 @@ use load::{Growth, Retry, Sample, SampleSeries};
 
 use super::broker::{Broker, Kind as BrokerKind};
 use super::check::TELL_WITHIN;
-use super::evidence::{Evidence, Window};
+use super::evidence::{Answer, Evidence, Publication, Window};
 use super::faults::{Fault, Planned};
 use super::nodes::{Node, Watch};
 use super::publish::{self, Publishers, Publishing};
@@ -82,6 +82,8 @@ struct Run<'a> {
     /// The windows of all faults so far; open ones end at `u64::MAX`.
     windows: Vec<Window>,
     began_ns: u64,
+    /// Deliveries until all had recovered.
+    received_before: u64,
     series: SampleSeries,
 }
 
@@ -187,6 +189,7 @@ impl<'a> Run<'a> {
             broker,
             windows,
             began_ns,
+            received_before: 0,
             series,
         })
     }
@@ -215,6 +218,7 @@ impl<'a> Run<'a> {
         self.wait_ready()?;
         self.wait_subscribed("clients are not subscribed again after the last fault")?;
         let recovered_ns = now_ns();
+        self.received_before = self.subscribers.counts().received();
         output::note(&format!("{:6.1} s  all clients subscribed again", self.seconds()));
         self.wait_until(recovered_ns + nanoseconds(CALM))?;
         Ok(recovered_ns)
@@ -386,8 +390,8 @@ impl<'a> Run<'a> {
         recovered_ns: Option<u64>,
     ) -> Result<Seen> {
         let publications = self.publishers.take().map(Publishers::finish).unwrap_or_default();
-        if recovered_ns.is_some() {
-            self.wait_quiet();
+        if let Some(recovered_ns) = recovered_ns {
+            self.wait_delivered(&publications, recovered_ns);
         }
         let subscribed = self.subscribers.counts().subscribed();
         let tells = self.watch.finish();
@@ -421,11 +425,18 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// Waits until nothing more arrives, at most as long as a gap may stay untold.
-    fn wait_quiet(&self) {
+    /// Waits until as much has arrived as was published since all had recovered, and then nothing more; at most as
+    /// long as a gap may stay untold. A delivery that is late on a machine without CPU left is not lost.
+    fn wait_delivered(&self, publications: &[Publication], recovered_ns: u64) {
+        let (clients, topics) = (self.settings.clients, self.settings.topics().len() as u32);
+        let subscribers = |topic: u32| clients / topics + u32::from(topic < clients % topics);
+        let is_owed =
+            |one: &&Publication| one.sent_ns >= recovered_ns && one.answer == Answer::Acknowledged;
+        let owed = publications.iter().filter(is_owed).map(|one| u64::from(subscribers(one.topic)));
+        let owed = self.received_before + owed.sum::<u64>();
         let deadline_ns = now_ns() + nanoseconds(TELL_WITHIN);
         let mut last = (self.subscribers.counts().received(), now_ns());
-        while now_ns() < deadline_ns && now_ns() < last.1 + nanoseconds(QUIET) {
+        while now_ns() < deadline_ns && (last.0 < owed || now_ns() < last.1 + nanoseconds(QUIET)) {
             std::thread::sleep(LOOK);
             let received = self.subscribers.counts().received();
             if received != last.0 {

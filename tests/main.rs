@@ -51,6 +51,7 @@ mod lifecycle;
 mod limits;
 mod listeners;
 mod load;
+mod load_checks;
 mod load_counting;
 mod load_faults;
 mod load_grpc;

@@ -70,7 +70,9 @@ pub(crate) fn run(args: &Args, flags: &ArgMatches) -> Result<ExitCode> {
     if mode == modes::SCENARIO {
         return scenario::run(args, flags, interrupted);
     }
-    threshold::check_whole(&args.threshold).map_err(anyhow::Error::msg)?;
+    if args.requests.check.is_empty() {
+        threshold::check_whole(&args.threshold).map_err(anyhow::Error::msg)?;
+    }
     if requests::is_meant(&args.urls) {
         let plan = requests::plan(args)?;
         warn_unresolved(&plan.requests.endpoints, "requests");

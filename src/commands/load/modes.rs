@@ -36,7 +36,7 @@ const RUNS: Modes = SOCKETS | REQUESTS;
 const ALL: Modes = RUNS | SCENARIO;
 
 /// Each flag, by its name in [`Args`], and the kinds of runs that use it.
-const FLAGS: [(&str, Modes); 79] = [
+const FLAGS: [(&str, Modes); 80] = [
     ("urls", ALL),
     ("target", SCENARIO),
     // Connections
@@ -105,7 +105,8 @@ const FLAGS: [(&str, Modes); 79] = [
     ("proto_path", GRPC),
     ("protoset", GRPC),
     ("redirects", HTTP),
-    ("accept", HTTP),
+    ("accept", HTTP | GRPC),
+    ("check", HTTP | GRPC),
     ("expect", TCP),
     ("expect_regex", TCP),
     ("expect_length", TCP),

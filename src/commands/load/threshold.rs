@@ -99,6 +99,10 @@ fn selector(text: &str) -> Result<Selector, String> {
 /// Names the threshold.
 pub(super) fn check_whole(thresholds: &[Threshold]) -> Result<(), String> {
     match thresholds.iter().find(|threshold| threshold.selector.is_some()) {
+        Some(threshold) if threshold.metric == Metric::Checks => Err(format!(
+            "threshold {}: there are no checks: add --check RULE, or use a scenario",
+            threshold.text
+        )),
         Some(threshold) => {
             Err(format!("threshold {}: only scenarios have steps and checks", threshold.text))
         }

@@ -12,7 +12,7 @@ use crate::outcome::sections::{
     BroadcastSummary, EchoSummary, FanoutSummary, HeartbeatSummary, Receiver, RequestCounts,
 };
 use crate::outcome::{Outcome, stages};
-use crate::scenario::{FlowSummary, SocketSummary, StepSummary};
+use crate::scenario::{CheckSummary, FlowSummary, SocketSummary, StepSummary};
 
 /// An outcome as text.
 struct Text<'a> {
@@ -38,6 +38,11 @@ impl Display for Text<'_> {
         stages::write(f, &outcome.stages, outcome.requests.is_some())?;
         for flow in &outcome.flows {
             let FlowSummary { name, begun, completed, steps } = flow;
+            if outcome.config.scenario.is_none() {
+                let checks = steps.iter().flat_map(|step| &step.checks);
+                checks.into_iter().try_for_each(|check| write_check(f, "check         ", check))?;
+                continue;
+            }
             let [begun, completed] = [begun, completed].map(|count| Count(*count));
             writeln!(f, "flow          {name}: {begun} passes begun, {completed} completed")?;
             steps.iter().try_for_each(|step| write_step(f, step))?;
@@ -300,10 +305,14 @@ fn write_step(f: &mut Formatter<'_>, step: &StepSummary) -> fmt::Result {
     }
     writeln!(f)?;
     for check in checks {
-        let [passed, failed] = [check.passed, check.failed].map(Count);
-        writeln!(f, "    check     {}: {passed} passed, {failed} failed", check.name)?;
+        write_check(f, "    check     ", check)?;
     }
     Ok(())
+}
+
+fn write_check(f: &mut Formatter<'_>, title: &str, check: &CheckSummary) -> fmt::Result {
+    let [passed, failed] = [check.passed, check.failed].map(Count);
+    writeln!(f, "{title}{}: {passed} passed, {failed} failed", check.name)
 }
 
 impl Display for BroadcastSummary {

@@ -33,7 +33,7 @@ const LINES: [(Modes, &str); 12] = [
 ];
 
 /// Each flag with a value that is not its default, and what it needs beside it in some kinds of runs.
-const GIVEN: [(&str, &str); 62] = [
+const GIVEN: [(&str, &str); 63] = [
     ("target", "--target http://127.0.0.1:2"),
     ("connections", "--connections 7"),
     ("stages", "--stages 2s:6"),
@@ -90,6 +90,7 @@ const GIVEN: [(&str, &str); 62] = [
     ("streams", "--http2 --streams 3"),
     ("redirects", "--redirects 3"),
     ("accept", "--accept 204"),
+    ("check", "--check latency<250ms"),
     ("expect", "--expect y"),
     ("expect_regex", "--expect-regex y"),
     ("expect_length", "--expect-length 3"),

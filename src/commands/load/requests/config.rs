@@ -1,12 +1,16 @@
 //! Builds a [`Plan`] from flags: targets, requests, and how an answer is recognised.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use load::Endpoint;
-use load::requests::{Accepted, Expect, HttpRequest, Pace, Prefix, Request, Requests};
+use load::requests::{
+    Accepted, AnswerChecks, Expect, HttpRequest, Pace, Prefix, Request, Requests,
+};
 use regex::bytes::RegexBuilder;
 
+use super::checks;
 use super::flags::unescape;
 use super::grpc;
 use crate::commands::load::destinations;
@@ -25,6 +29,8 @@ pub(in crate::commands::load) struct Plan {
     pub(super) accepted: Accepted,
     /// Answer format of a TCP protocol; `None` for HTTP.
     pub(super) expect: Option<Expect>,
+    /// What answers have to be, beside their status.
+    pub(super) checks: Option<Arc<AnswerChecks>>,
     /// The call of a gRPC run.
     pub(super) call: Option<grpc::Call>,
 }
@@ -81,6 +87,7 @@ pub(in crate::commands::load) fn plan(args: &Args) -> Result<Plan> {
     }
     destinations::check_sources(args, &endpoints)?;
     let call = if calls { Some(grpc::call(args, &urls, &endpoints)?) } else { None };
+    let checks = checks::checks(args, call.as_ref())?;
     let expect = if web || calls { None } else { Some(expect(args)?) };
     let sent = match (web, calls) {
         (true, _) => http(args, &endpoints),
@@ -94,7 +101,7 @@ pub(in crate::commands::load) fn plan(args: &Args) -> Result<Plan> {
     let body_bytes = args.requests.data.as_ref().map_or(0, |Bytes(data)| data.len() as u64);
     let method = web.then(|| method(args).to_owned());
     let requests = requests(args, endpoints);
-    Ok(Plan { requests, method, body_bytes, sent, accepted, expect, call })
+    Ok(Plan { requests, method, body_bytes, sent, accepted, expect, checks, call })
 }
 
 fn requests(args: &Args, endpoints: Vec<Endpoint>) -> Requests {

@@ -2,8 +2,10 @@
 
 use std::ops::RangeInclusive;
 
+use load::scenario::Check;
 use load::stages::Stage;
 
+use super::checks;
 use crate::commands::load::flags::{Bytes, content, stage};
 use crate::units;
 
@@ -52,10 +54,15 @@ pub(crate) struct Flags {
         value_parser = clap::value_parser!(u32).range(0..=100))]
     pub(in crate::commands::load) redirects: u32,
 
-    /// Statuses that count as success, such as 2xx,304 or 200-204 [default: all below 400]
+    /// Statuses that count as success: 2xx,304 or 200-204, of calls OK,NOT_FOUND [default: below 400, OK]
     #[arg(long, value_name = "STATUS,…", value_delimiter = ',', help_heading = HEADING,
-        value_parser = load::scenario::statuses)]
+        value_parser = statuses)]
     pub(super) accept: Vec<RangeInclusive<u16>>,
+
+    /// Check each answer: 'json $.ok is true', 'contains TEXT', 'header NAME matches REGEX', 'regex REGEX',
+    /// 'size <64KiB' or 'latency <250ms'; repeatable
+    #[arg(long, value_name = "RULE", help_heading = HEADING, value_parser = checks::check)]
+    pub(in crate::commands::load) check: Vec<Check>,
 
     /// Over tcp://: the expected answer, with the escapes of --data [default: any]
     #[arg(long, value_name = "TEXT", value_parser = escaped, help_heading = HEADING,
@@ -74,6 +81,16 @@ pub(crate) struct Flags {
     /// Use HTTP/1.0, which closes the connection after each answer
     #[arg(id = "http1.0", long = "http1.0", help_heading = HEADING)]
     pub(super) http10: bool,
+}
+
+/// Statuses of HTTP or, by name or number, of gRPC.
+fn statuses(text: &str) -> Result<RangeInclusive<u16>, String> {
+    let is_code =
+        text.len() < 3 || text.bytes().all(|byte| byte.is_ascii_alphabetic() || byte == b'_');
+    if is_code && !text.ends_with("xx") {
+        return load::grpc::accepted_code(text);
+    }
+    load::scenario::statuses(text)
 }
 
 fn method(text: &str) -> Result<String, String> {

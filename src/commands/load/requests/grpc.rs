@@ -17,6 +17,7 @@ use crate::commands::load::grpc::{Target, schema};
 /// A call that is repeated.
 #[derive(Clone, Debug)]
 pub(super) struct Call {
+    pub(super) method: Method,
     /// The head of a call to each target, as in HTTP/1.1.
     pub(super) heads: Vec<Vec<u8>>,
     pub(super) message: MessageTemplate,
@@ -76,7 +77,7 @@ pub(super) fn call(args: &Args, urls: &[String], endpoints: &[Endpoint]) -> Resu
     let message = message.map_err(|why| anyhow::anyhow!("--data: {}", because(why)))?;
     let head = |endpoint: &Endpoint| head(endpoint, &method, &headers, args.timeout);
     let heads = endpoints.iter().map(head).collect();
-    Ok(Call { heads, message, unary, message_bytes_max: limits::MESSAGE_BYTES })
+    Ok(Call { method, heads, message, unary, message_bytes_max: limits::MESSAGE_BYTES })
 }
 
 /// Why a message cannot be made.

@@ -1,5 +1,6 @@
 //! `standfast load http://…`: from flags to a run of requests.
 
+mod checks;
 mod config;
 pub(super) mod flags;
 mod grpc;
@@ -28,6 +29,9 @@ impl Plan {
         let (sent, accepted) = (self.sent.clone(), self.accepted.clone());
         let script = move |part: Part| Fixed::new(sent.clone(), part, accepted.clone());
         let requests = &self.requests;
+        if let Some(checks) = &self.checks {
+            return self.drive_checked(checks, row, interrupted);
+        }
         if let Some(call) = &self.call {
             return self.drive_calls(call, row, interrupted);
         }

@@ -13,6 +13,7 @@
 pub(crate) mod answer;
 pub(crate) mod arrivals;
 pub(crate) mod calls;
+pub(crate) mod checked;
 pub(crate) mod coding;
 pub(crate) mod config;
 pub(crate) mod drive;
@@ -35,6 +36,7 @@ pub(crate) mod user;
 
 pub use self::answer::{Answer, Awaited, Times, Wants};
 pub use self::calls::Calls;
+pub use self::checked::{AnswerChecks, Checked};
 pub use self::config::{Arrivals, Pace, Requests};
 pub use self::drive::drive_requests;
 pub use self::request::{HttpRequest, Kind, Request};

@@ -38,7 +38,7 @@ pub fn metadata(name: &str, value: &str) -> Result<(String, String), String> {
             "metadata name {name:?}: expected letters, digits, _, - and ., as in x-request-id"
         ));
     }
-    if name.starts_with("grpc-") || RESERVED.contains(&name.as_str()) {
+    if is_reserved(&name) {
         return Err(format!("metadata name {name:?} is reserved for gRPC"));
     }
     if name.ends_with("-bin") {
@@ -55,6 +55,13 @@ pub fn metadata(name: &str, value: &str) -> Result<(String, String), String> {
         )),
         None => Ok((name, value.to_owned())),
     }
+}
+
+/// Whether a name is one of gRPC or of the transport.
+#[must_use]
+pub fn is_reserved(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    name.starts_with("grpc-") || RESERVED.contains(&name.as_str())
 }
 
 /// The value of a `-bin` name.

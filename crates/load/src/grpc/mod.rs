@@ -29,7 +29,7 @@ pub use self::frame::{
     Encoding, FrameError, MessageDecoder, PREFIX_BYTES, ReceivedMessage, encode, encode_gzip,
 };
 pub use self::json::JsonError;
-pub use self::metadata::{decode_binary, encode_binary, metadata};
+pub use self::metadata::{decode_binary, encode_binary, is_reserved, metadata};
 pub use self::method::{Method, MethodKind};
 pub use self::reflection::{REFLECTION_PATHS, Reflection, ReflectionError};
 pub use self::schema::{Schema, SchemaError, Service};

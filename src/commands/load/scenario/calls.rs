@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use anyhow::{Result, anyhow};
 use load::grpc::{
-    MessageTemplate, MessageTemplateError, MethodKind, Schema, encode_timeout, metadata,
+    MessageTemplate, MessageTemplateError, MethodKind, Schema, encode_timeout, is_reserved,
+    metadata,
 };
 use load::scenario::{Action, Call, Step, Template, TemplateContext};
 
@@ -218,7 +219,9 @@ impl Reader<'_> {
         let own = own.into_iter().map(|(name, value)| (name, value.to_owned()));
         let deadline = table.parsed("within", units::positive_duration)?;
         let deadline = deadline.map(|time| ("grpc-timeout", encode_timeout(time)));
-        let own = own.chain(deadline).map(|(name, value)| {
+        let own =
+            own.chain(deadline).filter(|(name, _)| !headers.iter().any(|(one, _)| one == name));
+        let own = own.map(|(name, value)| {
             let value = Located { text: value, at: named.at };
             Ok((name.to_owned(), self.template(table, &value, TemplateContext::Header)?))
         });
@@ -266,9 +269,15 @@ impl Reader<'_> {
             let name = Located { text: "authorization".to_owned(), at };
             (name, Located { text: format!("Bearer {text}"), at })
         });
-        let own = table.pairs("metadata")?.into_iter().chain(bearer);
+        let own: Vec<_> = table.pairs("metadata")?.into_iter().chain(bearer).collect();
+        let own_count = own.len();
         let mut all: Vec<(String, Template)> = Vec::new();
-        for (name, value) in own.chain(self.headers.iter().cloned()) {
+        for (nth, (name, value)) in own.into_iter().chain(self.headers.iter().cloned()).enumerate()
+        {
+            // Headers of the top level may be for requests: calls have their own content type.
+            if nth >= own_count && is_reserved(&name.text) {
+                continue;
+            }
             let template = self.template(table, &value, TemplateContext::Header)?;
             // Values that are not known yet are printable: only their names are checked.
             let known = template.constant().map(String::from_utf8_lossy);

@@ -55,6 +55,7 @@ mod load_checks;
 mod load_counting;
 mod load_faults;
 mod load_grpc;
+mod load_grpc_web;
 mod load_hostile;
 mod load_http;
 mod load_http2;

@@ -22,8 +22,20 @@ pub(super) fn urls(args: &Args) -> Result<Vec<String>> {
 }
 
 /// The supported URL schemes.
-const SCHEMES: [&str; 10] =
-    ["http", "https", "ws", "wss", "cable", "cables", "grpc", "grpcs", "tcp", "tls"];
+const SCHEMES: [&str; 12] = [
+    "http",
+    "https",
+    "ws",
+    "wss",
+    "cable",
+    "cables",
+    "grpc",
+    "grpcs",
+    "grpc-web",
+    "grpc-webs",
+    "tcp",
+    "tls",
+];
 
 /// Checks the first URL, whose scheme decides the kind of run.
 ///

@@ -24,6 +24,7 @@ const HTTP: Modes = 1 << 9;
 const TCP: Modes = 1 << 10;
 pub(super) const SCENARIO: Modes = 1 << 11;
 const GRPC: Modes = 1 << 12;
+const GRPC_WEB: Modes = 1 << 13;
 
 const WS: Modes = HOLD | ECHO | STAGES | FANOUT;
 const CABLE: Modes = CABLE_HOLD | CABLE_ECHO | CABLE_STAGES | CABLE_FANOUT | CHURN;
@@ -31,7 +32,8 @@ const SOCKETS: Modes = WS | CABLE;
 const ECHOES: Modes = ECHO | CABLE_ECHO;
 const STAGED: Modes = STAGES | CABLE_STAGES;
 const FANOUTS: Modes = FANOUT | CABLE_FANOUT | CHURN;
-const REQUESTS: Modes = HTTP | TCP | GRPC;
+const CALLS: Modes = GRPC | GRPC_WEB;
+const REQUESTS: Modes = HTTP | TCP | CALLS;
 const RUNS: Modes = SOCKETS | REQUESTS;
 const ALL: Modes = RUNS | SCENARIO;
 
@@ -55,7 +57,7 @@ const FLAGS: [(&str, Modes); 80] = [
     ("proxy", RUNS),
     ("unix_socket", RUNS),
     ("resolve", RUNS),
-    ("header", SOCKETS | HTTP | GRPC),
+    ("header", SOCKETS | HTTP | CALLS),
     ("subprotocol", SOCKETS),
     ("force", ALL),
     ("control", SOCKETS),
@@ -101,12 +103,12 @@ const FLAGS: [(&str, Modes); 80] = [
     ("http2", HTTP),
     ("streams", HTTP | GRPC),
     // gRPC
-    ("proto", GRPC),
-    ("proto_path", GRPC),
-    ("protoset", GRPC),
+    ("proto", CALLS),
+    ("proto_path", CALLS),
+    ("protoset", CALLS),
     ("redirects", HTTP),
-    ("accept", HTTP | GRPC),
-    ("check", HTTP | GRPC),
+    ("accept", HTTP | CALLS),
+    ("check", HTTP | CALLS),
     ("expect", TCP),
     ("expect_regex", TCP),
     ("expect_length", TCP),
@@ -130,7 +132,7 @@ const FLAGS: [(&str, Modes); 80] = [
 ];
 
 /// Names of sets in messages; the first that fit are used.
-const NAMES: [(Modes, &str); 18] = [
+const NAMES: [(Modes, &str); 19] = [
     (WS, "ws://"),
     (CABLE, "cable://"),
     (ECHOES, "--echo"),
@@ -148,6 +150,7 @@ const NAMES: [(Modes, &str); 18] = [
     (HTTP, "http://"),
     (TCP, "tcp://"),
     (GRPC, "grpc://"),
+    (GRPC_WEB, "grpc-web://"),
     (SCENARIO, "a scenario FILE.toml"),
 ];
 
@@ -160,6 +163,7 @@ pub(super) fn of(args: &Args) -> Modes {
         return match requests::is_http(&args.urls) {
             true => HTTP,
             false if requests::is_grpc(&args.urls) => GRPC,
+            false if requests::is_grpc_web(&args.urls) => GRPC_WEB,
             false => TCP,
         };
     }

@@ -64,7 +64,7 @@ pub(super) fn run(args: &Args, url: &str) -> Result<ExitCode> {
     // As in go-stress-testing: a deadline only if it is given.
     let is_limited = args.request_time_given();
     let deadline = is_limited.then(|| args.request_timeout());
-    let mut call = call_head(&endpoint, &method, &headers, deadline);
+    let mut call = call_head(&endpoint, &method, &headers, deadline, (false, false));
     encode(&message, &mut call)?;
     let mut config = config(args, vec![endpoint], &[])?;
     // Each user has a connection for all its calls.

@@ -28,3 +28,5 @@ pub(crate) const SHOWN_BYTES: usize = 40;
 pub(crate) const STATUS_DETAILS: usize = 16;
 /// Bytes of an answer as JSON that checks and captures read.
 pub(crate) const ANSWER_JSON_BYTES: usize = 16 << 20;
+/// Bytes of the trailers of a gRPC-Web answer: as of a head.
+pub(crate) const TRAILER_BYTES: usize = 16 << 10;

@@ -20,6 +20,7 @@ mod reflection;
 mod schema;
 mod status;
 mod template;
+mod web;
 
 pub(crate) use self::answer::answer_json;
 pub use self::answer::{accepted_code, answer_status, code_of};
@@ -35,3 +36,4 @@ pub use self::reflection::{REFLECTION_PATHS, Reflection, ReflectionError};
 pub use self::schema::{Schema, SchemaError, Service};
 pub use self::status::{Code, decode_message};
 pub use self::template::{MessageTemplate, MessageTemplateError};
+pub(crate) use self::web::{WebDecoder, trailer};

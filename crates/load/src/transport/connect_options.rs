@@ -99,6 +99,14 @@ impl ConnectOptions {
         self.endpoint(Schemes::GRPC, url)
     }
 
+    /// Parses and resolves `grpc-web://HOST:PORT/SERVICE/METHOD` or, for TLS, `grpc-webs://…`.
+    ///
+    /// # Errors
+    /// As [`ConnectOptions::web`].
+    pub fn grpc_web(self: &Arc<ConnectOptions>, url: &str) -> Result<Endpoint, String> {
+        self.endpoint(Schemes::GRPC_WEB, url)
+    }
+
     /// Parses and resolves `tcp://HOST:PORT` or, for TLS, `tls://HOST:PORT`.
     ///
     /// # Errors

@@ -42,6 +42,8 @@ impl Schemes {
         Schemes { plain: "ws", secure: Some("wss"), is_web: false };
     pub(crate) const WEB: Schemes = Schemes { plain: "http", secure: Some("https"), is_web: true };
     pub(crate) const GRPC: Schemes = Schemes { plain: "grpc", secure: Some("grpcs"), is_web: true };
+    pub(crate) const GRPC_WEB: Schemes =
+        Schemes { plain: "grpc-web", secure: Some("grpc-webs"), is_web: true };
     pub(crate) const TCP: Schemes = Schemes { plain: "tcp", secure: Some("tls"), is_web: false };
 }
 

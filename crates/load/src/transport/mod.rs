@@ -12,6 +12,7 @@ pub(crate) mod driver;
 pub(crate) mod endpoint;
 pub(crate) mod first_contact;
 pub(crate) mod grpc;
+pub(crate) mod grpc_web;
 pub(crate) mod http1;
 pub(crate) mod http2;
 pub(crate) mod http2_grpc;

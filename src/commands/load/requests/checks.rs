@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::{Result, anyhow, bail};
 use load::requests::{
-    Accepted, AnswerChecks, Calls, Checked, Driver, Fixed, Http1, Http2, Http2Grpc, Part,
+    Accepted, AnswerChecks, Calls, Checked, Driver, Fixed, GrpcWeb, Http1, Http2, Http2Grpc, Part,
     drive_requests,
 };
 use load::scenario::{Bound, Check, Expected, Rule, Source};
@@ -97,7 +97,9 @@ pub(super) fn checks(args: &Args, call: Option<&grpc::Call>) -> Result<Option<Ar
         _ => {}
     }
     let accepted = if call.is_some() { statuses } else { Vec::new() };
-    if flags.check.is_empty() && accepted.is_empty() {
+    // The driver of gRPC-Web leaves statuses to the script.
+    let is_web = call.is_some_and(|call| call.is_web);
+    if flags.check.is_empty() && accepted.is_empty() && !is_web {
         return Ok(None);
     }
     let method = call.map(|call| call.method.clone());
@@ -124,8 +126,13 @@ impl Plan {
         let mut outcome = match &self.call {
             Some(call) => {
                 let (unary, most) = (call.unary, call.message_bytes_max);
-                let driver = move || Http2Grpc::of_calls(unary, most);
-                self.drive_checked_calls(driver, call, checks, row, interrupted)?
+                if call.is_web {
+                    let driver = move || GrpcWeb::new(unary, most);
+                    self.drive_checked_calls(driver, call, checks, row, interrupted)?
+                } else {
+                    let driver = move || Http2Grpc::of_calls(unary, most);
+                    self.drive_checked_calls(driver, call, checks, row, interrupted)?
+                }
             }
             None if self.requests.streams.is_some() => {
                 let (sent, accepted) = (self.sent.clone(), self.accepted.clone());

@@ -39,15 +39,23 @@ pub(in crate::commands::load) struct Plan {
 const WEB: [&str; 2] = ["http", "https"];
 const TCP: [&str; 2] = ["tcp", "tls"];
 const GRPC: [&str; 2] = ["grpc", "grpcs"];
+const GRPC_WEB: [&str; 2] = ["grpc-web", "grpc-webs"];
 
 /// Returns whether the run sends requests instead of opening WebSockets, by the first URL.
 pub(in crate::commands::load) fn is_meant(urls: &[String]) -> bool {
-    urls.first().is_some_and(|url| has_scheme(url, &WEB) || has_scheme(url, &TCP)) || is_grpc(urls)
+    urls.first().is_some_and(|url| has_scheme(url, &WEB) || has_scheme(url, &TCP))
+        || is_grpc(urls)
+        || is_grpc_web(urls)
 }
 
 /// Returns whether the requests are calls of gRPC.
 pub(in crate::commands::load) fn is_grpc(urls: &[String]) -> bool {
     urls.first().is_some_and(|url| has_scheme(url, &GRPC))
+}
+
+/// Returns whether the requests are calls of gRPC-Web.
+pub(in crate::commands::load) fn is_grpc_web(urls: &[String]) -> bool {
+    urls.first().is_some_and(|url| has_scheme(url, &GRPC_WEB))
 }
 
 /// Returns whether the requests are of HTTP.
@@ -71,16 +79,17 @@ pub(in crate::commands::load) fn plan(args: &Args) -> Result<Plan> {
     }
     let web = is_http(&urls);
     let ways = destinations::ways(args)?;
-    let calls = is_grpc(&urls);
+    let calls = is_grpc(&urls) || is_grpc_web(&urls);
     let parse = |url: &String| match (web, calls) {
         (true, _) => ways.web(url),
+        (_, true) if is_grpc_web(&urls) => ways.grpc_web(url),
         (_, true) => ways.grpc(url),
         _ => ways.tcp(url),
     };
     let endpoints = urls.iter().map(parse).collect::<Result<Vec<_>, _>>();
     let mut endpoints = endpoints.map_err(anyhow::Error::msg)?;
     args.tls.set(&mut endpoints)?;
-    if args.requests.http2 || calls {
+    if args.requests.http2 || is_grpc(&urls) {
         for endpoint in &mut endpoints {
             endpoint.client = endpoint.client.take().map(|client| client.for_http2());
         }

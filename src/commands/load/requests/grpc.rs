@@ -11,6 +11,7 @@ use load::grpc::{
 use load::requests::{HttpRequest, Request};
 use load::scenario::{BadTemplate, Names};
 
+use super::config::is_grpc_web;
 use crate::commands::load::flags::{Args, Bytes};
 use crate::commands::load::grpc::{Target, schema};
 
@@ -24,6 +25,8 @@ pub(super) struct Call {
     /// Exactly one message answers it.
     pub(super) unary: bool,
     pub(super) message_bytes_max: usize,
+    /// gRPC-Web over HTTP/1.1.
+    pub(super) is_web: bool,
 }
 
 impl Call {
@@ -63,8 +66,15 @@ pub(super) fn call(args: &Args, urls: &[String], endpoints: &[Endpoint]) -> Resu
         );
     }
     let scheme = if endpoint.tls { "grpcs" } else { "grpc" };
-    let target = Target::new(&format!("{scheme}://{}", endpoint.host), &args.tls)?;
-    let Some(schema) = schema(&args.grpc, Some(&target), &headers)? else {
+    let is_web = is_grpc_web(urls);
+    let port = if is_web && !has_port(&endpoint.host) { default_port(endpoint) } else { "" };
+    let target = Target::new(&format!("{scheme}://{}{port}", endpoint.host), &args.tls)?;
+    let found = schema(&args.grpc, Some(&target), &headers);
+    let found = found.with_context(|| match is_web && !args.grpc.has_files() {
+        true => "gRPC-Web has no reflection: give --proto FILE or --protoset FILE",
+        false => "types of messages",
+    });
+    let Some(schema) = found? else {
         bail!("interrupted while {target} was asked for the types of its messages")
     };
     let method = schema.method(path)?;
@@ -75,9 +85,11 @@ pub(super) fn call(args: &Args, urls: &[String], endpoints: &[Endpoint]) -> Resu
     };
     let message = MessageTemplate::compile(&method, text, &Names::default());
     let message = message.map_err(|why| anyhow::anyhow!("--data: {}", because(why)))?;
-    let head = |endpoint: &Endpoint| head(endpoint, &method, &headers, args.timeout);
+    let closes = is_web && args.requests.new_connections;
+    let head =
+        |endpoint: &Endpoint| head(endpoint, &method, &headers, args.timeout, (is_web, closes));
     let heads = endpoints.iter().map(head).collect();
-    Ok(Call { method, heads, message, unary, message_bytes_max: limits::MESSAGE_BYTES })
+    Ok(Call { method, heads, message, unary, message_bytes_max: limits::MESSAGE_BYTES, is_web })
 }
 
 /// Why a message cannot be made.
@@ -109,25 +121,41 @@ pub(in crate::commands) fn head(
     method: &Method,
     metadata: &[(String, String)],
     timeout: Option<Duration>,
+    (is_web, close): (bool, bool),
 ) -> Vec<u8> {
-    let own = [("te", "trailers"), ("content-type", "application/grpc"), ("user-agent", AGENT)];
-    let own = own.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let own: &[(&str, &str)] = match is_web {
+        true => {
+            &[("content-type", WEB), ("accept", WEB), ("x-grpc-web", "1"), ("user-agent", AGENT)]
+        }
+        false => &[("te", "trailers"), ("content-type", "application/grpc"), ("user-agent", AGENT)],
+    };
+    let own = own.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
     let deadline = timeout.map(|time| ("grpc-timeout".to_owned(), encode_timeout(time)));
     let headers: Vec<(String, String)> =
-        own.into_iter().chain(deadline).chain(metadata.iter().cloned()).collect();
+        own.chain(deadline).chain(metadata.iter().cloned()).collect();
     let path = method.path();
-    // Without a body there is no Content-Length, which gRPC does not use.
+    // Without a body there is no Content-Length, which gRPC does not use and the driver of gRPC-Web adds.
     let http = HttpRequest {
         method: "CALL",
         target: &path,
         host: &endpoint.host,
         headers: &headers,
         body: &[],
-        close: false,
+        close,
     };
-    let bytes = Request::http(0, &http).bytes().to_vec();
+    let bytes = Request::to(0, endpoint, &http).bytes().to_vec();
     // POST would have a Content-Length of 0.
     [b"POST", bytes.get(4..).unwrap_or_default()].concat()
 }
 
+/// Whether a host of a URL has a port.
+fn has_port(host: &str) -> bool {
+    host.rsplit_once(']').map_or(host, |(_, rest)| rest).contains(':')
+}
+
+fn default_port(endpoint: &Endpoint) -> &'static str {
+    if endpoint.tls { ":443" } else { ":80" }
+}
+
+const WEB: &str = "application/grpc-web+proto";
 const AGENT: &str = concat!("grpc-standfast/", env!("CARGO_PKG_VERSION"));

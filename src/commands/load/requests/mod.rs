@@ -12,7 +12,7 @@ use load::requests::{Accepted, Calls, Fixed, Grpc, Http1, Http2, Part, Tcp, driv
 use load::{Outcome, Row, RunConfig};
 
 use self::config::Plan;
-pub(super) use self::config::{is_grpc, is_http, is_meant, plan};
+pub(super) use self::config::{is_grpc, is_grpc_web, is_http, is_meant, plan};
 pub(in crate::commands) use self::grpc::head as call_head;
 use super::{scenario, settings};
 

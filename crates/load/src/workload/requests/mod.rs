@@ -46,6 +46,7 @@ pub use crate::outcome::request_metrics::RequestSnapshot;
 pub use crate::transport::cable::Cable;
 pub use crate::transport::driver::{CompleteAnswer, Driver, Opened, Push, Received, StreamEvent};
 pub use crate::transport::grpc::Grpc;
+pub use crate::transport::grpc_web::GrpcWeb;
 pub use crate::transport::http1::Http1;
 pub use crate::transport::http2::Http2;
 pub use crate::transport::http2_grpc::Http2Grpc;

@@ -1,0 +1,291 @@
+//! [`GrpcWeb`]: a client of gRPC-Web over HTTP/1.1 (`doc/PROTOCOL-WEB.md` of gRPC), with one call at a time on a
+//! connection. A call that ends with a status is an answer with that status.
+
+use std::io::Write;
+
+use wire::http::{EMPTY_HEADER, MAX_HEADERS, parse_response};
+
+use crate::grpc::{Code, WebDecoder, answer_status, trailer};
+use crate::outcome::failure::Failure;
+use crate::transport::driver::{CompleteAnswer, Driver, Received};
+use crate::transport::http1::{Http1, Http1State};
+use crate::workload::requests::answer::{Awaited, Wants};
+use crate::workload::requests::request::Request;
+
+/// Constant requests that are prepared; further ones are rendered each time.
+const PREPARED_MAX: usize = 1_024;
+
+/// The gRPC-Web driver of one worker.
+pub struct GrpcWeb {
+    http: Http1,
+    /// Exactly one message answers a call.
+    unary: bool,
+    message_bytes_max: usize,
+    /// What one call of [`Http1::receive`] found.
+    received: Awaited,
+    /// Decoders that no connection uses.
+    #[allow(clippy::vec_box, reason = "connections take the box")]
+    decoders: Vec<Box<WebDecoder>>,
+    /// Constant requests by their number.
+    prepared: Vec<(u32, Box<[u8]>)>,
+    out: Vec<u8>,
+}
+
+/// The state of a connection.
+#[derive(Default)]
+pub struct GrpcWebState {
+    http: Http1State,
+    /// The answer that has begun.
+    answer: Option<Begun>,
+}
+
+struct Begun {
+    status: u16,
+    /// It is of gRPC-Web, by its content type.
+    is_grpc: bool,
+    /// The status in the head, of an answer without messages.
+    code: Option<Code>,
+    decoder: Box<WebDecoder>,
+}
+
+impl GrpcWeb {
+    /// A driver; `unary` if exactly one message answers a call, of at most so many bytes.
+    #[must_use]
+    pub fn new(unary: bool, message_bytes_max: usize) -> GrpcWeb {
+        GrpcWeb {
+            http: Http1::new(),
+            unary,
+            message_bytes_max,
+            received: Awaited::default(),
+            decoders: Vec::new(),
+            prepared: Vec::new(),
+            out: Vec::new(),
+        }
+    }
+
+    /// An answer with this head.
+    fn begin(&mut self, head: &[u8]) -> Begun {
+        let bytes_max = self.message_bytes_max;
+        let decoder = self.decoders.pop().unwrap_or_else(|| Box::new(WebDecoder::new(bytes_max)));
+        let mut headers = [EMPTY_HEADER; MAX_HEADERS];
+        let Ok(head) = parse_response(head, &mut headers) else {
+            // The driver of HTTP has parsed it.
+            return Begun { status: 0, is_grpc: false, code: None, decoder };
+        };
+        let kind = head.header("content-type").unwrap_or_default();
+        let is_grpc = kind.starts_with(b"application/grpc-web")
+            && !kind.starts_with(b"application/grpc-web-text");
+        let code = head.header("grpc-status").map(Code::parse);
+        Begun { status: head.status, is_grpc, code, decoder }
+    }
+
+    /// The end of an answer, whose status is in the trailers.
+    fn finish(&mut self, state: &mut GrpcWebState, whole: CompleteAnswer) -> Received {
+        let Some(mut answer) = state.answer.take() else {
+            return Received::Failed(Failure::GrpcContentType);
+        };
+        let lines = answer.decoder.trailers().unwrap_or_default();
+        let code = trailer(lines, "grpc-status").map(Code::parse).or(answer.code);
+        let (messages, body_bytes) = (answer.decoder.messages, answer.decoder.message_bytes);
+        let is_cut = !answer.decoder.is_between_frames();
+        answer.decoder.restart();
+        self.decoders.push(answer.decoder);
+        let code = match code {
+            None if answer.status != 200 => Ok(Code::of_http(answer.status)),
+            _ if !answer.is_grpc => Err(Failure::GrpcContentType),
+            Some(Code::OK) if is_cut || self.unary && messages != 1 => Err(Failure::GrpcMessage),
+            Some(code) => Ok(code),
+            None if is_cut => Err(Failure::GrpcMessage),
+            None => Err(Failure::GrpcNoStatus),
+        };
+        match code {
+            Ok(code) => Received::Complete(CompleteAnswer {
+                status: answer_status(code),
+                body_bytes,
+                ..whole
+            }),
+            Err(failure) => Received::Failed(failure),
+        }
+    }
+}
+
+/// Appends a request with the length of its body, which calls over HTTP/2 do not have.
+fn render(request: &Request, out: &mut Vec<u8>) {
+    let bytes = request.bytes();
+    let end =
+        bytes.windows(4).position(|four| four == b"\r\n\r\n").map_or(bytes.len(), |at| at + 2);
+    let (head, rest) = bytes.split_at(end);
+    let body = rest.get(2..).unwrap_or_default();
+    out.extend_from_slice(head);
+    // Writing to a `Vec` cannot fail.
+    let _ = write!(out, "Content-Length: {}\r\n\r\n", body.len());
+    out.extend_from_slice(body);
+}
+
+/// Trailers as a head of HTTP/1.1.
+fn as_head(lines: &[u8]) -> Vec<u8> {
+    let mut head = b"HTTP/1.1 200\r\n".to_vec();
+    for line in lines.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii) {
+        if !line.is_empty() {
+            head.extend_from_slice(line);
+            head.extend_from_slice(b"\r\n");
+        }
+    }
+    head.extend_from_slice(b"\r\n");
+    head
+}
+
+impl Driver for GrpcWeb {
+    type State = GrpcWebState;
+
+    fn encode<'a>(&'a mut self, _: &mut GrpcWebState, request: &'a Request) -> &'a [u8] {
+        let id = request.id();
+        let known = id.and_then(|id| self.prepared.iter().position(|(one, _)| *one == id));
+        if known.is_none() {
+            self.out.clear();
+            render(request, &mut self.out);
+            if let Some(id) = id.filter(|_| self.prepared.len() < PREPARED_MAX) {
+                self.prepared.push((id, self.out.as_slice().into()));
+            }
+        }
+        known.and_then(|at| self.prepared.get(at)).map_or(&self.out, |(_, bytes)| bytes)
+    }
+
+    fn receive(
+        &mut self,
+        state: &mut GrpcWebState,
+        bytes: &[u8],
+        awaited: &mut Awaited,
+    ) -> Received {
+        let mut found = std::mem::take(&mut self.received);
+        found.begin(Wants::Body(usize::MAX), false, false);
+        let received = self.http.receive(&mut state.http, bytes, &mut found);
+        if !found.head.is_empty() {
+            let answer = self.begin(&found.head);
+            awaited.head(answer.status, &found.head);
+            state.answer = Some(answer);
+        }
+        let mut decoded = Ok(());
+        if let Some(answer) = state.answer.as_mut().filter(|answer| answer.is_grpc) {
+            decoded = answer.decoder.push(&found.body, |bytes| awaited.body(bytes));
+        }
+        self.received = found;
+        match (decoded, received) {
+            (Err(failure), _) => Received::Failed(failure),
+            (Ok(()), Received::Complete(whole)) => {
+                let lines = state.answer.as_ref().and_then(|answer| answer.decoder.trailers());
+                if let Some(lines) = lines.filter(|_| awaited.wants != Wants::Nothing) {
+                    awaited.trailers(&as_head(lines));
+                }
+                self.finish(state, whole)
+            }
+            (Ok(()), other) => other,
+        }
+    }
+
+    fn ended(&mut self, state: &mut GrpcWebState) -> Received {
+        match self.http.ended(&mut state.http) {
+            Received::Complete(whole) => self.finish(state, whole),
+            other => other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEAD: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Type: application/grpc-web+proto\r\n";
+    const MESSAGE: &[u8] = b"\x00\x00\x00\x00\x02ab";
+    const OK: &[u8] = b"\x80\x00\x00\x00\x10grpc-status: 0\r\n";
+
+    fn answer(body: &[u8]) -> Vec<u8> {
+        let length = format!("Content-Length: {}\r\n\r\n", body.len());
+        [HEAD, length.as_bytes(), body].concat()
+    }
+
+    /// The end of an answer that arrives in pieces, with what scripts see of it.
+    fn received(answer: &[u8], piece: usize) -> (Received, Awaited) {
+        let (mut driver, mut state) = (GrpcWeb::new(true, 100), GrpcWebState::default());
+        let mut awaited = Awaited::default();
+        awaited.begin(Wants::Body(100), false, false);
+        for bytes in answer.chunks(piece) {
+            match driver.receive(&mut state, bytes, &mut awaited) {
+                Received::More => {}
+                Received::Complete(whole) => {
+                    return (Received::Complete(CompleteAnswer { used: 0, ..whole }), awaited);
+                }
+                other => return (other, awaited),
+            }
+        }
+        (driver.ended(&mut state), awaited)
+    }
+
+    #[test]
+    fn calls_end_by_their_status_in_pieces_of_any_size() {
+        let ended = |body: &[u8], piece| received(&answer(body), piece);
+        let whole = [MESSAGE, OK].concat();
+        let not_found = b"\x80\x00\x00\x00\x0fgrpc-status:5\r\n";
+        for piece in 1..200 {
+            let (right, awaited) = ended(&whole, piece);
+            let complete = CompleteAnswer { used: 0, status: 1_000, keep: true, body_bytes: 7 };
+            assert_eq!(right, Received::Complete(complete), "pieces of {piece}");
+            assert_eq!(awaited.body, MESSAGE);
+            assert!(awaited.head.ends_with(b"\r\ngrpc-status: 0\r\n\r\n"), "{:?}", awaited.head);
+            let (wrong, _) = ended(not_found, piece);
+            let complete = CompleteAnswer { status: 1_005, body_bytes: 0, ..complete };
+            assert_eq!(wrong, Received::Complete(complete));
+            for (body, failure) in [
+                (MESSAGE, Failure::GrpcNoStatus),
+                (&MESSAGE[..6], Failure::GrpcMessage),
+                (OK, Failure::GrpcMessage),
+                (&[MESSAGE, MESSAGE, OK].concat(), Failure::GrpcMessage),
+                (b"hello", Failure::GrpcMessage),
+                (b"\x00\x00\x00\x00\xff", Failure::TooLarge),
+            ] {
+                assert_eq!(ended(body, piece).0, Received::Failed(failure), "{body:?} {piece}");
+            }
+        }
+    }
+
+    #[test]
+    fn answers_of_something_else_have_the_status_of_http() {
+        for (answer, ended) in [
+            (&b"HTTP/1.1 503 X\r\nContent-Length: 2\r\n\r\nno"[..], Ok(1_014)),
+            (b"HTTP/1.1 404 X\r\nContent-Length: 0\r\n\r\n", Ok(1_012)),
+            (
+                b"HTTP/1.1 200 X\r\nContent-Type: application/grpc-web\r\ngrpc-status: 7\r\nContent-Length: 0\r\n\r\n",
+                Ok(1_007),
+            ),
+            (
+                b"HTTP/1.1 200 X\r\nContent-Type: text/html\r\nContent-Length: 2\r\n\r\nhi",
+                Err(Failure::GrpcContentType),
+            ),
+            (b"HTTP/1.1 200 X\r\nContent-Length: 9\r\n\r\nhi", Err(Failure::ClosedMidway)),
+        ] {
+            match (received(answer, 1_000).0, ended) {
+                (Received::Complete(whole), Ok(status)) => assert_eq!(whole.status, status),
+                (Received::Failed(failure), Err(expected)) => assert_eq!(failure, expected),
+                other => panic!("{other:?}"),
+            }
+        }
+        let until_end = [HEAD, b"Connection: close\r\n\r\n", MESSAGE, OK].concat();
+        let (ended, _) = received(&until_end, 1_000);
+        assert!(matches!(ended, Received::Complete(whole) if whole.status == 1_000 && !whole.keep));
+    }
+
+    #[test]
+    fn requests_have_the_length_of_their_body() {
+        let (mut driver, mut state) = (GrpcWeb::new(true, 100), GrpcWebState::default());
+        let call =
+            Request::raw(0, b"POST /a.B/C HTTP/1.1\r\nA: b\r\n\r\n\x00\x00\x00\x00\x00".to_vec());
+        let expected =
+            b"POST /a.B/C HTTP/1.1\r\nA: b\r\nContent-Length: 5\r\n\r\n\x00\x00\x00\x00\x00";
+        for call in [call.clone(), call.constant()] {
+            for _ in 0..2 {
+                assert_eq!(driver.encode(&mut state, &call), expected);
+            }
+        }
+        assert_eq!(driver.prepared.len(), 1);
+    }
+}

@@ -53,6 +53,8 @@ struct Queues<P> {
     posts: VecDeque<(Envelope<P>, usize)>,
     /// The worker has stopped: a listener given to it would not be stopped by anybody.
     refuses_listeners: bool,
+    /// The worker is gone: posts would wait forever.
+    closed: bool,
 }
 
 /// One worker's mailbox, and what other threads know of that worker.
@@ -96,6 +98,17 @@ impl<P> Mailbox<P> {
         queues.refuses_listeners
     }
 
+    /// The worker is gone: drops what was posted to it, and from now on what still is.
+    pub(crate) fn close(&self) {
+        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        queues.closed = true;
+        let posts = std::mem::take(&mut queues.posts);
+        // A post that is dropped may post in turn.
+        drop(queues);
+        let freed = posts.iter().map(|(_, bytes)| bytes).sum();
+        self.bytes.fetch_sub(freed, Ordering::AcqRel);
+    }
+
     fn put(&self, envelope: Envelope<P>, bytes: usize) {
         self.try_put(envelope, bytes);
     }
@@ -105,6 +118,11 @@ impl<P> Mailbox<P> {
         let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
         match envelope {
             Envelope::Listen(_) if queues.refuses_listeners => return false,
+            Envelope::Post(_) if queues.closed => {
+                drop(queues);
+                self.bytes.fetch_sub(bytes, Ordering::AcqRel);
+                return false;
+            }
             Envelope::Post(_) => queues.posts.push_back((envelope, bytes)),
             Envelope::Shed(_) => {
                 // A worker that is late follows only the last order.
@@ -189,6 +207,7 @@ impl<P> Remote<P> {
                     control: VecDeque::new(),
                     posts: VecDeque::new(),
                     refuses_listeners: false,
+                    closed: false,
                 }),
                 bytes: AtomicUsize::new(0),
                 bytes_max,

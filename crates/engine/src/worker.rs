@@ -75,6 +75,13 @@ pub struct Worker<S: Sys, H: Handler> {
     pub(crate) shed_pass: Option<ShedPass>,
 }
 
+/// Nobody takes what is posted to a worker that has ended.
+impl<S: Sys, H: Handler> Drop for Worker<S, H> {
+    fn drop(&mut self) {
+        self.core.remote.shared.mailboxes[usize::from(self.core.index)].close();
+    }
+}
+
 impl<S: Sys, H: Handler> Worker<S, H> {
     /// Creates worker `index` of those that `remote` addresses. `listeners` are the numbers of the
     /// process's listeners in this worker's table; it accepts from none of them until it is given

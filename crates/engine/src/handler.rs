@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use wire::http::Request;
-use wire::websocket::{OpCode, Upgrade};
+use wire::websocket::{CloseCode, OpCode, Upgrade};
 
 use crate::{Closed, ConnId, Core, Sys};
 
@@ -155,6 +155,17 @@ pub trait Handler: Sized {
 
     /// A pong was received.
     fn pong<S: Sys>(&mut self, _core: &mut Core<S, Self>, _id: ConnId, _data: &[u8]) {}
+
+    /// The peer of an open WebSocket begins to close it, with this code and reason, at most 123
+    /// bytes. [`Handler::closing`] or [`Handler::closed`] follows.
+    fn close_frame<S: Sys>(
+        &mut self,
+        _core: &mut Core<S, Self>,
+        _id: ConnId,
+        _code: Option<CloseCode>,
+        _reason: &str,
+    ) {
+    }
 
     /// The peer of a raw connection has ended its side. Returning `true` keeps ours open, until
     /// [`Core::finish_writing`]; otherwise the connection ends. Not called if our side has already

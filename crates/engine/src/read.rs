@@ -276,7 +276,12 @@ impl<S: Sys, H: Handler> Worker<S, H> {
                 core.counters().pongs_in.add(1);
                 self.handler.pong(core, id, payload);
             }
-            FrameEvent::Close { code, .. } => core.peer_closes(slot, code),
+            FrameEvent::Close { code, reason } => {
+                if open {
+                    self.handler.close_frame(core, id, code, reason);
+                }
+                core.peer_closes(slot, code);
+            }
             // After our close frame the peer's data no longer matters (RFC 6455 section 5.5.1).
             _ => {}
         }

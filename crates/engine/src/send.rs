@@ -29,6 +29,17 @@ impl<S: Sys, H: Handler> Core<S, H> {
     /// Sends one message to an open WebSocket. A reply to the connection being read is sent with
     /// all others at the end of that read; anything else at once, as far as the kernel takes it.
     pub fn send(&mut self, id: ConnId, opcode: OpCode, data: &[u8]) -> Sent {
+        self.send_as(id, opcode, data, true)
+    }
+
+    /// As [`Core::send`], but never compressed: for data that is compressed already.
+    pub fn send_uncompressed(&mut self, id: ConnId, opcode: OpCode, data: &[u8]) -> Sent {
+        self.send_as(id, opcode, data, false)
+    }
+
+    /// Always inlined, with a constant `compress`: [`Core::send`] does not pay for the choice.
+    #[inline(always)]
+    fn send_as(&mut self, id: ConnId, opcode: OpCode, data: &[u8], compress: bool) -> Sent {
         let slot = id.slot();
         self.counters().messages_out.add(1);
         let Some(conn) = self.slab.get(slot).filter(|conn| conn.generation == id.generation())
@@ -43,7 +54,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         if weight > self.limits.send_queue_bytes && !self.relieve(slot, data.len(), 1) {
             return Sent::Dropped;
         }
-        if compresses && data.len() >= self.limits.compress_above_bytes {
+        if compress && compresses && data.len() >= self.limits.compress_above_bytes {
             return self.send_deflated(slot, opcode, data);
         }
         self.send_frame(slot, opcode, false, data)
@@ -350,6 +361,23 @@ impl<S: Sys, H: Handler> Core<S, H> {
         self.counters().queued_bytes.sub(before.saturating_sub(waiting) as u64);
         self.sync_interest(slot);
         Sent::Queued(waiting)
+    }
+
+    /// From now on, collects what is sent to an open WebSocket, until [`Core::end_cork`]. Returns
+    /// `false` and has no effect if something is being collected already, as it is during a read.
+    pub fn begin_cork(&mut self, id: ConnId) -> bool {
+        let open = self.live(id).is_some_and(|conn| conn.mode == Mode::WebSocket);
+        let begins = open && self.corked.is_none();
+        if begins {
+            self.corked = Some(id.slot());
+        }
+        begins
+    }
+
+    /// Sends what was collected since [`Core::begin_cork`] returned `true`, with one system call.
+    pub fn end_cork(&mut self) {
+        self.flush_cork();
+        self.corked = None;
     }
 
     /// Writes what was collected for the connection being read.

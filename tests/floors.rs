@@ -18,6 +18,10 @@ const WORKSPACE_CRATES: &[(&str, &[&str])] = &[
     ("standfast-engine", &["standfast-wire"]),
     ("standfast-topics", &["standfast-engine", "standfast-wire"]),
     (
+        "standfast",
+        &["standfast-engine", "standfast-capacity", "standfast-topics", "standfast-wire"],
+    ),
+    (
         "standfast-admin",
         &["standfast-engine", "standfast-capacity", "standfast-topics", "standfast-wire"],
     ),
@@ -111,8 +115,9 @@ fn only_the_simulations_enable_the_feature_simulation() {
 
 #[test]
 fn the_data_plane_carries_no_runtime() {
-    for package in ["wire", "action-cable", "capacity", "engine", "topics", "load"] {
-        let loaded = loaded_by(&format!("standfast-{package}"));
+    for package in ["wire", "action-cable", "capacity", "engine", "topics", "load", ""] {
+        let package = ["standfast", package].join("-");
+        let loaded = loaded_by(package.trim_end_matches('-'));
         for name in CONTROL_PLANE {
             assert!(!loaded.contains(*name), "{package} loads {name}");
         }

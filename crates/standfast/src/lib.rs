@@ -1,0 +1,174 @@
+//! WebSocket servers that hold a million sockets on one machine: handlers, topics, backpressure.
+//!
+//! This is the engine of the `standfast` server as a library. A [`Handler`] decides what happens on the
+//! sockets of a path, a [`Server`] has handlers and addresses.
+//!
+//! ```no_run
+//! use standfast::{Accept, Handler, Message, Response, Server, Socket, UpgradeRequest};
+//!
+//! #[derive(Clone)]
+//! struct Echo;
+//!
+//! impl Handler for Echo {
+//!     type Data = ();
+//!
+//!     fn upgrade(&mut self, _: &UpgradeRequest<'_>) -> Result<Accept<()>, Response> {
+//!         Ok(Accept::default())
+//!     }
+//!
+//!     fn message(&mut self, socket: &mut Socket<'_>, _: &mut (), message: Message<'_>) {
+//!         socket.send(message);
+//!     }
+//! }
+//!
+//! fn main() -> Result<(), standfast::Error> {
+//!     Server::bind("127.0.0.1:8080")?.route("/echo", Echo).run()
+//! }
+//! ```
+//!
+//! # Where to look
+//!
+//! | to do this | use |
+//! |---|---|
+//! | answer a message; know whether it was sent, waits or was dropped | [`Socket::send`], [`Sent`] |
+//! | send to everyone in a room | [`Socket::subscribe`], [`Socket::publish`], [`Socket::publish_to_others`] |
+//! | keep something for each socket | [`Handler::Data`] |
+//! | look at path, query, headers, cookies and origin before letting a client in | [`UpgradeRequest`], [`Request`] |
+//! | refuse a client | `Err(`[`Response`]`)` from [`Handler::upgrade`] |
+//! | choose a subprotocol | [`UpgradeRequest::offers`], [`Accept::with_protocol`] |
+//! | ask a database before letting a client in | [`UpgradeRequest::later`], [`Decision`] |
+//! | send from other threads and from async code | [`Remote`] |
+//! | do something at intervals | [`RouteOptions::tick`], [`Handler::tick`] |
+//! | send much without filling memory | [`Sent::Queued`], [`Handler::drain`], [`Socket::pause`] |
+//! | limit messages, queues, idle sockets | [`Limits`], [`RouteOptions`] |
+//! | compress (permessage-deflate) | [`Limits::compression`], [`Socket::send_uncompressed`] |
+//! | answer plain HTTP | [`Server::get`], [`Server::post`] |
+//! | TLS | [`Server::tls`] |
+//! | stop without losing clients | [`Remote::stop`], [`Running::stop`] |
+//! | count | [`Running::totals`] |
+//!
+//! Examples, each run by one command: `cargo run --release --example echo_server`, and the same with
+//! `topic_server`, `chat`, `ticker_thread` and `jwt`.
+//!
+//! # Workers and the turn
+//!
+//! A server has some workers, by default one for each core. A worker is a thread with an epoll instance, a
+//! read buffer and its connections, which stay with it until they end. It does one thing after the other:
+//!
+//! > wait → read → posts of other threads → timers → ticks and topics → report what was sent
+//!
+//! Handlers are called in these turns. Each worker has a clone of each handler, so a handler needs no lock
+//! for its own fields. Topics belong to the server: a publication reaches the subscribers of all workers.
+//!
+//! # The life of a message
+//!
+//! One `recv` of at most 64 KiB fills the buffer of the worker. Frames are decoded and unmasked where they
+//! lie, and [`Handler::message`] gets a slice of that buffer. [`Socket::send`] writes the answer into a
+//! second buffer of the worker, which leaves by one `send` when all messages of the read have been handled:
+//! two system calls, no allocation, no lock, no task. What the kernel does not take is copied into the
+//! queue of the socket, which then exists, and `send` returns [`Sent::Queued`]. When the queue is empty
+//! [`Handler::drain`] is called. A socket whose queue is longer than a quarter of its limit is not read
+//! until it is shorter than an eighth. Beyond the limit the policy for slow consumers applies
+//! ([`Limits::slow_consumer`]).
+//!
+//! A publication is copied once. Each worker with subscribers encodes it once for each negotiated
+//! compression and then visits its subscribers, some in each turn, so that other sockets are served
+//! meanwhile. Queues hold references to that frame.
+//!
+//! # What it costs
+//!
+//! An idle socket takes 72 bytes in the process, plus the handler's data, for a server with one route; the
+//! kernel takes another 4 KiB. Text is checked as UTF-8 when it is received and, because there is no unsafe
+//! code in this crate, once more when it becomes a `&str`; bytes are not.
+//!
+//! # Errors and panics
+//!
+//! Sending does not fail: it returns what became of the message, and counters tell what was lost. A client
+//! that violates the protocol is closed with the code of RFC 6455 and counted by the rule that it broke. A
+//! handler that panics ends its worker, and so the server: [`Server::run`] returns [`Error::Failed`].
+//!
+//! # What is not there
+//!
+//! Clients, timers of single sockets, limits of queues and idle times by route, streamed HTTP bodies, other
+//! headers in the answer 101, and a descriptor table per worker (workers share the limit `RLIMIT_NOFILE`).
+//! Linux only.
+//!
+//! # What the types forbid
+//!
+//! A [`Socket`] cannot be kept beyond the call, nor sent to another thread:
+//!
+//! ```compile_fail
+//! # use standfast::{Message, Socket};
+//! fn message(socket: &mut Socket<'_>, message: Message<'_>) {
+//!     std::thread::spawn(move || socket.send(message));
+//! }
+//! ```
+//!
+//! ```compile_fail
+//! fn needs_send<T: Send>() {}
+//! needs_send::<standfast::Socket<'static>>();
+//! ```
+//!
+//! Neither can a message, which lies in the read buffer:
+//!
+//! ```compile_fail
+//! # use standfast::Message;
+//! struct Kept(Vec<Message<'static>>);
+//! fn message(kept: &mut Kept, message: Message<'_>) {
+//!     kept.0.push(message);
+//! }
+//! ```
+//!
+//! A decision is made once:
+//!
+//! ```compile_fail
+//! # use standfast::{Decision, Response};
+//! fn decide(decision: Decision<()>) {
+//!     decision.accept(());
+//!     decision.refuse(Response::new(403));
+//! }
+//! ```
+//!
+//! What a thread decides about goes to a worker, so it has to be `Send`:
+//!
+//! ```compile_fail
+//! # use standfast::Decision;
+//! fn decide(decision: Decision<std::rc::Rc<str>>) {
+//!     std::thread::spawn(move || decision.accept("name".into()));
+//! }
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod decision;
+mod handler;
+mod limits;
+mod message;
+mod operations;
+mod pattern;
+mod remote;
+mod request;
+mod response;
+mod routes;
+mod server;
+mod socket;
+mod table;
+mod worker;
+
+pub use engine::{
+    Closed, Compression, ConnId as SocketId, MailboxFull, Sent, SlowConsumer, TlsError,
+    TlsIdentity, TlsServer, TlsVersion, Totals, WORKERS_MAX,
+};
+pub use topics::Refused;
+pub use wire::websocket::CloseCode;
+
+pub use crate::decision::Decision;
+pub use crate::handler::{Accept, Close, Handler};
+pub use crate::limits::{Limits, RouteOptions};
+pub use crate::message::Message;
+pub use crate::remote::{Gone, Receipt, Remote};
+pub use crate::request::{Request, UpgradeRequest};
+pub use crate::response::Response;
+pub use crate::routes::{NoRoutes, Routed, Routes};
+pub use crate::server::{Error, Running, Server};
+pub use crate::socket::{Context, Socket};

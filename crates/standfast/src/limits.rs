@@ -1,0 +1,111 @@
+//! [`Limits`] of a server and [`RouteOptions`] of a route: names, units, defaults.
+
+use std::time::Duration;
+
+use engine::{Compression, SlowConsumer};
+
+/// The limits of a server. Give those that differ:
+///
+/// ```
+/// use std::time::Duration;
+/// use standfast::Limits;
+///
+/// let limits = Limits { idle_timeout: Some(Duration::from_secs(30)), ..Limits::default() };
+/// ```
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Sockets of the process at most; `None` for as many as there are descriptors (the soft limit
+    /// `RLIMIT_NOFILE` is raised to the hard one). Further clients wait in the accept queue, counted as
+    /// `accept_full`. Default `None`.
+    pub connections: Option<u64>,
+    /// Longest message in bytes, for routes without a limit of their own; a longer one closes its socket
+    /// with 1009, before it is received where no route allows more. Default 64 KiB.
+    pub message_bytes: u32,
+    /// Longest request head in bytes; a longer one is answered 431. Default 16 KiB.
+    pub head_bytes: usize,
+    /// Bytes of request bodies that a worker holds at a time; beyond it requests are answered 503, counted
+    /// as `bodies_refused`. Default 16 MiB.
+    pub bodies_bytes: usize,
+    /// Bytes that may wait for one socket that reads slowly. Default 1 MiB.
+    pub send_queue_bytes: usize,
+    /// What happens beyond that; what is lost is counted as `dropped_slow`. Default: the socket is closed
+    /// with 1013.
+    pub slow_consumer: SlowConsumer,
+    /// A socket that has sent nothing for this long, not even a pong, is closed; `None` disables that.
+    /// Default 120 s.
+    pub idle_timeout: Option<Duration>,
+    /// Sockets are pinged at half the idle timeout, so that live peers stay connected. Default on.
+    pub pings: bool,
+    /// Time for the complete request head, for its body, and for the [`Decision`](crate::Decision) about a
+    /// client. Default 10 s.
+    pub handshake_timeout: Duration,
+    /// An HTTP connection without another request for this long is closed. Default 75 s.
+    pub keep_alive_timeout: Duration,
+    /// Time for the peer to answer our close frame. Default 5 s.
+    pub close_timeout: Duration,
+    /// Whether messages are compressed (permessage-deflate, RFC 7692). Default off.
+    pub compression: Compression,
+    /// Messages shorter than this, in bytes, are sent uncompressed. Default 1 KiB.
+    pub compress_above_bytes: usize,
+    /// Bytes that may wait in the mailbox of one worker: publications, and calls of other threads. Beyond
+    /// it they are refused, counted as `mailbox_full`. Default 8 MiB.
+    pub mailbox_bytes: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        let (own, wire) = (engine::Limits::default(), wire::Limits::default());
+        Limits {
+            connections: None,
+            message_bytes: wire.message_bytes,
+            head_bytes: wire.head_bytes,
+            bodies_bytes: own.bodies_bytes,
+            send_queue_bytes: own.send_queue_bytes,
+            slow_consumer: own.slow_consumer,
+            idle_timeout: own.idle_timeout,
+            pings: own.pings,
+            handshake_timeout: own.handshake_timeout,
+            keep_alive_timeout: own.keep_alive_timeout,
+            close_timeout: own.close_timeout,
+            compression: own.compression,
+            compress_above_bytes: own.compress_above_bytes,
+            mailbox_bytes: own.mailbox_bytes,
+        }
+    }
+}
+
+impl Limits {
+    /// The engine's limits, where the longest message of any route has this many bytes.
+    pub(crate) fn of_engine(&self, message_bytes: u32) -> engine::Limits {
+        engine::Limits {
+            wire: wire::Limits {
+                message_bytes,
+                head_bytes: self.head_bytes,
+                ..wire::Limits::default()
+            },
+            bodies_bytes: self.bodies_bytes,
+            send_queue_bytes: self.send_queue_bytes,
+            slow_consumer: self.slow_consumer,
+            idle_timeout: self.idle_timeout,
+            pings: self.pings,
+            handshake_timeout: self.handshake_timeout,
+            keep_alive_timeout: self.keep_alive_timeout,
+            close_timeout: self.close_timeout,
+            compression: self.compression,
+            compress_above_bytes: self.compress_above_bytes,
+            mailbox_bytes: self.mailbox_bytes,
+            ..engine::Limits::default()
+        }
+    }
+}
+
+/// What a route does differently, for [`Server::route_with`](crate::Server::route_with).
+#[derive(Clone, Debug, Default)]
+pub struct RouteOptions {
+    /// Longest message in bytes, instead of [`Limits::message_bytes`]. One that is longer closes its socket
+    /// with 1009. Memory is bounded by the largest limit of all routes, as it is known only then.
+    pub message_bytes: Option<u32>,
+    /// Interval of [`Handler::tick`](crate::Handler::tick); `None` for no ticks. A worker that is late
+    /// leaves out those that it missed.
+    pub tick: Option<Duration>,
+}

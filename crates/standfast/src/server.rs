@@ -1,0 +1,391 @@
+//! [`Server`]: addresses, routes and limits, to be started; [`Running`]: a server that was.
+
+use std::fmt;
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::available_parallelism;
+use std::time::Duration;
+
+use engine::sys::process::{self, Listen};
+use engine::{LISTENERS_MAX, Plan, Tables, TlsServer, Totals, WORKERS_MAX, Workers};
+use topics::Directory;
+
+use crate::remote::Post;
+use crate::routes::{NoRoutes, Routed, Routes};
+use crate::table::{Table, Target};
+use crate::worker::{Ended, Shared, WorkerHandler};
+use crate::{Handler, Limits, Remote, Request, Response, RouteOptions};
+
+/// A connection is accepted when its request has arrived, or after this time (`TCP_DEFER_ACCEPT`).
+const ACCEPT_DEFER: Duration = Duration::from_secs(1);
+/// Length of the accept queue of a listener; the kernel limits it to `net.core.somaxconn`.
+const BACKLOG: u32 = 4096;
+
+/// Why a server did not start, or ended.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// The name of an address cannot be resolved, or is none.
+    Address(io::Error),
+    /// An address cannot be listened on: `EADDRINUSE`, or a port that needs a privilege.
+    Listen(SocketAddr, io::Error),
+    /// A route with an invalid path, or two for the same path.
+    Route(String),
+    /// More addresses times workers than a process may have listeners.
+    TooManyListeners,
+    /// No threads or no descriptors for the workers.
+    Workers(io::Error),
+    /// A worker has failed, for example because a handler panicked. All sockets were closed.
+    Failed(io::Error),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Address(error) => write!(f, "invalid address: {error}"),
+            Error::Listen(address, error) => write!(f, "cannot listen on {address}: {error}"),
+            Error::Route(what) => f.write_str(what),
+            Error::TooManyListeners => write!(
+                f,
+                "too many listeners: addresses times workers must be at most {LISTENERS_MAX}"
+            ),
+            Error::Workers(error) => write!(f, "cannot start the workers: {error}"),
+            Error::Failed(error) => write!(f, "the server has failed: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::Address(error)
+            | Error::Listen(_, error)
+            | Error::Workers(error)
+            | Error::Failed(error) => Some(error),
+            Error::Route(_) | Error::TooManyListeners => None,
+        }
+    }
+}
+
+/// A server that listens, but has not started yet: clients wait until it has.
+///
+/// ```no_run
+/// # use standfast::{Accept, Handler, Message, Response, Server, Socket, UpgradeRequest};
+/// # #[derive(Clone)] struct Chat;
+/// # impl Handler for Chat {
+/// #     type Data = ();
+/// #     fn upgrade(&mut self, _: &UpgradeRequest<'_>) -> Result<Accept<()>, Response> {
+/// #         Ok(Accept::default())
+/// #     }
+/// #     fn message(&mut self, _: &mut Socket<'_>, _: &mut (), _: Message<'_>) {}
+/// # }
+/// Server::bind("127.0.0.1:8080")?
+///     .route("/chat/{room}", Chat)
+///     .get("/health", |_| Response::text(200, "ok\n"))
+///     .workers(2)
+///     .run()?;
+/// # Ok::<(), standfast::Error>(())
+/// ```
+pub struct Server<R: Routes = NoRoutes> {
+    listeners: Listeners,
+    routes: R,
+    table: Table,
+    limits: Limits,
+    workers: Option<usize>,
+    tls: Option<TlsServer>,
+    /// The first mistake in the routes.
+    mistake: Option<String>,
+}
+
+/// Addresses with one listener each, which are closed if the server does not start.
+#[derive(Default)]
+struct Listeners(Vec<(SocketAddr, i32)>);
+
+impl Drop for Listeners {
+    fn drop(&mut self) {
+        self.0.drain(..).for_each(|(_, number)| process::close(number));
+    }
+}
+
+impl Server {
+    /// Listens on an address. Port 0 takes a free one, see [`Server::address`]. Of a name with several
+    /// addresses the first that can be listened on is taken.
+    ///
+    /// # Errors
+    /// [`Error::Address`] and [`Error::Listen`].
+    pub fn bind(address: impl ToSocketAddrs) -> Result<Server, Error> {
+        let server = Server {
+            listeners: Listeners::default(),
+            routes: NoRoutes,
+            table: Table::default(),
+            limits: Limits::default(),
+            workers: None,
+            tls: None,
+            mistake: None,
+        };
+        server.and_bind(address)
+    }
+}
+
+impl<R: Routes> Server<R> {
+    /// Listens on a further address.
+    ///
+    /// # Errors
+    /// As [`Server::bind`].
+    pub fn and_bind(mut self, address: impl ToSocketAddrs) -> Result<Self, Error> {
+        let mut error =
+            Error::Address(io::Error::new(io::ErrorKind::InvalidInput, "the name has no address"));
+        for address in address.to_socket_addrs().map_err(Error::Address)? {
+            match listen_first(address) {
+                Ok(listener) => {
+                    self.listeners.0.push(listener);
+                    return Ok(self);
+                }
+                Err(failed) => error = Error::Listen(address, failed),
+            }
+        }
+        Err(error)
+    }
+
+    /// The first address, with the port that the system chose.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.listeners.0.first().map_or(([0, 0, 0, 0], 0).into(), |(address, _)| *address)
+    }
+
+    /// Opens WebSockets at a path, for this handler.
+    ///
+    /// A path has segments of text, parameters such as `{room}` for one segment, and at its end `{*rest}`
+    /// for all that follow. Where several fit, text is preferred, whatever the order of the routes. A
+    /// mistake in it is reported when the server starts.
+    ///
+    /// Each call makes a new type of server. A function that returns one says
+    /// `Server<impl Routes>`.
+    #[must_use]
+    pub fn route<H: Handler>(self, path: &str, handler: H) -> Server<Routed<H, R>> {
+        self.route_with(path, handler, RouteOptions::default())
+    }
+
+    /// As [`Server::route`], with what this route does differently.
+    #[must_use]
+    pub fn route_with<H: Handler>(
+        mut self,
+        path: &str,
+        handler: H,
+        options: RouteOptions,
+    ) -> Server<Routed<H, R>> {
+        self.add(path, Target::Socket(R::LEN));
+        Server {
+            listeners: self.listeners,
+            routes: Routed::new(handler, options, self.routes),
+            table: self.table,
+            limits: self.limits,
+            workers: self.workers,
+            tls: self.tls,
+            mistake: self.mistake,
+        }
+    }
+
+    /// Answers plain requests for a path, by GET and HEAD. The function is called in the workers: it must
+    /// not wait.
+    #[must_use]
+    pub fn get(
+        self,
+        path: &str,
+        respond: impl Fn(&Request<'_>) -> Response + Send + Sync + 'static,
+    ) -> Self {
+        self.http("GET", path, None, respond)
+    }
+
+    /// Answers POST requests with bodies of at most this many bytes; longer ones are answered 413.
+    #[must_use]
+    pub fn post(
+        self,
+        path: &str,
+        body_bytes: u64,
+        respond: impl Fn(&Request<'_>) -> Response + Send + Sync + 'static,
+    ) -> Self {
+        self.http("POST", path, Some(body_bytes), respond)
+    }
+
+    /// Answers plain requests with another method, such as `PUT`, in capitals. Without a limit no body is
+    /// read.
+    #[must_use]
+    pub fn http(
+        mut self,
+        method: &str,
+        path: &str,
+        body_bytes: Option<u64>,
+        respond: impl Fn(&Request<'_>) -> Response + Send + Sync + 'static,
+    ) -> Self {
+        let (method, respond) = (method.into(), Arc::new(respond));
+        self.add(path, Target::Http { method, body_bytes, respond });
+        self
+    }
+
+    /// Number of workers, each a thread: at least 1, at most [`WORKERS_MAX`]. Default: one for each core.
+    #[must_use]
+    pub fn workers(mut self, workers: usize) -> Self {
+        self.workers = Some(workers.clamp(1, WORKERS_MAX));
+        self
+    }
+
+    /// Replaces the limits.
+    #[must_use]
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// All connections use TLS. See [`TlsServer::new`] and [`TlsIdentity`](crate::TlsIdentity).
+    #[must_use]
+    pub fn tls(mut self, tls: TlsServer) -> Self {
+        self.tls = Some(tls);
+        self
+    }
+
+    /// Starts the workers and returns; they accept clients then.
+    ///
+    /// # Errors
+    /// [`Error::Route`], [`Error::Listen`] and [`Error::Workers`].
+    pub fn start(mut self) -> Result<Running, Error> {
+        if let Some(mistake) = self.mistake {
+            return Err(Error::Route(mistake));
+        }
+        let cores = || available_parallelism().map_or(1, usize::from);
+        let workers = self.workers.unwrap_or_else(cores).clamp(1, WORKERS_MAX);
+        let listeners = self.listeners.0.len() * workers;
+        if listeners > LISTENERS_MAX {
+            return Err(Error::TooManyListeners);
+        }
+        let nofile = capacity::raise_nofile().unwrap_or_else(|_| capacity::nofile().soft);
+        let mut plan = Plan::new(1, workers, nofile, listeners, Tables::Shared);
+        if let Some(connections) = self.limits.connections {
+            let share = connections.div_ceil(workers as u64).max(1);
+            plan.capacity = plan.capacity.min(u32::try_from(share).unwrap_or(u32::MAX));
+        }
+        let addresses: Vec<_> = self.listeners.0.iter().map(|(address, _)| *address).collect();
+        let mut rest = Listeners::default();
+        for address in &addresses {
+            for _ in 1..workers {
+                let opened = process::listen(&options(*address, true));
+                let (number, _) = opened.map_err(|error| Error::Listen(*address, error))?;
+                rest.0.push((*address, number));
+            }
+        }
+        let message_bytes = self.routes.set_message_bytes(self.limits.message_bytes);
+        let limits = self.limits.of_engine(message_bytes);
+        self.table.sort();
+        let shared = Shared {
+            table: Arc::new(self.table),
+            directory: Directory::new(),
+            tls: self.tls,
+            ended: Arc::default(),
+        };
+        let (directory, ended) = (shared.directory.clone(), Arc::clone(&shared.ended));
+        // From here on the workers own the listeners.
+        let all = self.listeners.0.drain(..).chain(rest.0.drain(..));
+        let all: Vec<i32> = all.map(|(_, number)| number).collect();
+        let routes = Mutex::new(self.routes);
+        let handler = move |worker: u16, workers: &engine::Remote<Post>| {
+            let own = routes.lock().unwrap_or_else(PoisonError::into_inner).fork();
+            WorkerHandler::new(worker, own, &shared, workers)
+        };
+        let workers = Workers::start(plan, &limits, &all, handler).map_err(Error::Workers)?;
+        let remote = Remote::new(workers.remote().clone(), directory);
+        Ok(Running { workers, remote, addresses, ended })
+    }
+
+    /// Starts the server and waits until it ends, as [`Running::wait`].
+    ///
+    /// # Errors
+    /// As [`Server::start`], and [`Error::Failed`].
+    pub fn run(self) -> Result<(), Error> {
+        self.start()?.wait()
+    }
+
+    fn add(&mut self, path: &str, target: Target) {
+        if let Err(mistake) = self.table.add(path, target) {
+            self.mistake.get_or_insert(mistake);
+        }
+    }
+}
+
+impl<R: Routes> fmt::Debug for Server<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Server({})", self.address())
+    }
+}
+
+/// Opens the first listener of an address. Others may share its port from then on.
+fn listen_first(address: SocketAddr) -> io::Result<(SocketAddr, i32)> {
+    if address.port() != 0 {
+        // SO_REUSEPORT would also share it with another server of this user: try without it first.
+        process::try_bind(&options(address, false))?;
+    }
+    process::listen(&options(address, true)).map(|(number, actual)| (actual, number))
+}
+
+fn options(address: SocketAddr, shared_port: bool) -> Listen {
+    Listen { address, backlog: BACKLOG, shared_port, defer: ACCEPT_DEFER, v6_only: false }
+}
+
+/// A server that has started. Dropping this leaves it running.
+pub struct Running {
+    workers: Workers<Post>,
+    remote: Remote,
+    addresses: Vec<SocketAddr>,
+    ended: Arc<Ended>,
+}
+
+impl Running {
+    /// The addresses that it listens on, with the ports that the system chose.
+    #[must_use]
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// The first of them.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.addresses.first().copied().unwrap_or(([0, 0, 0, 0], 0).into())
+    }
+
+    /// The handle for other threads.
+    #[must_use]
+    pub fn remote(&self) -> &Remote {
+        &self.remote
+    }
+
+    /// What the workers have counted, summed up: see [`Totals`].
+    #[must_use]
+    pub fn totals(&self) -> Totals {
+        self.remote.totals()
+    }
+
+    /// Stops the server as [`Remote::stop`], and waits until all connections have ended: `over`, and at
+    /// most [`Limits::close_timeout`] longer.
+    ///
+    /// # Errors
+    /// [`Error::Failed`].
+    pub fn stop(self, over: Duration) -> Result<(), Error> {
+        self.workers.drain(over).map_err(Error::Failed)
+    }
+
+    /// Waits until the server ends: after [`Remote::stop`], or because a worker has failed.
+    ///
+    /// # Errors
+    /// [`Error::Failed`].
+    pub fn wait(self) -> Result<(), Error> {
+        self.ended.wait();
+        // Workers that drain go on as they are; if one has failed, the others end now.
+        self.workers.drain(Duration::ZERO).map_err(Error::Failed)
+    }
+}
+
+impl fmt::Debug for Running {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Running({})", self.address())
+    }
+}

@@ -1,0 +1,379 @@
+//! [`WorkerHandler`]: the engine's handler of one worker, which calls the routes.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+use engine::{
+    Answer, Closed, ConnId, Core, Incoming, Response as EngineResponse, Sys, TlsServer, invariant,
+};
+use topics::{Directory, Memberships, Subscriber, Topics};
+use wire::http::{EMPTY_HEADER, MAX_HEADERS, Request as Head, parse_request};
+use wire::websocket::{CloseCode, OpCode};
+
+use crate::operations::{WorkerOperations, encode};
+use crate::remote::{Gone, Post};
+use crate::routes::{RouteList, Upgraded, nanoseconds};
+use crate::table::{Table, Target};
+use crate::{Close, Context, Message, Remote, Request, Socket, UpgradeRequest};
+
+/// What is kept of a connection.
+#[derive(Default)]
+pub(crate) struct Connection<D> {
+    pub(crate) memberships: Memberships,
+    slot: D,
+}
+
+impl<D> Subscriber for Connection<D> {
+    fn memberships(&mut self) -> &mut Memberships {
+        &mut self.memberships
+    }
+}
+
+/// A request whose body is being received.
+struct PendingRequest {
+    head: Vec<u8>,
+    /// Its route in the table.
+    index: usize,
+}
+
+/// A close frame whose connection is reported as closed at the end of the turn.
+struct CloseFrame {
+    id: ConnId,
+    code: Option<CloseCode>,
+    reason: Box<str>,
+}
+
+/// Whether a worker of the server has ended.
+#[derive(Default)]
+pub(crate) struct Ended {
+    ended: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Ended {
+    /// Waits until one has ended.
+    pub(crate) fn wait(&self) {
+        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        while !*ended {
+            ended = self.changed.wait(ended).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// Reports the end of its worker, also by a panic.
+struct EndGuard(Arc<Ended>);
+
+impl Drop for EndGuard {
+    fn drop(&mut self) {
+        *self.0.ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.0.changed.notify_all();
+    }
+}
+
+pub(crate) struct WorkerHandler<R: RouteList> {
+    routes: R,
+    waiting: R::Waiting,
+    table: Arc<Table>,
+    topics: Topics,
+    remote: Remote,
+    tls: Option<TlsServer>,
+    /// Requests whose bodies are being received.
+    pending: BTreeMap<ConnId, PendingRequest>,
+    close_frames: Vec<CloseFrame>,
+    _guard: EndGuard,
+}
+
+/// What all workers of a server share.
+pub(crate) struct Shared {
+    pub(crate) table: Arc<Table>,
+    pub(crate) directory: Directory,
+    pub(crate) tls: Option<TlsServer>,
+    pub(crate) ended: Arc<Ended>,
+}
+
+impl<R: RouteList> WorkerHandler<R> {
+    pub(crate) fn new(
+        worker: u16,
+        routes: R,
+        shared: &Shared,
+        workers: &engine::Remote<Post>,
+    ) -> Self {
+        WorkerHandler {
+            routes,
+            waiting: R::Waiting::default(),
+            table: Arc::clone(&shared.table),
+            topics: Topics::new(worker, shared.directory.clone()),
+            remote: Remote::new(workers.clone(), shared.directory.clone()),
+            tls: shared.tls.clone(),
+            pending: BTreeMap::new(),
+            close_frames: Vec::new(),
+            _guard: EndGuard(Arc::clone(&shared.ended)),
+        }
+    }
+
+    /// Calls a route with a socket and its data, which is moved out of the connection meanwhile: the
+    /// handler may do anything with the worker.
+    #[inline]
+    fn call<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        id: ConnId,
+        call: impl FnOnce(&mut R, &mut Socket<'_>, &mut R::Slot),
+    ) {
+        let Some(connection) = core.user_mut(id) else { return };
+        let mut slot = std::mem::take(&mut connection.slot);
+        let WorkerHandler { routes, topics, remote, .. } = self;
+        let mut operations = WorkerOperations { core: &mut *core, topics, remote };
+        call(routes, &mut Socket::new(&mut operations, id), &mut slot);
+        // A connection that has ended meanwhile is there until the end of the turn.
+        if let Some(connection) = core.user_mut(id) {
+            connection.slot = slot;
+        }
+    }
+
+    /// Ends the session of a WebSocket, unless that was done before.
+    fn end_session<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, cause: Closed) {
+        self.topics.unsubscribe_all(core, id, |_| {});
+        let frame = self.close_frames.iter().position(|frame| frame.id == id);
+        let frame = frame.map(|at| self.close_frames.swap_remove(at));
+        let Some(connection) = core.user_mut(id) else { return };
+        let slot = std::mem::take(&mut connection.slot);
+        let code = frame.as_ref().and_then(|frame| frame.code);
+        let reason = frame.as_ref().map_or("", |frame| &frame.reason);
+        let close = Close { cause, code, reason };
+        let WorkerHandler { routes, topics, remote, .. } = self;
+        let mut operations = WorkerOperations { core, topics, remote };
+        routes.close(&mut Socket::new(&mut operations, id), slot, &close);
+    }
+
+    fn answer_upgrade<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        id: ConnId,
+        upgraded: Upgraded<R::Slot>,
+    ) -> Answer {
+        match upgraded {
+            Upgraded::Open(slot, protocol) => {
+                if let Some(connection) = core.user_mut(id) {
+                    connection.slot = slot;
+                }
+                Answer::Upgrade(protocol)
+            }
+            Upgraded::Refuse(response) => Answer::Respond(response.0),
+            Upgraded::Later => Answer::LaterWithin(nanoseconds(core.limits().handshake_timeout)),
+        }
+    }
+
+    /// Answers a plain request, or asks for its body.
+    fn answer_plain<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        id: ConnId,
+        head: &Head<'_, '_>,
+    ) -> Answer {
+        let index = match self.table.http(head.method, head.path()) {
+            Ok(index) => index,
+            Err(answer) => return answer,
+        };
+        match self.table.entry(index).map(|entry| &entry.target) {
+            Some(Target::Http { body_bytes: Some(bytes), .. }) => {
+                let bytes = *bytes;
+                self.pending.insert(id, PendingRequest { head: copy_of(head), index });
+                Answer::Body(bytes)
+            }
+            _ => self.respond(core, id, index, head, &[]),
+        }
+    }
+
+    fn respond<S: Sys>(
+        &self,
+        core: &Core<S, Self>,
+        id: ConnId,
+        index: usize,
+        head: &Head<'_, '_>,
+        body: &[u8],
+    ) -> Answer {
+        let Some(entry) = self.table.entry(index) else {
+            return lost("a request is for an entry of the table");
+        };
+        let Target::Http { respond, .. } = &entry.target else {
+            return lost("a plain request is for a plain route");
+        };
+        let addresses = || core.addresses(id);
+        let (pattern, remote) = (&entry.pattern, &self.remote);
+        let request = Request { head, pattern, body, addresses: &addresses, remote };
+        Answer::Respond(respond(&request).0)
+    }
+}
+
+impl<R: RouteList> engine::Handler for WorkerHandler<R> {
+    type User = Connection<R::Slot>;
+    type Post = Post;
+
+    fn begin<S: Sys>(&mut self, core: &mut Core<S, Self>) {
+        core.set_tls(self.tls.clone());
+    }
+
+    fn request<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        id: ConnId,
+        incoming: &Incoming<'_, '_>,
+    ) -> Answer {
+        let head = incoming.head;
+        let upgraded = match (incoming.upgrade, self.table.socket(head.path())) {
+            (Some(upgrade), Some((pattern, index))) => {
+                let addresses = || core.addresses(id);
+                let remote = &self.remote;
+                let request = Request { head, pattern, body: &[], addresses: &addresses, remote };
+                let request = UpgradeRequest { request: &request, upgrade, id };
+                self.routes.upgrade(&mut self.waiting, index, &request)
+            }
+            _ => return self.answer_plain(core, id, head),
+        };
+        self.answer_upgrade(core, id, upgraded)
+    }
+
+    fn body<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, body: Vec<u8>) -> Answer {
+        let Some(PendingRequest { head, index }) = self.pending.remove(&id) else {
+            return lost("a request whose body is received is kept");
+        };
+        let mut headers = [EMPTY_HEADER; MAX_HEADERS];
+        match parse_request(&head, &mut headers) {
+            Ok(head) => self.respond(core, id, index, &head, &body),
+            Err(_) => lost("a head that was parsed can be parsed again"),
+        }
+    }
+
+    fn late_answer<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) -> Answer {
+        match R::decided(&mut self.waiting, id) {
+            Some(upgraded) => self.answer_upgrade(core, id, upgraded),
+            None => lost("a client that waits for a decision is kept"),
+        }
+    }
+
+    fn open<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) {
+        self.call(core, id, |routes, socket, slot| routes.open(socket, slot));
+    }
+
+    #[inline]
+    fn message<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        id: ConnId,
+        opcode: OpCode,
+        data: &mut [u8],
+    ) {
+        let message = match opcode {
+            OpCode::Text => match std::str::from_utf8(data) {
+                Ok(text) => Message::Text(text),
+                Err(_) => return invariant::broken("the decoder has checked text"),
+            },
+            _ => Message::Binary(data),
+        };
+        self.call(core, id, |routes, socket, slot| routes.message(socket, slot, message));
+    }
+
+    fn pong<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, data: &[u8]) {
+        // Those to the keep-alive's own pings are empty.
+        if !data.is_empty() {
+            self.call(core, id, |routes, socket, slot| routes.pong(socket, slot, data));
+        }
+    }
+
+    fn drained<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) {
+        if core.is_open(id) {
+            self.call(core, id, |routes, socket, slot| routes.drain(socket, slot));
+        }
+    }
+
+    fn going_away<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) -> bool {
+        self.call(core, id, |routes, socket, slot| routes.stopping(socket, slot));
+        false
+    }
+
+    fn close_frame<S: Sys>(
+        &mut self,
+        _core: &mut Core<S, Self>,
+        id: ConnId,
+        code: Option<CloseCode>,
+        reason: &str,
+    ) {
+        if code.is_some() {
+            self.close_frames.push(CloseFrame { id, code, reason: reason.into() });
+        }
+    }
+
+    fn closing<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, why: Closed) {
+        self.end_session(core, id, why);
+    }
+
+    fn closed<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, why: Closed, opened: bool) {
+        if opened {
+            return self.end_session(core, id, why);
+        }
+        R::forget(&mut self.waiting, id);
+        if !self.pending.is_empty() {
+            self.pending.remove(&id);
+        }
+    }
+
+    fn post<S: Sys>(&mut self, core: &mut Core<S, Self>, post: Post) {
+        match post {
+            Post::Publication(publication) => self.topics.deliver(core, &publication, encode),
+            Post::Send { to, binary, data, receipt } => {
+                let open = core.is_open(to);
+                let opcode = if binary { OpCode::Binary } else { OpCode::Text };
+                let sent = core.send(to, opcode, &data);
+                if let Some(receipt) = receipt {
+                    receipt.tell(if open { Ok(sent) } else { Err(Gone) });
+                }
+            }
+            Post::Close { to, code, reason } => {
+                self.call(core, to, |_, socket, _| socket.close(code, &reason));
+            }
+            Post::Pause { to, paused: true } => core.pause(to),
+            Post::Pause { to, paused: false } => core.resume(to),
+            Post::Call { to, task } if core.is_open(to) => {
+                self.call(core, to, |routes, socket, slot| routes.call(socket, slot, task));
+            }
+            Post::Call { .. } => {}
+        }
+    }
+
+    fn turn<S: Sys>(&mut self, core: &mut Core<S, Self>) -> Option<u64> {
+        let now_ns = core.now_ns();
+        let WorkerHandler { routes, topics, remote, .. } = self;
+        let mut operations = WorkerOperations { core: &mut *core, topics, remote };
+        let tick_ns = routes.tick(now_ns, &mut Context::new(&mut operations));
+        let topics_ns = self.topics.turn(core, encode);
+        tick_ns.into_iter().chain(topics_ns).min()
+    }
+
+    fn accepts_posts(&self) -> bool {
+        self.topics.accepts_posts()
+    }
+}
+
+/// The bytes of a head, which is needed once its body is complete.
+fn copy_of(head: &Head<'_, '_>) -> Vec<u8> {
+    let mut copy = Vec::new();
+    copy.extend_from_slice(head.method.as_bytes());
+    copy.push(b' ');
+    copy.extend_from_slice(head.target.as_bytes());
+    copy.extend_from_slice(if head.version == 0 { b" HTTP/1.0\r\n" } else { b" HTTP/1.1\r\n" });
+    for header in head.headers {
+        copy.extend_from_slice(header.name.as_bytes());
+        copy.extend_from_slice(b": ");
+        copy.extend_from_slice(header.value);
+        copy.extend_from_slice(b"\r\n");
+    }
+    copy.extend_from_slice(b"\r\n");
+    copy
+}
+
+#[track_caller]
+fn lost(what: &'static str) -> Answer {
+    invariant::broken(what);
+    Answer::Respond(EngineResponse::text(500, "The server lost track of this request.\n"))
+}

@@ -1,0 +1,11 @@
+//! Servers made with this crate, and tungstenite's client over loopback. Tests wait for conditions, never
+//! for a time to pass.
+
+#![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should panic")]
+
+mod client;
+mod flow;
+mod http;
+mod stopping;
+mod topics;
+mod upgrades;

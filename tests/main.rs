@@ -47,6 +47,7 @@ mod history;
 mod hostile;
 mod install;
 mod interrupted;
+mod library;
 mod lifecycle;
 mod limits;
 mod listeners;

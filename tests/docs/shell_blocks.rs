@@ -39,6 +39,7 @@ const NOT_RUN: &[(&str, &str, &str)] = &[
     ("README.md", "apt-get install ./", PACKAGES),
     ("README.md", "tar ", PACKAGES),
     ("README.md", "standfast prove", MINUTES),
+    ("docs/library/chat.md", "cargo ", BUILDS),
     ("docs/load/compare.md", "", "six runs of 30 s"),
     ("docs/load/grpc.md", "", READERS_SERVER),
     ("docs/load/load.md", "", "runs of 10 s to 5 min, and servers of the reader"),

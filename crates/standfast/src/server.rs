@@ -22,8 +22,8 @@ const ACCEPT_DEFER: Duration = Duration::from_secs(1);
 /// Length of the accept queue of a listener; the kernel limits it to `net.core.somaxconn`.
 const BACKLOG: u32 = 4096;
 
-/// Why a server did not start, or ended.
-#[derive(Debug)]
+/// Why a server did not start, or ended. `Debug` is the same text as `Display`: it is what a `main` that
+/// returns the error shows.
 #[non_exhaustive]
 pub enum Error {
     /// The name of an address cannot be resolved, or is none.
@@ -53,6 +53,12 @@ impl fmt::Display for Error {
             Error::Workers(error) => write!(f, "cannot start the workers: {error}"),
             Error::Failed(error) => write!(f, "the server has failed: {error}"),
         }
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use wire::Violation;
+use wire::http2::ErrorCode;
 
 /// Why a connection ended, reported once for each.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
@@ -58,14 +59,22 @@ pub enum Closed {
     GivenUp,
 }
 
-/// How a server violated the protocol, as its client sees it: details of
-/// [`Closed::HandshakeRejected`] and [`Closed::Violation`].
+/// What a server did wrong, as its client sees it: details of [`Closed::HandshakeRejected`] and
+/// [`Closed::Violation`], and of the ends that a [`crate::Sys`] explains.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum ServerFault {
     /// It violated this rule.
     Violation(Violation),
     /// It answered our handshake with this status.
     Status(u16),
+    /// It reset the stream of the connection (RFC 9113 section 6.4).
+    StreamReset(ErrorCode),
+    /// It does not process the stream of the connection (GOAWAY, RFC 9113 section 6.8).
+    GoAway,
+    /// It speaks HTTP/2 without WebSockets (RFC 8441 section 3).
+    NoExtendedConnect,
+    /// The HTTP/2 connection of the stream could not be opened, for this reason.
+    Carrier(Closed),
 }
 
 impl Closed {

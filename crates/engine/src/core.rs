@@ -305,11 +305,12 @@ impl<S: Sys, H: Handler> Core<S, H> {
         self.live(id).is_some_and(|conn| matches!(conn.mode, Mode::WebSocket | Mode::Polled))
     }
 
-    /// The protocol fault of the server of an outgoing connection, until its end is reported.
+    /// The fault of the server of an outgoing connection, until its end is reported.
     #[must_use]
     pub fn server_fault(&self, id: ConnId) -> Option<ServerFault> {
-        let conn = self.slab.get(id.slot()).filter(|conn| conn.generation == id.generation());
-        conn.and_then(|_| self.server_faults.get(&id.slot()).copied())
+        let conn = self.slab.get(id.slot()).filter(|conn| conn.generation == id.generation())?;
+        let known = self.server_faults.get(&id.slot()).copied();
+        known.or_else(|| self.sys.fault(conn.fd))
     }
 
     /// Time since something was last received, in nanoseconds and steps of the keep-alive tick.

@@ -65,7 +65,9 @@ pub use crate::redirect::HttpsRedirect;
 pub use crate::send::Sent;
 pub use crate::sys::Sys;
 pub use crate::target::{Destination, Target, TlsConnect};
-pub use crate::tls::{TlsClient, TlsError, TlsIdentity, TlsServer, TlsTrust, TlsVersion};
+pub use crate::tls::{
+    TlsClient, TlsError, TlsIdentity, TlsServer, TlsSession, TlsState, TlsTrust, TlsVersion,
+};
 pub use crate::worker::{Turn, Worker};
 #[cfg(target_os = "linux")]
 pub use crate::workers::{Plan, Tables, Workers};

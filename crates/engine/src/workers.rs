@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::parked::LISTENERS_MAX;
 use crate::sys::linux::Linux;
 use crate::sys::process;
-use crate::{Handler, Limits, Remote, SLOTS_MAX, Turn, WORKERS_MAX, Wake, Worker};
+use crate::{Handler, Limits, Remote, SLOTS_MAX, Sys, Turn, WORKERS_MAX, Wake, Worker};
 
 /// Which descriptor table a worker uses.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -130,6 +130,26 @@ impl<P: Send + 'static> Workers<P> {
         H: Handler<Post = P> + 'static,
         F: Fn(u16, &Remote<P>) -> H + Send + Sync + 'static,
     {
+        Self::start_over(plan, limits, listeners, |_, kernel| kernel, handler)
+    }
+
+    /// As [`Workers::start`], with what `sys` makes of each worker's interface to the kernel.
+    ///
+    /// # Errors
+    /// As [`Workers::start`].
+    pub fn start_over<S, K, H, F>(
+        plan: Plan,
+        limits: &Limits,
+        listeners: &[i32],
+        sys: K,
+        handler: F,
+    ) -> io::Result<Self>
+    where
+        S: Sys + 'static,
+        K: Fn(u16, Linux) -> S + Send + Sync + 'static,
+        H: Handler<Post = P> + 'static,
+        F: Fn(u16, &Remote<P>) -> H + Send + Sync + 'static,
+    {
         assert!(listeners.len() <= LISTENERS_MAX && plan.workers <= WORKERS_MAX);
         let wakes: Vec<i32> =
             (0..plan.workers).map(|_| process::wake_descriptor()).collect::<io::Result<_>>()?;
@@ -139,12 +159,13 @@ impl<P: Send + 'static> Workers<P> {
             mailbox.capacity.store(plan.capacity, Ordering::Relaxed);
         }
         let keep_below = wakes.iter().chain(listeners).max().map_or(3, |highest| highest + 1);
-        let handler = Arc::new(handler);
+        let (handler, sys) = (Arc::new(handler), Arc::new(sys));
         let mut threads = Vec::new();
         let (begun, beginnings) = mpsc::channel();
         let (in_shared, shared_by) = mpsc::channel::<()>();
         for (index, &wake) in wakes.iter().enumerate() {
-            let (remote, limits, handler) = (remote.clone(), limits.clone(), Arc::clone(&handler));
+            let (remote, limits) = (remote.clone(), limits.clone());
+            let (handler, sys) = (Arc::clone(&handler), Arc::clone(&sys));
             let (listeners, begun) = (listeners.to_vec(), begun.clone());
             let in_shared = in_shared.clone();
             let begin = move || {
@@ -154,7 +175,7 @@ impl<P: Send + 'static> Workers<P> {
                 drop(in_shared);
                 process::wait_for_wake(wake);
                 let handler = handler(index as u16, &remote);
-                let sys = Linux::new(Some(wake))?;
+                let sys = sys(index as u16, Linux::new(Some(wake))?);
                 let (index, capacity) = (index as u16, plan.capacity);
                 Worker::new(sys, index, limits, remote, &listeners, capacity, handler)
             };

@@ -232,6 +232,7 @@ fn invalid_handshake_response_closes_the_connection() {
                 assert_eq!(violation, Violation::NotSwitched);
                 assert!([200, 302, 503].contains(&status), "{status}");
             }
+            other => panic!("{violation:?}: {other:?}"),
         }
         assert_eq!(visit.totals.connects, 1, "nothing is followed, nothing is tried again");
     }

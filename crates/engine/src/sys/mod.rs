@@ -35,6 +35,8 @@ use std::time::Duration;
 
 pub use thread_waits::ThreadWaits;
 
+use crate::ServerFault;
+
 /// A descriptor of one worker's table, in 4 bytes. It is not `Send`: the same number is another file in
 /// another worker's table.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -202,6 +204,12 @@ pub trait Sys {
 
     /// Makes the next close send RST instead of FIN, which leaves no `TIME_WAIT`.
     fn reset_on_close(&mut self, fd: Fd);
+
+    /// What the server of an outgoing connection did wrong, if errors and the end of the stream do not say
+    /// all of it. Asked until the descriptor is closed.
+    fn fault(&self, _fd: Fd) -> Option<ServerFault> {
+        None
+    }
 
     /// The peer's address; `None` if the connection is over or not one of IP.
     fn peer(&self, fd: Fd) -> Option<SocketAddr>;

@@ -15,6 +15,7 @@ mod pem;
 mod receive;
 mod server;
 mod session;
+mod standalone;
 #[cfg(test)]
 mod tests;
 mod transmit;
@@ -22,6 +23,7 @@ mod transmit;
 pub use self::client::{TlsClient, TlsTrust};
 pub use self::pem::{TlsError, TlsIdentity};
 pub use self::server::{TlsServer, TlsVersion};
+pub use self::standalone::{TlsSession, TlsState};
 pub(crate) use self::transmit::Transmitter;
 
 use crate::limits::TLS_HANDSHAKE_BYTES;

@@ -12,7 +12,7 @@ use crate::{Endpoint, HttpPublish, Retry, Validator};
 pub struct Config {
     /// Targets, used in turn. At most 256.
     pub endpoints: Vec<Endpoint>,
-    /// Connections in total: with stages, all that are begun.
+    /// Connections in total: with stages, all that are begun. With `streams` these are sockets.
     pub connections: u64,
     /// How the number of connections changes; empty opens all at once and holds them.
     pub stages: Vec<Stage>,
@@ -29,6 +29,8 @@ pub struct Config {
     pub awaits_target: bool,
     /// Source addresses; empty lets the kernel choose, or on loopback this crate.
     pub sources: Vec<IpAddr>,
+    /// With HTTP/2: sockets on a connection (RFC 8441). `None`: each has a connection of its own.
+    pub streams: Option<u32>,
     /// Additional headers of the handshake.
     pub headers: Vec<(String, String)>,
     /// Subprotocols offered, in order of preference.
@@ -70,6 +72,7 @@ impl Config {
             retry: Retry::NONE,
             awaits_target: false,
             sources: Vec::new(),
+            streams: None,
             headers: Vec::new(),
             protocols: Vec::new(),
             cable: None,
@@ -87,6 +90,11 @@ impl Config {
 }
 
 impl Config {
+    /// TCP connections that so many sockets need.
+    pub(crate) fn carriers(&self, sockets: u64) -> u64 {
+        sockets.div_ceil(self.streams.unwrap_or(1).max(1).into())
+    }
+
     /// How long messages of an echo are due, if that is set.
     #[must_use]
     pub fn sending(&self) -> Option<Duration> {

@@ -23,6 +23,12 @@ pub(super) fn config(args: &Args) -> Result<Config> {
     let publish = args.publish_url.as_deref().map(|url| destinations::publish(args, url));
     let mut publish = publish.transpose()?;
     args.tls.set(endpoints.iter_mut().chain(&mut publish))?;
+    let streams = streams(args)?;
+    if streams.is_some() {
+        for endpoint in &mut endpoints {
+            endpoint.client = endpoint.client.take().map(|client| client.for_http2());
+        }
+    }
     destinations::check_sources(args, &endpoints)?;
     let clients = clients.as_ref();
     let fanout = fanout(args, &endpoints, clients, publish)?;
@@ -35,7 +41,7 @@ pub(super) fn config(args: &Args) -> Result<Config> {
     Ok(Config {
         endpoints,
         connections: match args.stages.as_slice() {
-            [] => args.connections,
+            [] => args.connections.saturating_mul(streams.unwrap_or(1).into()),
             stages => stages::begun(stages).max(1),
         },
         stages: args.stages.clone(),
@@ -48,6 +54,7 @@ pub(super) fn config(args: &Args) -> Result<Config> {
         retry: retry(args, clients.is_some()),
         awaits_target: args.retry.is_some(),
         sources: args.source.clone(),
+        streams,
         headers: args.header.clone(),
         protocols: match clients {
             Some(clients) => clients.protocols(&args.subprotocol),
@@ -68,6 +75,21 @@ pub(super) fn config(args: &Args) -> Result<Config> {
         churn: clients.map(|clients| clients.churn(args)).transpose()?.flatten(),
         force: args.force,
     })
+}
+
+/// Returns the sockets on each HTTP/2 connection; `None` without HTTP/2.
+fn streams(args: &Args) -> Result<Option<u32>> {
+    let flags = &args.requests;
+    if flags.streams > 1 && !flags.http2 {
+        bail!("--streams is for HTTP/2: add --http2");
+    }
+    if flags.http2 && args.proxy.is_some() {
+        bail!(
+            "--http2 does not go through --proxy for WebSockets: leave out one of them \
+             (requests of http:// and https:// use both)"
+        );
+    }
+    Ok(flags.http2.then_some(flags.streams))
 }
 
 fn warm_up(args: &Args) -> Result<Duration> {

@@ -100,8 +100,8 @@ const FLAGS: [(&str, Modes); 80] = [
     ("rates", REQUESTS),
     ("new_connections", REQUESTS),
     ("pipeline", HTTP | TCP),
-    ("http2", HTTP),
-    ("streams", HTTP | GRPC),
+    ("http2", HTTP | SOCKETS),
+    ("streams", HTTP | GRPC | SOCKETS),
     // gRPC
     ("proto", CALLS),
     ("proto_path", CALLS),

@@ -15,7 +15,13 @@ use crate::units::format_duration;
 pub(super) fn of_sockets(config: &Config) -> Rows {
     let mut rows = Vec::new();
     let mut add = |name: &str, value: String| rows.push((name.to_owned(), value));
-    add("connections", Count(config.connections).to_string());
+    match config.streams {
+        None => add("connections", Count(config.connections).to_string()),
+        Some(streams) => {
+            add("sockets", Count(config.connections).to_string());
+            add("HTTP/2 sockets per connection", streams.to_string());
+        }
+    }
     if !config.stages.is_empty() {
         add("stages", staged(&config.stages, ""));
     }

@@ -40,7 +40,8 @@ pub(crate) fn full() -> Outcome {
         "connections": with(
             counts(
                 "requested opened open failed retired replaced opened_late retries reconnects \
-                 in_flight_max sources_changed closed_idle unasked closed_surplus time_wait_most",
+                 in_flight_max sources_changed closed_idle unasked closed_surplus time_wait_most \
+                 http2_opened http2_failed http2_ended http2_goaways http2_streams_allowed",
             ),
             json!({"seconds": 2.0, "per_second": 3.5}),
         ),

@@ -401,8 +401,10 @@ fn connections(one: Connections, other: Connections, began_us: Option<(u64, u64)
     let mut all = add!(Connections, one, other,
         sum [requested failed],
         known [opened open retired replaced opened_late retries reconnects sources_changed
-            closed_idle unasked closed_surplus],
+            closed_idle unasked closed_surplus http2_opened http2_failed http2_ended http2_goaways],
         maps [],
+        http2_streams_allowed: [one.http2_streams_allowed, other.http2_streams_allowed]
+            .into_iter().flatten().min(),
         seconds: seconds,
         per_second: None,
         // The highest moments of several generators need not be the same.

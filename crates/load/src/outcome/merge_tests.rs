@@ -190,6 +190,7 @@ fn sockets(events: &[Event], connections: u64) -> Outcome {
         recorder: &recorder,
         messages: Some(events.len() as u64),
         awaits_pongs: true,
+        http2: false,
         pings: true,
         wrong: 0,
         sending: Some(Duration::from_secs(SECONDS)),

@@ -37,6 +37,8 @@ macro_rules! counts {
             pub delivery: DeliveryCounts,
             /// How connections ended.
             pub ends: Ends,
+            /// The fewest streams that a server allows on a connection, if that is fewer than wanted.
+            pub streams_allowed: Option<u64>,
             /// When the last WebSocket opened, in monotonic nanoseconds; 0 before the first.
             pub last_open_ns: u64,
             /// Time of each worker in long waits for a core.
@@ -104,6 +106,16 @@ counts! {
     reconnects,
     /// Times a source address had no port left and the next was used.
     sources_changed,
+    /// HTTP/2 connections that took streams.
+    http2_opened,
+    /// Those that do now (gauge).
+    http2_open,
+    /// HTTP/2 connections that never took one.
+    http2_failed,
+    /// HTTP/2 connections that took streams and were ended by the server.
+    http2_ended,
+    /// Times a server announced to take no further streams on a connection.
+    http2_goaways,
     /// Pings sent.
     heartbeats_sent,
     /// Pongs received for a ping.
@@ -169,6 +181,8 @@ impl Snapshot {
         for metrics in all_metrics {
             sum.add(&metrics.counts);
             sum.ends.add(&metrics.ends());
+            let allowed = metrics.streams_allowed();
+            sum.streams_allowed = [sum.streams_allowed, allowed].into_iter().flatten().min();
             sum.stalled_ns.push(metrics.stalled_ns.get());
             sum.last_open_ns = sum.last_open_ns.max(metrics.last_open_ns.load(Ordering::Relaxed));
         }
@@ -277,6 +291,8 @@ pub(crate) struct Metrics {
     /// Disconnects by the reason given by the server.
     disconnects: Mutex<BTreeMap<String, u64>>,
     last_open_ns: AtomicU64,
+    /// Streams that a server allows, with one more; 0 if unknown, or as many as wanted.
+    streams_allowed: AtomicU64,
     /// See [`crate::outcome::stalls`].
     pub(crate) stalled_ns: Counter,
     /// The echo is over on this worker.
@@ -299,6 +315,7 @@ impl Metrics {
             judged: Mutex::default(),
             disconnects: Mutex::default(),
             last_open_ns: AtomicU64::new(0),
+            streams_allowed: AtomicU64::new(0),
             stalled_ns: Counter::default(),
             echo_done: AtomicBool::new(false),
             expecting: AtomicU64::new(0),
@@ -326,6 +343,16 @@ impl Metrics {
         self.counts.open.add(1);
         self.counts.opened.add(1);
         self.last_open_ns.store(now_ns, Ordering::Relaxed);
+    }
+
+    /// Notes that a server allows so many streams on a connection, which is fewer than wanted.
+    pub(crate) fn note_streams_allowed(&self, allowed: u64) {
+        let fewest = self.streams_allowed().map_or(allowed, |before| before.min(allowed));
+        self.streams_allowed.store(fewest.saturating_add(1), Ordering::Relaxed);
+    }
+
+    fn streams_allowed(&self) -> Option<u64> {
+        self.streams_allowed.load(Ordering::Relaxed).checked_sub(1)
     }
 
     /// Counts a confirmed subscription, which is when an Action Cable connection is complete.

@@ -39,7 +39,7 @@ pub struct RunConfig {
     pub keep_alive: Option<bool>,
     /// Requests in flight per connection.
     pub pipeline: Option<u32>,
-    /// With HTTP/2: users that share a connection.
+    /// With HTTP/2: users, or sockets, that share a connection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub streams: Option<u32>,
     /// The method of requests.
@@ -100,6 +100,7 @@ impl RunConfig {
             tls_error: tls_error(config.endpoints.iter().chain(publish)),
             message_bytes: size.map(|size| size as u64),
             compressed: Some(config.compress_above.is_some()),
+            streams: config.streams,
             duration_seconds: duration.map(|duration| duration.as_secs_f64()),
             warm_up_seconds: Some(config.warm_up.as_secs_f64()),
             ..RunConfig::default()

@@ -54,6 +54,8 @@ pub(crate) struct SocketRun<'a> {
     pub(crate) times: Times,
     /// What was timed of fan-out and arrival times.
     pub(crate) histograms: Histograms,
+    /// The sockets share HTTP/2 connections.
+    pub(crate) http2: bool,
     /// When connecting began, and sending.
     pub(crate) began_unix_us: Option<u64>,
     pub(crate) measured_unix_us: Option<u64>,
@@ -85,6 +87,11 @@ impl SocketRun<'_> {
             per_second: (seconds > 0.0).then(|| at_first as f64 / seconds),
             in_flight_max: Some(self.in_flight_max),
             sources_changed: Some(counts.sources_changed),
+            http2_opened: self.http2.then_some(counts.http2_opened),
+            http2_failed: self.http2.then_some(counts.http2_failed),
+            http2_ended: self.http2.then_some(counts.http2_ended),
+            http2_goaways: self.http2.then_some(counts.http2_goaways),
+            http2_streams_allowed: counts.streams_allowed,
             ..Connections::default()
         };
         let heartbeats = HeartbeatSummary {
@@ -320,6 +327,7 @@ mod tests {
             awaits_pongs: false,
             pings: false,
             sending: None,
+            http2: false,
             warm_up: None,
             interrupted: false,
             expected,

@@ -37,6 +37,21 @@ pub struct Connections {
     pub in_flight_max: Option<u64>,
     /// Times a source address had no port left and the next was used.
     pub sources_changed: Option<u64>,
+    /// HTTP/2 connections of WebSockets that took streams; `None` without HTTP/2.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub http2_opened: Option<u64>,
+    /// HTTP/2 connections that failed before they took a stream.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub http2_failed: Option<u64>,
+    /// HTTP/2 connections that the server ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub http2_ended: Option<u64>,
+    /// Times the server took no further streams on one (GOAWAY).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub http2_goaways: Option<u64>,
+    /// The fewest streams that a server allows on a connection, if fewer than wanted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub http2_streams_allowed: Option<u64>,
     /// Closed by the server while idle.
     pub closed_idle: Option<u64>,
     /// Closed because the server sent unsolicited data.

@@ -9,7 +9,8 @@ use crate::Latency;
 use crate::outcome::judge::last_line;
 use crate::outcome::latency_text::{Bars, write_latencies};
 use crate::outcome::sections::{
-    BroadcastSummary, EchoSummary, FanoutSummary, HeartbeatSummary, Receiver, RequestCounts,
+    BroadcastSummary, Connections, EchoSummary, FanoutSummary, HeartbeatSummary, Receiver,
+    RequestCounts,
 };
 use crate::outcome::{Outcome, stages};
 use crate::scenario::{CheckSummary, FlowSummary, SocketSummary, StepSummary};
@@ -93,13 +94,18 @@ impl Outcome {
         let c = &self.connections;
         let of = |count: Option<u64>| Count(count.unwrap_or(0));
         let [requested, failed] = [c.requested, c.failed].map(Count);
-        write!(f, "connections   {} open of {requested}, {failed} failed", of(c.open))?;
+        let what = if c.http2_opened.is_some() { "sockets       " } else { "connections   " };
+        write!(f, "{what}{} open of {requested}, {failed} failed", of(c.open))?;
         match c.seconds {
             Some(seconds) => {
                 let per_second = Decimal(c.per_second.unwrap_or(0.0), 0);
                 writeln!(f, "; {seconds:.2} s, {per_second} per second")?;
             }
             None => writeln!(f, "; rate unknown")?,
+        }
+        if let Some(opened) = c.http2_opened {
+            let each = self.config.streams.unwrap_or(1);
+            write_carriers(f, c, opened, each)?;
         }
         for (count, title, what) in [
             (c.retired, "  retired       ", "closed to reach a lower target"),
@@ -255,6 +261,25 @@ impl Outcome {
             0 => writeln!(f),
             decoded => writeln!(f, "; {} bytes after decoding", Count(decoded)),
         }
+    }
+}
+
+/// Writes the HTTP/2 connections of sockets, which share them.
+fn write_carriers(f: &mut Formatter<'_>, c: &Connections, opened: u64, each: u32) -> fmt::Result {
+    let of = |count: Option<u64>| Count(count.unwrap_or(0));
+    let (failed, ended) = (of(c.http2_failed), of(c.http2_ended));
+    write!(f, "  HTTP/2        {} connections opened, {failed} failed, ", Count(opened))?;
+    writeln!(f, "{ended} ended; at most {} sockets on each", Count(each.into()))?;
+    if let Some(goaways) = c.http2_goaways.filter(|count| *count > 0) {
+        writeln!(f, "                {} left by the server (GOAWAY)", Count(goaways))?;
+    }
+    match c.http2_streams_allowed {
+        Some(allowed) => writeln!(
+            f,
+            "                the server allows {} sockets on a connection, fewer than --streams",
+            Count(allowed)
+        ),
+        None => Ok(()),
     }
 }
 

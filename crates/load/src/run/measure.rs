@@ -121,6 +121,7 @@ impl Run {
             unknown: self.unknown,
             times,
             histograms,
+            http2: config.streams.is_some(),
             began_unix_us: Some(unix_us(self.began_ns)),
             measured_unix_us: self.echo_began_ns.map(unix_us),
         };

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use engine::invariant;
 use engine::sys::process;
-use engine::{Plan, Tables, Workers};
+use engine::{Plan, SLOTS_MAX, Tables, Workers};
 
 use self::measure::Warmed;
 pub(crate) use self::start::fit;
@@ -32,15 +32,28 @@ use crate::transport::cable_client::{CableChannel, CableClients};
 use crate::transport::connector::Connector;
 use crate::transport::in_flight::InFlight;
 use crate::transport::sources::Sources;
+use crate::transport::streams::{StreamKernel, StreamSettings};
 use crate::transport::tunnels::connect_routes;
 use crate::workload::churn::run::ChurnRun;
 use crate::workload::client::{Client, Order};
 use crate::workload::echo::EchoOrder;
 use crate::workload::fanout::{FanoutRun, sockets};
-use crate::workload::shares::shares;
+use crate::workload::shares::{shares, shares_of_streams};
 use crate::{
     Churn, ChurnSummary, Close, Config, Echo, Fanout, FanoutSummary, Publish, Published, Recorder,
 };
+
+/// The sockets of each worker.
+fn sockets_each(sockets: u64, streams: Option<u32>, plan: &Plan, lanes: usize) -> Vec<u32> {
+    let (workers, capacity) = (plan.workers, plan.capacity);
+    match streams {
+        None => shares(sockets, workers, lanes, capacity),
+        Some(streams) => {
+            let connections = capacity / streams.max(1);
+            shares_of_streams(sockets, streams, workers, lanes, connections)
+        }
+    }
+}
 
 /// How long `finish` waits for closing handshakes before it resets the rest.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -84,6 +97,8 @@ pub struct Run {
     requested_messages: Option<u64>,
     /// Connections are clients of Action Cable.
     cable: bool,
+    /// Sockets on a connection, with HTTP/2.
+    streams: Option<u32>,
     interrupted: bool,
     awaits_pongs: bool,
     /// When the first echo began, and when the last was seen to be over.
@@ -105,16 +120,20 @@ impl Run {
     pub fn start(config: &Config) -> Result<Run, StartError> {
         let machine = capacity::Machine::read();
         let nofile = capacity::raise_nofile().unwrap_or_else(|_| capacity::nofile().soft);
-        let Config { connections, endpoints, sources, force, .. } = config;
-        let (plan, fit) = fit(*connections, endpoints, sources, *force, &machine, nofile)?;
+        let Config { endpoints, sources, force, .. } = config;
+        // Descriptors and ports are of connections, which sockets share with HTTP/2.
+        let carriers = config.carriers(config.connections);
+        let (mut plan, fit) = fit(carriers, endpoints, sources, *force, &machine, nofile)?;
         let seed = std::process::id();
         let ports = machine.ports.usable();
         let (endpoints, listed) = (&config.endpoints, &config.sources);
-        let sources = Sources::plan(config.connections, endpoints, listed, ports, seed);
+        let sources = Sources::plan(carriers, endpoints, listed, ports, seed);
+        let streams = config.streams;
+        plan.capacity = plan.capacity.saturating_mul(streams.unwrap_or(1)).min(SLOTS_MAX);
         let in_flight = InFlight::new(config, machine.cores, plan.workers, plan.capacity);
         let lanes = in_flight.lanes();
         let in_flight = Arc::new(in_flight);
-        let at_most = shares(config.connections, plan.workers, lanes, plan.capacity);
+        let at_most = sockets_each(config.connections, streams, &plan, lanes);
         let firsts: Vec<u64> = at_most
             .iter()
             .scan(0, |first, share| {
@@ -128,19 +147,35 @@ impl Run {
         let cable = config.cable.is_some();
         let channels = config.cable.as_ref().map(CableChannel::all);
         let counted = Arc::clone(&in_flight);
-        let workers = Workers::start(plan, &limits(&config), &[], move |worker, _| {
-            let at = usize::from(worker);
-            let metrics = books.get(at).cloned().unwrap_or_else(|| {
+        let metrics_of = move |at: usize| {
+            books.get(at).cloned().unwrap_or_else(|| {
                 invariant::broken("each worker has metrics that are reported");
                 Arc::new(Metrics::new())
-            });
+            })
+        };
+        let shared = StreamSettings::of(&config);
+        let limits = limits(&config);
+        let of_worker = metrics_of.clone();
+        let client = move |worker: u16, _: &_| {
+            let at = usize::from(worker);
+            let metrics = of_worker(at);
             let first = firsts.get(at).copied().unwrap_or(0);
             let (sources, lane) = (sources.clone(), counted.lane(at));
             let connector = Connector::new(&config, sources, first, lane, routes.clone());
             let cable = config.cable.as_ref().zip(channels.clone());
             let subscribers = cable.map(|(cable, channels)| CableClients::new(cable, channels));
             Client::new(Arc::clone(&targets), metrics, connector, subscribers)
-        })?;
+        };
+        let workers = match shared {
+            None => Workers::start(plan, &limits, &[], client)?,
+            Some(shared) => {
+                let streams = move |worker, kernel| {
+                    let metrics = metrics_of(usize::from(worker));
+                    StreamKernel::new(kernel, Arc::clone(&shared), metrics)
+                };
+                Workers::start_over(plan, &limits, &[], streams, client)?
+            }
+        };
         let shares = vec![0; plan.workers].into();
         let began_ns = process::now_ns();
         Ok(Run {
@@ -168,6 +203,7 @@ impl Run {
             churned: None,
             requested_messages: None,
             cable,
+            streams,
             interrupted: false,
             awaits_pongs: false,
             echo_began_ns: None,
@@ -194,8 +230,8 @@ impl Run {
     pub fn set_target(&mut self, connections: u64) {
         self.requested = self.requested.max(connections);
         self.target = self.requested.min(self.plan.connections());
-        let (workers, capacity) = (self.plan.workers, self.plan.capacity);
-        self.shares = shares(self.target, workers, self.in_flight.lanes(), capacity).into();
+        let lanes = self.in_flight.lanes();
+        self.shares = sockets_each(self.target, self.streams, &self.plan, lanes).into();
         self.began_ns = process::now_ns();
         self.connected.set(None);
         // Each worker of the first group starts the next in its lane when it is done.

@@ -13,7 +13,7 @@ use engine::sys::process;
 
 use crate::transport::connect_options::Route;
 use crate::transport::endpoint::Schemes;
-use crate::{Config, Endpoint, Snapshot};
+use crate::{Cause, Config, Endpoint, Snapshot};
 
 /// When a run whose attempts all failed is examined.
 const FAILING_AFTER_NS: [u64; 2] = [1_000_000_000, 2_000_000_000];
@@ -25,7 +25,7 @@ const PROBE_TIME: Duration = Duration::from_millis(900);
 const PROBES: usize = 8;
 
 /// What a run has done so far.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Contact {
     /// A connection opened.
     pub(crate) opened: bool,
@@ -35,6 +35,10 @@ pub(crate) struct Contact {
     pub(crate) ended: bool,
     /// Something was answered by the target, other than 400, which also answers another protocol.
     pub(crate) answered: bool,
+    /// With HTTP/2: the target speaks it.
+    pub(crate) is_http2: bool,
+    /// It does so without WebSockets.
+    pub(crate) lacks_websockets: bool,
 }
 
 impl Contact {
@@ -42,7 +46,18 @@ impl Contact {
     pub(crate) fn of_sockets(counts: &Snapshot) -> Contact {
         let opened = counts.opened > 0;
         let failed = counts.failed_total() + counts.retried_total() > 0;
-        Contact { opened, failed, ended: false, answered: opened }
+        let lacks = Cause::NoExtendedConnect;
+        let lacks_websockets =
+            counts.ends.failed.contains_key(&lacks) || counts.ends.retried.contains_key(&lacks);
+        let is_http2 = lacks_websockets || counts.http2_opened > 0;
+        Contact {
+            opened,
+            failed,
+            answered: opened,
+            is_http2,
+            lacks_websockets,
+            ..Contact::default()
+        }
     }
 }
 
@@ -127,7 +142,8 @@ impl FirstContact {
         let mut reasons = endpoints.iter().take(PROBES).map(|endpoint| {
             let left = Duration::from_nanos(over_ns.saturating_sub(process::now_ns()));
             let schemes = self.schemes(endpoint);
-            probe(endpoint, schemes, left.max(Duration::from_millis(1)), failing)
+            let left = left.max(Duration::from_millis(1));
+            probe(endpoint, schemes, left, Contact { failed: failing, ..contact })
         });
         // Before anything opened, users may wait at the first target that fails.
         if !contact.opened {
@@ -159,9 +175,19 @@ fn probe(
     endpoint: &Endpoint,
     (plain, secure): (&str, &str),
     time: Duration,
-    failed: bool,
+    contact: Contact,
 ) -> Option<String> {
-    let (host, address) = (&endpoint.host, endpoint.address);
+    let (host, address, failed) = (&endpoint.host, endpoint.address, contact.failed);
+    if contact.lacks_websockets {
+        return Some(format!(
+            "{host} speaks HTTP/2 without WebSockets (it does not announce \
+             SETTINGS_ENABLE_CONNECT_PROTOCOL of RFC 8441): enable that in the server, or leave out \
+             --http2"
+        ));
+    }
+    if contact.is_http2 {
+        return None;
+    }
     match &endpoint.route {
         Route::Unresolved(why) => {
             return Some(format!("cannot resolve {host}: {why}; check the name, or use --resolve"));
@@ -313,7 +339,14 @@ mod tests {
 
     use super::*;
 
-    const FAILED: Contact = Contact { opened: false, failed: true, ended: false, answered: false };
+    const FAILED: Contact = Contact {
+        opened: false,
+        failed: true,
+        ended: false,
+        answered: false,
+        is_http2: false,
+        lacks_websockets: false,
+    };
 
     fn refused() -> Endpoint {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -367,7 +400,7 @@ mod tests {
 
     #[test]
     fn servers_that_end_connections_are_tried_only_where_they_may_expect_tls() {
-        let ended = Contact { opened: true, failed: false, ended: true, answered: false };
+        let ended = Contact { opened: true, ended: true, ..Contact::default() };
         for (url, tried) in [("http://127.0.0.1:1/", true), ("https://127.0.0.1:1/", false)] {
             let endpoint = Endpoint::parse_web(url).unwrap();
             assert_eq!(is_failing(&[endpoint], ended), tried, "{url}");

@@ -172,7 +172,7 @@ fn is_of_connection(name: &[u8], value: &[u8]) -> bool {
 }
 
 /// Why a request failed whose stream was reset.
-fn of_reset(code: ErrorCode) -> Failure {
+pub(crate) fn of_reset(code: ErrorCode) -> Failure {
     match code {
         ErrorCode::NO_ERROR => Failure::StreamNoError,
         ErrorCode::PROTOCOL_ERROR => Failure::StreamProtocolError,

@@ -19,6 +19,7 @@ pub(crate) mod http2_grpc;
 pub(crate) mod in_flight;
 pub(crate) mod retry;
 pub(crate) mod sources;
+pub(crate) mod streams;
 pub(crate) mod target_table;
 pub(crate) mod tcp;
 pub(crate) mod tunnel;

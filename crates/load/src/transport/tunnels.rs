@@ -47,7 +47,9 @@ pub(crate) fn connect_routes(config: &Config) -> Result<(Arc<[Target]>, ConnectR
         if endpoint.tls {
             let missing =
                 || format!("wss://{host}: no trusted certificate authorities are configured");
-            target.tls = Some(endpoint.client.clone().ok_or_else(missing)?);
+            let client = endpoint.client.clone().ok_or_else(missing)?;
+            // With HTTP/2 the connections that carry the sockets have it.
+            target.tls = Some(client).filter(|_| config.streams.is_none());
         }
         routes.push(match &endpoint.route {
             Route::Direct => ConnectRoute::Direct,

@@ -40,14 +40,14 @@ pub(crate) struct Flags {
         value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(super) pipeline: u32,
 
-    /// Use HTTP/2: over https:// by ALPN, over http:// with prior knowledge
+    /// Use HTTP/2: over https:// and wss:// by ALPN, over http:// and ws:// with prior knowledge
     #[arg(long, help_heading = HEADING, conflicts_with_all = ["pipeline", "http1.0"])]
     pub(in crate::commands::load) http2: bool,
 
-    /// Requests in flight per connection, of --http2 and grpc://
+    /// Requests in flight, or WebSockets, per connection, of --http2 and grpc://
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = HEADING,
         value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    pub(super) streams: u32,
+    pub(in crate::commands::load) streams: u32,
 
     /// Redirects to follow per request; 0 counts a redirect as an answer
     #[arg(long, value_name = "N", default_value_t = 0, help_heading = HEADING,

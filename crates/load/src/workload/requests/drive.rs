@@ -224,6 +224,7 @@ impl Run {
             failed: counts.connects_failed + refused > 0 || unreached.any(|count| count > 0),
             ended: of(Failure::Closed) + of(Failure::Reset) > 0,
             answered: counts.answered > refused || opened && counts.warm_up > 0,
+            ..Contact::default()
         }
     }
 

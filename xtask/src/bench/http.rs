@@ -282,6 +282,11 @@ pub(super) struct Measured {
 }
 
 impl Measured {
+    /// The most resident memory of the process, in bytes.
+    pub(super) fn rss(&self) -> f64 {
+        self.rss
+    }
+
     /// Its figures, by what it says of its requests.
     pub(super) fn figures(&self, requests: f64, failed: f64) -> Result<Figures> {
         let Measured { output, name, cpu, rss, took } = self;

@@ -18,8 +18,8 @@ use super::report::{self, Target};
 use super::rounds::{Contestant, Figures, Rounds, median};
 
 /// Connections and streams of each.
-const SHAPES: [(u32, u32); 3] = [(100, 1), (10, 10), (1, 100)];
-const SECONDS: f64 = 4.0;
+pub(super) const SHAPES: [(u32, u32); 3] = [(100, 1), (10, 10), (1, 100)];
+pub(super) const SECONDS: f64 = 4.0;
 /// CPU of a request ÷ h2load's, without and with the live screen.
 const SHARE_MOST: f64 = 1.0;
 const LIVE_SHARE_MOST: f64 = 1.06;
@@ -135,7 +135,7 @@ fn once(
 }
 
 /// "requests: 42 total, 42 started, 41 done, 40 succeeded, 1 failed, 0 errored, 0 timeout".
-fn of_h2load(output: &str) -> Result<(f64, f64)> {
+pub(super) fn of_h2load(output: &str) -> Result<(f64, f64)> {
     let line = output.lines().find_map(|line| line.strip_prefix("requests: "));
     let line = line.with_context(|| format!("unexpected output of h2load:\n{output}"))?;
     let of = |name: &str| {

@@ -16,6 +16,7 @@ mod compare;
 mod connects;
 mod echo;
 mod fanout;
+mod grpc;
 mod history;
 mod hold;
 mod http;
@@ -82,6 +83,12 @@ pub(crate) struct BenchArgs {
     /// Executable of AnyCable, to run beside standfast: applications, nodes-cable
     #[arg(long)]
     anycable: Option<PathBuf>,
+    /// Executable of ghz, to run beside standfast: grpc [default: that on the PATH]
+    #[arg(long)]
+    ghz: Option<PathBuf>,
+    /// Server to call instead of the C program, HOST:PORT: grpc
+    #[arg(long)]
+    target: Option<String>,
 }
 
 /// One benchmark.
@@ -113,6 +120,9 @@ enum Bench {
     /// Client CPU per HTTP/2 request, `load --http2` beside h2load: by streams and connections, over TLS,
     /// with the live screen
     Http2,
+    /// Client CPU per gRPC call, `load grpc://` beside h2load and ghz: unary and streams; memory of 100,000 held
+    /// streams
+    Grpc,
     /// Five minutes of requests that each open a connection: none may fail
     NewConnections,
     /// Messages per proxy CPU second through standfast, nginx, HAProxy and a bare relay
@@ -160,7 +170,7 @@ enum Bench {
     All,
 }
 
-const ALL: [Bench; 29] = [
+const ALL: [Bench; 30] = [
     Bench::Echo,
     Bench::Deflate,
     Bench::Tls,
@@ -173,6 +183,7 @@ const ALL: [Bench; 29] = [
     Bench::Memory,
     Bench::Http,
     Bench::Http2,
+    Bench::Grpc,
     Bench::NewConnections,
     Bench::Proxy,
     Bench::ProxyIdle,
@@ -216,6 +227,8 @@ pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
         seconds: args.seconds,
         servers: args.servers.clone(),
         anycable: args.anycable.clone(),
+        ghz: args.ghz.clone(),
+        target: args.target.clone(),
         out: step::root().join(&args.out),
     };
     let mut met = true;
@@ -237,6 +250,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
             Bench::Memory => hold::memory(&bench)?,
             Bench::Http => http::run(&bench)?,
             Bench::Http2 => http2::run(&bench)?,
+            Bench::Grpc => grpc::run(&bench)?,
             Bench::NewConnections => http::new_connections(&bench)?,
             Bench::Proxy => proxy::run(&bench)?,
             Bench::ProxyIdle => proxy::beside_idle(&bench)?,
@@ -281,6 +295,8 @@ struct Context {
     seconds: Option<f64>,
     servers: Vec<Kind>,
     anycable: Option<PathBuf>,
+    ghz: Option<PathBuf>,
+    target: Option<String>,
     out: PathBuf,
 }
 

@@ -17,13 +17,14 @@ pub(super) struct Tools {
     control: PathBuf,
 }
 
-const FLOOR: [&str; 9] = [
+const FLOOR: [&str; 10] = [
     "app_server",
     "away_client",
     "cable_client",
     "echo_server",
     "echo_client",
     "connect_client",
+    "grpc_server",
     "publish_client",
     "relay",
     "timer",

@@ -184,7 +184,7 @@ mod tests {
         awaited.begin(Wants::Body(1_000), false, false);
         encode(&mut stream, OpCode::Text, says.as_bytes());
         let received = cable.receive(state, &stream, &mut awaited);
-        (received, String::from_utf8(awaited.body).unwrap())
+        (received, String::from_utf8(awaited.kept_body().to_vec()).unwrap())
     }
 
     #[test]

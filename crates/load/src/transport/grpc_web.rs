@@ -160,21 +160,22 @@ impl Driver for GrpcWeb {
         let mut found = std::mem::take(&mut self.received);
         found.begin(Wants::Body(usize::MAX), false, false);
         let received = self.http.receive(&mut state.http, bytes, &mut found);
-        if !found.head.is_empty() {
-            let answer = self.begin(&found.head);
-            awaited.head(answer.status, &found.head);
+        let (head, body, _) = found.kept();
+        if !head.is_empty() {
+            let answer = self.begin(head);
+            awaited.head(answer.status, head);
             state.answer = Some(answer);
         }
         let mut decoded = Ok(());
         if let Some(answer) = state.answer.as_mut().filter(|answer| answer.is_grpc) {
-            decoded = answer.decoder.push(&found.body, |bytes| awaited.body(bytes));
+            decoded = answer.decoder.push(body, |bytes| awaited.body(bytes));
         }
         self.received = found;
         match (decoded, received) {
             (Err(failure), _) => Received::Failed(failure),
             (Ok(()), Received::Complete(whole)) => {
                 let lines = state.answer.as_ref().and_then(|answer| answer.decoder.trailers());
-                if let Some(lines) = lines.filter(|_| awaited.wants != Wants::Nothing) {
+                if let Some(lines) = lines.filter(|_| awaited.keeps_heads()) {
                     awaited.trailers(&as_head(lines));
                 }
                 self.finish(state, whole)
@@ -230,8 +231,12 @@ mod tests {
             let (right, awaited) = ended(&whole, piece);
             let complete = CompleteAnswer { used: 0, status: 1_000, keep: true, body_bytes: 7 };
             assert_eq!(right, Received::Complete(complete), "pieces of {piece}");
-            assert_eq!(awaited.body, MESSAGE);
-            assert!(awaited.head.ends_with(b"\r\ngrpc-status: 0\r\n\r\n"), "{:?}", awaited.head);
+            assert_eq!(awaited.kept_body(), MESSAGE);
+            assert!(
+                awaited.kept_head().ends_with(b"\r\ngrpc-status: 0\r\n\r\n"),
+                "{:?}",
+                awaited.kept_head()
+            );
             let (wrong, _) = ended(not_found, piece);
             let complete = CompleteAnswer { status: 1_005, body_bytes: 0, ..complete };
             assert_eq!(wrong, Received::Complete(complete));

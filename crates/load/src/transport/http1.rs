@@ -236,7 +236,10 @@ mod tests {
                     Received::More => break,
                     Received::Complete(whole) => {
                         rest = &rest[whole.used..];
-                        answers.push((CompleteAnswer { used: 0, ..whole }, awaited.body.clone()));
+                        answers.push((
+                            CompleteAnswer { used: 0, ..whole },
+                            awaited.kept_body().to_vec(),
+                        ));
                         awaited.begin(Wants::Body(1 << 20), false, false);
                     }
                     Received::Failed(failure) => return (answers, Some(failure)),
@@ -245,7 +248,7 @@ mod tests {
             }
         }
         match http.ended(&mut state) {
-            Received::Complete(whole) => answers.push((whole, awaited.body.clone())),
+            Received::Complete(whole) => answers.push((whole, awaited.kept_body().to_vec())),
             Received::Failed(Failure::Closed) => {}
             Received::Failed(failure) => return (answers, Some(failure)),
             other => unreachable!("{other:?}: an end is an end"),

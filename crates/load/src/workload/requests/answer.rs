@@ -21,85 +21,150 @@ pub enum Wants {
 /// The answer that a connection awaits, filled by its driver.
 #[derive(Default, Debug)]
 pub struct Awaited {
-    pub(crate) wants: Wants,
-    /// Heads of redirects are always kept.
-    pub(crate) redirects: bool,
-    /// The request was HEAD.
-    pub(crate) is_bodiless: bool,
-    pub(crate) head: Vec<u8>,
-    pub(crate) body: Vec<u8>,
-    /// The decoded body, if it has a content coding.
-    pub(crate) decoded: Vec<u8>,
-    /// On a stream: bytes of the body so far, and the status of the head.
+    /// On a stream: bytes of the body so far.
     pub(crate) body_bytes: u64,
+    /// What is kept of it; nothing for most.
+    kept: Option<Box<Kept>>,
+    /// Bytes of the body that are wanted.
+    body_max: u32,
+    /// On a stream: the status of the head.
     pub(crate) status: u16,
+    flags: u8,
+}
+
+const _: () = assert!(size_of::<Awaited>() == 24);
+
+/// What is kept of an answer.
+#[derive(Default, Debug)]
+struct Kept {
+    head: Vec<u8>,
+    body: Vec<u8>,
+    /// The decoded body, if it has a content coding.
+    decoded: Vec<u8>,
 }
 
 /// Cleared buffers keep at most this capacity.
 const ROOM_KEPT: usize = 64 * 1024;
 
 impl Awaited {
+    const WANTS_HEAD: u8 = 1;
+    const WANTS_BODY: u8 = 1 << 1;
+    /// Heads of redirects are always kept.
+    const REDIRECTS: u8 = 1 << 2;
+    /// The request was HEAD.
+    const BODILESS: u8 = 1 << 3;
+
+    fn has(&self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+
     /// Whether the answer has no body, as that to HEAD.
     #[must_use]
     pub fn is_bodiless(&self) -> bool {
-        self.is_bodiless
+        self.has(Self::BODILESS)
+    }
+
+    /// Whether heads of all answers are kept.
+    pub(crate) fn keeps_heads(&self) -> bool {
+        self.has(Self::WANTS_HEAD)
     }
 
     /// Whether the head of an answer with this status is kept.
     #[inline]
     pub(crate) fn keeps_head(&self, status: u16) -> bool {
-        self.wants != Wants::Nothing || self.redirects && (300..400).contains(&status)
+        self.has(Self::WANTS_HEAD) || self.has(Self::REDIRECTS) && (300..400).contains(&status)
     }
 
     /// Takes the complete head. After interim answers the last one counts.
     #[inline]
     pub fn head(&mut self, status: u16, head: &[u8]) {
         if self.keeps_head(status) {
-            self.head.clear();
-            self.head.extend_from_slice(head);
+            let kept = self.kept.get_or_insert_default();
+            kept.head.clear();
+            kept.head.extend_from_slice(head);
         }
+    }
+
+    /// Appends the fields of another head to the kept one; without one it is the head.
+    pub(crate) fn trailers(&mut self, head: &[u8]) {
+        let kept = &mut self.kept.get_or_insert_default().head;
+        if kept.is_empty() {
+            return kept.extend_from_slice(head);
+        }
+        let fields = head.windows(2).position(|two| two == b"\r\n").map_or(head.len(), |at| at + 2);
+        let end = kept.len().saturating_sub(2);
+        kept.truncate(end);
+        kept.extend_from_slice(head.get(fields..).unwrap_or_default());
     }
 
     /// Takes further bytes of the body.
     #[inline]
     pub fn body(&mut self, bytes: &[u8]) {
-        if let Wants::Body(most) = self.wants {
-            let room = most.saturating_sub(self.body.len());
-            self.body.extend_from_slice(bytes.get(..room).unwrap_or(bytes));
+        if self.has(Self::WANTS_BODY) {
+            let body = &mut self.kept.get_or_insert_default().body;
+            let room = (self.body_max as usize).saturating_sub(body.len());
+            body.extend_from_slice(bytes.get(..room).unwrap_or(bytes));
         }
     }
 
     /// Prepares for the next answer.
     #[inline]
     pub(crate) fn begin(&mut self, wants: Wants, redirects: bool, is_bodiless: bool) {
-        (self.wants, self.redirects, self.is_bodiless) = (wants, redirects, is_bodiless);
+        let wanted = match wants {
+            Wants::Nothing => 0,
+            Wants::Head => Self::WANTS_HEAD,
+            Wants::Body(most) => {
+                self.body_max = u32::try_from(most).unwrap_or(u32::MAX);
+                Self::WANTS_HEAD | Self::WANTS_BODY
+            }
+        };
+        let redirects = if redirects { Self::REDIRECTS } else { 0 };
+        self.flags = wanted | redirects | if is_bodiless { Self::BODILESS } else { 0 };
         (self.body_bytes, self.status) = (0, 0);
-        for kept in [&mut self.head, &mut self.body, &mut self.decoded] {
+        let Some(kept) = &mut self.kept else { return };
+        for kept in [&mut kept.head, &mut kept.body, &mut kept.decoded] {
             kept.clear();
             if kept.capacity() > ROOM_KEPT {
                 kept.shrink_to(ROOM_KEPT);
             }
         }
     }
-}
 
-impl Awaited {
+    /// The head that was kept, the body, and the decoded body.
+    #[inline]
+    pub(crate) fn kept(&self) -> (&[u8], &[u8], &[u8]) {
+        let Some(kept) = &self.kept else { return (&[], &[], &[]) };
+        (&kept.head, &kept.body, &kept.decoded)
+    }
+
+    pub(crate) fn kept_head(&self) -> &[u8] {
+        self.kept().0
+    }
+
+    pub(crate) fn kept_body(&self) -> &[u8] {
+        self.kept().1
+    }
+
     /// Decodes the content coding of the kept body (RFC 9110 section 8.4.1). Returns true if there was
     /// one.
     ///
     /// # Errors
     /// The coding is unsupported or malformed, or the body is larger than what is kept.
+    #[inline]
     pub(crate) fn decode(&mut self, body_bytes: u64) -> Result<bool, Failure> {
-        let Wants::Body(most) = self.wants else { return Ok(false) };
-        if self.body.is_empty() {
+        if !self.has(Self::WANTS_BODY) {
             return Ok(false);
         }
-        let value = header(&self.head, "content-encoding").unwrap_or_default();
+        let most = self.body_max as usize;
+        let Some(kept) = self.kept.as_mut().filter(|kept| !kept.body.is_empty()) else {
+            return Ok(false);
+        };
+        let value = header(&kept.head, "content-encoding").unwrap_or_default();
         let Some(coding) = Coding::of(value)? else { return Ok(false) };
-        if (self.body.len() as u64) < body_bytes {
+        if (kept.body.len() as u64) < body_bytes {
             return Err(Failure::TooLarge);
         }
-        coding.decode(&self.body, &mut self.decoded, most).map(|()| true)
+        coding.decode(&kept.body, &mut kept.decoded, most).map(|()| true)
     }
 }
 

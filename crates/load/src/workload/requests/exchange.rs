@@ -9,12 +9,13 @@ use engine::{Closed, ConnId, Core, Sent, Sys};
 use crate::outcome::failure::Failure;
 use crate::transport::driver::{CompleteAnswer, Driver, Received};
 use crate::transport::sources::Sources;
+use crate::workload::requests::answer::Answer;
 use crate::workload::requests::answer::header;
-use crate::workload::requests::answer::{Answer, Times};
+use crate::workload::requests::flights::{Flight, FlightTimes};
 use crate::workload::requests::link::StreamId;
 use crate::workload::requests::requester::Requester;
 use crate::workload::requests::script::{Script, SocketEnd};
-use crate::workload::requests::user::{Activity, Flight, Socket};
+use crate::workload::requests::user::{Activity, Socket};
 
 /// How a connect started.
 pub(crate) enum ConnectStart {
@@ -44,7 +45,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         };
         one.activity = Activity::Busy;
         one.hops = 0;
-        let times = Times { due_ns, begun_ns: now_ns, ..Times::default() };
+        let times = FlightTimes { due_ns, begun_ns: now_ns, ..FlightTimes::default() };
         if due_ns >= self.schedule.measure_ns {
             self.metrics.counts.begun.add(1);
         }
@@ -65,10 +66,10 @@ impl<D: Driver, S: Script> Requester<D, S> {
         core: &mut Core<Y, Self>,
         user: u32,
         failure: Failure,
-        times: Times,
+        times: FlightTimes,
     ) {
         let now_ns = times.begun_ns;
-        self.judge(user, Err(failure), 0, Times { done_ns: now_ns, ..times });
+        self.judge(user, Err(failure), 0, times.until(now_ns));
         self.rest(core, user, now_ns);
     }
 
@@ -345,7 +346,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         };
         self.in_flight -= 1;
         one.redirect = None;
-        let times = Times { done_ns: now_ns, ..flight.times };
+        let times = flight.times.until(now_ns);
         self.judge(user, Ok(whole.status), whole.body_bytes, times);
         self.continue_user(core, user, whole, more, now_ns);
     }
@@ -399,12 +400,12 @@ impl<D: Driver, S: Script> Requester<D, S> {
         };
         let answer = Answer {
             outcome: Ok(whole.status),
-            head: &one.awaited.head,
-            body: &one.awaited.body,
+            head: one.awaited.kept_head(),
+            body: one.awaited.kept_body(),
             is_cut: false,
             body_bytes: whole.body_bytes,
             is_warm_up: flight.times.due_ns < self.schedule.measure_ns,
-            times: Times { done_ns: now_ns, ..flight.times },
+            times: flight.times.until(now_ns),
         };
         self.script.follows_up(user, &answer)
     }
@@ -444,7 +445,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         if !matches!(whole.status, 301 | 302 | 303 | 307 | 308) {
             return false;
         }
-        let Some(location) = header(&one.awaited.head, "location") else { return false };
+        let Some(location) = header(one.awaited.kept_head(), "location") else { return false };
         let request = match &one.redirect {
             Some(redirect) => redirect,
             None => self.script.request(user),

@@ -6,7 +6,7 @@ use engine::{Core, Sys};
 
 use crate::outcome::failure::Failure;
 use crate::transport::driver::Driver;
-use crate::workload::requests::answer::{Answer, Awaited, Times};
+use crate::workload::requests::answer::{Answer, Times};
 use crate::workload::requests::request::Kind;
 use crate::workload::requests::requester::Requester;
 use crate::workload::requests::script::Script;
@@ -62,8 +62,8 @@ impl<D: Driver, S: Script> Requester<D, S> {
         let flights = std::mem::take(&mut one.flights);
         let at = one.activity;
         self.in_flight -= flights.len();
-        for flight in &flights {
-            let times = Times { done_ns: now_ns, ..flight.times };
+        for flight in flights.iter() {
+            let times = flight.times.until(now_ns);
             self.judge(user, Err(failure), 0, times);
         }
         match at {
@@ -91,7 +91,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
             Ok(_) => one.awaited.decode(body_bytes),
             Err(_) => Ok(false),
         };
-        let Awaited { head, body, decoded: plain, .. } = &one.awaited;
+        let (head, body, plain) = one.awaited.kept();
         let is_cut = decoded != Ok(true) && !body.is_empty() && (body.len() as u64) < body_bytes;
         let body = if decoded == Ok(true) { plain } else { body };
         // An answer that cannot be decoded counts as one, but the script gets the failure.
@@ -138,7 +138,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         self.in_flight -= flights.len();
         // Waiting for a message that may never be sent is no failure.
         for flight in flights.iter().filter(|flight| flight.kind != Kind::Await) {
-            let times = Times { done_ns: now_ns, ..flight.times };
+            let times = flight.times.until(now_ns);
             self.judge(user, Err(Failure::Unfinished), 0, times);
         }
         self.close_all(core, user);

@@ -1,6 +1,7 @@
 //! [`Link`]: one connection of a user to one target. A user keeps one per target, and more while it sends
 //! several requests to one at the same time.
 
+use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use engine::{Closed, ConnId, Core, Sys};
@@ -40,13 +41,60 @@ pub(crate) struct Link<C> {
     pub(crate) endpoint: u8,
     /// 0 for requests; others are WebSockets.
     pub(crate) slot: u8,
-    /// Requests that were sent on it, and those that were answered.
-    asked: u32,
-    answered: u32,
+    /// Requests that were sent on it, and those that were answered; both wrap, far above the most in flight.
+    asked: u16,
+    answered: u16,
     /// When the last answer arrived.
     pub(crate) answered_ns: u64,
     /// The state of its driver.
     pub(crate) state: C,
+}
+
+/// Connections of a user that are not the active one; most have none.
+#[derive(Debug)]
+#[expect(clippy::box_collection, reason = "8 bytes of each user, not 24")]
+pub(crate) struct Others<C>(Option<Box<Vec<Link<C>>>>);
+
+impl<C> Default for Others<C> {
+    fn default() -> Self {
+        Others(None)
+    }
+}
+
+impl<C> Deref for Others<C> {
+    type Target = [Link<C>];
+
+    #[inline]
+    fn deref(&self) -> &[Link<C>] {
+        self.0.as_ref().map_or(&[], |links| links.as_slice())
+    }
+}
+
+impl<C> DerefMut for Others<C> {
+    fn deref_mut(&mut self) -> &mut [Link<C>] {
+        self.0.as_mut().map_or(&mut [], |links| links.as_mut_slice())
+    }
+}
+
+impl<C: Default> Others<C> {
+    fn push(&mut self, link: Link<C>) {
+        let links = self.0.get_or_insert_default();
+        // A user has few connections.
+        links.reserve_exact(1);
+        links.push(link);
+    }
+
+    /// Removes the link at a place, which there is.
+    pub(crate) fn remove(&mut self, at: usize) -> Link<C> {
+        self.0
+            .as_mut()
+            .filter(|links| at < links.len())
+            .map_or_else(Link::default, |links| links.remove(at))
+    }
+
+    pub(crate) fn take(&mut self) -> Vec<Link<C>> {
+        self.0.take().map(|links| *links).unwrap_or_default()
+    }
 }
 
 impl<C: Default> Link<C> {
@@ -73,7 +121,7 @@ impl<C: Default> Link<C> {
         driver: &'a mut D,
         request: &'a Request,
     ) -> (StreamId, &'a [u8]) {
-        let stream = StreamId(self.asked);
+        let stream = StreamId(u32::from(self.asked));
         self.asked = self.asked.wrapping_add(1);
         (stream, driver.encode(&mut self.state, request))
     }
@@ -81,7 +129,7 @@ impl<C: Default> Link<C> {
     /// The stream whose answer is received: answers come in the order of requests.
     #[inline]
     pub(crate) fn answering(&self) -> StreamId {
-        StreamId(self.answered)
+        StreamId(u32::from(self.answered))
     }
 
     /// Notes a complete answer. Returns its stream.
@@ -130,8 +178,6 @@ impl<C: Default> User<C> {
 
     /// Keeps a link that is not the active one.
     pub(crate) fn keep(&mut self, link: Link<C>) {
-        // A user has few connections.
-        self.others.reserve_exact(1);
         self.others.push(link);
     }
 
@@ -220,7 +266,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
     /// Closes the connections of a user that are not the active one.
     fn close_kept<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32) {
         let Some(one) = self.users.get_mut(user as usize) else { return };
-        for mut link in std::mem::take(&mut one.others) {
+        for mut link in one.others.take() {
             let Some(id) = link.conn else { continue };
             if !link.is_socket() || !link.opened {
                 core.abort(id);

@@ -20,6 +20,7 @@ pub(crate) mod drive;
 pub(crate) mod ending;
 pub(crate) mod exchange;
 pub(crate) mod failing;
+pub(crate) mod flights;
 pub(crate) mod link;
 pub(crate) mod parallel;
 pub(crate) mod pushes;

@@ -196,7 +196,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
             return invariant::broken("each branch is in the table of users");
         };
         let active = std::mem::take(&mut one.link);
-        let links = std::mem::take(&mut one.others).into_iter().chain([active]);
+        let links = one.others.take().into_iter().chain([active]);
         let Some(one) = self.users.get_mut(user as usize) else {
             return invariant::broken("each user number is in the table of users");
         };

@@ -14,6 +14,9 @@ use crate::workload::requests::requester::Requester;
 use crate::workload::requests::script::Script;
 use crate::workload::requests::user::Socket;
 
+/// Places of an empty queue of users that are kept.
+const WAITING_KEPT: usize = 1_024;
+
 /// A connection of a block of users to a target.
 pub(crate) struct Shared<C> {
     conn: Option<ConnId>,
@@ -274,6 +277,13 @@ impl<D: Driver, S: Script> Requester<D, S> {
                     self.fail(core, user, Failure::Unexpected, now_ns);
                 }
             }
+        }
+        if let Some(shared) = self.pool.get(at)
+            && shared.waiting.is_empty()
+            && shared.waiting.capacity() > WAITING_KEPT
+        {
+            // All users waited for the connect.
+            shared.waiting = VecDeque::new();
         }
         self.flush_streams(core, at, id);
     }

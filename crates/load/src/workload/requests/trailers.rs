@@ -3,7 +3,6 @@
 use engine::invariant;
 
 use crate::transport::driver::Driver;
-use crate::workload::requests::answer::Awaited;
 use crate::workload::requests::requester::Requester;
 use crate::workload::requests::script::Script;
 
@@ -23,30 +22,16 @@ impl<D: Driver, S: Script> Requester<D, S> {
     }
 }
 
-impl Awaited {
-    /// Appends the fields of another head to the kept one; without one it is the head.
-    pub(crate) fn trailers(&mut self, head: &[u8]) {
-        if self.head.is_empty() {
-            return self.head.extend_from_slice(head);
-        }
-        let fields = head.windows(2).position(|two| two == b"\r\n").map_or(head.len(), |at| at + 2);
-        let end = self.head.len().saturating_sub(2);
-        self.head.truncate(end);
-        self.head.extend_from_slice(head.get(fields..).unwrap_or_default());
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::workload::requests::answer::header;
+    use crate::workload::requests::answer::{Awaited, header};
 
     #[test]
     fn last_fields_follow_those_of_the_head() {
         let mut awaited = Awaited::default();
         awaited.trailers(b"HTTP/1.1 200\r\na: 1\r\n\r\n");
         awaited.trailers(b"HTTP/1.1 200\r\nb: 2\r\n\r\n");
-        assert_eq!(awaited.head, b"HTTP/1.1 200\r\na: 1\r\nb: 2\r\n\r\n");
-        assert_eq!(header(&awaited.head, "b"), Some(&b"2"[..]));
+        assert_eq!(awaited.kept_head(), b"HTTP/1.1 200\r\na: 1\r\nb: 2\r\n\r\n");
+        assert_eq!(header(awaited.kept_head(), "b"), Some(&b"2"[..]));
     }
 }

@@ -1,13 +1,12 @@
-//! [`User`]: one user with its connections, and [`Flight`], a request in flight.
-
-use std::collections::VecDeque;
+//! [`User`]: one user with its connections and requests.
 
 use crate::outcome::failure::Failure;
 use crate::transport::tunnel::Tunnel;
-use crate::workload::requests::answer::{Awaited, Times};
-use crate::workload::requests::link::{Link, StreamId};
+use crate::workload::requests::answer::Awaited;
+use crate::workload::requests::flights::{Flight, Flights};
+use crate::workload::requests::link::{Link, Others, StreamId};
 use crate::workload::requests::parallel::Group;
-use crate::workload::requests::request::{Kind, Request};
+use crate::workload::requests::request::Request;
 
 /// The data of an engine connection.
 #[derive(Copy, Clone, Default, Debug)]
@@ -37,28 +36,13 @@ pub(crate) enum Activity {
     Over,
 }
 
-/// A request in flight.
-#[derive(Copy, Clone, Default, Debug)]
-pub(crate) struct Flight {
-    pub(crate) times: Times,
-    /// Its place on the connection, once it is sent.
-    pub(crate) stream: StreamId,
-    /// It is HEAD, whose answer has no body.
-    pub(crate) is_head: bool,
-    pub(crate) kind: Kind,
-    /// A pushed message answers it.
-    pub(crate) awaits: bool,
-    /// It was sent before to a connection that did not process it.
-    pub(crate) is_repeated: bool,
-}
-
 /// One user.
 pub(crate) struct User<C> {
     pub(crate) activity: Activity,
     /// The connection that it uses.
     pub(crate) link: Link<C>,
     /// Its other connections; the one used last is the last.
-    pub(crate) others: Vec<Link<C>>,
+    pub(crate) others: Others<C>,
     /// Redirects followed for the current request.
     pub(crate) hops: u32,
     /// Its wake-up for a timeout; 0 without one.
@@ -72,7 +56,7 @@ pub(crate) struct User<C> {
     /// The tunnel that is being opened.
     pub(crate) tunnel: Option<Box<Tunnel>>,
     /// Requests in flight, oldest first.
-    pub(crate) flights: VecDeque<Flight>,
+    pub(crate) flights: Flights,
     pub(crate) awaited: Awaited,
     /// Why its next request cannot be sent.
     pub(crate) refused: Option<Failure>,
@@ -82,20 +66,22 @@ pub(crate) struct User<C> {
     pub(crate) group: Option<Box<Group>>,
 }
 
+// There may be 100,000 on one connection.
+const _: () = assert!(size_of::<User<Option<Box<u8>>>>() <= 184);
+
 impl<C: Default> User<C> {
     pub(crate) fn new() -> User<C> {
         User {
             activity: Activity::Busy,
             link: Link::default(),
-            others: Vec::new(),
+            others: Others::default(),
             hops: 0,
             armed_ns: 0,
             is_connect_armed: false,
             connect_ns: 0,
             awaits_lookup: false,
             tunnel: None,
-            // Without pipelining there is no second one, and growth begins with four.
-            flights: VecDeque::with_capacity(1),
+            flights: Flights::default(),
             awaited: Awaited::default(),
             refused: None,
             redirect: None,

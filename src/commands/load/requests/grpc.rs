@@ -115,7 +115,8 @@ fn unary(method: &Method) -> Result<bool> {
     }
 }
 
-/// The head of a call. The deadline is that of `--timeout`, if it was given.
+/// The head of a call, of gRPC-Web and so with its `Connection: close` or not. The deadline is that of
+/// `--timeout`, if it was given.
 pub(in crate::commands) fn head(
     endpoint: &Endpoint,
     method: &Method,

@@ -8,7 +8,9 @@ mod deliver;
 mod fetch;
 mod followed;
 mod members;
+mod members_refused;
 mod publish;
+mod reject;
 mod store;
 mod subscribe;
 
@@ -90,6 +92,8 @@ struct Driver {
     /// What the inboxes had dropped when everything was fetched.
     dropped: Cell<u64>,
     no_memory_ns: Cell<u64>,
+    /// When a topic that was refused is next logged.
+    rejected_log_ns: Cell<u64>,
     sharing: Sharing,
 }
 
@@ -120,6 +124,7 @@ impl Driver {
             fetch_channels: Cell::new(FETCH_CHANNELS_FIRST),
             dropped: Cell::default(),
             no_memory_ns: Cell::default(),
+            rejected_log_ns: Cell::default(),
             sharing: Sharing::default(),
         }
     }

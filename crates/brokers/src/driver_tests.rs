@@ -9,7 +9,7 @@ use crate::broker::{ConfirmedTopic, Publication, Settings, Undelivered};
 use crate::envelope::{Envelope, Except, Message, NodeId, Sequence};
 use crate::kept::{Kept, Past, Position};
 use crate::members::MemberStore;
-use crate::transport::{Channel, Fetched, Incoming, Outgoing, Taken};
+use crate::transport::{Channel, Fetched, Incoming, Outgoing, Rejected, Taken};
 use crate::{OwnedExcept, Ticket};
 
 /// A broker that nobody connects to, except by [`Lossy`].
@@ -80,15 +80,18 @@ impl Link for Lossy {
         }
     }
 
-    async fn subscribe(&self, _: &[Channel]) -> Result<(), Fault> {
-        Ok(())
+    async fn subscribe(&self, _: &[Channel]) -> Result<Vec<(Channel, Rejected)>, Fault> {
+        Ok(Vec::new())
     }
 
     async fn unsubscribe(&self, _: &[Channel]) -> Result<(), Fault> {
         Ok(())
     }
 
-    async fn fetch(&self, _: &[(Channel, Option<Position>)]) -> Result<Vec<Fetched>, Fault> {
+    async fn fetch(
+        &self,
+        _: &[(Channel, Option<Position>)],
+    ) -> Result<Vec<Result<Fetched, Rejected>>, Fault> {
         Ok(Vec::new())
     }
 

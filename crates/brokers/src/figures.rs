@@ -66,6 +66,10 @@ pub struct Counters {
     pub healed: AtomicU64,
     /// Publications that the broker has no memory to keep.
     pub no_memory: AtomicU64,
+    /// Commands for one topic that the broker has refused: subscriptions, publications, and what it keeps.
+    pub rejected: AtomicU64,
+    /// Topics whose history or members were deleted, as what was kept was not written by a node.
+    pub reset: AtomicU64,
     /// Connections opened.
     pub connected: AtomicU64,
     /// Changes of members that were written.

@@ -9,7 +9,7 @@ use std::collections::{HashMap, VecDeque};
 
 use foldhash::fast::RandomState;
 
-use crate::limits::{BATCH_CHANNELS, LINGERING_MAX, UNWANTED_MAX};
+use crate::limits::{BATCH_CHANNELS, LINGERING_MAX, REJECTED_NS, UNWANTED_MAX};
 use crate::transport::Channel;
 
 /// Time between attempts to unsubscribe a channel whose confirmation has not arrived yet, in nanoseconds.
@@ -26,6 +26,8 @@ pub struct Interest {
     queue: VecDeque<Channel>,
     /// When each channel that nobody wants may go, oldest first, with some that are wanted again.
     lingering: VecDeque<(u64, Channel)>,
+    /// When each channel that the broker has refused is asked for again, with its id, oldest first.
+    rejected: VecDeque<(u64, u64, Channel)>,
     /// Channels that nobody wants.
     unwanted: usize,
     /// Channels that are not confirmed.
@@ -57,6 +59,8 @@ enum State {
     Queued,
     Asked,
     Confirmed,
+    /// The broker has refused it, and is asked again later.
+    Rejected,
 }
 
 /// What a confirmation means for a channel.
@@ -88,6 +92,7 @@ impl Interest {
             channels: HashMap::default(),
             queue: VecDeque::new(),
             lingering: VecDeque::new(),
+            rejected: VecDeque::new(),
             unwanted: 0,
             open: 0,
             gone: Vec::new(),
@@ -205,6 +210,43 @@ impl Interest {
         confirmed
     }
 
+    /// The broker has refused a channel: nobody is told that it is confirmed, and it is asked for again after
+    /// [`REJECTED_NS`]. It is not subscribed any more. Returns whether it was confirmed before; `None` if this is another
+    /// entry of the channel.
+    pub fn reject(&mut self, now_ns: u64, channel: &Channel, id: u64) -> Option<bool> {
+        let entry = self.channels.get_mut(channel).filter(|entry| entry.id == id)?;
+        let was_confirmed = match entry.state {
+            State::Asked => false,
+            State::Confirmed => {
+                entry.missed = true;
+                self.open += 1;
+                true
+            }
+            State::Queued | State::Rejected => return None,
+        };
+        (entry.state, entry.awaited) = (State::Rejected, false);
+        let again_ns = now_ns.saturating_add(REJECTED_NS);
+        self.rejected.push_back((again_ns, id, Channel::clone(channel)));
+        Some(was_confirmed)
+    }
+
+    /// Channels that the broker refused some time ago are asked for again.
+    pub fn retry_rejected(&mut self, now_ns: u64) {
+        while self.rejected.front().is_some_and(|(again_ns, ..)| *again_ns <= now_ns) {
+            let Some((_, id, channel)) = self.rejected.pop_front() else { break };
+            if let Some(entry) = self.channels.get_mut(&channel)
+                && entry.id == id
+                && entry.state == State::Rejected
+            {
+                entry.state = State::Queued;
+                self.queue.push_back(channel);
+            }
+        }
+        if self.rejected.is_empty() {
+            self.rejected = VecDeque::new();
+        }
+    }
+
     /// Those who awaited the confirmations of these channels were told.
     pub fn told(&mut self, channels: &[Channel]) {
         for channel in channels {
@@ -254,6 +296,11 @@ impl Interest {
                         self.gone.push(channel);
                     }
                 }
+                State::Rejected => {
+                    (self.open, self.unwanted) = (self.open - 1, self.unwanted - 1);
+                    self.channels.remove(&channel);
+                    self.gone.push(channel);
+                }
                 State::Confirmed => {
                     self.unwanted -= 1;
                     self.channels.remove(&channel);
@@ -267,7 +314,7 @@ impl Interest {
         batch
     }
 
-    /// Channels that were confirmed once, and have been forgotten without being unsubscribed.
+    /// Channels that were confirmed or refused once, and have been forgotten without being unsubscribed.
     pub fn take_gone(&mut self) -> Vec<Channel> {
         std::mem::take(&mut self.gone)
     }
@@ -278,10 +325,12 @@ impl Interest {
         !self.queue.is_empty()
     }
 
-    /// When channels are next to be unsubscribed.
+    /// When channels are next to be unsubscribed, or asked for again.
     #[must_use]
     pub fn due_ns(&self) -> Option<u64> {
-        self.lingering.front().map(|(until_ns, _)| *until_ns)
+        let unwanted = self.lingering.front().map(|(until_ns, _)| *until_ns);
+        let again = self.rejected.front().map(|(again_ns, ..)| *again_ns);
+        unwanted.into_iter().chain(again).min()
     }
 
     /// The connection is lost: nothing is confirmed, and everything is asked for again.
@@ -296,6 +345,7 @@ impl Interest {
         all.sort_unstable_by_key(|(id, _)| *id);
         self.queue = all.into_iter().map(|(_, channel)| channel).collect();
         self.open = self.channels.len();
+        self.rejected = VecDeque::new();
     }
 
     /// The broker has ended the subscription of a channel, which is asked for again. Returns the channel's id; `None`
@@ -305,7 +355,7 @@ impl Interest {
         let channel = Channel::clone(channel);
         let entry = self.channels.get_mut(&channel)?;
         match entry.state {
-            State::Queued => return None,
+            State::Queued | State::Rejected => return None,
             // Its confirmation, if it comes, is of the subscription that has ended.
             State::Asked => {}
             State::Confirmed => {
@@ -507,6 +557,36 @@ mod tests {
         let mut gone = interest.take_gone();
         gone.sort();
         assert_eq!((gone, interest.take_gone().len()), (vec![channel("a"), channel("b")], 0));
+    }
+
+    #[test]
+    fn a_channel_that_the_broker_refuses_is_asked_for_again_later_and_forgotten_when_nobody_wants_it()
+     {
+        let mut interest = Interest::new(1_000);
+        for name in ["bad", "good"] {
+            interest.want(&channel(name));
+            assert!(!interest.confirmed_or_await(name));
+        }
+        let batch = interest.take_wanted();
+        assert_eq!(interest.reject(0, &batch[0], 9), None, "of another entry");
+        assert_eq!(interest.reject(0, &batch[0], 1), Some(false));
+        assert_eq!(names(&interest.confirm(&batch, 0)), [("good", true, false)]);
+        interest.retry_rejected(REJECTED_NS - 1);
+        assert!(interest.take_wanted().is_empty() && interest.due_ns() == Some(REJECTED_NS));
+        interest.retry_rejected(REJECTED_NS);
+        assert_eq!(interest.take_wanted(), [channel("bad")]);
+        assert_eq!(names(&interest.confirm(&batch, 0)), [("bad", false, false)]);
+        // One that was confirmed has missed something when it is confirmed again.
+        assert_eq!(interest.reject(0, &batch[0], 1), Some(true));
+        interest.retry_rejected(REJECTED_NS);
+        let batch = interest.take_wanted();
+        assert_eq!(names(&interest.confirm(&batch, 0)), [("bad", false, true)]);
+        assert_eq!(interest.reject(0, &batch[0], 1), Some(true));
+        interest.release(0, "bad");
+        assert!(interest.take_unwanted(1_000).is_empty(), "it is not subscribed");
+        assert_eq!((interest.take_gone(), interest.len()), (vec![channel("bad")], 1));
+        interest.retry_rejected(REJECTED_NS);
+        assert!(interest.take_wanted().is_empty() && interest.open() == 0);
     }
 
     #[test]

@@ -42,5 +42,5 @@ pub use store::{NewValue, OnAnswer, StoreAction, StoreAnswer, StoreCommand};
 pub use ticket::{Outcome, Ticket};
 pub use transport::{
     Arrived, Channel, Fault, FaultKind, Fetched, Inbox, InboxReceiver, Incoming, Link, Outgoing,
-    Taken, Transport,
+    Rejected, Taken, Transport,
 };

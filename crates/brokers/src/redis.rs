@@ -34,7 +34,7 @@ use crate::limits::{ANSWER_TIMEOUT, CONNECT_TIMEOUT};
 use crate::settings::{RedisUrl, ServerAddress};
 use crate::store::{NewValue, StoreAnswer, StoreCommand};
 use crate::transport::{
-    Channel, Fault, FaultKind, Fetched, Inbox, Incoming, Link, Outgoing, Taken, Transport,
+    Channel, Fault, FaultKind, Fetched, Inbox, Incoming, Link, Outgoing, Rejected, Taken, Transport,
 };
 
 /// Time for a sentinel to answer; then the next one is asked.
@@ -109,7 +109,8 @@ impl Transport for RedisTransport {
             let keeper = Keeper::new(&link.publisher, "PUBLISH", history, settings.random).await?;
             // Whether the user may use its keys.
             let control = (settings.control().into(), None);
-            keeper.fetch(&link.publisher, &[control]).await?;
+            let answers = keeper.fetch(&link.publisher, &[control]).await?;
+            kept::permitted(answers)?;
             link.keeper = Some(keeper);
         }
         Ok(link)
@@ -333,11 +334,52 @@ pub(crate) fn fault(error: RedisError) -> Fault {
     Fault::new(kind, why)
 }
 
+/// Codes of errors that are about the server, the user or the connection: the next command would get them, too.
+const CONNECTION_CODES: [&str; 12] = [
+    "NOAUTH",
+    "WRONGPASS",
+    "NOPROTO",
+    "READONLY",
+    "LOADING",
+    "BUSY",
+    "MASTERDOWN",
+    "CLUSTERDOWN",
+    "TRYAGAIN",
+    "MOVED",
+    "ASK",
+    "NOSCRIPT",
+];
+/// What is in errors about the content of keys: another type, or values that a script cannot use.
+const INVALID_CONTENT: [&str; 4] =
+    ["WRONGTYPE", "attempt to ", "equal or smaller than the target", "not an integer"];
+
+/// The error of a command for one topic, named by its channel or key.
+///
+/// # Errors
+/// It is about more than the topic.
+pub(crate) fn rejected(name: &str, error: RedisError) -> Result<Rejected, Fault> {
+    let code = error.code().unwrap_or_default().to_owned();
+    let of_connection = error.is_timeout() || error.is_io_error() || error.is_connection_dropped();
+    let fault = fault(error);
+    if of_connection || code.is_empty() || CONNECTION_CODES.contains(&&*code) {
+        return Err(fault);
+    }
+    let is_invalid =
+        code != "NOPERM" && INVALID_CONTENT.iter().any(|text| fault.why.contains(text));
+    Ok(Rejected { why: format!("{name}: {}", fault.why).into(), is_invalid })
+}
+
+/// An answer that nodes do not write.
+pub(crate) fn unreadable(name: &str) -> Rejected {
+    Rejected { why: format!("{name}: its content is not of a node").into(), is_invalid: true }
+}
+
 /// The answer to PUBLISH.
-fn taken(answer: Value) -> Result<Taken, Fault> {
-    match answer.extract_error().map_err(fault)? {
-        Value::Int(reached) => Ok(Taken::To(u64::try_from(reached).ok())),
-        _ => Err(Fault::new(FaultKind::Protocol, "invalid answer to PUBLISH")),
+fn taken(answer: Value, channel: &str) -> Result<Taken, Fault> {
+    match answer.extract_error() {
+        Ok(Value::Int(reached)) => Ok(Taken::To(u64::try_from(reached).ok())),
+        Ok(_) => Err(Fault::new(FaultKind::Protocol, "invalid answer to PUBLISH")),
+        Err(error) => rejected(channel, error).map(Taken::Rejected),
     }
 }
 
@@ -352,12 +394,30 @@ impl Link for RedisLink {
         }
         let mut commands = self.publisher.commands.clone();
         let sent = commands.send_packed_commands(&pipeline, 0, batch.len()).await;
-        sent.map_err(fault)?.into_iter().map(taken).collect()
+        let answers = sent.map_err(fault)?.into_iter().zip(batch);
+        answers.map(|(answer, one)| taken(answer, &one.channel)).collect()
     }
 
-    async fn subscribe(&self, channels: &[Channel]) -> Result<(), Fault> {
-        let names: Vec<&str> = channels.iter().map(|channel| &**channel).collect();
-        self.subscriber.commands.clone().subscribe(names).await.map_err(fault)
+    async fn subscribe(&self, channels: &[Channel]) -> Result<Vec<(Channel, Rejected)>, Fault> {
+        let (mut parts, mut refused) = (vec![channels], Vec::new());
+        while let Some(part) = parts.pop() {
+            let names: Vec<&str> = part.iter().map(|channel| &**channel).collect();
+            let Err(error) = self.subscriber.commands.clone().subscribe(names).await else {
+                continue;
+            };
+            // The server refuses the whole command for one of its channels.
+            let first = part.first().map_or("", |channel| &**channel);
+            let why = rejected(first, error)?;
+            match part {
+                [] => {}
+                [one] => refused.push((Channel::clone(one), why)),
+                several => {
+                    let (left, right) = several.split_at(several.len() / 2);
+                    parts.extend([right, left]);
+                }
+            }
+        }
+        Ok(refused)
     }
 
     async fn unsubscribe(&self, channels: &[Channel]) -> Result<(), Fault> {
@@ -365,11 +425,23 @@ impl Link for RedisLink {
         self.subscriber.commands.clone().unsubscribe(names).await.map_err(fault)
     }
 
-    async fn fetch(&self, channels: &[(Channel, Option<Position>)]) -> Result<Vec<Fetched>, Fault> {
+    async fn fetch(
+        &self,
+        channels: &[(Channel, Option<Position>)],
+    ) -> Result<Vec<Result<Fetched, Rejected>>, Fault> {
         match &self.keeper {
             Some(keeper) => keeper.fetch(&self.publisher, channels).await,
             None => Err(Fault::new(FaultKind::Protocol, "nothing is kept")),
         }
+    }
+
+    async fn reset(&self, channels: &[Channel]) -> Result<(), Fault> {
+        let mut pipeline = redis::Pipeline::with_capacity(channels.len());
+        channels.iter().for_each(|channel| kept::reset_command(&mut pipeline, channel));
+        let mut commands = self.publisher.commands.clone();
+        let sent = commands.send_packed_commands(&pipeline, 0, channels.len()).await;
+        // What the user may not delete is refused again.
+        sent.map(drop).map_err(fault)
     }
 
     async fn store(&self, commands: &[StoreCommand]) -> Result<Vec<StoreAnswer>, Fault> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::kept::Position;
 
 /// What became of a publication.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Outcome {
     /// The broker has it.
     Published {
@@ -21,15 +21,18 @@ pub enum Outcome {
     Unknown,
     /// The broker takes none of its length: it was not published and will not be.
     TooLong,
+    /// The broker has refused it, and answered this: it was passed on to nobody.
+    Rejected(Arc<str>),
 }
 
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 enum State {
     Waiting,
     Sent,
     Published(Option<u64>, Option<Position>),
     Withdrawn,
     TooLong,
+    Rejected(Arc<str>),
 }
 
 /// A publication that somebody waits for.
@@ -77,14 +80,23 @@ impl Ticket {
         self.changed.notify_all();
     }
 
+    /// The broker has refused it, and answered this.
+    pub(crate) fn rejected(&self, why: Arc<str>) {
+        *self.lock() = State::Rejected(why);
+        self.changed.notify_all();
+    }
+
     /// Waits for the outcome. A publication that was not sent within the time is withdrawn.
     #[must_use]
     pub fn wait(&self, longest: Duration) -> Outcome {
         let is_open = |state: &mut State| matches!(state, State::Waiting | State::Sent);
         let waited = self.changed.wait_timeout_while(self.lock(), longest, is_open);
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        match *state {
-            State::Published(reached, position) => Outcome::Published { reached, position },
+        match &*state {
+            State::Published(reached, position) => {
+                Outcome::Published { reached: *reached, position: *position }
+            }
+            State::Rejected(why) => Outcome::Rejected(Arc::clone(why)),
             State::Sent => Outcome::Unknown,
             State::TooLong => Outcome::TooLong,
             State::Waiting | State::Withdrawn => {

@@ -34,7 +34,7 @@ pub struct Outgoing {
 }
 
 /// What a broker did with a message.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Taken {
     /// It has it, and passed it to so many connections, if it tells; 0 only if nobody is subscribed.
     To(Option<u64>),
@@ -49,6 +49,17 @@ pub enum Taken {
     NoMemory,
     /// It takes none of this length: the message was not sent.
     TooLong,
+    /// It refused this message, and takes others.
+    Rejected(Rejected),
+}
+
+/// Why a broker refused a command for one topic. The connection and the other topics go on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Rejected {
+    /// What the broker answered, with the name of the key or channel where it is known.
+    pub why: Arc<str>,
+    /// What the broker keeps of the topic was not written by a node: nothing can be read or added.
+    pub is_invalid: bool,
 }
 
 /// A message that arrived.
@@ -201,11 +212,14 @@ pub trait Link: MemberStore {
     fn publish(&self, batch: &[Outgoing]) -> impl Future<Output = Result<Vec<Taken>, Fault>>;
 
     /// Subscribes to channels, at most [`crate::limits::BATCH_CHANNELS`]. Ends when the broker has confirmed all
-    /// of them: what is published from then on arrives in the inbox.
+    /// of them: what is published from then on arrives in the inbox. Returns those that it refused.
     ///
     /// # Errors
-    /// The broker refused it or did not answer.
-    fn subscribe(&self, channels: &[Channel]) -> impl Future<Output = Result<(), Fault>>;
+    /// The broker did not answer, or refused more than these channels.
+    fn subscribe(
+        &self,
+        channels: &[Channel],
+    ) -> impl Future<Output = Result<Vec<(Channel, Rejected)>, Fault>>;
 
     /// Ends subscriptions, at most [`crate::limits::BATCH_CHANNELS`].
     ///
@@ -217,11 +231,19 @@ pub trait Link: MemberStore {
     /// if there is none, or if it is not known any more. Only with [`Settings::history`].
     ///
     /// # Errors
-    /// The broker refused it or did not answer.
+    /// The broker did not answer, or refused more than these channels.
     fn fetch(
         &self,
         channels: &[(Channel, Option<Position>)],
-    ) -> impl Future<Output = Result<Vec<Fetched>, Fault>>;
+    ) -> impl Future<Output = Result<Vec<Result<Fetched, Rejected>>, Fault>>;
+
+    /// Deletes what is kept of channels, after [`Rejected::is_invalid`]: the next command begins another epoch.
+    ///
+    /// # Errors
+    /// The broker refused it or did not answer.
+    fn reset(&self, _: &[Channel]) -> impl Future<Output = Result<(), Fault>> {
+        async { Ok(()) }
+    }
 
     /// Verifies that the broker answers and still takes publications.
     ///

@@ -291,14 +291,14 @@ impl Driver {
     }
 
     /// A channel once what was published before the connection is fetched; `None` if it is another subscription,
-    /// or if the connection has ended.
+    /// if the broker refuses to fetch it, or if the connection has ended.
     async fn settled(&self, channel: &str, id: u64) -> Option<Follow> {
         loop {
             let follow = self.followed.borrow().get(channel, id)?;
             if follow.synced {
                 return Some(follow);
             }
-            if self.is_ending.get() {
+            if follow.rejected || self.is_ending.get() {
                 return None;
             }
             self.settled.notified().await;

@@ -13,7 +13,7 @@ use crate::envelope::{Envelope, Message, NodeId, Sequence};
 use crate::figures::{Counters, GapCause};
 use crate::kept::{Kept, Past, Position};
 use crate::limits::{BATCH_CHANNELS, FETCH_BYTES};
-use crate::transport::{Channel, Fault, FaultKind, Fetched, Link};
+use crate::transport::{Channel, Fault, FaultKind, Fetched, Link, Rejected};
 
 /// How much of what was fetched is delivered.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -119,8 +119,20 @@ impl Driver {
                 ids.push(id);
             }
         }
-        let fetched = self.fetch(link, &wanted).await?;
-        Ok(Part { wanted, ids, fetched })
+        let (mut part, mut refused) = (Part::default(), Vec::new());
+        let all = self.fetch(link, &wanted).await?;
+        for ((wanted, id), fetched) in wanted.into_iter().zip(ids).zip(all) {
+            match fetched {
+                Ok(fetched) => {
+                    part.wanted.push(wanted);
+                    part.ids.push(id);
+                    part.fetched.push(fetched);
+                }
+                Err(why) => refused.push((wanted.0, id, why)),
+            }
+        }
+        self.reject_subscribed(link, refused).await?;
+        Ok(part)
     }
 
     /// Delivers what was fetched.
@@ -141,21 +153,22 @@ impl Driver {
         &self,
         link: &impl Link,
         channels: &[(Channel, Option<Position>)],
-    ) -> Result<Vec<Fetched>, Fault> {
+    ) -> Result<Vec<Result<Fetched, Rejected>>, Fault> {
         if channels.is_empty() {
             return Ok(Vec::new());
         }
-        let all = link.fetch(channels).await?;
+        let mut all = link.fetch(channels).await?;
         if all.len() != channels.len() {
             return Err(Fault::new(
                 FaultKind::Protocol,
                 "another number of answers than asked for",
             ));
         }
+        self.fetch_invalid_again(link, channels, &mut all).await?;
         Counters::add(&self.broker.counters.fetches, all.len());
-        let messages = all.iter().map(|fetched| fetched.messages.len()).sum();
+        let messages = all.iter().flatten().map(|fetched| fetched.messages.len()).sum();
         Counters::add(&self.broker.counters.fetched, messages);
-        let bytes: usize = all.iter().map(Fetched::bytes).sum();
+        let bytes: usize = all.iter().flatten().map(Fetched::bytes).sum();
         let many = self.fetch_channels.get();
         if bytes > FETCH_BYTES {
             self.fetch_channels.set((many / 2).max(1));
@@ -163,6 +176,32 @@ impl Driver {
             self.fetch_channels.set((many * 2).min(BATCH_CHANNELS));
         }
         Ok(all)
+    }
+
+    /// Begins another epoch where what is kept was not written by a node, and fetches that.
+    async fn fetch_invalid_again(
+        &self,
+        link: &impl Link,
+        channels: &[(Channel, Option<Position>)],
+        all: &mut [Result<Fetched, Rejected>],
+    ) -> Result<(), Fault> {
+        let is_invalid = |one: &Result<Fetched, Rejected>| {
+            one.as_ref().is_err_and(|rejected| rejected.is_invalid)
+        };
+        let (mut places, mut again) = (Vec::new(), Vec::new());
+        for (place, wanted) in all.iter_mut().zip(channels).filter(|(one, _)| is_invalid(one)) {
+            places.push(place);
+            again.push(wanted.clone());
+        }
+        if again.is_empty() {
+            return Ok(());
+        }
+        let names: Vec<Channel> =
+            again.iter().map(|(channel, _)| Channel::clone(channel)).collect();
+        self.reset(link, &names).await?;
+        let fetched = link.fetch(&again).await?;
+        places.into_iter().zip(fetched).for_each(|(place, fetched)| *place = fetched);
+        Ok(())
     }
 
     /// Fetches what is missing of a channel.
@@ -176,10 +215,16 @@ impl Driver {
         let found = self.followed.borrow().get(channel, id);
         let Some(follow) = found else { return Ok(()) };
         let wanted = [(Channel::from(channel), follow.after())];
-        for fetched in &self.fetch(link, &wanted).await? {
-            self.fetched(channel, id, fetched, until, GapCause::Missing).await;
+        let mut refused = Vec::new();
+        for fetched in self.fetch(link, &wanted).await? {
+            match fetched {
+                Ok(fetched) => {
+                    self.fetched(channel, id, &fetched, until, GapCause::Missing).await;
+                }
+                Err(why) => refused.push((Channel::from(channel), id, why)),
+            }
         }
-        Ok(())
+        self.reject_subscribed(link, refused).await
     }
 
     /// Delivers what was missing, or tells that it is not kept any more.

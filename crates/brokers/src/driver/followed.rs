@@ -25,6 +25,8 @@ pub(super) struct Follow {
     pub(super) synced: bool,
     /// Something after the position could not be delivered yet.
     pub(super) behind: bool,
+    /// The broker refuses to fetch it.
+    pub(super) rejected: bool,
     /// Its epoch is not the first: what was delivered in the one before may be kept in this one, too.
     pub(super) renewed: bool,
 }
@@ -33,6 +35,7 @@ impl Followed {
     /// A channel is about to be subscribed, perhaps again after its subscription was lost.
     pub(super) fn begin(&mut self, channel: &Channel, id: u64) {
         self.unsynced(channel, id);
+        self.set_rejected(channel, id, false);
         if self.get(channel, id).is_none() {
             let position = Position { epoch: 0, offset: 0 };
             let follow = Follow {
@@ -40,6 +43,7 @@ impl Followed {
                 position,
                 loaded: false,
                 synced: false,
+                rejected: false,
                 behind: false,
                 renewed: false,
             };
@@ -80,6 +84,13 @@ impl Followed {
             self.channels = HashMap::default();
         }
         removed
+    }
+
+    /// Sets whether the broker refuses to fetch a channel: it is not synced then, and nothing waits for it.
+    pub(super) fn set_rejected(&mut self, channel: &str, id: u64, rejected: bool) {
+        if let Some(follow) = self.channels.get_mut(channel).filter(|follow| follow.id == id) {
+            (follow.rejected, follow.synced) = (rejected, follow.synced && !rejected);
+        }
     }
 
     /// The connection is lost.

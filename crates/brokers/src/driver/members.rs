@@ -114,7 +114,7 @@ impl Driver {
             }
             self.load_topics(link, members, &reload, &HashSet::new()).await?;
             for batch in self.sharing.remains.take().chunks(BATCH_WRITES) {
-                link.write_members(batch).await?;
+                self.write_members(link, batch).await?;
             }
             let wrote = self.write(link).await?;
             if wrote || !reload.is_empty() {
@@ -189,7 +189,7 @@ impl Driver {
                 }
             }
             for batch in writes.chunks(BATCH_WRITES) {
-                link.write_members(batch).await?;
+                self.write_members(link, batch).await?;
             }
             self.sharing.nodes.borrow_mut().remove(&node);
             Counters::add(&self.broker.counters.nodes_ended, 1);
@@ -250,7 +250,7 @@ impl Driver {
             })
             .collect();
         *self.sharing.in_flight.borrow_mut() = batches;
-        link.write_members(&writes).await?;
+        self.write_members(link, &writes).await?;
         let written = self.sharing.in_flight.take();
         let many = written.iter().map(|batch| batch.changes.len()).sum();
         Counters::add(&self.broker.counters.members_written, many);
@@ -304,7 +304,7 @@ impl Driver {
         if wanted.is_empty() {
             return Ok(());
         }
-        let all = link.load_members(&wanted).await?;
+        let all = self.stored_members(link, &wanted).await?;
         Counters::add(&self.broker.counters.members_loads, all.len());
         let ended = self.unknown_ended(link, &all).await?;
         let mut remains: HashMap<(NodeId, &str), Vec<Arc<str>>> = HashMap::new();

@@ -21,8 +21,7 @@ const SLEEP_MAX: Duration = Duration::from_secs(1);
 /// An encoded publication or command with its number.
 pub(super) struct Numbered {
     outgoing: Outgoing,
-    at: Sequence,
-    ticket: Option<Arc<Ticket>>,
+    about: About,
 }
 
 /// A batch that the broker has not answered. The last messages may have no number.
@@ -31,16 +30,23 @@ pub(super) struct InFlight {
     about: Vec<About>,
 }
 
-/// The number of a message, and the ticket of the publisher that waits for its result.
-type About = (Sequence, Option<Arc<Ticket>>);
+/// What is known of a message.
+struct About {
+    /// Its number.
+    at: Sequence,
+    /// The ticket of the publisher that waits for its result.
+    ticket: Option<Arc<Ticket>>,
+    /// The broker has answered it with an error once, and what it kept of the topic was deleted.
+    is_retried: bool,
+}
 
 impl InFlight {
     /// What has to be sent again.
     pub(super) fn into_numbered(self) -> impl Iterator<Item = Numbered> {
         let InFlight { batch, about } = self;
-        about.into_iter().enumerate().filter_map(move |(at, (sequence, ticket))| {
+        about.into_iter().enumerate().filter_map(move |(at, about)| {
             let outgoing = Outgoing { again: true, ..batch.get(at)?.clone() };
-            Some(Numbered { outgoing, at: sequence, ticket })
+            Some(Numbered { outgoing, about })
         })
     }
 }
@@ -80,38 +86,92 @@ impl Driver {
             let Some(InFlight { batch, about }) = self.in_flight.borrow_mut().take() else {
                 continue;
             };
-            self.answered(about.len());
-            let mut sequences = self.sequences.borrow_mut();
-            for ((outgoing, (at, ticket)), taken) in batch.iter().zip(about).zip(taken) {
-                match taken {
-                    Taken::To(reached) => {
-                        Counters::add(&self.broker.counters.published, 1);
-                        sequences.published(&outgoing.channel, at, reached);
-                        ticket.inspect(|ticket| ticket.published(reached, None));
+            match self.took(&batch, about, taken) {
+                Ok(invalid) if invalid.is_empty() => {}
+                Ok(invalid) => {
+                    if let Err(fault) = self.reset(link, &invalid).await {
+                        return fault;
                     }
-                    Taken::Kept { reached, position } => {
-                        Counters::add(&self.broker.counters.published, 1);
-                        sequences.published(&outgoing.channel, at, reached);
-                        ticket.inspect(|ticket| ticket.published(reached, position));
+                }
+                Err(fault) => return fault,
+            }
+        }
+    }
+
+    /// The broker has answered a batch. Returns the channels of which it keeps something that was not written by a
+    /// node: the messages for them are sent once more.
+    fn took(
+        &self,
+        batch: &[Outgoing],
+        about: Vec<About>,
+        taken: Vec<Taken>,
+    ) -> Result<Vec<Channel>, Fault> {
+        let (many, mut again, mut invalid) = (about.len(), Vec::new(), Vec::new());
+        let mut refused = self.control_refused(batch, &taken).err();
+        let mut sequences = self.sequences.borrow_mut();
+        for ((outgoing, about), taken) in batch.iter().zip(about).zip(taken) {
+            let About { at, ticket, is_retried } = about;
+            match taken {
+                Taken::To(reached) => {
+                    Counters::add(&self.broker.counters.published, 1);
+                    sequences.published(&outgoing.channel, at, reached);
+                    ticket.inspect(|ticket| ticket.published(reached, None));
+                }
+                Taken::Kept { reached, position } => {
+                    Counters::add(&self.broker.counters.published, 1);
+                    sequences.published(&outgoing.channel, at, reached);
+                    ticket.inspect(|ticket| ticket.published(reached, position));
+                }
+                // Its number will be missing.
+                Taken::NoMemory => {
+                    Counters::add(&self.broker.counters.no_memory, 1);
+                    self.log_no_memory();
+                    // A publisher that waits counts it.
+                    match ticket {
+                        Some(ticket) => ticket.withdrawn(),
+                        None => Counters::add(&self.broker.counters.refused, 1),
                     }
-                    // Its number will be missing.
-                    Taken::NoMemory => {
-                        Counters::add(&self.broker.counters.no_memory, 1);
-                        self.log_no_memory();
+                }
+                // Its number will be missing.
+                Taken::TooLong => {
+                    Counters::add(&self.broker.counters.refused, 1);
+                    ticket.inspect(|ticket| ticket.too_long());
+                }
+                Taken::Rejected(why) if why.is_invalid && !is_retried => {
+                    if !invalid.contains(&outgoing.channel) {
+                        invalid.push(Channel::clone(&outgoing.channel));
+                    }
+                    let about = About { at, ticket, is_retried: true };
+                    again.push(Numbered { outgoing: outgoing.clone(), about });
+                }
+                // Its number will be missing.
+                Taken::Rejected(why) => {
+                    refused = refused.or(self.rejected(&outgoing.channel, &why).err());
+                    match ticket {
                         // A publisher that waits counts it.
-                        match ticket {
-                            Some(ticket) => ticket.withdrawn(),
-                            None => Counters::add(&self.broker.counters.refused, 1),
-                        }
-                    }
-                    // Its number will be missing.
-                    Taken::TooLong => {
-                        Counters::add(&self.broker.counters.refused, 1);
-                        ticket.inspect(|ticket| ticket.too_long());
+                        Some(ticket) => ticket.rejected(why.why),
+                        None => Counters::add(&self.broker.counters.refused, 1),
                     }
                 }
             }
         }
+        self.answered(many.saturating_sub(again.len()));
+        // Before what has later numbers.
+        let mut resend = self.resend.borrow_mut();
+        again.into_iter().rev().for_each(|one| resend.push_front(one));
+        refused.map_or(Ok(invalid), Err)
+    }
+
+    /// Every node needs the channel of commands and signs of life.
+    fn control_refused(&self, batch: &[Outgoing], taken: &[Taken]) -> Result<(), Fault> {
+        for (outgoing, taken) in batch.iter().zip(taken) {
+            if let Taken::Rejected(why) = taken
+                && outgoing.channel == self.broker.control
+            {
+                self.rejected(&outgoing.channel, why)?;
+            }
+        }
+        Ok(())
     }
 
     fn log_no_memory(&self) {
@@ -145,10 +205,10 @@ impl Driver {
         let (mut batch, mut about, mut bytes) = (Vec::new(), Vec::new(), 0);
         let mut resend = self.resend.borrow_mut();
         while batch.len() < BATCH_PUBLICATIONS && bytes < BATCH_BYTES {
-            let Some(Numbered { outgoing, at, ticket }) = resend.pop_front() else { break };
+            let Some(Numbered { outgoing, about: one }) = resend.pop_front() else { break };
             bytes += outgoing.body.len();
             batch.push(outgoing);
-            about.push((at, ticket));
+            about.push(one);
         }
         let mut sequences = self.sequences.borrow_mut();
         while batch.len() < BATCH_PUBLICATIONS && bytes < BATCH_BYTES {
@@ -164,7 +224,7 @@ impl Driver {
             let body = self.encode(&content, at);
             bytes += body.len();
             batch.push(Outgoing { channel, body, keep, again: false });
-            about.push((at, ticket));
+            about.push(About { at, ticket, is_retried: false });
         }
         (batch, about)
     }

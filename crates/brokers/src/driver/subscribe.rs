@@ -35,6 +35,7 @@ impl Driver {
             let (unwanted, gone, wanted, due_ns, topics) = {
                 let mut inner = self.shard().lock();
                 let interest = &mut inner.interest;
+                interest.retry_rejected(now_ns);
                 let unwanted = interest.take_unwanted(now_ns);
                 let gone = interest.take_gone();
                 (unwanted, gone, interest.take_wanted(), interest.due_ns(), interest.len())
@@ -90,7 +91,8 @@ impl Driver {
             return Ok(None);
         }
         self.follow(&channels);
-        link.subscribe(&channels).await?;
+        let refused = link.subscribe(&channels).await?;
+        let channels = self.without_refused(channels, refused).await?;
         Counters::add(&self.broker.counters.subscribed, channels.len());
         let (part, rest) = self.begin_sync(link, &channels).await?;
         Ok(Some(Subscribed { channels, part, rest }))

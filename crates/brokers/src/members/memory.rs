@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::event::{START, encode_changes};
 use super::{Member, MemberStore, Stored, Write};
 use crate::envelope::NodeId;
-use crate::transport::{Channel, Fault, Inbox, Incoming};
+use crate::transport::{Channel, Fault, Inbox, Incoming, Rejected};
 
 type Topic = (u64, BTreeMap<(NodeId, Box<str>), Option<Box<str>>>);
 
@@ -62,12 +62,15 @@ impl MemberStore for Memory {
         Ok(())
     }
 
-    async fn write_members(&self, batch: &[Write]) -> Result<(), Fault> {
+    async fn write_members(&self, batch: &[Write]) -> Result<Vec<Result<(), Rejected>>, Fault> {
         batch.iter().for_each(|write| self.write(write));
-        Ok(())
+        Ok(vec![Ok(()); batch.len()])
     }
 
-    async fn load_members(&self, wanted: &[(String, Channel)]) -> Result<Vec<Stored>, Fault> {
+    async fn load_members(
+        &self,
+        wanted: &[(String, Channel)],
+    ) -> Result<Vec<Result<Stored, Rejected>>, Fault> {
         let topics = self.0.topics.borrow();
         let member = |((node, id), info): (&(NodeId, Box<str>), &Option<Box<str>>)| Member {
             node: *node,
@@ -81,7 +84,7 @@ impl MemberStore for Memory {
                 members: members.iter().map(member).collect(),
             })
         };
-        Ok(wanted.iter().map(stored).collect())
+        Ok(wanted.iter().map(stored).map(Ok).collect())
     }
 
     async fn begin_lease(&self, key: &str, time: Duration) -> Result<(), Fault> {

@@ -25,7 +25,7 @@ use std::time::Duration;
 pub(crate) use self::event::Event;
 pub(crate) use self::event::is_event;
 use crate::envelope::NodeId;
-use crate::transport::{Channel, Fault, FaultKind};
+use crate::transport::{Channel, Fault, FaultKind, Rejected};
 
 /// Longest id of a member, in bytes.
 pub const ID_BYTES_MAX: usize = 1024;
@@ -134,22 +134,33 @@ pub trait MemberStore {
         unsupported()
     }
 
-    /// Changes members, and tells those who follow their topics.
+    /// Changes members, and tells those who follow their topics. Returns which were changed, as many.
     ///
     /// # Errors
     /// Any number of them may have been changed.
-    fn write_members(&self, _: &[Write]) -> impl Future<Output = Result<(), Fault>> {
+    fn write_members(
+        &self,
+        _: &[Write],
+    ) -> impl Future<Output = Result<Vec<Result<(), Rejected>>, Fault>> {
         unsupported()
+    }
+
+    /// Deletes what is kept under keys, after [`Rejected::is_invalid`].
+    ///
+    /// # Errors
+    /// The broker refused it or did not answer.
+    fn reset_members(&self, _: &[String]) -> impl Future<Output = Result<(), Fault>> {
+        async { Ok(()) }
     }
 
     /// The members under these keys, whose changes are told at these channels, as many.
     ///
     /// # Errors
-    /// The broker refused it or did not answer.
+    /// The broker did not answer, or refused more than these keys.
     fn load_members(
         &self,
         _: &[(String, Channel)],
-    ) -> impl Future<Output = Result<Vec<Stored>, Fault>> {
+    ) -> impl Future<Output = Result<Vec<Result<Stored, Rejected>>, Fault>> {
         unsupported()
     }
 

@@ -10,8 +10,8 @@ use redis::{Pipeline, Value};
 use super::event::{START, encode_changes};
 use super::{KEPT, Member, MemberStore, Stored, Write};
 use crate::envelope::NodeId;
-use crate::redis::{RedisLink, fault, load_script};
-use crate::transport::{Channel, Fault, FaultKind};
+use crate::redis::{RedisLink, fault, load_script, rejected, unreadable};
+use crate::transport::{Channel, Fault, FaultKind, Rejected};
 
 /// The field of the version.
 const VERSION: &str = "v";
@@ -56,7 +56,7 @@ fn millis(time: Duration) -> u64 {
 
 /// A connection that executes commands for keys.
 pub trait Keyed {
-    /// Executes a command for each key, in this order, and returns the answers, none of which is an error.
+    /// Executes a command for each key, in this order, and returns the answers.
     ///
     /// # Errors
     /// Any number of them may have been executed.
@@ -83,7 +83,8 @@ pub trait Keyed {
 
 async fn one<L: Keyed>(link: &L, key: &str, build: impl Fn(&mut Pipeline)) -> Result<Value, Fault> {
     let mut answers = link.each(&[key], |_, pipeline| build(pipeline)).await?;
-    answers.pop().ok_or_else(|| protocol("invalid number of answers"))
+    let answer = answers.pop().ok_or_else(|| protocol("invalid number of answers"))?;
+    answer.extract_error().map_err(fault)
 }
 
 /// Executes the same command for each key.
@@ -111,8 +112,7 @@ impl Keyed for RedisLink {
         (0..keys.len()).for_each(|at| build(at, &mut pipeline));
         let mut commands = self.publisher.commands.clone();
         let sent = commands.send_packed_commands(&pipeline, 0, keys.len()).await;
-        let extracted = |value: Value| value.extract_error().map_err(fault);
-        sent.map_err(fault)?.into_iter().map(extracted).collect()
+        sent.map_err(fault)
     }
 
     async fn load_member_script(&self, script: &str) -> Result<String, Fault> {
@@ -146,7 +146,7 @@ impl<L: Keyed> MemberStore for L {
         Ok(())
     }
 
-    async fn write_members(&self, batch: &[Write]) -> Result<(), Fault> {
+    async fn write_members(&self, batch: &[Write]) -> Result<Vec<Result<(), Rejected>>, Fault> {
         let script = self.member_script().borrow().clone();
         let keys: Vec<&str> = batch.iter().map(|write| &*write.key).collect();
         let build = |at: usize, pipeline: &mut Pipeline| {
@@ -163,15 +163,34 @@ impl<L: Keyed> MemberStore for L {
                 command.arg(field(id));
             }
         };
-        self.each(&keys, build).await.map(drop)
+        let answers = self.each(&keys, build).await?.into_iter().zip(keys);
+        let written = |(answer, key): (Value, &str)| match answer.extract_error() {
+            Ok(_) => Ok(Ok(())),
+            Err(error) => rejected(key, error).map(Err),
+        };
+        answers.map(written).collect()
     }
 
-    async fn load_members(&self, topics: &[(String, Channel)]) -> Result<Vec<Stored>, Fault> {
+    async fn reset_members(&self, keys: &[String]) -> Result<(), Fault> {
+        // What the user may not delete is refused again.
+        each_key(self, keys.iter(), "DEL").await.map(drop)
+    }
+
+    async fn load_members(
+        &self,
+        topics: &[(String, Channel)],
+    ) -> Result<Vec<Result<Stored, Rejected>>, Fault> {
         let answers = each_key(self, topics.iter().map(|(key, _)| key), "HGETALL").await?;
         if answers.len() != topics.len() {
             return Err(protocol("invalid number of answers"));
         }
-        answers.into_iter().map(stored).collect()
+        let answers = answers.into_iter().zip(topics);
+        let loaded = |(answer, (key, _)): (Value, &(String, Channel))| match answer.extract_error()
+        {
+            Ok(hash) => Ok(stored(hash).ok_or_else(|| unreadable(key))),
+            Err(error) => rejected(key, error).map(Err),
+        };
+        answers.map(loaded).collect()
     }
 
     async fn begin_lease(&self, key: &str, time: Duration) -> Result<(), Fault> {
@@ -200,13 +219,17 @@ impl<L: Keyed> MemberStore for L {
 
     async fn leases(&self, keys: &[String]) -> Result<Vec<bool>, Fault> {
         let answers = each_key(self, keys.iter(), "EXISTS").await?;
-        Ok(answers.into_iter().map(|answer| answer == Value::Int(1)).collect())
+        let has_lease = |answer: Value| {
+            let answer = answer.extract_error().map_err(fault)?;
+            Ok(answer == Value::Int(1))
+        };
+        answers.into_iter().map(has_lease).collect()
     }
 }
 
-/// The members in a hash. Fields that no node writes are left out.
-fn stored(hash: Value) -> Result<Stored, Fault> {
-    let Value::Map(fields) = hash else { return Err(protocol("invalid answer to HGETALL")) };
+/// The members in a hash; `None` if its version is not one. Fields that no node writes are left out.
+fn stored(hash: Value) -> Option<Stored> {
+    let Value::Map(fields) = hash else { return None };
     let mut stored = Stored { version: 0, members: Vec::with_capacity(fields.len()) };
     for (field, value) in fields {
         let (Value::BulkString(field), Value::BulkString(value)) = (field, value) else { continue };
@@ -214,12 +237,12 @@ fn stored(hash: Value) -> Result<Stored, Fault> {
             continue;
         };
         if field == VERSION {
-            stored.version = value.parse().map_err(|_| protocol("invalid version of members"))?;
+            stored.version = value.parse().ok()?;
             continue;
         }
         stored.members.extend(member(&field, value));
     }
-    Ok(stored)
+    Some(stored)
 }
 
 fn member(field: &str, value: String) -> Option<Member> {
@@ -251,8 +274,8 @@ mod tests {
             info: info.map(Into::into),
         };
         let members = vec![member("ann", Some("{}")), member("é", None)];
-        assert_eq!(stored(Value::Map(fields)), Ok(Stored { version: 17, members }));
-        assert_eq!(stored(Value::Map(Vec::new())), Ok(Stored::default()));
-        assert!(stored(Value::Map(vec![pair("v", "x")])).is_err() && stored(Value::Nil).is_err());
+        assert_eq!(stored(Value::Map(fields)), Some(Stored { version: 17, members }));
+        assert_eq!(stored(Value::Map(Vec::new())), Some(Stored::default()));
+        assert_eq!((stored(Value::Map(vec![pair("v", "x")])), stored(Value::Nil)), (None, None));
     }
 }

@@ -38,7 +38,7 @@ use crate::members::nats::{Presence, passed_on};
 use crate::nats_servers::NatsServers;
 use crate::store::{NewValue, StoreAnswer, StoreCommand};
 use crate::transport::{
-    Channel, Fault, FaultKind, Fetched, Inbox, Incoming, Link, Outgoing, Taken, Transport,
+    Channel, Fault, FaultKind, Fetched, Inbox, Incoming, Link, Outgoing, Rejected, Taken, Transport,
 };
 
 /// The servers of one NATS.
@@ -230,7 +230,7 @@ impl Link for NatsLink {
         Ok(taken)
     }
 
-    async fn subscribe(&self, channels: &[Channel]) -> Result<(), Fault> {
+    async fn subscribe(&self, channels: &[Channel]) -> Result<Vec<(Channel, Rejected)>, Fault> {
         let mut bytes = Vec::new();
         for channel in channels {
             let sid = self.next.replace(self.next.get() + 1);
@@ -242,7 +242,8 @@ impl Link for NatsLink {
             }
             protocol::subscribe(&mut bytes, &protocol::subject(channel), sid);
         }
-        self.connection.round_trip(&bytes).await
+        self.connection.round_trip(&bytes).await?;
+        Ok(Vec::new())
     }
 
     async fn unsubscribe(&self, channels: &[Channel]) -> Result<(), Fault> {
@@ -257,9 +258,15 @@ impl Link for NatsLink {
         self.connection.round_trip(&bytes).await
     }
 
-    async fn fetch(&self, channels: &[(Channel, Option<Position>)]) -> Result<Vec<Fetched>, Fault> {
+    async fn fetch(
+        &self,
+        channels: &[(Channel, Option<Position>)],
+    ) -> Result<Vec<Result<Fetched, Rejected>>, Fault> {
         match &self.stream {
-            Some(stream) => stream.fetch(&self.connection, channels).await,
+            Some(stream) => {
+                let all = stream.fetch(&self.connection, channels).await?;
+                Ok(all.into_iter().map(Ok).collect())
+            }
             None => Err(Fault::new(FaultKind::Refused, "there is no history")),
         }
     }

@@ -7,9 +7,9 @@
 
 use redis::{Pipeline, Value};
 
-use super::{Connection, fault, taken};
+use super::{Connection, fault, rejected, taken, unreadable};
 use crate::kept::{HistorySettings, Kept, Position};
-use crate::transport::{Channel, Fault, FaultKind, Fetched, Outgoing, Taken};
+use crate::transport::{Channel, Fault, FaultKind, Fetched, Outgoing, Rejected, Taken};
 
 /// The first byte of an envelope that has its place in front of it: epoch, offset and time follow (little endian).
 /// The version of an envelope without it is 1.
@@ -57,6 +57,24 @@ fn place(body: &[u8]) -> Option<Kept> {
     let offset = u64::from_le_bytes(body.get(5..13)?.try_into().ok()?);
     let time_ms = u64::from_le_bytes(body.get(13..PLACE_BYTES)?.try_into().ok()?);
     Some(Kept { position: Position { epoch, offset }, time_ms })
+}
+
+/// The keys of a channel: its hash and its stream.
+fn keys(channel: &str) -> [String; 2] {
+    // A channel of a Redis Cluster is a hash tag.
+    let (open, close) = if channel.starts_with('{') { ("", "") } else { ("{", "}") };
+    ["at", "kept"].map(|name| format!("{open}{channel}{close}:{name}"))
+}
+
+/// The command that deletes what is kept of a channel.
+pub(super) fn reset_command(pipeline: &mut Pipeline, channel: &str) {
+    pipeline.cmd("DEL").arg(&keys(channel));
+}
+
+/// The user may use the keys that were asked for.
+pub(super) fn permitted(answers: Vec<Result<Fetched, Rejected>>) -> Result<(), Fault> {
+    let refused = answers.into_iter().find_map(Result::err).filter(|one| !one.is_invalid);
+    refused.map_or(Ok(()), |one| Err(Fault::new(FaultKind::Refused, &*one.why)))
 }
 
 fn invalid(what: &str) -> Fault {
@@ -108,14 +126,13 @@ impl Keeper {
         channel: &str,
         epoch: &str,
     ) -> &'p mut Pipeline {
-        // A channel of a Redis Cluster is a hash tag.
-        let (open, close) = if channel.starts_with('{') { ("", "") } else { ("{", "}") };
+        let [hash, stream] = keys(channel);
         pipeline
             .cmd("EVALSHA")
             .arg(script)
             .arg(2)
-            .arg(format!("{open}{channel}{close}:at"))
-            .arg(format!("{open}{channel}{close}:kept"))
+            .arg(hash)
+            .arg(stream)
             .arg(&*self.run_id)
             .arg(epoch)
             .arg(&*self.messages)
@@ -185,7 +202,7 @@ impl Keeper {
         &self,
         connection: &Connection,
         channels: &[(Channel, Option<Position>)],
-    ) -> Result<Vec<Fetched>, Fault> {
+    ) -> Result<Vec<Result<Fetched, Rejected>>, Fault> {
         let epoch = self.epoch();
         let build = |from: usize| {
             let mut pipeline = Pipeline::with_capacity(channels.len());
@@ -195,7 +212,8 @@ impl Keeper {
             pipeline
         };
         let answers = self.run(connection, channels.len(), build).await?;
-        answers.into_iter().map(fetched).collect()
+        let answers = answers.into_iter().zip(channels);
+        answers.map(|(answer, (channel, _))| fetched(answer, channel)).collect()
     }
 
     /// Sends commands, and those from the first on that the server did not know the script of again.
@@ -234,7 +252,7 @@ pub(super) fn is_of_other_run(answer: &Value) -> bool {
 
 /// The answer to a command of [`Keeper::publish_command`].
 pub(super) fn took(answer: Value, one: &Outgoing) -> Result<Taken, Fault> {
-    if one.keep { kept(answer) } else { taken(answer) }
+    if one.keep { kept(answer, &one.channel) } else { taken(answer, &one.channel) }
 }
 
 /// Loads both scripts.
@@ -262,37 +280,40 @@ fn number(value: Option<&Value>) -> Option<u64> {
     }
 }
 
-fn kept(answer: Value) -> Result<Taken, Fault> {
+fn kept(answer: Value, channel: &str) -> Result<Taken, Fault> {
     if matches!(&answer, Value::ServerError(error) if error.code() == "OOM") {
         return Ok(Taken::NoMemory);
     }
-    let Value::Array(parts) = answer.extract_error().map_err(fault)? else {
-        return Err(invalid("EVALSHA"));
+    let parts = match answer.extract_error() {
+        Ok(Value::Array(parts)) => parts,
+        Ok(_) => return Err(invalid("EVALSHA")),
+        Err(error) => return rejected(channel, error).map(Taken::Rejected),
     };
     let epoch = number(parts.first()).and_then(|epoch| u32::try_from(epoch).ok());
     let (Some(epoch), Some(offset)) = (epoch, number(parts.get(1))) else {
-        return Err(invalid("EVALSHA"));
+        return Ok(Taken::Rejected(unreadable(channel)));
     };
     let position = (offset > 0).then_some(Position { epoch, offset });
     Ok(Taken::Kept { reached: number(parts.get(3)), position })
 }
 
-pub(super) fn fetched(answer: Value) -> Result<Fetched, Fault> {
-    let Value::Array(mut parts) = answer.extract_error().map_err(fault)? else {
-        return Err(invalid("EVALSHA"));
-    };
-    let entries = match parts.pop() {
-        Some(Value::Array(entries)) => entries,
-        _ => return Err(invalid("EVALSHA")),
-    };
-    let numbers = || {
-        let epoch = u32::try_from(number(parts.first())?).ok()?;
-        Some((epoch, number(parts.get(1))?, number(parts.get(2))?, number(parts.get(3))?))
-    };
-    let Some((epoch, floor, floor_ms, last)) = numbers() else { return Err(invalid("EVALSHA")) };
-    let message = |entry: Value| message(epoch, entry).ok_or_else(|| invalid("EVALSHA"));
-    let messages = entries.into_iter().rev().map(message).collect::<Result<_, _>>()?;
-    Ok(Fetched { epoch, floor, floor_ms, last, messages })
+/// The answer to a command of [`Keeper::fetch_command`].
+pub(super) fn fetched(answer: Value, channel: &str) -> Result<Result<Fetched, Rejected>, Fault> {
+    match answer.extract_error() {
+        Ok(Value::Array(parts)) => Ok(past(parts).ok_or_else(|| unreadable(channel))),
+        Ok(_) => Err(invalid("EVALSHA")),
+        Err(error) => rejected(channel, error).map(Err),
+    }
+}
+
+fn past(mut parts: Vec<Value>) -> Option<Fetched> {
+    let Value::Array(entries) = parts.pop()? else { return None };
+    let epoch = u32::try_from(number(parts.first())?).ok()?;
+    let (floor, floor_ms) = (number(parts.get(1))?, number(parts.get(2))?);
+    let last = number(parts.get(3))?;
+    let message = |entry: Value| message(epoch, entry);
+    let messages = entries.into_iter().rev().map(message).collect::<Option<_>>()?;
+    Some(Fetched { epoch, floor, floor_ms, last, messages })
 }
 
 /// An entry of a stream: its id and its only field.

@@ -8,7 +8,9 @@ use super::*;
 use crate::kept::Position;
 #[cfg(any(feature = "redis", feature = "nats"))]
 use crate::test_servers::{Server, run, settings};
-use crate::transport::{Channel, Fault, Fetched, Inbox, Link, Outgoing, Taken, Transport};
+use crate::transport::{
+    Channel, Fault, Fetched, Inbox, Link, Outgoing, Rejected, Taken, Transport,
+};
 
 const LONG: Duration = Duration::from_secs(600);
 
@@ -25,15 +27,18 @@ impl Link for Model {
         Ok(batch.iter().map(|_| Taken::To(None)).collect())
     }
 
-    async fn subscribe(&self, _: &[Channel]) -> Result<(), Fault> {
-        Ok(())
+    async fn subscribe(&self, _: &[Channel]) -> Result<Vec<(Channel, Rejected)>, Fault> {
+        Ok(Vec::new())
     }
 
     async fn unsubscribe(&self, _: &[Channel]) -> Result<(), Fault> {
         Ok(())
     }
 
-    async fn fetch(&self, _: &[(Channel, Option<Position>)]) -> Result<Vec<Fetched>, Fault> {
+    async fn fetch(
+        &self,
+        _: &[(Channel, Option<Position>)],
+    ) -> Result<Vec<Result<Fetched, Rejected>>, Fault> {
         Ok(Vec::new())
     }
 

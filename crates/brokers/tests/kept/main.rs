@@ -8,5 +8,6 @@ mod model;
 mod nats;
 mod node;
 mod redis;
+mod rejected;
 mod servers;
 mod support;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use brokers::envelope::{Envelope, NodeId, Sequence};
 use brokers::{
     Channel, Fault, FaultKind, Fetched, HistorySettings, Inbox, Incoming, Kept, Link, Outgoing,
-    Position, Settings, Taken, Transport,
+    Position, Rejected, Settings, Taken, Transport,
 };
 use tokio::sync::Notify;
 
@@ -175,12 +175,12 @@ impl Link for ModelLink {
         Ok(taken)
     }
 
-    async fn subscribe(&self, channels: &[Channel]) -> Result<(), Fault> {
+    async fn subscribe(&self, channels: &[Channel]) -> Result<Vec<(Channel, Rejected)>, Fault> {
         tokio::task::yield_now().await;
         let mut state = self.state()?;
         let own = state.links.get_mut(&self.number).map(|own| &mut own.channels);
         own.into_iter().for_each(|own| own.extend(channels.iter().cloned()));
-        Ok(())
+        Ok(Vec::new())
     }
 
     async fn unsubscribe(&self, channels: &[Channel]) -> Result<(), Fault> {
@@ -191,11 +191,14 @@ impl Link for ModelLink {
         Ok(())
     }
 
-    async fn fetch(&self, channels: &[(Channel, Option<Position>)]) -> Result<Vec<Fetched>, Fault> {
+    async fn fetch(
+        &self,
+        channels: &[(Channel, Option<Position>)],
+    ) -> Result<Vec<Result<Fetched, Rejected>>, Fault> {
         tokio::task::yield_now().await;
         let all = self.fetch_now(channels);
         tokio::task::yield_now().await;
-        all
+        Ok(all?.into_iter().map(Ok).collect())
     }
 
     async fn check(&self) -> Result<(), Fault> {

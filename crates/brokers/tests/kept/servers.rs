@@ -70,6 +70,14 @@ impl RedisServer {
         line.trim_end().to_owned()
     }
 
+    /// The number of its process.
+    pub(crate) fn run_id(&self) -> String {
+        let stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        (&stream).write_all(b"INFO server\r\n").unwrap();
+        let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
+        lines.find_map(|line| line.strip_prefix("run_id:").map(str::to_owned)).unwrap()
+    }
+
     pub(crate) fn transport(&self) -> RedisTransport {
         self.transport_as("")
     }

@@ -58,7 +58,7 @@ impl Control {
         taken: &AtomicU64,
         topics: Option<&[Arc<str>]>,
     ) -> Reply {
-        let Sent { published, uncertain, complete, nodes, too_long, positions } =
+        let Sent { published, uncertain, complete, nodes, too_long, rejected, positions } =
             pubsub.wait(submitted);
         taken.fetch_add(published, Ordering::Relaxed);
         if complete {
@@ -88,7 +88,10 @@ impl Control {
             );
         }
         pubsub.unavailable.fetch_add(1, Ordering::Relaxed);
-        let why = trouble(pubsub);
+        let why = match rejected {
+            Some(why) => format!("the broker has refused it, {why}"),
+            None => trouble(pubsub),
+        };
         let message = match uncertain {
             0 => format!("{why}: {}", super::again(published)),
             _ => format!(
@@ -191,6 +194,8 @@ impl Control {
             "repeated": count(&counters.repeated),
             "malformed": count(&counters.malformed),
             "dropped": count(&counters.dropped),
+            "rejected": count(&counters.rejected),
+            "reset": count(&counters.reset),
             "gaps": gaps,
             "history": pubsub.keeps.then(|| json!({
                 "loaded": count(&counters.loaded),
@@ -251,6 +256,10 @@ impl Control {
         counter("pubsub_unsubscribed", "Topics unsubscribed at brokers.", &counters.unsubscribed);
         let help = "Subscriptions ended by a Redis Cluster that has moved their hash slot.";
         counter("pubsub_moved", help, &counters.moved);
+        let help = "Commands for one topic that a broker has refused: its other topics go on.";
+        counter("pubsub_rejected", help, &counters.rejected);
+        let help = "Topics whose history or members were deleted, as no node had written them.";
+        counter("pubsub_reset", help, &counters.reset);
         counter("pubsub_connects", "Connections to brokers opened.", &counters.connected);
         if pubsub.keeps {
             let help = "Topics whose history was loaded from a broker, each time.";

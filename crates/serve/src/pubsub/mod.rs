@@ -71,6 +71,8 @@ pub(crate) struct Sent {
     pub(crate) nodes: Option<u64>,
     /// The broker takes none of the length of a later one.
     pub(crate) too_long: bool,
+    /// What it answered to a later one that it has refused.
+    pub(crate) rejected: Option<Arc<str>>,
     /// Where it keeps those that it has, if it does.
     pub(crate) positions: Vec<Option<brokers::Position>>,
 }
@@ -202,6 +204,10 @@ impl Pubsub {
                 }
                 Outcome::Withdrawn => (withdrawn, in_order) = (withdrawn + 1, false),
                 Outcome::TooLong => (sent.too_long, in_order) = (true, false),
+                Outcome::Rejected(why) => {
+                    (withdrawn, in_order) = (withdrawn + 1, false);
+                    sent.rejected.get_or_insert(why);
+                }
             }
         }
         self.broker.count_refused(withdrawn);

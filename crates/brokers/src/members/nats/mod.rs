@@ -29,7 +29,7 @@ use super::{KEPT, Member, MemberStore, REPEAT_NS, State, Stored, Write};
 use crate::backoff::random;
 use crate::envelope::NodeId;
 use crate::nats::{Bucket, Connection, NatsLink, NotPut, Put, StoredMessage, now_ms, subject};
-use crate::transport::{Channel, Fault, FaultKind};
+use crate::transport::{Channel, Fault, FaultKind, Rejected};
 
 /// Attempts to change what others change at the same time.
 const ATTEMPTS: usize = 20;
@@ -416,7 +416,7 @@ impl MemberStore for NatsLink {
         self.presence().map(drop)
     }
 
-    async fn write_members(&self, batch: &[Write]) -> Result<(), Fault> {
+    async fn write_members(&self, batch: &[Write]) -> Result<Vec<Result<(), Rejected>>, Fault> {
         let (connection, presence) = self.presence()?;
         let most = connection.payload_bytes_max().saturating_sub(OVERHEAD);
         let mut pieces = Vec::with_capacity(batch.len());
@@ -437,13 +437,17 @@ impl MemberStore for NatsLink {
             presence.write(connection, part).await?;
             rest = later;
         }
-        Ok(())
+        Ok(vec![Ok(()); batch.len()])
     }
 
-    async fn load_members(&self, topics: &[(String, Channel)]) -> Result<Vec<Stored>, Fault> {
+    async fn load_members(
+        &self,
+        topics: &[(String, Channel)],
+    ) -> Result<Vec<Result<Stored, Rejected>>, Fault> {
         let (connection, presence) = self.presence()?;
         let channels: Vec<&Channel> = topics.iter().map(|(_, channel)| channel).collect();
-        presence.load(connection, &channels).await
+        let all = presence.load(connection, &channels).await?;
+        Ok(all.into_iter().map(Ok).collect())
     }
 
     async fn begin_lease(&self, key: &str, time: Duration) -> Result<(), Fault> {

@@ -10,9 +10,9 @@ use tokio::sync::Mutex;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::Instant;
 
-use super::super::kept::{fetched, publishing_by, took};
+use super::super::kept::{fetched, permitted, publishing_by, reset_command, took};
 use super::super::slots::{Address, Redirect, SlotMap};
-use super::super::{Connection, fault, store};
+use super::super::{Connection, store};
 use super::ClusterTransport;
 use super::master::{Master, PUBLISH};
 use super::route::{Answer, Attempt, Item};
@@ -22,7 +22,9 @@ use crate::limits::{ANSWER_TIMEOUT, CONNECT_TIMEOUT, REDIRECT_PAUSE, SEED_TIMEOU
 use crate::members::redis::Keyed;
 use crate::placement::{SLOTS, slot_of};
 use crate::store::{NewValue, StoreAnswer, StoreCommand};
-use crate::transport::{Channel, Fault, FaultKind, Fetched, Inbox, Link, Outgoing, Taken};
+use crate::transport::{
+    Channel, Fault, FaultKind, Fetched, Inbox, Link, Outgoing, Rejected, Taken,
+};
 
 /// The connections of one part.
 pub struct ClusterLink {
@@ -77,7 +79,7 @@ impl ClusterLink {
         }
         if self.history.is_some() {
             let control = self.probe(&format!("{}:nodes", self.prefix));
-            self.fetch(&[(control.into(), None)]).await?;
+            permitted(self.fetch(&[(control.into(), None)]).await?)?;
         }
         Ok(())
     }
@@ -168,7 +170,13 @@ impl ClusterLink {
     }
 
     /// Sends a command of subscriptions for channels to the masters of their slots, again where the slot has moved.
-    async fn subscriptions(&self, channels: &[Channel], subscribe: bool) -> Result<(), Fault> {
+    /// Returns the channels that were refused.
+    async fn subscriptions(
+        &self,
+        channels: &[Channel],
+        subscribe: bool,
+    ) -> Result<Vec<(Channel, Rejected)>, Fault> {
+        let mut rejected = Vec::new();
         let mut left: Vec<&Channel> = channels.iter().collect();
         let until = Instant::now() + ANSWER_TIMEOUT;
         loop {
@@ -186,24 +194,46 @@ impl ClusterLink {
             for (address, lists) in by_master {
                 let master = self.master(address).await?;
                 let subscriber = master.subscriber(&self.inbox).await?;
-                let errors = match subscribe {
-                    true => subscriber.subscribe(&lists).await?,
+                if !subscribe {
                     // A slot that has moved has no subscription there any more.
-                    false => subscriber.unsubscribe(&lists).await.map(|_| Vec::new())?,
-                };
-                for error in errors {
-                    let (code, details) = error.split_once(' ').unwrap_or((&error, ""));
-                    let slot = details.split(' ').next().and_then(|slot| slot.parse().ok());
-                    match (Redirect::parse(code, details, &address.0), slot) {
-                        (Some(Redirect::Moved(to)), Some(slot)) => {
-                            moved = Some(to);
-                            left.extend(by_slot.get(&slot).into_iter().flatten());
+                    subscriber.unsubscribe(&lists).await?;
+                    continue;
+                }
+                let mut parts = vec![lists];
+                while let Some(lists) = parts.pop() {
+                    let errors = subscriber.subscribe(&lists).await?;
+                    let is_redirect = |error: &String| error.starts_with("MOVED ");
+                    if let Some(error) = errors.iter().find(|error| !is_redirect(error)) {
+                        let code = error.split_once(' ').map_or(&**error, |(code, _)| code);
+                        if code != "NOPERM" {
+                            return Err(at(address, refused(code, error)));
                         }
-                        _ => return Err(at(address, refused(code, &error))),
+                        // The server refuses a whole command for one of its channels, and does not name it.
+                        match split(lists) {
+                            Ok(halves) => parts.extend(halves),
+                            Err(one) => rejected.extend(one.map(|one| {
+                                let why = format!("{one}: {error}").into();
+                                (Channel::clone(one), Rejected { why, is_invalid: false })
+                            })),
+                        }
+                        continue;
+                    }
+                    for error in errors {
+                        let (code, details) = error.split_once(' ').unwrap_or((&error, ""));
+                        let slot: Option<u16> =
+                            details.split(' ').next().and_then(|slot| slot.parse().ok());
+                        match (Redirect::parse(code, details, &address.0), slot) {
+                            (Some(Redirect::Moved(to)), Some(slot)) => {
+                                moved = Some(to);
+                                let of_slot = lists.iter().flatten().copied();
+                                left.extend(of_slot.filter(|one| slot_of(one.as_bytes()) == slot));
+                            }
+                            _ => return Err(at(address, refused(code, &error))),
+                        }
                     }
                 }
             }
-            let Some(moved) = moved else { return Ok(()) };
+            let Some(moved) = moved else { return Ok(rejected) };
             if Instant::now() >= until {
                 return Err(at(
                     &moved,
@@ -214,6 +244,20 @@ impl ClusterLink {
             tokio::time::sleep(REDIRECT_PAUSE).await;
         }
     }
+}
+
+/// The halves of channels in lists, each with one hash slot; or the only one.
+fn split(mut lists: Vec<Vec<&Channel>>) -> Result<[Vec<Vec<&Channel>>; 2], Option<&Channel>> {
+    if lists.len() > 1 {
+        let right = lists.split_off(lists.len() / 2);
+        return Ok([right, lists]);
+    }
+    let mut list = lists.pop().unwrap_or_default();
+    if list.len() > 1 {
+        let right = list.split_off(list.len() / 2);
+        return Ok([vec![right], vec![list]]);
+    }
+    Err(list.pop())
 }
 
 /// Opens a connection, for a bounded time.
@@ -292,15 +336,18 @@ impl Link for ClusterLink {
         answers.into_iter().zip(batch).map(taken).collect()
     }
 
-    async fn subscribe(&self, channels: &[Channel]) -> Result<(), Fault> {
+    async fn subscribe(&self, channels: &[Channel]) -> Result<Vec<(Channel, Rejected)>, Fault> {
         self.subscriptions(channels, true).await
     }
 
     async fn unsubscribe(&self, channels: &[Channel]) -> Result<(), Fault> {
-        self.subscriptions(channels, false).await
+        self.subscriptions(channels, false).await.map(drop)
     }
 
-    async fn fetch(&self, channels: &[(Channel, Option<Position>)]) -> Result<Vec<Fetched>, Fault> {
+    async fn fetch(
+        &self,
+        channels: &[(Channel, Option<Position>)],
+    ) -> Result<Vec<Result<Fetched, Rejected>>, Fault> {
         let item = |(channel, _): &(Channel, _)| Item::new(channel);
         let items: Vec<Item> = channels.iter().map(item).collect();
         let epoch = ((self.random)() as u32).max(1).to_string();
@@ -313,7 +360,18 @@ impl Link for ClusterLink {
             return Err(Fault::new(FaultKind::Protocol, "nothing is kept"));
         }
         let answers = self.route(&items, build).await?;
-        answers.into_iter().map(|answer| fetched(answer.value)).collect()
+        let answers = answers.into_iter().zip(channels);
+        answers.map(|(answer, (channel, _))| fetched(answer.value, channel)).collect()
+    }
+
+    async fn reset(&self, channels: &[Channel]) -> Result<(), Fault> {
+        let items: Vec<Item> = channels.iter().map(|channel| Item::new(channel)).collect();
+        let build = |at: usize, _: Attempt<'_>, _: &Master, pipeline: &mut Pipeline| {
+            if let Some(channel) = channels.get(at) {
+                reset_command(pipeline, channel);
+            }
+        };
+        self.route(&items, build).await.map(drop)
     }
 
     async fn store(&self, commands: &[StoreCommand]) -> Result<Vec<StoreAnswer>, Fault> {
@@ -385,8 +443,7 @@ impl Keyed for ClusterLink {
     ) -> Result<Vec<Value>, Fault> {
         let items: Vec<Item> = keys.iter().map(|key| Item::new(key)).collect();
         let answers = self.route(&items, |at, _, _, pipeline| build(at, pipeline)).await?;
-        let extracted = |one: Answer| one.value.extract_error().map_err(fault);
-        answers.into_iter().map(extracted).collect()
+        Ok(answers.into_iter().map(|one| one.value).collect())
     }
 
     async fn load_member_script(&self, script: &str) -> Result<String, Fault> {

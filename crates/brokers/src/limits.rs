@@ -40,8 +40,12 @@ pub const REDIRECT_PAUSE: Duration = Duration::from_millis(20);
 pub const PARTS_MAX: usize = 64;
 /// Those of a process that finds no node of the cluster when it starts.
 pub const PARTS_UNKNOWN: usize = 8;
-/// Channels of which all that is kept is fetched with the first command.
-pub const FETCH_CHANNELS_FIRST: usize = 32;
+/// Channels of which all that is kept is fetched with the first command. It doubles while the answers are short, and is
+/// halved after one that is too long or does not come in time.
+pub const FETCH_CHANNELS_FIRST: usize = 2;
+/// Bytes that one script in Redis answers with of a channel, at least: [`FETCH_BYTES`] are shared by the channels of a
+/// command. What is left is asked for by the next one. The last message may exceed it.
+pub const FETCH_PAGE_BYTES_MIN: usize = 16 * 1024;
 /// For how long JetStream recognizes a publication that is sent again, if it keeps them for that long.
 pub const DUPLICATE_WINDOW: Duration = Duration::from_secs(120);
 /// Attempts to create or to change a stream that other nodes create and change, too.

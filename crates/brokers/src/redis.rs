@@ -6,6 +6,7 @@
 
 mod cluster;
 mod kept;
+mod pages;
 mod sharded;
 mod slots;
 mod store;

@@ -157,7 +157,14 @@ impl Driver {
         if channels.is_empty() {
             return Ok(Vec::new());
         }
-        let mut all = link.fetch(channels).await?;
+        let fetched = link.fetch(channels).await;
+        if let Err(fault) = &fetched
+            && fault.kind == FaultKind::Silent
+        {
+            // The next connection asks for less at a time.
+            self.fetch_channels.set((self.fetch_channels.get() / 2).max(1));
+        }
+        let mut all = fetched?;
         if all.len() != channels.len() {
             return Err(Fault::new(
                 FaultKind::Protocol,

@@ -7,6 +7,7 @@
 
 use redis::{Pipeline, Value};
 
+use super::pages::{Page, fetch_pages};
 use super::{Connection, fault, rejected, taken, unreadable};
 use crate::kept::{HistorySettings, Kept, Position};
 use crate::transport::{Channel, Fault, FaultKind, Fetched, Outgoing, Rejected, Taken};
@@ -22,7 +23,7 @@ const LOADS_MAX: usize = 3;
 const KEEP: &str =
     concat!("local peers = ARGV[8]\n", include_str!("topic.lua"), include_str!("keep.lua"));
 const FETCH: &str =
-    concat!("local peers = ARGV[7]\n", include_str!("topic.lua"), include_str!("fetch.lua"));
+    concat!("local peers = ARGV[9]\n", include_str!("topic.lua"), include_str!("fetch.lua"));
 
 /// A script that publishes by this command instead.
 pub(super) fn publishing_by(command: &str, script: &str) -> String {
@@ -77,7 +78,7 @@ pub(super) fn permitted(answers: Vec<Result<Fetched, Rejected>>) -> Result<(), F
     refused.map_or(Ok(()), |one| Err(Fault::new(FaultKind::Refused, &*one.why)))
 }
 
-fn invalid(what: &str) -> Fault {
+pub(super) fn invalid(what: &str) -> Fault {
     Fault::new(FaultKind::Protocol, format!("invalid answer to {what}"))
 }
 
@@ -165,17 +166,21 @@ impl Keeper {
         }
     }
 
-    /// The command that fetches what follows a position.
+    /// The command that fetches a page of what follows a position.
     pub(super) fn fetch_command(
         &self,
         pipeline: &mut Pipeline,
-        channel: &str,
-        after: Option<Position>,
+        page: &Page<'_>,
         epoch: &str,
         peers: Option<&str>,
     ) {
-        let (after_epoch, after) = after.map_or((0, 0), |after| (after.epoch, after.offset));
-        self.script(pipeline, &self.fetch, channel, epoch).arg(after_epoch).arg(after).arg(peers);
+        let (after_epoch, after) = page.after.map_or((0, 0), |after| (after.epoch, after.offset));
+        self.script(pipeline, &self.fetch, page.channel, epoch)
+            .arg(after_epoch)
+            .arg(after)
+            .arg(&*page.before)
+            .arg(page.bytes)
+            .arg(peers);
     }
 
     /// As [`crate::Link::publish`].
@@ -204,16 +209,17 @@ impl Keeper {
         channels: &[(Channel, Option<Position>)],
     ) -> Result<Vec<Result<Fetched, Rejected>>, Fault> {
         let epoch = self.epoch();
-        let build = |from: usize| {
-            let mut pipeline = Pipeline::with_capacity(channels.len());
-            for (channel, after) in channels.get(from..).unwrap_or_default() {
-                self.fetch_command(&mut pipeline, channel, *after, &epoch, None);
-            }
-            pipeline
+        let send = async |pages: &[Page<'_>]| {
+            let build = |from: usize| {
+                let mut pipeline = Pipeline::with_capacity(pages.len());
+                for page in pages.get(from..).unwrap_or_default() {
+                    self.fetch_command(&mut pipeline, page, &epoch, None);
+                }
+                pipeline
+            };
+            self.run(connection, pages.len(), build).await
         };
-        let answers = self.run(connection, channels.len(), build).await?;
-        let answers = answers.into_iter().zip(channels);
-        answers.map(|(answer, (channel, _))| fetched(answer, channel)).collect()
+        fetch_pages(channels, send).await
     }
 
     /// Sends commands, and those from the first on that the server did not know the script of again.
@@ -273,7 +279,7 @@ pub(crate) async fn load_script(connection: &Connection, script: &str) -> Result
     }
 }
 
-fn number(value: Option<&Value>) -> Option<u64> {
+pub(super) fn number(value: Option<&Value>) -> Option<u64> {
     match value? {
         Value::Int(number) => u64::try_from(*number).ok(),
         _ => None,
@@ -295,41 +301,6 @@ fn kept(answer: Value, channel: &str) -> Result<Taken, Fault> {
     };
     let position = (offset > 0).then_some(Position { epoch, offset });
     Ok(Taken::Kept { reached: number(parts.get(3)), position })
-}
-
-/// The answer to a command of [`Keeper::fetch_command`].
-pub(super) fn fetched(answer: Value, channel: &str) -> Result<Result<Fetched, Rejected>, Fault> {
-    match answer.extract_error() {
-        Ok(Value::Array(parts)) => Ok(past(parts).ok_or_else(|| unreadable(channel))),
-        Ok(_) => Err(invalid("EVALSHA")),
-        Err(error) => rejected(channel, error).map(Err),
-    }
-}
-
-fn past(mut parts: Vec<Value>) -> Option<Fetched> {
-    let Value::Array(entries) = parts.pop()? else { return None };
-    let epoch = u32::try_from(number(parts.first())?).ok()?;
-    let (floor, floor_ms) = (number(parts.get(1))?, number(parts.get(2))?);
-    let last = number(parts.get(3))?;
-    let message = |entry: Value| message(epoch, entry);
-    let messages = entries.into_iter().rev().map(message).collect::<Option<_>>()?;
-    Some(Fetched { epoch, floor, floor_ms, last, messages })
-}
-
-/// An entry of a stream: its id and its only field.
-fn message(epoch: u32, entry: Value) -> Option<(Kept, Vec<u8>)> {
-    let Value::Array(parts) = entry else { return None };
-    let mut parts = parts.into_iter();
-    let (Value::BulkString(id), Value::Array(fields)) = (parts.next()?, parts.next()?) else {
-        return None;
-    };
-    let (time_ms, offset) = std::str::from_utf8(&id).ok()?.split_once('-')?;
-    let position = Position { epoch, offset: offset.parse().ok()? };
-    let kept = Kept { position, time_ms: time_ms.parse().ok()? };
-    match fields.into_iter().nth(1)? {
-        Value::BulkString(body) => Some((kept, body)),
-        _ => None,
-    }
 }
 
 #[cfg(test)]

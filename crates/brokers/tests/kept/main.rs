@@ -7,6 +7,7 @@ mod contract;
 mod model;
 mod nats;
 mod node;
+mod pages;
 mod redis;
 mod rejected;
 mod servers;

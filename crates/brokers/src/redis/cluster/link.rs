@@ -10,7 +10,8 @@ use tokio::sync::Mutex;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::Instant;
 
-use super::super::kept::{fetched, permitted, publishing_by, reset_command, took};
+use super::super::kept::{permitted, publishing_by, reset_command, took};
+use super::super::pages::{Page, fetch_pages};
 use super::super::slots::{Address, Redirect, SlotMap};
 use super::super::{Connection, store};
 use super::ClusterTransport;
@@ -348,20 +349,22 @@ impl Link for ClusterLink {
         &self,
         channels: &[(Channel, Option<Position>)],
     ) -> Result<Vec<Result<Fetched, Rejected>>, Fault> {
-        let item = |(channel, _): &(Channel, _)| Item::new(channel);
-        let items: Vec<Item> = channels.iter().map(item).collect();
         let epoch = ((self.random)() as u32).max(1).to_string();
-        let build = |at: usize, attempt: Attempt<'_>, master: &Master, pipeline: &mut Pipeline| {
-            if let (Some((channel, after)), Some(keeper)) = (channels.get(at), &master.keeper) {
-                keeper.fetch_command(pipeline, channel, *after, &epoch, Some(attempt.peers));
-            }
+        let send = async |pages: &[Page<'_>]| {
+            let items: Vec<Item> = pages.iter().map(|page| Item::new(page.channel)).collect();
+            let build =
+                |at: usize, attempt: Attempt<'_>, master: &Master, pipeline: &mut Pipeline| {
+                    if let (Some(page), Some(keeper)) = (pages.get(at), &master.keeper) {
+                        keeper.fetch_command(pipeline, page, &epoch, Some(attempt.peers));
+                    }
+                };
+            let answers = self.route(&items, build).await?;
+            Ok(answers.into_iter().map(|answer| answer.value).collect())
         };
         if self.history.is_none() {
             return Err(Fault::new(FaultKind::Protocol, "nothing is kept"));
         }
-        let answers = self.route(&items, build).await?;
-        let answers = answers.into_iter().zip(channels);
-        answers.map(|(answer, (channel, _))| fetched(answer.value, channel)).collect()
+        fetch_pages(channels, send).await
     }
 
     async fn reset(&self, channels: &[Channel]) -> Result<(), Fault> {

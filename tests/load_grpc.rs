@@ -84,7 +84,7 @@ fn what_cannot_be_called_is_said_before_the_run() {
     for (path, more, parts) in [
         ("a.B/Two", vec![], vec!["no method Two in a.B", "One"]),
         ("", vec![], vec!["package.Service/Method", "grpc-list"]),
-        ("a.B/Both", vec![], vec!["bidi stream", "not supported yet"]),
+        ("a.B/One", vec!["--messages", "5"], vec!["--messages is for streams", "unary"]),
         ("a.B/One", vec!["-d", "{\"text\":1}"], vec!["--data", "text", "string", "column"]),
         ("a.B/One", vec!["-d", "{\"text\":\"{{sek}}\"}"], vec!["--data", "sek"]),
         ("a.B/One", vec!["-H", "grpc-x: y"], vec!["reserved"]),

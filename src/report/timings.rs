@@ -55,6 +55,14 @@ fn all(outcome: &Outcome) -> Vec<(&'static str, &'static str, Option<Latency>)> 
     if let Some(groups) = &outcome.groups {
         all.push(("Delivery in groups", "groups.latency", groups.latency));
     }
+    if let Some(messages) = &outcome.messages {
+        all.extend([
+            ("Message, from due to answer", "messages.latency", messages.latency),
+            ("Message, from sent to answer", "messages.from_send", messages.from_send),
+            ("Call to first message", "messages.first", messages.first),
+            ("Between two messages", "messages.interval", messages.interval),
+        ]);
+    }
     if let Some(cable) = &outcome.cable {
         all.extend([
             ("Connect to welcome", "cable.to_welcome", cable.to_welcome),

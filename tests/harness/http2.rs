@@ -338,21 +338,31 @@ impl Serving {
     }
 
     fn send(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Option<()> {
-        let length = (payload.len() as u32).to_be_bytes();
-        let mut bytes = length.get(1..)?.to_vec();
-        bytes.extend([kind, flags]);
-        bytes.extend(stream.to_be_bytes());
-        bytes.extend(payload);
-        self.stream.write_all(&bytes).ok()
+        self.stream.write_all(&frame_bytes(kind, flags, stream, payload)?).ok()
     }
 
     fn frame(&mut self) -> Option<(u8, u8, u32, Vec<u8>)> {
-        let mut header = [0; 9];
-        self.stream.set_read_timeout(Some(Duration::from_secs(120))).ok()?;
-        self.stream.read_exact(&mut header).ok()?;
-        let [a, b, c, kind, flags, stream @ ..] = header;
-        let mut payload = vec![0; usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c)];
-        self.stream.read_exact(&mut payload).ok()?;
-        Some((kind, flags, u32::from_be_bytes(stream) & 0x7fff_ffff, payload))
+        frame(&mut self.stream)
     }
+}
+
+/// A frame as bytes.
+pub(crate) fn frame_bytes(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Option<Vec<u8>> {
+    let length = (payload.len() as u32).to_be_bytes();
+    let mut bytes = length.get(1..)?.to_vec();
+    bytes.extend([kind, flags]);
+    bytes.extend(stream.to_be_bytes());
+    bytes.extend(payload);
+    Some(bytes)
+}
+
+/// Reads a frame: its type, flags, stream and payload.
+pub(crate) fn frame(stream: &mut TcpStream) -> Option<(u8, u8, u32, Vec<u8>)> {
+    let mut header = [0; 9];
+    stream.set_read_timeout(Some(Duration::from_secs(120))).ok()?;
+    stream.read_exact(&mut header).ok()?;
+    let [a, b, c, kind, flags, id @ ..] = header;
+    let mut payload = vec![0; usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c)];
+    stream.read_exact(&mut payload).ok()?;
+    Some((kind, flags, u32::from_be_bytes(id) & 0x7fff_ffff, payload))
 }

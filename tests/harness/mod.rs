@@ -10,6 +10,7 @@ pub(crate) mod deflate;
 pub(crate) mod executable;
 pub(crate) mod faults;
 pub(crate) mod forward;
+pub(crate) mod grpc_echo;
 pub(crate) mod grpc_web;
 pub(crate) mod haproxy;
 pub(crate) mod http;

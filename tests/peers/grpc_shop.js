@@ -27,7 +27,15 @@ function start() {
         }),
     });
   const server = new grpc.Server({ interceptors: [noted] });
-  server.addService(Orders.service, { place: (_, reply) => reply(null, { text: 'thanks' }) });
+  server.addService(Orders.service, {
+    place: (_, reply) => reply(null, { text: 'thanks' }),
+    import: (call, reply) => {
+      let orders = 0;
+      call.on('data', () => (orders += 1)).on('end', () => reply(null, { text: `${orders}` }));
+    },
+    negotiate: (call) =>
+      call.on('data', (order) => call.write({ text: order.customerName })).on('end', () => call.end()),
+  });
   if (mode !== 'none') new ReflectionService(definition).addToServer(server);
   if (mode === 'v1alpha') {
     server.unregister('/grpc.reflection.v1.ServerReflection/ServerReflectionInfo');

@@ -36,6 +36,7 @@ pub use crate::outcome::judge::{
     Metric, Sign, Threshold, ThresholdResult, Verdict, judge, last_line,
 };
 pub use crate::outcome::latency_text::Bars;
+pub use crate::outcome::messages::MessageSummary;
 pub use crate::outcome::metrics::Snapshot;
 pub use crate::outcome::recorder::{Buckets, Latency, Recorder, Series};
 pub use crate::outcome::run_config::{PaceConfig, RunConfig};

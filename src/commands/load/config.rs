@@ -63,7 +63,7 @@ pub(super) fn config(args: &Args) -> Result<Config> {
         cable: clients
             .map(|clients| Cable { stale_after, ..Cable::new(clients.identifiers.clone()) }),
         compress_above: match args.compression {
-            Compression::Off => None,
+            Compression::Off | Compression::Gzip => None,
             Compression::Shared => Some(usize::try_from(args.compress_above).unwrap_or(usize::MAX)),
         },
         heartbeat: args.heartbeat.or(heartbeat_default).filter(|period| !period.is_zero()),

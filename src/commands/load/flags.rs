@@ -11,6 +11,7 @@ use load::stages::Stage;
 use load::{Connect, Fanout, HttpPublish, Proxy, Resolve, Threshold};
 
 use super::requests::flags as requests;
+use super::requests::grpc as calls;
 use super::scenario::InitArgs;
 use super::{compare, convert, from_curl, grpc, merge, threshold, urls};
 use crate::report::prometheus;
@@ -86,7 +87,8 @@ pub(crate) struct Args {
     #[arg(long, help_heading = CONNECTIONS)]
     pub(super) reconnect: bool,
 
-    /// How long to hold the open connections [default: 10s, with --echo 0]
+    /// How long to hold the open connections [default: 10s, with --echo 0]; with grpc:// how long each
+    /// stream lasts [default: until it or the run ends]
     #[arg(long, value_name = "TIME", value_parser = units::duration, help_heading = CONNECTIONS)]
     pub(super) hold: Option<Duration>,
 
@@ -94,7 +96,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME", value_parser = units::duration, help_heading = CONNECTIONS)]
     pub(super) heartbeat: Option<Duration>,
 
-    /// Send messages and check the echoes; implied by --size, --message, --think, --rate, --messages,
+    /// Send messages and check the echoes, with grpc:// on bidi streams; with ws:// implied by --size, --message, --think, --rate, --messages,
     /// --messages-per-connection, --duration and --timeout
     #[arg(long, help_heading = MESSAGES)]
     pub(super) echo: bool,
@@ -127,7 +129,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", value_parser = units::positive_count, help_heading = PACING)]
     pub(super) rate: Option<u64>,
 
-    /// Messages per connection; in a fan-out test the total number of publications
+    /// Messages per connection; in a fan-out test the total number of publications, with grpc:// messages
+    /// per call of a stream
     #[arg(long, value_name = "N", value_parser = units::positive_count, help_heading = PACING)]
     pub(super) messages: Option<u64>,
 
@@ -203,7 +206,7 @@ pub(crate) struct Args {
     pub(super) publish_in_flight: u32,
 
     /// A message received later than this after its publication counts as late; with --churn also the
-    /// time limit for an unsubscribe
+    /// time limit for an unsubscribe, with grpc:// an answer to a message that --echo awaits
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::positive_duration,
         help_heading = FANOUT)]
     pub(super) late_after: Duration,
@@ -258,7 +261,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME", help_heading = CONNECTIONS)]
     pub(super) subprotocol: Vec<String>,
 
-    /// Offer permessage-deflate and compress each message separately
+    /// Compress messages: shared for WebSockets (permessage-deflate, each message separately), gzip for
+    /// grpc://
     #[arg(long, value_name = "HOW", value_enum, default_value = "off", help_heading = MESSAGES)]
     pub(super) compression: Compression,
 
@@ -272,6 +276,9 @@ pub(crate) struct Args {
 
     #[command(flatten, next_help_heading = "gRPC (grpc:// grpcs://)")]
     pub(super) grpc: grpc::SchemaFlags,
+
+    #[command(flatten, next_help_heading = "gRPC (grpc:// grpcs://)")]
+    pub(super) call: calls::CallFlags,
 
     #[command(flatten)]
     pub(super) tls: tls::ClientFlags,
@@ -378,8 +385,10 @@ pub(super) enum Answer {
 pub(super) enum Compression {
     /// No compression
     Off,
-    /// Each message is compressed separately
+    /// Each message of WebSockets is compressed separately
     Shared,
+    /// Each message of gRPC
+    Gzip,
 }
 
 pub(super) fn content(text: &str) -> Result<Bytes, String> {

@@ -38,7 +38,7 @@ const RUNS: Modes = SOCKETS | REQUESTS;
 const ALL: Modes = RUNS | SCENARIO;
 
 /// Each flag, by its name in [`Args`], and the kinds of runs that use it.
-const FLAGS: [(&str, Modes); 80] = [
+const FLAGS: [(&str, Modes); 81] = [
     ("urls", ALL),
     ("target", SCENARIO),
     // Connections
@@ -51,7 +51,7 @@ const FLAGS: [(&str, Modes); 80] = [
     ("backoff", SOCKETS),
     // Action Cable clients always reconnect.
     ("reconnect", WS),
-    ("hold", SOCKETS),
+    ("hold", SOCKETS | GRPC),
     ("heartbeat", SOCKETS),
     ("source", RUNS),
     ("proxy", RUNS),
@@ -62,17 +62,17 @@ const FLAGS: [(&str, Modes); 80] = [
     ("force", ALL),
     ("control", SOCKETS),
     // Messages
-    ("echo", ECHOES),
+    ("echo", ECHOES | GRPC),
     ("size", ECHO | FANOUTS),
     ("message", ECHOES),
     ("binary", ECHO),
     ("answer", ECHO),
-    ("compression", SOCKETS),
+    ("compression", SOCKETS | GRPC),
     ("compress_above", SOCKETS),
     // Pacing
     ("think", ECHOES),
     ("rate", ECHOES | REQUESTS),
-    ("messages", ECHOES | FANOUTS),
+    ("messages", ECHOES | FANOUTS | GRPC),
     ("messages_per_connection", ECHO),
     ("duration", ECHOES | FANOUTS | REQUESTS | SCENARIO),
     ("timeout", ECHOES | REQUESTS),
@@ -86,7 +86,7 @@ const FLAGS: [(&str, Modes); 80] = [
     ("topic", FANOUT | CABLE_FANOUT),
     ("publish_body", FANOUTS),
     ("publish_in_flight", FANOUTS),
-    ("late_after", FANOUTS),
+    ("late_after", FANOUTS | GRPC),
     // Action Cable
     ("channel", CABLE),
     ("cable_extended", CABLE),
@@ -106,6 +106,7 @@ const FLAGS: [(&str, Modes); 80] = [
     ("proto", CALLS),
     ("proto_path", CALLS),
     ("protoset", CALLS),
+    ("message_every", GRPC),
     ("redirects", HTTP),
     ("accept", HTTP | CALLS),
     ("check", HTTP | CALLS),
@@ -204,7 +205,12 @@ pub(super) fn check(flags: &ArgMatches, mode: Modes) -> Result<()> {
         }
         bail!("--{flag} is for {}, not for {}", named(*modes), named(mode));
     }
-    let is_compressed = !matches!(flags.get_one("compression"), Some(Compression::Off));
+    let compression = flags.get_one("compression");
+    let is_gzip = matches!(compression, Some(Compression::Gzip));
+    let is_compressed = !matches!(compression, None | Some(Compression::Off));
+    if is_compressed && is_gzip != (mode == GRPC) {
+        bail!("--compression gzip is for grpc://, --compression shared for ws:// and cable://");
+    }
     if is_given("compress_above") && !is_compressed {
         bail!("--compress-above has an effect only with --compression shared");
     }

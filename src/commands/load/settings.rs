@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use capacity::Count;
-use load::requests::{Pace, Requests};
+use load::requests::{MessageCheck, MessagePace, Messages, Pace, Requests};
 use load::stages::Stage;
 use load::{Config, Echo, Fanout, Publish, Route};
 
@@ -108,6 +108,27 @@ fn end(messages: Option<u32>, duration: Option<Duration>, unit: &str) -> String 
     parts.join(" or ")
 }
 
+fn message_settings(of: &Messages, mut add: impl FnMut(&str, String)) {
+    let number = of.per_call.map(|number| Count(number.into()).to_string());
+    let ends: Vec<String> = number.into_iter().chain(of.hold.map(format_duration)).collect();
+    if of.sends || !ends.is_empty() {
+        let whole = || "until the run ends".to_owned();
+        add("messages per call", if ends.is_empty() { whole() } else { ends.join(" or ") });
+    }
+    if !of.sends {
+        return;
+    }
+    let pace = match of.pace {
+        MessagePace::Flow => "as soon as flow control allows".to_owned(),
+        MessagePace::Answered => "when the last was answered (closed loop)".to_owned(),
+        MessagePace::Every(interval) => format!("every {}", format_duration(interval)),
+    };
+    add("messages sent", pace);
+    if of.check != MessageCheck::None {
+        add("late after", format_duration(of.late_after));
+    }
+}
+
 /// Returns the settings of a run of requests.
 pub(super) fn of_requests(config: &Requests) -> Rows {
     let mut rows = Vec::new();
@@ -125,6 +146,9 @@ pub(super) fn of_requests(config: &Requests) -> Rows {
             Pace::Rates(stages) => staged(stages, " per second"),
         },
     );
+    if let Some(messages) = &config.messages {
+        message_settings(messages, &mut row);
+    }
     for arrivals in &config.arrivals {
         let users = Count(arrivals.users.end - arrivals.users.start);
         let rate = match &arrivals.pace {

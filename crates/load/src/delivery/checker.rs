@@ -179,10 +179,22 @@ impl Checker {
             counts.corrupted.add(u64::from(now_ns >= self.since_ns));
             return None;
         };
+        self.receive(counts, &publication, now_ns, expect)
+    }
+
+    /// Checks a received publication.
+    #[inline]
+    pub(crate) fn receive<'t>(
+        &mut self,
+        counts: &DeliveryCounters,
+        publication: &Publication,
+        now_ns: u64,
+        expect: impl FnOnce(&Publication) -> Expected<'t>,
+    ) -> Option<u32> {
         if publication.published_ns < self.since_ns {
             return None;
         }
-        let (window, received, number) = match expect(&publication) {
+        let (window, received, number) = match expect(publication) {
             Expected::At(window, received, number) => (window, Some(received), number),
             Expected::Refused(window, number) => (window, None, number),
             Expected::Foreign => return none(&counts.foreign),
@@ -203,9 +215,14 @@ impl Checker {
         counts.late.add(u64::from(late));
         self.timings.received(publication.due_ns, publication.published_ns, now_ns);
         if let Some(arrivals) = &mut self.arrivals {
-            arrivals.note(&publication, now_ns);
+            arrivals.note(publication, now_ns);
         }
         Some(number)
+    }
+
+    /// Its times, which are passed on by their user.
+    pub(crate) fn timings(&mut self) -> &mut Timings {
+        &mut self.timings
     }
 
     /// Passes on times, at most every quarter of a second. Returns when to call it next.

@@ -71,6 +71,16 @@ pub fn find(message: &[u8]) -> Option<&[u8]> {
     text.split(|&byte| byte == b'"').next()
 }
 
+/// Finds a publication in a message of Protocol Buffers, where it is a whole string: after its length of
+/// one byte.
+#[must_use]
+pub fn find_in_fields(message: &[u8]) -> Option<&[u8]> {
+    let begins = |window: &[u8]| window.split_first().is_some_and(|(_, text)| text == BEGINNING);
+    let at = message.windows(BEGINNING.len() + 1).position(begins)?;
+    let (length, text) = message.get(at..)?.split_first()?;
+    text.get(..usize::from(*length)).filter(|_| *length < 0x80)
+}
+
 /// Parses a publication; `None` if it is none or was changed.
 #[must_use]
 pub fn parse(data: &[u8]) -> Option<Publication> {
@@ -165,6 +175,18 @@ mod tests {
         for other in ["", "{}", "{\"type\":\"ping\"}", "sf1", " sf1 1 2 3", "\"sf1\""] {
             assert_eq!(find(other.as_bytes()), None, "{other:?}");
         }
+    }
+
+    #[test]
+    fn publication_is_found_in_a_message_of_protocol_buffers() {
+        let length = TEXT.len() as u8;
+        let message =
+            [b"\x08\x07\x12".as_slice(), &[length], TEXT.as_bytes(), b"\x1a\x01x"].concat();
+        assert_eq!(find_in_fields(&message), Some(TEXT.as_bytes()));
+        for cut in 0..4 + TEXT.len() {
+            assert_eq!(find_in_fields(&message[..cut]), None, "{cut}");
+        }
+        assert_eq!(find_in_fields(b"\xffsf1 1 2"), None);
     }
 
     #[test]

@@ -4,6 +4,12 @@
 pub const MESSAGE_BYTES: usize = 4 << 20;
 /// Largest buffer that a stream keeps between two messages, in bytes.
 pub(crate) const KEPT_BYTES: usize = 64 << 10;
+/// Messages that are sent on a stream before others get their turn.
+pub(crate) const BURST: u32 = 32;
+/// Bytes that wait on a connection for the kernel before no further messages are sent on it.
+pub(crate) const WAITING_BYTES: usize = 256 << 10;
+/// Messages of a stream that may be unanswered before no further ones are sent on it.
+pub(crate) const UNANSWERED: usize = 4_096;
 /// Longest `grpc-message` that is read, in bytes: it is shown to people.
 pub(crate) const STATUS_MESSAGE_BYTES: usize = 4 << 10;
 /// Largest `.proto` file, in bytes: generated ones have some 100 KB.

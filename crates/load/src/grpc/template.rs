@@ -9,7 +9,7 @@ use prost::encoding::{WireType, encode_key, encode_varint};
 use prost_reflect::{FieldDescriptor, Kind, MessageDescriptor};
 use serde_json::{Map, Value, json};
 
-use super::frame::{FrameError, PREFIX_BYTES};
+use super::frame::{FrameError, PREFIX_BYTES, encode, encode_gzip};
 use super::json::{JsonError, expected, field, shown, special, to_bytes};
 use super::method::Method;
 use crate::delivery::publication::Publication;
@@ -20,8 +20,9 @@ use crate::workload::scenario::{BadTemplate, Names, Template, TemplateContext};
 #[derive(Clone, Debug)]
 pub struct MessageTemplate {
     form: Form,
-    /// For texts of numbers, or JSON.
+    /// For texts of numbers, JSON, or what is to be compressed.
     scratch: Vec<u8>,
+    is_compressed: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -85,7 +86,39 @@ impl MessageTemplate {
     }
 
     fn of(form: Form) -> MessageTemplate {
-        MessageTemplate { form, scratch: Vec::new() }
+        MessageTemplate { form, scratch: Vec::new(), is_compressed: false }
+    }
+
+    /// Compresses its messages by gzip.
+    #[must_use]
+    pub fn compressed(self) -> MessageTemplate {
+        MessageTemplate { is_compressed: true, ..self }
+    }
+
+    /// Whether a message carries a stamp by which its answer is matched.
+    #[must_use]
+    pub fn is_stamped(&self) -> bool {
+        fn has_stamp(pieces: &[Piece]) -> bool {
+            pieces.iter().any(|piece| match piece {
+                Piece::Text { value, .. } => value.is_stamped(),
+                Piece::Message { pieces, .. } => has_stamp(pieces),
+                Piece::Bytes(_) | Piece::Scalar { .. } => false,
+            })
+        }
+        match &self.form {
+            Form::Pieces(pieces) => has_stamp(pieces),
+            Form::Json { text, .. } => text.is_stamped(),
+        }
+    }
+
+    /// The message with its prefix, if it is always the same.
+    #[must_use]
+    pub fn framed(&self) -> Option<Vec<u8>> {
+        let message = self.constant()?;
+        let mut framed = Vec::new();
+        let encode = if self.is_compressed { encode_gzip } else { encode };
+        encode(message, &mut framed).ok()?;
+        Some(framed)
     }
 
     /// The message, without prefix, if it is always the same.
@@ -100,7 +133,7 @@ impl MessageTemplate {
         }
     }
 
-    /// Appends the message with its prefix, not compressed.
+    /// Appends the message with its prefix.
     ///
     /// # Errors
     /// A value that does not fit its field; nothing was appended then.
@@ -143,6 +176,13 @@ impl MessageTemplate {
             Ok(length) => {
                 let place = out.get_mut(begin + 1..begin + PREFIX_BYTES).unwrap_or_default();
                 place.copy_from_slice(&length.to_be_bytes());
+                if self.is_compressed {
+                    scratch.clear();
+                    scratch.extend_from_slice(out.get(begin + PREFIX_BYTES..).unwrap_or_default());
+                    out.truncate(begin);
+                    let encoded = encode_gzip(scratch, out);
+                    return encoded.map_err(|why| JsonError::new(why.to_string()));
+                }
                 Ok(())
             }
             Err(why) => {

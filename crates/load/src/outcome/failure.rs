@@ -129,6 +129,8 @@ failures! {
     GrpcMessage = "grpc_message",
     /// A value does not fit its field in the message of a gRPC call, which was not sent.
     GrpcRequest = "grpc_request",
+    /// A message of a gRPC call is compressed in an unknown encoding, or not what the encoding says.
+    GrpcEncoding = "grpc_encoding",
     /// The status of the answer is not accepted.
     Status = "status",
     /// The answer is not what was expected.

@@ -10,6 +10,7 @@ use crate::delivery::checker::keep_worst;
 use crate::outcome::histograms::Histograms;
 use crate::outcome::judge::{ThresholdResult, judge};
 use crate::outcome::merged_samples;
+use crate::outcome::messages::MessageSummary;
 use crate::outcome::run_config::{PaceConfig, RunConfig};
 use crate::outcome::samples::SampleSeries;
 use crate::outcome::sections::{
@@ -336,6 +337,7 @@ fn add(one: Outcome, other: Outcome) -> Outcome {
         warm_up_messages: known(one.warm_up_messages, other.warm_up_messages),
         heartbeats: both(one.heartbeats, other.heartbeats, heartbeats),
         echo: both(one.echo, other.echo, echo),
+        messages: both(one.messages, other.messages, messages),
         broadcast: both(of_one, of_other, broadcast),
         cable: both(one.cable, other.cable, cable),
         churn: both(one.churn, other.churn, churn),
@@ -493,6 +495,18 @@ fn groups(one: GroupSummary, other: GroupSummary) -> GroupSummary {
         received_per_second: one.received_per_second + other.received_per_second,
         send_lag: None, latency: None, latency_of_all: None,
         worst: worst(one.worst, other.worst))
+}
+
+fn messages(one: MessageSummary, other: MessageSummary) -> MessageSummary {
+    add!(MessageSummary, one, other,
+        sum [sent unsent warm_up received calls_answered_early calls_ended_by_client],
+        known [answered lost unknown duplicated reordered corrupted late stale unexpected],
+        maps [],
+        sent_per_second: sum(one.sent_per_second, other.sent_per_second),
+        received_per_second: sum(one.received_per_second, other.received_per_second),
+        matched_by: one.matched_by.filter(|by| Some(by) == other.matched_by.as_ref()),
+        latency: None, from_send: None, latency_of_all: None, first: None, interval: None,
+        send_lag: None)
 }
 
 /// Stages by number; a run that was interrupted has fewer.

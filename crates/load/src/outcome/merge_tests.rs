@@ -115,6 +115,7 @@ fn requests(events: &[Event], users: u64) -> Outcome {
         measured: Duration::from_secs(SECONDS),
         unsent: number(events, |kind| kind == UNSENT),
         dropped: None,
+        messages: None,
         time_wait_most: 3,
         began_unix_us: Some(BEGAN_US),
         measured_unix_us: Some(BEGAN_US),

@@ -19,6 +19,7 @@ pub(crate) mod judge;
 pub(crate) mod latency_text;
 pub(crate) mod merge;
 pub(crate) mod merged_samples;
+pub(crate) mod messages;
 pub(crate) mod metrics;
 pub(crate) mod read;
 pub(crate) mod recorder;
@@ -45,6 +46,7 @@ use serde::{Deserialize, Serialize};
 use self::generator::{Generator, Watched};
 use self::histograms::Histograms;
 use self::judge::{Figure, Metric, ThresholdResult};
+use self::messages::MessageSummary;
 use self::run_config::RunConfig;
 use self::samples::SampleSeries;
 use self::sections::{
@@ -136,6 +138,9 @@ pub struct Outcome {
     pub heartbeats: Option<HeartbeatSummary>,
     /// Messages sent and received back.
     pub echo: Option<EchoSummary>,
+    /// Messages of calls that send or receive several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub messages: Option<MessageSummary>,
     /// Publications.
     pub broadcast: Option<BroadcastSummary>,
     /// Action Cable clients.
@@ -209,8 +214,9 @@ impl Outcome {
         let dropped = self.dropped.unwrap_or(0);
         let requests = self.requests.map(|of| of.ok + of.failed + of.unsent + dropped);
         let groups = self.groups.as_ref().map_or(0, |groups| groups.expected);
+        let messages = self.messages.as_ref().map_or(0, |messages| messages.sent + messages.unsent);
         if let Some(requests) = requests {
-            return requests + groups;
+            return requests + groups + messages;
         }
         let echo = self.echo.as_ref().map_or(0, |echo| echo.sent + echo.unsent);
         let broadcast = self.broadcast.as_ref().map_or(0, |broadcast| {
@@ -240,6 +246,7 @@ impl Outcome {
             self.broadcast.as_ref().map(|broadcast| broadcast.received),
             self.churn.as_ref().map(|churn| churn.received),
             self.groups.as_ref().map(|groups| groups.received),
+            self.messages.as_ref().map(|messages| messages.received),
         ];
         let receipts: Option<u64> = receipts.into_iter().flatten().reduce(u64::max);
         if is_of_receipts(metric)
@@ -290,6 +297,7 @@ impl Outcome {
                     |broadcast| broadcast.lost,
                     |churn| churn.lost,
                     |groups| groups.lost,
+                    |messages| messages.lost,
                 )
                 .or(self.requests.map(|of| of.failed + of.unsent)),
             ),
@@ -298,18 +306,21 @@ impl Outcome {
                 |broadcast| broadcast.duplicated,
                 |churn| churn.duplicated,
                 |groups| groups.duplicated,
+                |messages| messages.duplicated,
             )),
             Metric::Reordered => count(self.delivered(
                 |echo| echo.reordered,
                 |broadcast| broadcast.reordered,
                 |churn| churn.reordered,
                 |groups| groups.reordered,
+                |messages| messages.reordered,
             )),
             Metric::Late => count(self.delivered(
                 |echo| echo.late,
                 |broadcast| broadcast.late,
                 |churn| churn.late,
                 |groups| groups.late,
+                |messages| messages.late,
             )),
             Metric::Dropped => count(self.dropped),
             Metric::Errors => count(Some(self.error_count())),
@@ -343,7 +354,8 @@ impl Outcome {
         let broadcast = self.broadcast.as_ref().and_then(|broadcast| broadcast.latency_of_all);
         let churn = self.churn.as_ref().and_then(|churn| churn.latency_of_all);
         let groups = self.groups.as_ref().and_then(|groups| groups.latency_of_all);
-        broadcast.or(churn).or(groups)
+        let messages = self.messages.as_ref().and_then(|messages| messages.latency_of_all);
+        broadcast.or(churn).or(groups).or(messages)
     }
 
     /// A count of messages over all that were checked; `None` without messages.
@@ -353,12 +365,14 @@ impl Outcome {
         of_broadcast: fn(&BroadcastSummary) -> u64,
         of_churn: fn(&ChurnSummary) -> u64,
         of_groups: fn(&GroupSummary) -> u64,
+        of_messages: fn(&MessageSummary) -> Option<u64>,
     ) -> Option<u64> {
         let counts = [
             self.echo.as_ref().map(of_echo),
             self.broadcast.as_ref().map(of_broadcast),
             self.churn.as_ref().map(of_churn),
             self.groups.as_ref().map(of_groups),
+            self.messages.as_ref().and_then(of_messages),
         ];
         counts.into_iter().flatten().reduce(|one, other| one + other)
     }
@@ -377,7 +391,9 @@ impl Outcome {
                 shortfalls.push(Shortfall { text: text.to_owned(), covered_by: &[] });
             }
         };
-        let silent = self.requests.is_some_and(|of| of.answered == 0) && !self.interrupted;
+        let received = self.messages.as_ref().map_or(0, |messages| messages.received);
+        let silent = self.requests.is_some_and(|of| of.answered == 0);
+        let silent = silent && received == 0 && !self.interrupted;
         add(silent, "nothing was answered");
         let nothing = self.groups.as_ref().is_some_and(|groups| groups.expected == 0);
         add(nothing, "no message was expected by any receiver");
@@ -447,6 +463,9 @@ impl Outcome {
         }
         if let Some(churn) = &self.churn {
             all.extend(churn.shortfalls());
+        }
+        if let Some(messages) = &self.messages {
+            all.extend(messages.shortfalls());
         }
         if let Some(groups) = &self.groups {
             all.extend([

@@ -23,7 +23,8 @@ pub enum Series {
     Heartbeat,
     /// Publication, from the time it was due to the receipt.
     Broadcast,
-    /// Publication, to its first receipt, to its last, and from first to last.
+    /// Publication, to its first receipt, to its last, and from first to last. Of calls: from the send to the
+    /// first message, and ([`Series::Spread`]) from one to the next.
     First,
     /// See [`Series::First`].
     Last,

@@ -10,6 +10,7 @@ use engine::Counter;
 use engine::invariant;
 
 use crate::outcome::failure::Failure;
+use crate::outcome::messages::MessageCounters;
 use crate::outcome::timings::Batches;
 
 /// Statuses have three digits.
@@ -165,6 +166,8 @@ impl RequestSnapshot {
 pub(crate) struct RequestMetrics {
     pub(crate) counts: RequestCounts,
     pub(crate) timed: Batches,
+    /// Of calls with several messages.
+    pub(crate) messages: Option<Box<MessageCounters>>,
     /// See [`crate::outcome::stalls`].
     pub(crate) stalled_ns: Counter,
     /// When the measured time ended.
@@ -175,10 +178,11 @@ pub(crate) struct RequestMetrics {
 }
 
 impl RequestMetrics {
-    pub(crate) fn new() -> RequestMetrics {
+    pub(crate) fn new(has_messages: bool) -> RequestMetrics {
         RequestMetrics {
             counts: RequestCounts::new(),
             timed: Batches::default(),
+            messages: has_messages.then(Box::default),
             stalled_ns: Counter::default(),
             over_ns: AtomicU64::new(0),
             untaken: AtomicU64::new(0),

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use crate::outcome::failure::Failure;
 use crate::outcome::histograms::Histograms;
+use crate::outcome::messages::{MessageCounts, MessageSummary};
 use crate::outcome::sections::{
     BroadcastSummary, Connections, EchoSummary, FanoutSummary, HeartbeatSummary, RequestCounts,
 };
 use crate::outcome::{OUTCOME_VERSION, Outcome};
-use crate::requests::RequestSnapshot;
+use crate::requests::{Messages, RequestSnapshot};
 use crate::{Cause, Recorder, Series, Snapshot, Times};
 
 /// The expected broadcasts.
@@ -182,6 +183,8 @@ pub(crate) struct RequestRun<'a> {
     pub(crate) unsent: u64,
     pub(crate) dropped: Option<u64>,
     pub(crate) time_wait_most: u64,
+    /// The messages of calls.
+    pub(crate) messages: Option<(&'a Messages, MessageCounts)>,
     /// When the run began, and the measured time.
     pub(crate) began_unix_us: Option<u64>,
     pub(crate) measured_unix_us: Option<u64>,
@@ -216,7 +219,12 @@ impl RequestRun<'_> {
         ]
         .map(|(name, series)| histograms.latency(name, timed, series));
         let latency_of_all = histograms.of_all("latency", wrong, never);
+        let messages = self.messages.map(|(config, counts)| {
+            let timed = (timed, seconds);
+            MessageSummary::new(config, &counts, timed, self.interrupted, &mut histograms)
+        });
         Outcome {
+            messages,
             version: OUTCOME_VERSION,
             standfast: env!("CARGO_PKG_VERSION").to_owned(),
             interrupted: self.interrupted,

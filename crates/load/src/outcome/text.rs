@@ -48,6 +48,7 @@ impl Display for Text<'_> {
             writeln!(f, "flow          {name}: {begun} passes begun, {completed} completed")?;
             steps.iter().try_for_each(|step| write_step(f, step))?;
         }
+        outcome.messages.iter().try_for_each(|messages| write!(f, "{messages}"))?;
         outcome.sockets.iter().try_for_each(|of| write_scenario_sockets(f, of, outcome.seconds))?;
         outcome.groups.iter().try_for_each(|groups| write!(f, "{groups}"))?;
         f.write_str(&outcome.config.text())?;
@@ -204,7 +205,13 @@ impl Outcome {
         }
         writeln!(f, ": {} ok, {} failed", Count(ok), Count(failed))?;
         for (count, what) in [
-            (requests.stragglers, "answered after the end, not counted in the rate"),
+            (
+                requests.stragglers,
+                match self.messages {
+                    None => "answered after the end, not counted in the rate",
+                    Some(_) => "lasted until the end, not counted in the rate",
+                },
+            ),
             (requests.unknown, "in flight at the end: their result is unknown"),
             (unsent, "were due and never sent: no connection was free"),
             (self.dropped.unwrap_or(0), "passes were dropped: no user was free"),
@@ -215,7 +222,9 @@ impl Outcome {
                 writeln!(f, "              {} {what}", Count(count))?;
             }
         }
+        let all_lasted = requests.answered > 0 && requests.answered == requests.stragglers;
         match self.seconds {
+            _ if self.messages.is_some() && all_lasted => write!(f, "answers       at the end")?,
             Some(seconds) => {
                 let per_second = Decimal(self.per_second.unwrap_or(0.0), 1);
                 write!(f, "answers       {per_second} per second over {seconds:.2} s")?;

@@ -92,6 +92,15 @@ impl Outcome {
                 ("groups.send_lag", &mut groups.send_lag),
             ]);
         }
+        if let Some(messages) = &mut self.messages {
+            all.extend([
+                ("messages.latency", &mut messages.latency),
+                ("messages.from_send", &mut messages.from_send),
+                ("messages.first", &mut messages.first),
+                ("messages.interval", &mut messages.interval),
+                ("messages.send_lag", &mut messages.send_lag),
+            ]);
+        }
         let named = all.into_iter().map(|(name, latency)| (name.to_owned(), latency));
         let flows = self.flows.iter_mut().enumerate().flat_map(|(flow, of)| {
             of.steps.iter_mut().enumerate().flat_map(move |(step, of)| {
@@ -141,6 +150,9 @@ impl Outcome {
         }
         if let Some(groups) = &mut self.groups {
             groups.latency_of_all = of_all("groups.latency");
+        }
+        if let Some(messages) = &mut self.messages {
+            messages.latency_of_all = of_all("messages.latency");
         }
         self.histograms = Some(histograms);
         self.set_latency_of_all();

@@ -21,6 +21,10 @@ pub trait Driver: Send + 'static {
     /// below it are called instead of [`Driver::encode`], [`Driver::receive`] and [`Driver::ended`].
     const STREAMS: bool = false;
 
+    /// Whether the request and the answer on a stream are several messages, sent and received while both
+    /// are open. Only with [`Driver::STREAMS`].
+    const MESSAGES: bool = false;
+
     /// Encodes a request. Called once for each request of a connection, in order.
     #[inline]
     fn encode<'a>(&'a mut self, _state: &mut Self::State, request: &'a Request) -> &'a [u8] {
@@ -89,6 +93,33 @@ pub trait Driver: Send + 'static {
     /// All that was to be sent on a connection was passed to the kernel.
     fn sent(&mut self, _state: &mut Self::State) {}
 
+    // Only with `MESSAGES`.
+
+    /// Sends bytes of a message on a stream, after which our side ends if `ends`. Returns how many the
+    /// windows allow, and which of them allows no more.
+    fn send_message(
+        &mut self,
+        _state: &mut Self::State,
+        _stream: u32,
+        _bytes: &[u8],
+        _ends: bool,
+    ) -> (usize, Window) {
+        (0, Window::Ended)
+    }
+
+    /// Takes bytes of the answer to a user up to the end of the next message. Returns the bytes used, and
+    /// the message if it is complete; the rest is for the next call.
+    ///
+    /// # Errors
+    /// The bytes are no messages.
+    fn next_message<'m>(
+        &'m mut self,
+        _user: u32,
+        bytes: &'m [u8],
+    ) -> Result<(usize, Option<&'m [u8]>), Failure> {
+        Ok((bytes.len(), None))
+    }
+
     /// Takes the bytes to send: the caller clears them.
     fn outgoing(&mut self) -> Option<&mut Vec<u8>> {
         None
@@ -127,10 +158,36 @@ pub enum StreamEvent<'b> {
     Failed(u32, Failure),
     /// The server has not processed the request of this user, which may be sent on another connection.
     Unprocessed(u32),
+    /// More can be sent on these streams.
+    Writable(Writable),
     /// The server takes no further streams.
     Leaving,
     /// The connection is unusable.
     Broken(Failure),
+}
+
+/// Streams on which more can be sent.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Writable {
+    /// That of this user.
+    Stream(u32),
+    /// Those that wait for the window of the connection.
+    Connection,
+    /// Perhaps any.
+    All,
+}
+
+/// What allows no more bytes after those that were sent.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Window {
+    /// Nothing: all were sent.
+    Open,
+    /// The window of the stream.
+    Stream,
+    /// The window of the connection.
+    Connection,
+    /// The stream has ended.
+    Ended,
 }
 
 /// A message that the server pushed.

@@ -1,9 +1,14 @@
 //! [`Grpc`]: a client of gRPC over HTTP/2 ("gRPC over HTTP2", `doc/PROTOCOL-HTTP2.md` of gRPC). A request is a
-//! call: its body has messages, and the call ends with a status in trailers.
+//! call: its body has messages, and the call ends with a status in trailers. Calls that send or receive
+//! several messages have [`GrpcStream`] (`grpc/stream.rs`).
+
+mod stream;
 
 use engine::invariant;
 
-use crate::grpc::{Code, MessageDecoder, PREFIX_BYTES};
+pub use self::stream::GrpcStream;
+use crate::grpc::limits::KEPT_BYTES;
+use crate::grpc::{Code, Encoding, FrameError, MessageDecoder, PREFIX_BYTES};
 use crate::outcome::failure::Failure;
 use crate::transport::driver::{Driver, Opened, Received, StreamEvent};
 use crate::transport::http2::{Http2, Http2State};
@@ -18,12 +23,15 @@ pub struct Grpc {
     message_bytes_max: usize,
     /// By user.
     calls: Vec<Call>,
+    /// The last message that was compressed.
+    inflated: Vec<u8>,
 }
 
 /// What has arrived of an answer.
 #[derive(Default)]
 struct Call {
     messages: u32,
+    coding: Coding,
     /// While a message is partial.
     decoder: Option<Box<MessageDecoder>>,
 }
@@ -32,7 +40,13 @@ impl Grpc {
     /// A driver; `unary` if exactly one message answers a call, of at most so many bytes.
     #[must_use]
     pub fn new(unary: bool, message_bytes_max: usize) -> Grpc {
-        Grpc { http2: Http2::new(), unary, message_bytes_max, calls: Vec::new() }
+        Grpc {
+            http2: Http2::new(),
+            unary,
+            message_bytes_max,
+            calls: Vec::new(),
+            inflated: Vec::new(),
+        }
     }
 
     pub(crate) fn begin(&mut self, user: u32) {
@@ -45,38 +59,86 @@ impl Grpc {
         }
     }
 
-    /// Counts the messages in bytes of a body.
-    fn receive_messages(&mut self, user: u32, bytes: &[u8]) -> Result<(), Failure> {
+    /// Takes bytes of a body up to the end of the next message; see [`Driver::next_message`].
+    fn take_message<'m>(
+        &'m mut self,
+        user: u32,
+        bytes: &'m [u8],
+    ) -> Result<(usize, Option<&'m [u8]>), Failure> {
         let most = self.message_bytes_max;
-        let Some(call) = self.calls.get_mut(user as usize) else {
+        let Grpc { calls, inflated, .. } = self;
+        let Some(call) = calls.get_mut(user as usize) else {
             invariant::broken("a call begins with its request");
             return Err(Failure::GrpcMessage);
         };
-        if call.decoder.is_none()
-            && let Some((prefix, message)) = bytes.split_first_chunk::<PREFIX_BYTES>()
-        {
-            let [flag, length @ ..] = *prefix;
-            // Usual: one complete message.
-            if flag <= 1 && u32::from_be_bytes(length) as usize == message.len() {
-                call.messages += 1;
-                return if message.len() > most { Err(Failure::TooLarge) } else { Ok(()) };
-            }
-        }
-        let decoder = call.decoder.get_or_insert_with(|| Box::new(MessageDecoder::new(most)));
-        let mut rest = bytes;
-        loop {
-            let (used, message) = decoder.next(rest).map_err(|_| Failure::GrpcMessage)?;
-            let is_message = message.is_some();
-            call.messages += u32::from(is_message);
-            rest = rest.get(used..).unwrap_or_default();
-            if !is_message {
-                break;
-            }
-        }
-        if decoder.finish().is_ok() {
+        if call.decoder.as_ref().is_some_and(|decoder| decoder.finish().is_ok()) {
             call.decoder = None;
         }
-        Ok(())
+        if bytes.is_empty() {
+            return Ok((0, None));
+        }
+        if call.decoder.is_none()
+            && let Some((prefix, rest)) = bytes.split_first_chunk::<PREFIX_BYTES>()
+        {
+            let [flag, length @ ..] = *prefix;
+            let length = u32::from_be_bytes(length) as usize;
+            // Usual: one complete message.
+            if flag <= 1
+                && length <= most
+                && let Some(message) = rest.get(..length)
+            {
+                call.messages = call.messages.saturating_add(1);
+                let message = match flag {
+                    0 => message,
+                    _ => call.coding.inflate(message, most, inflated)?,
+                };
+                return Ok((PREFIX_BYTES + length, Some(message)));
+            }
+        }
+        let coding = call.coding;
+        let decoder = call.decoder.get_or_insert_with(|| Box::new(MessageDecoder::new(most)));
+        let (used, message) = decoder.next(bytes).map_err(|why| of_frame(&why))?;
+        let Some(message) = message else { return Ok((used, None)) };
+        call.messages = call.messages.saturating_add(1);
+        let message = match message.compressed {
+            false => message.bytes,
+            true => coding.inflate(message.bytes, most, inflated)?,
+        };
+        Ok((used, Some(message)))
+    }
+
+    /// Counts the messages in bytes of a body.
+    fn receive_messages(&mut self, user: u32, bytes: &[u8]) -> Result<(), Failure> {
+        let mut rest = bytes;
+        loop {
+            let (used, message) = self.take_message(user, rest)?;
+            if message.is_none() {
+                return Ok(());
+            }
+            rest = rest.get(used..).unwrap_or_default();
+        }
+    }
+
+    /// The head of an answer that goes on.
+    fn on_head(&mut self, state: &mut Http2State, user: u32, status: u16) -> StreamEvent<'static> {
+        if status != 200 {
+            return self.give_up(state, user, of_code(Code::of_http(status)));
+        }
+        let (mut is_grpc, mut coding) = (false, Coding::Identity);
+        for (name, value) in self.http2.fields() {
+            match name {
+                b"content-type" => is_grpc = value.starts_with(b"application/grpc"),
+                b"grpc-encoding" => coding = Coding::of(value),
+                _ => {}
+            }
+        }
+        if !is_grpc {
+            return self.give_up(state, user, Failure::GrpcContentType);
+        }
+        if let Some(call) = self.calls.get_mut(user as usize) {
+            call.coding = coding;
+        }
+        StreamEvent::Head(user, 0, false)
     }
 
     /// The end of a call, whose status is in the last fields.
@@ -85,7 +147,9 @@ impl Grpc {
             Some(Code::OK) => {
                 let call = self.calls.get_mut(user as usize);
                 let is_whole = call.is_some_and(|call| {
-                    call.decoder.is_none() && (!self.unary || call.messages == 1)
+                    let decoder = call.decoder.as_ref();
+                    decoder.is_none_or(|decoder| decoder.finish().is_ok())
+                        && (!self.unary || call.messages == 1)
                 });
                 if is_whole {
                     return StreamEvent::Complete(user);
@@ -109,17 +173,7 @@ impl Grpc {
         match event {
             // Only trailers.
             StreamEvent::Head(user, status, true) => self.finish(user, status),
-            StreamEvent::Head(user, status, false) => {
-                let content_type = self.http2.field(b"content-type").unwrap_or_default();
-                let is_grpc = content_type.starts_with(b"application/grpc");
-                if status != 200 {
-                    self.give_up(state, user, of_code(Code::of_http(status)))
-                } else if !is_grpc {
-                    self.give_up(state, user, Failure::GrpcContentType)
-                } else {
-                    StreamEvent::Head(user, 0, false)
-                }
-            }
+            StreamEvent::Head(user, status, false) => self.on_head(state, user, status),
             StreamEvent::Body(user, data, is_end) => match self.receive_messages(user, data) {
                 Err(failure) => self.give_up(state, user, failure),
                 Ok(()) if is_end => StreamEvent::Failed(user, Failure::GrpcNoStatus),
@@ -139,6 +193,55 @@ impl Grpc {
     ) -> StreamEvent<'static> {
         self.http2.cancel_last(state);
         StreamEvent::Failed(user, failure)
+    }
+}
+
+/// The encoding of compressed messages, by `grpc-encoding`.
+#[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
+enum Coding {
+    #[default]
+    Identity,
+    Gzip,
+    Deflate,
+    Unknown,
+}
+
+impl Coding {
+    fn of(value: &[u8]) -> Coding {
+        match Encoding::parse(value) {
+            Encoding::Identity => Coding::Identity,
+            Encoding::Gzip => Coding::Gzip,
+            Encoding::Deflate => Coding::Deflate,
+            Encoding::Other(_) => Coding::Unknown,
+        }
+    }
+
+    /// Decompresses a message into `out`.
+    fn inflate<'m>(
+        self,
+        bytes: &[u8],
+        most: usize,
+        out: &'m mut Vec<u8>,
+    ) -> Result<&'m [u8], Failure> {
+        let encoding = match self {
+            Coding::Gzip => Encoding::Gzip,
+            Coding::Deflate => Encoding::Deflate,
+            Coding::Identity | Coding::Unknown => return Err(Failure::GrpcEncoding),
+        };
+        if out.capacity() > KEPT_BYTES {
+            *out = Vec::new();
+        }
+        encoding.decompress(bytes, most, out).map_err(|why| of_frame(&why))?;
+        Ok(out)
+    }
+}
+
+/// The failure of a call whose answer is not messages.
+fn of_frame(why: &FrameError) -> Failure {
+    match why {
+        FrameError::TooLong { .. } => Failure::TooLarge,
+        FrameError::Encoding(_) | FrameError::Compressed(_) => Failure::GrpcEncoding,
+        FrameError::Flag(_) | FrameError::Truncated(_) => Failure::GrpcMessage,
     }
 }
 

@@ -10,7 +10,7 @@ use wire::http2::hpack::{HeaderList, Shape};
 use wire::http2::{Config, Connection, ErrorCode, Event, HeadKind, Refused, StreamId};
 
 use crate::outcome::failure::Failure;
-use crate::transport::driver::{Driver, Opened, Received, StreamEvent};
+use crate::transport::driver::{Driver, Opened, Received, StreamEvent, Window, Writable};
 use crate::workload::requests::answer::Awaited;
 use crate::workload::requests::request::Request;
 
@@ -75,9 +75,80 @@ impl Http2 {
         }
     }
 
+    /// The fields of the last head or trailers.
+    pub(crate) fn fields(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        self.fields.iter()
+    }
+
     /// The value of a field of the last head or trailers.
     pub(crate) fn field(&self, name: &[u8]) -> Option<&[u8]> {
         self.fields.get(name)
+    }
+
+    /// Ends our side of the request of the last event, whose answer is complete, if it is still open.
+    pub(crate) fn end_last(&mut self, state: &mut Http2State) {
+        if let (Some(open), Some(stream)) = (&mut state.0, self.last) {
+            open.connection.reset(stream, ErrorCode::NO_ERROR, &mut self.out);
+        }
+    }
+
+    /// Sends bytes of a body on a stream; see [`Driver::send_message`].
+    pub(crate) fn send(
+        &mut self,
+        state: &mut Http2State,
+        stream: u32,
+        bytes: &[u8],
+        ends: bool,
+    ) -> (usize, Window) {
+        let Some(open) = &mut state.0 else { return (0, Window::Ended) };
+        let Some(id) = open.connection.stream(stream) else { return (0, Window::Ended) };
+        match open.connection.send_data(id, bytes, ends, &mut self.out) {
+            Err(_) => (0, Window::Ended),
+            Ok(sent) if sent == bytes.len() => (sent, Window::Open),
+            Ok(sent) if open.connection.connection_window() == 0 => (sent, Window::Connection),
+            Ok(sent) => (sent, Window::Stream),
+        }
+    }
+
+    /// Begins a request. One without a body stays open unless it `ends`.
+    pub(crate) fn open_until(
+        &mut self,
+        state: &mut Http2State,
+        request: &Request,
+        user: u32,
+        secure: bool,
+        ends: bool,
+    ) -> Opened {
+        let prepared = self.prepare(request, secure);
+        let Some(open) = &mut state.0 else { return Opened::Never };
+        let connection = &mut open.connection;
+        let bytes = request.bytes();
+        let out = &mut self.out;
+        let (opened, body) = match prepared.and_then(|at| self.prepared.get_mut(at)) {
+            Some(Prepared { shape, body, .. }) => {
+                (connection.open_shape(shape, [], ends && *body == bytes.len(), user, out), *body)
+            }
+            None => {
+                let translated = translate(bytes, secure, &mut self.names, |fields, body| {
+                    connection.open(fields, ends && body == bytes.len(), user, out)
+                });
+                let Some(translated) = translated else { return Opened::Invalid };
+                translated
+            }
+        };
+        let stream = match opened {
+            Ok(stream) => stream,
+            Err(Refused::TooManyStreams) => return Opened::Later,
+            Err(Refused::GoingAway | Refused::NoIdentifiers) => return Opened::Never,
+        };
+        let body = bytes.get(body..).unwrap_or_default();
+        if !body.is_empty() {
+            let sent = connection.send_data(stream, body, true, out).unwrap_or(body.len());
+            if let Some(rest) = body.get(sent..).filter(|rest| !rest.is_empty()) {
+                open.unsent.push(Unsent { stream, bytes: rest.into(), at: 0 });
+            }
+        }
+        Opened::Stream(stream.get())
     }
 
     /// Gives up the request of the last event.
@@ -242,36 +313,7 @@ impl Driver for Http2 {
         user: u32,
         secure: bool,
     ) -> Opened {
-        let prepared = self.prepare(request, secure);
-        let Some(open) = &mut state.0 else { return Opened::Never };
-        let connection = &mut open.connection;
-        let bytes = request.bytes();
-        let out = &mut self.out;
-        let (opened, body) = match prepared.and_then(|at| self.prepared.get_mut(at)) {
-            Some(Prepared { shape, body, .. }) => {
-                (connection.open_shape(shape, [], *body == bytes.len(), user, out), *body)
-            }
-            None => {
-                let translated = translate(bytes, secure, &mut self.names, |fields, body| {
-                    connection.open(fields, body == bytes.len(), user, out)
-                });
-                let Some(translated) = translated else { return Opened::Invalid };
-                translated
-            }
-        };
-        let stream = match opened {
-            Ok(stream) => stream,
-            Err(Refused::TooManyStreams) => return Opened::Later,
-            Err(Refused::GoingAway | Refused::NoIdentifiers) => return Opened::Never,
-        };
-        let body = bytes.get(body..).unwrap_or_default();
-        if !body.is_empty() {
-            let sent = connection.send_data(stream, body, true, out).unwrap_or(body.len());
-            if let Some(rest) = body.get(sent..).filter(|rest| !rest.is_empty()) {
-                open.unsent.push(Unsent { stream, bytes: rest.into(), at: 0 });
-            }
-        }
-        Opened::Stream(stream.get())
+        self.open_until(state, request, user, secure, true)
     }
 
     fn receive_streams<'b>(
@@ -299,6 +341,7 @@ impl Driver for Http2 {
                 StreamEvent::Head(tag, status, end_stream)
             }
             Event::Head { stream, tag, kind: HeadKind::Trailers, .. } => {
+                self.last = Some(stream);
                 open.answered(stream, &mut self.out);
                 StreamEvent::Complete(tag)
             }
@@ -320,9 +363,14 @@ impl Driver for Http2 {
                 StreamEvent::Failed(tag, Failure::Protocol(violation))
             }
             Event::GoAway { .. } => StreamEvent::Leaving,
-            Event::Settings | Event::WindowOpened(_) => {
+            Event::Settings => {
                 open.send_bodies(&mut self.out);
-                StreamEvent::Other
+                StreamEvent::Writable(Writable::All)
+            }
+            Event::WindowOpened(of) => {
+                open.send_bodies(&mut self.out);
+                let of = of.map_or(Writable::Connection, |(_, user)| Writable::Stream(user));
+                StreamEvent::Writable(of)
             }
             Event::Pong(_) => StreamEvent::Other,
         };

@@ -100,12 +100,13 @@ const GIVEN: [(&str, &str); 63] = [
 ];
 
 /// Flags that are no part of a configuration: the client of TLS, whose tests are in `tests/tls.rs`, the
-/// types of calls, whose tests are in `tests/load_grpc.rs`, and
+/// types and messages of calls, whose tests are in `tests/load_grpc.rs` and `tests/load_grpc_streams.rs`, and
 /// the outputs, which are those of all runs.
-const BESIDE: [&str; 17] = [
+const BESIDE: [&str; 18] = [
     "proto",
     "proto_path",
     "protoset",
+    "message_every",
     "insecure",
     "ca",
     "cert",
@@ -221,7 +222,10 @@ fn flags_without_effect_beside_others_are_refused() {
         ("ws://127.0.0.1:1 --compress-above 9", "--compression shared"),
         ("ws://127.0.0.1:1 --backoff 1s..2s", "--retry"),
         ("cable://127.0.0.1:1 --reconnect", "--reconnect is for ws://, not for cable://"),
-        ("http://127.0.0.1:1 --hold 1s", "--hold is for ws:// and cable://, not for http://"),
+        (
+            "http://127.0.0.1:1 --hold 1s",
+            "--hold is for ws://, cable:// and grpc://, not for http://",
+        ),
         ("http://127.0.0.1:1 --tls-resume off", "TLS"),
         ("ws://127.0.0.1:1 --churn 5 --fanout 5 --publish-url http://a", "--churn is for cable://"),
     ] {

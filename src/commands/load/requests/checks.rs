@@ -125,7 +125,7 @@ impl Plan {
     ) -> Result<Outcome> {
         let mut outcome = match &self.call {
             Some(call) => {
-                let (unary, most) = (call.unary, call.message_bytes_max);
+                let (unary, most) = (call.has_one_answer(), call.message_bytes_max);
                 if call.is_web {
                     let driver = move || GrpcWeb::new(unary, most);
                     self.drive_checked_calls(driver, call, checks, row, interrupted)?
@@ -156,14 +156,16 @@ impl Plan {
         row: impl FnMut(&Row),
         interrupted: impl FnMut(std::time::Duration) -> bool,
     ) -> Result<Outcome> {
-        if call.message.constant().is_some() {
-            let (sent, accepted) = (call.constant(), Accepted::default());
+        let Some(message) = call.templates.first() else { bail!("a call has a message") };
+        if let Some(framed) = message.framed() {
+            let (sent, accepted) = (call.requests(&framed), Accepted::default());
             return self.drive_fixed(driver, sent, accepted, checks, row, interrupted);
         }
-        let (call, clock, checks) = (call.clone(), scenario::clock(), Arc::clone(checks));
+        let (heads, message) = (call.heads.clone(), message.clone());
+        let (clock, checks) = (scenario::clock(), Arc::clone(checks));
         let seed = clock.now_ms;
         let script = move |part| {
-            let calls = Calls::new(call.heads.clone(), call.message.clone(), part, seed, clock);
+            let calls = Calls::new(heads.clone(), message.clone(), part, seed, clock);
             Checked::new(calls, Arc::clone(&checks))
         };
         Ok(drive_requests(&self.requests, driver, script, row, interrupted)?)

@@ -6,7 +6,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use load::Endpoint;
 use load::requests::{
-    Accepted, AnswerChecks, Expect, HttpRequest, Pace, Prefix, Request, Requests,
+    Accepted, AnswerChecks, Expect, HttpRequest, MessagePace, Messages, Pace, Prefix, Request,
+    Requests,
 };
 use regex::bytes::RegexBuilder;
 
@@ -109,11 +110,12 @@ pub(in crate::commands::load) fn plan(args: &Args) -> Result<Plan> {
     };
     let body_bytes = args.requests.data.as_ref().map_or(0, |Bytes(data)| data.len() as u64);
     let method = web.then(|| method(args).to_owned());
-    let requests = requests(args, endpoints);
+    let messages = call.as_ref().and_then(|call| call.messages.clone());
+    let requests = requests(args, endpoints, messages);
     Ok(Plan { requests, method, body_bytes, sent, accepted, expect, checks, call })
 }
 
-fn requests(args: &Args, endpoints: Vec<Endpoint>) -> Requests {
+fn requests(args: &Args, endpoints: Vec<Endpoint>, messages: Option<Messages>) -> Requests {
     let flags = &args.requests;
     let pace = match (args.rate, args.stages.as_slice(), flags.rates.as_slice()) {
         (Some(rate), ..) => Pace::Rate(rate),
@@ -122,17 +124,35 @@ fn requests(args: &Args, endpoints: Vec<Endpoint>) -> Requests {
         (None, stages, _) => Pace::Users(stages.to_vec()),
     };
     let staged = matches!(pace, Pace::Users(_) | Pace::Rates(_));
-    let bounded = staged || flags.requests.is_some();
+    // A stream without a number of messages or a time lasts as long as the run.
+    let lasts =
+        messages.as_ref().is_some_and(|of| of.sends && of.per_call.is_none() && of.hold.is_none());
+    let bounded = staged || flags.requests.is_some() && !lasts;
     let highest = args.stages.iter().map(|stage| stage.connections).max();
     let streams = u64::from(flags.streams);
     let users = highest.unwrap_or(args.connections.saturating_mul(streams)).max(1);
+    let duration = args.duration.or((!bounded).then_some(Duration::from_secs(10)));
+    let usual = Duration::from_secs(30);
+    let longer = messages.as_ref().map_or(Duration::ZERO, |of| match of.per_call {
+        // The time of a number of messages.
+        Some(number) => match of.pace {
+            MessagePace::Every(interval) => interval.saturating_mul(number),
+            MessagePace::Answered => of.late_after.saturating_mul(number),
+            MessagePace::Flow => Duration::ZERO,
+        },
+        None => {
+            let whole = duration.or(highest_time(&pace)).unwrap_or_default();
+            of.hold.unwrap_or(whole.saturating_add(args.warm_up))
+        }
+    });
     Requests {
+        messages,
         pace,
-        duration: args.duration.or((!bounded).then_some(Duration::from_secs(10))),
+        duration,
         requests: flags.requests,
         warm_up: args.warm_up,
         connect_timeout: args.connect_timeout,
-        timeout: args.timeout.unwrap_or(Duration::from_secs(30)),
+        timeout: args.timeout.unwrap_or(usual.saturating_add(longer)),
         new_connections: flags.new_connections,
         pipeline: flags.pipeline,
         redirects: flags.redirects,
@@ -141,6 +161,12 @@ fn requests(args: &Args, endpoints: Vec<Endpoint>) -> Requests {
         streams: (flags.http2 || is_grpc(&args.urls)).then_some(flags.streams),
         ..Requests::new(endpoints, users)
     }
+}
+
+/// The time of all stages.
+fn highest_time(pace: &Pace) -> Option<Duration> {
+    let stages = pace.stages();
+    (!stages.is_empty()).then(|| stages.iter().map(|stage| stage.time).sum())
 }
 
 fn http(args: &Args, endpoints: &[Endpoint]) -> Vec<Request> {

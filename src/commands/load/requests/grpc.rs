@@ -2,18 +2,28 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use load::Endpoint;
 use load::grpc::{
-    MessageTemplate, MessageTemplateError, Method, MethodKind, encode, encode_timeout, limits,
+    Encoding, MessageTemplate, MessageTemplateError, Method, MethodKind, encode_timeout, limits,
     metadata,
 };
-use load::requests::{HttpRequest, Request};
+use load::requests::{HttpRequest, MessageCheck, MessagePace, Messages, Request};
 use load::scenario::{BadTemplate, Names};
 
 use super::config::is_grpc_web;
-use crate::commands::load::flags::{Args, Bytes};
+use crate::commands::load::flags::{Args, Bytes, Compression};
 use crate::commands::load::grpc::{Target, schema};
+use crate::units;
+
+/// Flags of calls.
+#[derive(clap::Args, Debug)]
+pub(in crate::commands::load) struct CallFlags {
+    /// Time between two messages of a stream, on schedule [default: each is sent as soon as flow control
+    /// allows it, with --echo when the last was answered]
+    #[arg(long, value_name = "TIME", value_parser = units::positive_duration)]
+    message_every: Option<Duration>,
+}
 
 /// A call that is repeated.
 #[derive(Clone, Debug)]
@@ -21,25 +31,28 @@ pub(super) struct Call {
     pub(super) method: Method,
     /// The head of a call to each target, as in HTTP/1.1.
     pub(super) heads: Vec<Vec<u8>>,
-    pub(super) message: MessageTemplate,
-    /// Exactly one message answers it.
-    pub(super) unary: bool,
+    /// The message, or those of a stream.
+    pub(super) templates: Vec<MessageTemplate>,
+    pub(super) kind: MethodKind,
+    /// Of methods with streams.
+    pub(super) messages: Option<Messages>,
     pub(super) message_bytes_max: usize,
     /// gRPC-Web over HTTP/1.1.
     pub(super) is_web: bool,
 }
 
 impl Call {
-    /// The calls of a constant message.
-    pub(super) fn constant(&self) -> Vec<Request> {
-        let message = self.message.constant().unwrap_or_default();
-        let mut framed = Vec::new();
-        // A message of more than 4 GiB is refused by the template.
-        let _ = encode(message, &mut framed);
+    /// Calls that begin with these bytes.
+    pub(super) fn requests(&self, framed: &[u8]) -> Vec<Request> {
         let call = |(number, head): (u8, &Vec<u8>)| {
-            Request::raw(number, [head.as_slice(), &framed].concat()).constant()
+            Request::raw(number, [head.as_slice(), framed].concat()).constant()
         };
         (0..=u8::MAX).zip(&self.heads).map(call).collect()
+    }
+
+    /// Whether exactly one message answers a call.
+    pub(super) fn has_one_answer(&self) -> bool {
+        matches!(self.kind, MethodKind::Unary | MethodKind::ClientStream)
     }
 }
 
@@ -78,18 +91,120 @@ pub(super) fn call(args: &Args, urls: &[String], endpoints: &[Endpoint]) -> Resu
         bail!("interrupted while {target} was asked for the types of its messages")
     };
     let method = schema.method(path)?;
-    let unary = unary(&method)?;
+    let kind = method.kind();
     let text = match &args.requests.data {
         None => "{}",
         Some(Bytes(data)) => std::str::from_utf8(data).context("--data is not UTF-8")?,
     };
-    let message = MessageTemplate::compile(&method, text, &Names::default());
-    let message = message.map_err(|why| anyhow::anyhow!("--data: {}", because(why)))?;
+    let sends = matches!(kind, MethodKind::ClientStream | MethodKind::BidiStream);
+    let texts = if sends { split_messages(text) } else { vec![text] };
+    let compile = |(number, text): (usize, &&str)| {
+        let template = MessageTemplate::compile(&method, text, &Names::default());
+        let template = template.map_err(|why| match texts.len() {
+            1 => anyhow!("--data: {}", because(why)),
+            _ => anyhow!("--data, message {}: {}", number + 1, because(why)),
+        })?;
+        let is_compressed = matches!(args.compression, Compression::Gzip);
+        Ok(if is_compressed { template.compressed() } else { template })
+    };
+    let templates = texts.iter().enumerate().map(compile).collect::<Result<Vec<_>>>()?;
+    let is_checked = is_web || !args.requests.check.is_empty() || !args.requests.accept.is_empty();
+    if sends && is_checked {
+        bail!(
+            "{} is a {kind}: gRPC-Web, --check and --accept are for methods that take one message",
+            method.path()
+        );
+    }
+    let messages = messages(args, &method, &templates)?.filter(|_| !is_checked);
+    let is_gzip = matches!(args.compression, Compression::Gzip);
+    let gzip = is_gzip.then_some(("grpc-encoding", "gzip"));
+    // The bodies of answers that are checked, and those of gRPC-Web, are not decompressed.
+    let accepts = !is_web && args.requests.check.is_empty() && args.requests.accept.is_empty();
+    let accepted = accepts.then_some(("grpc-accept-encoding", Encoding::ACCEPTED));
+    let encodings = accepted.into_iter().chain(gzip);
+    let encodings = encodings.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let fields: Vec<_> = encodings.chain(headers).collect();
     let closes = is_web && args.requests.new_connections;
     let head =
-        |endpoint: &Endpoint| head(endpoint, &method, &headers, args.timeout, (is_web, closes));
+        |endpoint: &Endpoint| head(endpoint, &method, &fields, args.timeout, (is_web, closes));
     let heads = endpoints.iter().map(head).collect();
-    Ok(Call { method, heads, message, unary, message_bytes_max: limits::MESSAGE_BYTES, is_web })
+    let message_bytes_max = limits::MESSAGE_BYTES;
+    Ok(Call { method, heads, templates, kind, messages, message_bytes_max, is_web })
+}
+
+/// How the messages of a call are sent and checked; `None` of unary calls.
+///
+/// # Errors
+/// Flags that the kind of method has no use for.
+fn messages(
+    args: &Args,
+    method: &Method,
+    templates: &[MessageTemplate],
+) -> Result<Option<Messages>> {
+    let kind = method.kind();
+    let sends = matches!(kind, MethodKind::ClientStream | MethodKind::BidiStream);
+    let interval = args.call.message_every;
+    let unused = [
+        ("--echo", args.echo && kind != MethodKind::BidiStream, "bidi streams"),
+        ("--message-every", interval.is_some() && !sends, "client and bidi streams"),
+        ("--messages", args.messages.is_some() && kind == MethodKind::Unary, "streams"),
+        ("--hold", args.hold.is_some() && kind == MethodKind::Unary, "streams"),
+    ];
+    if let Some((flag, _, of)) = unused.into_iter().find(|(_, is, _)| *is) {
+        bail!("{flag} is for {of}: {} is a {kind} method", method.path());
+    }
+    if kind == MethodKind::Unary {
+        return Ok(None);
+    }
+    let given = args.messages.map(u32::try_from).transpose();
+    let given = given.context("--messages: expected at most 4294967295")?;
+    let hold = args.hold.filter(|hold| !hold.is_zero());
+    let is_stamped = templates.iter().any(MessageTemplate::is_stamped);
+    // A stream with a pace lasts as long as the run.
+    let lasts = args.echo || interval.is_some() || hold.is_some();
+    let own = u32::try_from(templates.len()).unwrap_or(u32::MAX);
+    Ok(Some(Messages {
+        sends,
+        per_call: given.or((sends && !lasts).then_some(own)),
+        hold,
+        pace: match interval {
+            Some(interval) => MessagePace::Every(interval),
+            None if args.echo => MessagePace::Answered,
+            None => MessagePace::Flow,
+        },
+        check: match kind {
+            MethodKind::BidiStream if is_stamped => MessageCheck::Stamp,
+            MethodKind::BidiStream if args.echo => MessageCheck::Order,
+            _ => MessageCheck::None,
+        },
+        late_after: args.late_after,
+    }))
+}
+
+/// The messages of a stream: the elements of a JSON array, which may have placeholders, or one.
+fn split_messages(text: &str) -> Vec<&str> {
+    let Some(inside) = text.trim().strip_prefix('[').and_then(|text| text.strip_suffix(']')) else {
+        return vec![text];
+    };
+    let (mut messages, mut begin, mut depth) = (Vec::new(), 0, 0_usize);
+    let (mut in_string, mut is_escaped) = (false, false);
+    for (at, byte) in inside.bytes().enumerate() {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' if in_string => is_escaped = true,
+            b'"' => in_string = !in_string,
+            _ if in_string => {}
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            b',' if depth == 0 => {
+                messages.push(inside.get(begin..at).unwrap_or_default());
+                begin = at + 1;
+            }
+            _ => {}
+        }
+    }
+    messages.push(inside.get(begin..).unwrap_or_default());
+    messages
 }
 
 /// Why a message cannot be made.
@@ -100,18 +215,6 @@ fn because(why: MessageTemplateError) -> String {
         MessageTemplateError::Template(BadTemplate::Unknown { name, known }) => {
             format!("unknown placeholder {{{{{name}}}}}: expected one of {}", known.join(", "))
         }
-    }
-}
-
-/// Whether one message answers a call of a method.
-fn unary(method: &Method) -> Result<bool> {
-    match method.kind() {
-        MethodKind::Unary => Ok(true),
-        MethodKind::ServerStream => Ok(false),
-        kind => bail!(
-            "{} is a {kind}: calls that send several messages are not supported yet",
-            method.path()
-        ),
     }
 }
 
@@ -160,3 +263,21 @@ fn default_port(endpoint: &Endpoint) -> &'static str {
 
 const WEB: &str = "application/grpc-web+proto";
 const AGENT: &str = concat!("grpc-standfast/", env!("CARGO_PKG_VERSION"));
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_of_a_stream_are_the_elements_of_an_array() {
+        for (text, messages) in [
+            (r#"{"a":1}"#, vec![r#"{"a":1}"#]),
+            (r#" [{"a":[1,2]},{"b":"x,]\"{"}] "#, vec![r#"{"a":[1,2]}"#, r#"{"b":"x,]\"{"}"#]),
+            (r#"[{"n":{{seq}}},{}]"#, vec![r#"{"n":{{seq}}}"#, "{}"]),
+            (r#"[{"n":"{{random_int 1 6}}"}]"#, vec![r#"{"n":"{{random_int 1 6}}"}"#]),
+            ("[]", vec![""]),
+        ] {
+            assert_eq!(split_messages(text), messages, "{text}");
+        }
+    }
+}

@@ -3,12 +3,14 @@
 mod checks;
 mod config;
 pub(super) mod flags;
-mod grpc;
+pub(super) mod grpc;
 
 use std::time::Duration;
 
-use anyhow::Result;
-use load::requests::{Accepted, Calls, Fixed, Grpc, Http1, Http2, Part, Tcp, drive_requests};
+use anyhow::{Result, bail};
+use load::requests::{
+    Accepted, Calls, Fixed, Grpc, GrpcStream, Http1, Http2, Part, StreamCalls, Tcp, drive_requests,
+};
 use load::{Outcome, Row, RunConfig};
 
 use self::config::Plan;
@@ -53,18 +55,34 @@ impl Plan {
         row: impl FnMut(&Row),
         interrupted: impl FnMut(Duration) -> bool,
     ) -> Result<Outcome> {
-        let (unary, most) = (call.unary, call.message_bytes_max);
-        let driver = move || Grpc::new(unary, most);
-        if call.message.constant().is_some() {
-            let sent = call.constant();
-            let script = move |part: Part| Fixed::new(sent.clone(), part, Accepted::default());
-            return Ok(drive_requests(&self.requests, driver, script, row, interrupted)?);
-        }
-        let (call, clock) = (call.clone(), scenario::clock());
+        let (unary, most) = (call.has_one_answer(), call.message_bytes_max);
+        let (requests, clock) = (&self.requests, scenario::clock());
         let seed = clock.now_ms;
-        let script =
-            move |part| Calls::new(call.heads.clone(), call.message.clone(), part, seed, clock);
-        Ok(drive_requests(&self.requests, driver, script, row, interrupted)?)
+        let Some(message) = call.templates.first() else { bail!("a call has a message") };
+        let sends = requests.messages.as_ref().is_some_and(|messages| messages.sends);
+        let (unary_driver, stream_driver) =
+            (move || Grpc::new(unary, most), move || GrpcStream::new(sends, unary, most));
+        let is_stream = requests.messages.is_some();
+        if sends {
+            let (heads, messages) = (call.requests(&[]), call.templates.clone());
+            let script =
+                move |part| StreamCalls::new(heads.clone(), messages.clone(), part, seed, clock);
+            return Ok(drive_requests(requests, stream_driver, script, row, interrupted)?);
+        }
+        if let Some(framed) = message.framed() {
+            let sent = call.requests(&framed);
+            let script = move |part: Part| Fixed::new(sent.clone(), part, Accepted::default());
+            return Ok(match is_stream {
+                true => drive_requests(requests, stream_driver, script, row, interrupted)?,
+                false => drive_requests(requests, unary_driver, script, row, interrupted)?,
+            });
+        }
+        let (heads, message) = (call.heads.clone(), message.clone());
+        let script = move |part| Calls::new(heads.clone(), message.clone(), part, seed, clock);
+        Ok(match is_stream {
+            true => drive_requests(requests, stream_driver, script, row, interrupted)?,
+            false => drive_requests(requests, unary_driver, script, row, interrupted)?,
+        })
     }
 
     /// Returns what is run.

@@ -111,7 +111,7 @@ impl HttpPublishers {
         let config = Arc::new(config);
         let targets = TargetTable::new(&config.endpoints);
         let sources = Sources::plan(publishers.into(), &config.endpoints, &[], None, 0);
-        let requests = Arc::new(RequestMetrics::new());
+        let requests = Arc::new(RequestMetrics::new(false));
         let (book, metrics, http) = (Arc::clone(&requests), Arc::clone(metrics), http.clone());
         let size = fanout.size;
         let requester = move |worker, _: &_| {

@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use crate::Endpoint;
+use crate::workload::requests::conversation::Messages;
 use crate::workload::stages::Stage;
 
 /// A run of requests and answers. Each user sends a request, waits for the answer, and repeats.
@@ -27,6 +28,8 @@ pub struct Requests {
     pub connections_per_host: usize,
     /// WebSockets of each user beside its connections for requests, if the driver has them.
     pub sockets: u8,
+    /// The messages of each request, for drivers with [`crate::transport::driver::Driver::MESSAGES`].
+    pub messages: Option<Messages>,
     /// When they send.
     pub pace: Pace,
     /// Users whose passes begin at a rate; within a pass they send as with [`Pace::Closed`].
@@ -126,6 +129,7 @@ impl Requests {
             hosts: Self::HOSTS,
             connections_per_host: Self::CONNECTIONS_PER_HOST,
             sockets: 1,
+            messages: None,
             pace: Pace::Closed,
             arrivals: Vec::new(),
             duration: Some(Duration::from_secs(10)),

@@ -15,6 +15,7 @@ use wire::Violation;
 use crate::outcome::Outcome;
 use crate::outcome::failure::Failure;
 use crate::outcome::judge::judge;
+use crate::outcome::messages::MessageCounts;
 use crate::outcome::request_metrics::{RequestMetrics, RequestSnapshot};
 use crate::outcome::runs::RequestRun;
 use crate::outcome::stages::StageWatch;
@@ -122,6 +123,8 @@ struct Run {
     /// Time and counters of the last row.
     row_ns: u64,
     before: RequestSnapshot,
+    /// Messages of calls at the last row.
+    received: u64,
     /// Histograms since the last row, and up to it.
     second: Recorder,
     timed: Arc<Recorder>,
@@ -148,8 +151,9 @@ impl Run {
         let sources = Sources::plan(most, endpoints, sources, ports, std::process::id());
         endpoints.iter().try_for_each(check_trust)?;
         let targets = TargetTable::new(endpoints);
+        let has_messages = D::MESSAGES && config.messages.is_some();
         let all_metrics: Vec<_> =
-            (0..plan.workers).map(|_| Arc::new(RequestMetrics::new())).collect();
+            (0..plan.workers).map(|_| Arc::new(RequestMetrics::new(has_messages))).collect();
         let limits = Limits {
             idle_timeout: None,
             pings: false,
@@ -165,7 +169,7 @@ impl Run {
             let metrics = books.get(usize::from(worker)).cloned();
             let metrics = metrics.unwrap_or_else(|| {
                 invariant::broken("each worker has metrics that are reported");
-                Arc::new(RequestMetrics::new())
+                Arc::new(RequestMetrics::new(has_messages))
             });
             let (config, targets) = (Arc::clone(&own), asked.clone());
             let (driver, script) = (driver(), script(part));
@@ -183,6 +187,7 @@ impl Run {
             measure_ns: begin_ns + config.warm_up.as_nanos() as u64,
             row_ns: begin_ns,
             before: RequestSnapshot::default(),
+            received: 0,
             second: Recorder::default(),
             timed: Arc::default(),
             time_wait_most: 0,
@@ -204,6 +209,15 @@ impl Run {
 
     fn snapshot(&self) -> RequestSnapshot {
         RequestSnapshot::of(self.all_metrics.iter().map(|metrics| &**metrics))
+    }
+
+    /// The messages of calls so far; `None` if they have one.
+    fn messages(&self) -> Option<MessageCounts> {
+        let mut of_all = self.all_metrics.iter().filter_map(|of| of.messages.as_deref()).peekable();
+        of_all.peek()?;
+        let mut sum = MessageCounts::default();
+        of_all.for_each(|counts| sum.add(counts));
+        Some(sum)
     }
 
     fn contact(&self, config: &Requests) -> Contact {
@@ -249,7 +263,15 @@ impl Run {
         let counts = self.snapshot();
         let seconds = (now_ns - self.row_ns).max(1) as f64 / 1e9;
         let came = |counts: &RequestSnapshot| counts.answered + counts.warm_up;
-        let latency = self.second.latency(Series::Latency);
+        let (mut received, mut latency) = (came(&counts), self.second.latency(Series::Latency));
+        let mut sent = counts.sent + counts.warm_up_sent + counts.redirects;
+        let mut before = came(&self.before);
+        if let Some(messages) = self.messages() {
+            // The messages of calls that last longer than a row.
+            before = std::mem::replace(&mut self.received, messages.received);
+            (sent, received) = (messages.sent + messages.warm_up, messages.received);
+            latency = self.second.latency(Series::Broadcast).or(latency);
+        }
         Arc::make_mut(&mut self.timed).merge(&self.second);
         self.second.clear();
         self.time_wait_most = self.time_wait_most.max(SocketCounts::read().tcp_time_wait);
@@ -260,9 +282,9 @@ impl Run {
             open: counts.open,
             failed: counts.connects_failed,
             closed: counts.ended,
-            sent: counts.sent + counts.warm_up_sent + counts.redirects,
-            received: came(&counts),
-            messages_per_second: came(&counts).saturating_sub(came(&self.before)) as f64 / seconds,
+            sent,
+            received,
+            messages_per_second: received.saturating_sub(before) as f64 / seconds,
             latency,
             errors: counts.failed_total(),
             causes,
@@ -290,6 +312,7 @@ impl Run {
             unsent: if has_arrivals { 0 } else { untaken },
             dropped: has_arrivals.then_some(untaken),
             time_wait_most: self.time_wait_most,
+            messages: config.messages.as_ref().zip(self.messages()),
             began_unix_us: Some(unix_us(self.begin_ns)),
             measured_unix_us: Some(unix_us(self.measure_ns)),
         };

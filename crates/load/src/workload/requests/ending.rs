@@ -28,6 +28,9 @@ impl<D: Driver, S: Script> Requester<D, S> {
                 self.retire(core, user);
             }
         }
+        if D::MESSAGES {
+            self.end_conversations(core, now_ns);
+        }
     }
 
     pub(crate) fn stop<Y: Sys>(&mut self, core: &mut Core<Y, Self>, now_ns: u64) {
@@ -61,6 +64,9 @@ impl<D: Driver, S: Script> Requester<D, S> {
         }
         for user in 0..self.part.users {
             self.retire(core, user);
+        }
+        if let Some(talks) = self.conversations.as_mut().filter(|_| D::MESSAGES) {
+            talks.timings().flush_rest(&self.metrics.timed);
         }
         self.timings.flush_rest(&self.metrics.timed);
         self.metrics.set_done();

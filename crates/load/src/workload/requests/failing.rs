@@ -83,6 +83,9 @@ impl<D: Driver, S: Script> Requester<D, S> {
         body_bytes: u64,
         times: Times,
     ) {
+        if D::MESSAGES {
+            self.end_conversation(user, outcome.err(), times.done_ns);
+        }
         let Some(one) = self.users.get_mut(user as usize) else {
             return invariant::broken("each user number is in the table of users");
         };

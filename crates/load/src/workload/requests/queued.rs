@@ -7,6 +7,7 @@ use std::time::Duration;
 use engine::invariant;
 use engine::{Core, Sent, Sys};
 
+use crate::outcome::failure::Failure;
 use crate::transport::driver::Driver;
 use crate::workload::requests::requester::{Requester, SENDS_PER_TURN};
 use crate::workload::requests::schedule::NextSend;
@@ -90,5 +91,33 @@ impl<D: Driver, S: Script> Requester<D, S> {
             self.metrics.set_untaken(self.skipped);
         }
         true
+    }
+
+    /// Sends a request that was not processed on another connection, once.
+    pub(crate) fn repeat_stream<Y: Sys>(
+        &mut self,
+        core: &mut Core<Y, Self>,
+        at: u32,
+        user: u32,
+        now_ns: u64,
+    ) {
+        if !self.free_stream(at, user) {
+            return;
+        }
+        let Some(one) = self.users.get_mut(user as usize) else { return };
+        let Some(flight) = one.flights.front_mut() else { return };
+        if std::mem::replace(&mut flight.is_repeated, true) {
+            return self.fail(core, user, Failure::GoAway, now_ns);
+        }
+        if one.hops == 0 && flight.times.sent_ns > 0 {
+            let is_counted = flight.times.due_ns >= self.schedule.measure_ns;
+            let counts = &self.metrics.counts;
+            if is_counted { &counts.sent } else { &counts.warm_up_sent }.sub(1);
+        }
+        (flight.times.sent_ns, flight.times.first_ns) = (0, 0);
+        if D::MESSAGES {
+            self.take_back_conversation(user);
+        }
+        self.dispatch_stream(core, user, now_ns);
     }
 }

@@ -18,6 +18,7 @@ use crate::transport::sources::Sources;
 use crate::transport::target_table::TargetTable;
 use crate::workload::requests::arrivals::Lane;
 use crate::workload::requests::config::Requests;
+use crate::workload::requests::conversation::Conversations;
 use crate::workload::requests::parallel::Branches;
 use crate::workload::requests::route::ConnectRoute;
 use crate::workload::requests::schedule::{NextSend, Schedule};
@@ -51,6 +52,8 @@ pub(crate) enum Wake {
     /// It stays, and may be done now.
     Stayed,
     ConnectTimeout,
+    /// A message is due on its stream, or its call has lasted long enough.
+    Message,
     /// The queue of its UNIX socket was full.
     Connect,
 }
@@ -85,6 +88,8 @@ pub(crate) struct Requester<D: Driver, S: Script> {
     pub(crate) branches: Branches,
     /// Connections with streams.
     pub(crate) pool: Pool<D::State>,
+    /// Calls of several messages.
+    pub(crate) conversations: Option<Box<Conversations>>,
     pub(crate) schedule: Schedule,
     /// Users whose passes begin at a rate.
     pub(crate) lanes: Vec<Lane>,
@@ -125,6 +130,9 @@ impl<D: Driver, S: Script> Requester<D, S> {
     ) -> Requester<D, S> {
         let schedule = Schedule::new(&config, part, 0);
         let timeout_ns = u64::try_from(config.timeout.as_nanos()).unwrap_or(u64::MAX);
+        let messages = config.messages.as_ref().filter(|_| D::MESSAGES);
+        let conversations =
+            messages.map(|messages| Box::new(Conversations::new(messages, part.users)));
         Requester {
             config,
             targets,
@@ -139,6 +147,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
             users: Vec::new(),
             branches: Branches::new(part.users),
             pool: Pool::default(),
+            conversations,
             schedule,
             lanes: Vec::new(),
             timings: Timings::new(),
@@ -165,6 +174,9 @@ impl<D: Driver, S: Script> Requester<D, S> {
         self.users = (0..self.part.users).map(|_| User::new()).collect();
         if D::PUSHES {
             self.driver.seed(core.random());
+        }
+        if let Some(talks) = &mut self.conversations {
+            talks.measure_from(self.schedule.measure_ns);
         }
         self.stage = Stage::Running;
     }
@@ -326,6 +338,8 @@ impl<D: Driver, S: Script> Requester<D, S> {
                     self.retire(core, user);
                 }
                 Wake::ConnectTimeout => self.look_at_connect(core, user, now_ns),
+                Wake::Message if D::MESSAGES => self.wake_conversation(core, user, at_ns, now_ns),
+                Wake::Message => {}
                 Wake::Connect => self.connect_again(core, user, now_ns),
             }
         }
@@ -446,6 +460,12 @@ impl<D: Driver, S: Script> Handler for Requester<D, S> {
         }
     }
 
+    fn drained<Y: Sys>(&mut self, core: &mut Core<Y, Self>, id: ConnId) {
+        if D::MESSAGES {
+            self.on_stream_drained(core, id);
+        }
+    }
+
     fn post<Y: Sys>(&mut self, core: &mut Core<Y, Self>, order: Order) {
         match order {
             Order::Begin(begin_ns) => self.begin(core, begin_ns),
@@ -469,7 +489,10 @@ impl<D: Driver, S: Script> Handler for Requester<D, S> {
         }
         self.wake_users(core, now_ns);
         self.look_at_stage(core, now_ns);
-        let more = (self.schedule.is_open() && self.send_due(core)) | self.begin_due(core);
+        let mut more = (self.schedule.is_open() && self.send_due(core)) | self.begin_due(core);
+        if D::MESSAGES {
+            more |= self.send_ready(core);
+        }
         let is_over = match self.stage {
             Stage::Ending(give_up_ns) => now_ns >= give_up_ns,
             _ => false,
@@ -482,6 +505,9 @@ impl<D: Driver, S: Script> Handler for Requester<D, S> {
             self.begin_ending(core, now_ns);
         }
         self.timings.flush(&self.metrics.timed, now_ns);
+        if let Some(talks) = self.conversations.as_mut().filter(|_| D::MESSAGES) {
+            talks.timings().flush(&self.metrics.timed, now_ns);
+        }
         if more { Some(now_ns) } else { self.next_ns(now_ns) }
     }
 }

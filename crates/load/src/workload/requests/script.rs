@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use crate::delivery::publication::Publication;
 use crate::outcome::failure::Failure;
 use crate::transport::driver::Push;
 use crate::transport::target_table::TargetTable;
@@ -145,6 +146,12 @@ pub trait Script: Send + 'static {
     /// Takes the result of a request. Returns a failure if a complete answer is not as expected.
     fn answered(&mut self, user: u32, answer: &Answer<'_>) -> Option<Failure>;
 
+    /// Appends the next message of the call of a user, for drivers with
+    /// [`crate::transport::driver::Driver::MESSAGES`]. False if it cannot be made: the call ends.
+    fn message(&mut self, _user: u32, _next: &NextMessage, _out: &mut Vec<u8>) -> bool {
+        false
+    }
+
     // Only for drivers with `PUSHES`:
 
     /// The kind of the next request. All but [`Kind::Plain`] use a WebSocket of the user.
@@ -194,6 +201,15 @@ pub trait Script: Send + 'static {
     fn grace(&self) -> Duration {
         Duration::ZERO
     }
+}
+
+/// A message that is to be sent.
+#[derive(Copy, Clone, Debug)]
+pub struct NextMessage {
+    /// Messages of the call before it.
+    pub nth: u32,
+    /// Its sender, number and times.
+    pub stamp: Publication,
 }
 
 /// How a WebSocket ended.

@@ -20,7 +20,7 @@ const WAITING_KEPT: usize = 1_024;
 /// A connection of a block of users to a target.
 pub(crate) struct Shared<C> {
     conn: Option<ConnId>,
-    opened: bool,
+    pub(crate) opened: bool,
     /// The server takes no further streams.
     is_leaving: bool,
     endpoint: u8,
@@ -31,7 +31,7 @@ pub(crate) struct Shared<C> {
     /// Streams in use.
     streams: u32,
     /// Users whose request waits for the connect or for a free stream, in order.
-    waiting: VecDeque<u32>,
+    pub(crate) waiting: VecDeque<u32>,
     state: C,
 }
 
@@ -41,21 +41,33 @@ pub(crate) struct Pool<C> {
     free: Vec<u32>,
     /// By block: the connections that take requests.
     usable: Vec<Vec<u32>>,
+    /// The connection that what the driver has to send is for.
+    current: u32,
 }
 
 impl<C> Default for Pool<C> {
     fn default() -> Self {
-        Pool { all: Vec::new(), free: Vec::new(), usable: Vec::new() }
+        Pool { all: Vec::new(), free: Vec::new(), usable: Vec::new(), current: 0 }
     }
 }
 
 impl<C: Default> Pool<C> {
-    fn get(&mut self, at: u32) -> Option<&mut Shared<C>> {
+    pub(crate) fn get(&mut self, at: u32) -> Option<&mut Shared<C>> {
         self.all.get_mut(at as usize)
     }
 
+    pub(crate) fn shared(&self, at: u32) -> Option<&Shared<C>> {
+        self.all.get(at as usize)
+    }
+
+    /// An open connection and its state.
+    pub(crate) fn connection(&mut self, at: u32) -> Option<(ConnId, &mut C)> {
+        let shared = self.get(at)?;
+        shared.conn.map(|id| (id, &mut shared.state))
+    }
+
     /// The connection that takes requests of a block to a target.
-    fn find(&self, block: u32, endpoint: u8) -> Option<u32> {
+    pub(crate) fn find(&self, block: u32, endpoint: u8) -> Option<u32> {
         let usable = self.usable.get(block as usize)?;
         let is_it = |at: &&u32| {
             self.all.get(**at as usize).is_some_and(|shared| shared.endpoint == endpoint)
@@ -91,7 +103,7 @@ impl<C: Default> Pool<C> {
 
 impl<D: Driver, S: Script> Requester<D, S> {
     /// The block of a user or of a branch.
-    fn block(&self, user: u32) -> u32 {
+    pub(crate) fn block(&self, user: u32) -> u32 {
         self.branches.user(user).unwrap_or(user) / self.part.block.max(1)
     }
 
@@ -164,6 +176,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
     }
 
     fn connect_shared<Y: Sys>(&mut self, core: &mut Core<Y, Self>, at: u32, now_ns: u64) {
+        self.switch_to(core, at);
         let Some(shared) = self.pool.get(at) else { return };
         let (opener, endpoint, block) = (shared.opener, shared.endpoint, shared.block);
         let Some(route) = self.route(core, endpoint) else { return self.wait_for_lookup(opener) };
@@ -226,7 +239,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
     }
 
     /// The shared connection of an engine connection.
-    fn shared_of<Y: Sys>(&mut self, core: &Core<Y, Self>, id: ConnId) -> Option<u32> {
+    pub(crate) fn shared_of<Y: Sys>(&mut self, core: &Core<Y, Self>, id: ConnId) -> Option<u32> {
         let at = core.user(id)?.user;
         self.pool.get(at).filter(|shared| shared.conn == Some(id)).map(|_| at)
     }
@@ -239,6 +252,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         if is_tunnel && !self.tunnel_connected(core, opener, id) {
             return;
         }
+        self.switch_to(core, at);
         let Some(shared) = self.pool.get(at) else { return };
         shared.state = D::State::default();
         self.driver.outgoing().into_iter().for_each(Vec::clear);
@@ -246,9 +260,22 @@ impl<D: Driver, S: Script> Requester<D, S> {
         self.opened_shared(core, at, id, core.clock_ns());
     }
 
+    /// What the driver has to send from now on is for this connection; what it had for another is sent.
+    pub(crate) fn switch_to<Y: Sys>(&mut self, core: &mut Core<Y, Self>, at: u32) {
+        let before = std::mem::replace(&mut self.pool.current, at);
+        if before == at {
+            return;
+        }
+        match self.pool.connection(before).map(|(id, _)| id) {
+            Some(id) => self.flush_streams(core, before, id),
+            None => self.driver.outgoing().into_iter().for_each(Vec::clear),
+        }
+    }
+
     /// Begins streams for requests that wait, and sends what the driver has to send.
     fn open_waiting<Y: Sys>(&mut self, core: &mut Core<Y, Self>, at: u32, now_ns: u64) {
         let Some(id) = self.pool.get(at).and_then(|shared| shared.conn) else { return };
+        self.switch_to(core, at);
         while let Some(shared) = self.pool.get(at).filter(|shared| !shared.is_leaving) {
             let Some(user) = shared.waiting.front().copied() else { break };
             let Some(one) = self.users.get_mut(user as usize) else {
@@ -265,6 +292,9 @@ impl<D: Driver, S: Script> Requester<D, S> {
                     shared.streams += 1;
                     one.link.conn = Some(id);
                     self.sent(user, 0, StreamId::of(stream), now_ns);
+                    if D::MESSAGES {
+                        self.begin_conversation(core, (at, stream), user, now_ns);
+                    }
                 }
                 Opened::Later => break,
                 Opened::Never => {
@@ -289,7 +319,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
     }
 
     /// Sends what the driver has to send on a connection. If that has ended, it is reported later.
-    fn flush_streams<Y: Sys>(&mut self, core: &mut Core<Y, Self>, at: u32, id: ConnId) {
+    pub(crate) fn flush_streams<Y: Sys>(&mut self, core: &mut Core<Y, Self>, at: u32, id: ConnId) {
         let Some(outgoing) = self.driver.outgoing().filter(|outgoing| !outgoing.is_empty()) else {
             return;
         };
@@ -320,6 +350,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         }
         let mut rest = data;
         loop {
+            self.switch_to(core, at);
             let Some(shared) = self.pool.get(at).filter(|shared| shared.conn == Some(id)) else {
                 return;
             };
@@ -339,7 +370,9 @@ impl<D: Driver, S: Script> Requester<D, S> {
                         one.awaited.body_bytes += bytes.len() as u64;
                         one.awaited.body(bytes);
                     }
-                    if is_end {
+                    if D::MESSAGES {
+                        self.stream_messages(core, (at, id), user, (bytes, is_end), now_ns);
+                    } else if is_end {
                         self.stream_complete(core, at, user, now_ns);
                     }
                 }
@@ -354,6 +387,10 @@ impl<D: Driver, S: Script> Requester<D, S> {
                     }
                 }
                 StreamEvent::Unprocessed(user) => self.repeat_stream(core, at, user, now_ns),
+                StreamEvent::Writable(writable) if D::MESSAGES => {
+                    self.resume_messages(core, at, writable, now_ns);
+                }
+                StreamEvent::Writable(_) => {}
                 StreamEvent::Leaving => self.leave_shared(core, at, now_ns),
                 StreamEvent::Broken(failure) => {
                     // It says why, if the server still reads.
@@ -381,7 +418,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
     }
 
     /// Frees the stream of a user; false if it has none on this connection.
-    fn free_stream(&mut self, at: u32, user: u32) -> bool {
+    pub(crate) fn free_stream(&mut self, at: u32, user: u32) -> bool {
         let Some(shared) = self.pool.get(at) else { return false };
         let conn = shared.conn;
         let Some(one) = self.users.get_mut(user as usize) else { return false };
@@ -394,7 +431,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         true
     }
 
-    fn stream_complete<Y: Sys>(
+    pub(crate) fn stream_complete<Y: Sys>(
         &mut self,
         core: &mut Core<Y, Self>,
         at: u32,
@@ -422,25 +459,6 @@ impl<D: Driver, S: Script> Requester<D, S> {
         }
     }
 
-    /// Sends a request that was not processed on another connection, once.
-    fn repeat_stream<Y: Sys>(&mut self, core: &mut Core<Y, Self>, at: u32, user: u32, now_ns: u64) {
-        if !self.free_stream(at, user) {
-            return;
-        }
-        let Some(one) = self.users.get_mut(user as usize) else { return };
-        let Some(flight) = one.flights.front_mut() else { return };
-        if std::mem::replace(&mut flight.is_repeated, true) {
-            return self.fail(core, user, Failure::GoAway, now_ns);
-        }
-        if one.hops == 0 && flight.times.sent_ns > 0 {
-            let is_counted = flight.times.due_ns >= self.schedule.measure_ns;
-            let counts = &self.metrics.counts;
-            if is_counted { &counts.sent } else { &counts.warm_up_sent }.sub(1);
-        }
-        (flight.times.sent_ns, flight.times.first_ns) = (0, 0);
-        self.dispatch_stream(core, user, now_ns);
-    }
-
     /// The users of a block, and their branches, whose request is on a connection.
     fn users_on(&self, block: u32, id: ConnId) -> Vec<u32> {
         let each = self.part.block.max(1);
@@ -463,6 +481,9 @@ impl<D: Driver, S: Script> Requester<D, S> {
         {
             self.pool.free.push(at);
             core.end_after(id, Closed::ByUs);
+            if D::MESSAGES {
+                self.forget_blocked(at);
+            }
         }
     }
 
@@ -494,6 +515,9 @@ impl<D: Driver, S: Script> Requester<D, S> {
         shared.streams = 0;
         let mut users = id.map(|id| self.users_on(block, id)).unwrap_or_default();
         self.pool.free.push(at);
+        if D::MESSAGES {
+            self.forget_blocked(at);
+        }
         users.extend(waiting);
         for user in users {
             let Some(one) = self.users.get_mut(user as usize) else { continue };
@@ -518,36 +542,15 @@ impl<D: Driver, S: Script> Requester<D, S> {
         }
     }
 
-    /// Ends the request of a user that took too long; others on its connection go on.
-    pub(crate) fn time_out_stream<Y: Sys>(
+    /// Cancels the stream of a user.
+    pub(crate) fn cancel_stream<Y: Sys>(
         &mut self,
         core: &mut Core<Y, Self>,
         user: u32,
-        now_ns: u64,
+        id: ConnId,
     ) {
-        let block = self.block(user);
-        let Some(one) = self.users.get(user as usize) else {
-            return invariant::broken("each user number is in the table of users");
-        };
-        if let Some(id) = one.link.conn {
-            self.cancel_stream(core, user, id);
-            return self.fail(core, user, Failure::Timeout, now_ns);
-        }
-        let Some(at) = self.pool.find(block, one.link.endpoint) else {
-            return self.fail(core, user, Failure::Timeout, now_ns);
-        };
-        let Some(shared) = self.pool.get(at) else { return };
-        if shared.opened {
-            shared.waiting.retain(|one| *one != user);
-            return self.fail(core, user, Failure::Timeout, now_ns);
-        }
-        self.metrics.counts.connects_failed.add(1);
-        self.fail_shared(core, at, Failure::ConnectTimeout, now_ns);
-    }
-
-    /// Cancels the stream of a user.
-    fn cancel_stream<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32, id: ConnId) {
         let Some(at) = self.shared_of(core, id) else { return };
+        self.switch_to(core, at);
         let flight = self.users.get(user as usize).and_then(|one| one.flights.front());
         let Some(stream) = flight.map(|flight| flight.stream.number()) else { return };
         if let Some(shared) = self.pool.get(at) {
@@ -556,14 +559,6 @@ impl<D: Driver, S: Script> Requester<D, S> {
         self.flush_streams(core, at, id);
         self.free_stream(at, user);
         self.close_left(core, at);
-    }
-
-    /// Whether the connection that a user waits for is open.
-    pub(crate) fn stream_is_open(&self, user: u32) -> bool {
-        let Some(one) = self.users.get(user as usize) else { return false };
-        let at = self.pool.find(self.block(user), one.link.endpoint);
-        let shared = at.and_then(|at| self.pool.all.get(at as usize));
-        one.link.conn.is_some() || shared.is_some_and(|shared| shared.opened)
     }
 
     pub(crate) fn on_stream_closed<Y: Sys>(

@@ -6,6 +6,7 @@ use std::cmp::Reverse;
 use engine::invariant;
 use engine::{Core, Sys};
 
+use crate::outcome::failure::Failure;
 use crate::transport::driver::Driver;
 use crate::workload::requests::config::Requests;
 use crate::workload::requests::requester::{Requester, Wake};
@@ -137,5 +138,40 @@ impl<D: Driver, S: Script> Requester<D, S> {
         if one.link.conn.is_none() && !one.awaits_lookup && !one.flights.is_empty() {
             self.connect(core, user, now_ns);
         }
+    }
+
+    /// Ends the request of a user that took too long; others on its connection go on.
+    pub(crate) fn time_out_stream<Y: Sys>(
+        &mut self,
+        core: &mut Core<Y, Self>,
+        user: u32,
+        now_ns: u64,
+    ) {
+        let block = self.block(user);
+        let Some(one) = self.users.get(user as usize) else {
+            return invariant::broken("each user number is in the table of users");
+        };
+        if let Some(id) = one.link.conn {
+            self.cancel_stream(core, user, id);
+            return self.fail(core, user, Failure::Timeout, now_ns);
+        }
+        let Some(at) = self.pool.find(block, one.link.endpoint) else {
+            return self.fail(core, user, Failure::Timeout, now_ns);
+        };
+        let Some(shared) = self.pool.get(at) else { return };
+        if shared.opened {
+            shared.waiting.retain(|one| *one != user);
+            return self.fail(core, user, Failure::Timeout, now_ns);
+        }
+        self.metrics.counts.connects_failed.add(1);
+        self.fail_shared(core, at, Failure::ConnectTimeout, now_ns);
+    }
+
+    /// Whether the connection that a user waits for is open.
+    pub(crate) fn stream_is_open(&self, user: u32) -> bool {
+        let Some(one) = self.users.get(user as usize) else { return false };
+        let at = self.pool.find(self.block(user), one.link.endpoint);
+        let shared = at.and_then(|at| self.pool.shared(at));
+        one.link.conn.is_some() || shared.is_some_and(|shared| shared.opened)
     }
 }

@@ -402,6 +402,12 @@ impl Connection {
         self.streams.get(stream.0).map_or(0, |stream| self.sendable(stream.send_delta))
     }
 
+    /// How many bytes the peer's window of the connection allows now, on all streams together.
+    #[inline]
+    pub fn connection_window(&self) -> usize {
+        usize::try_from(self.send_window).unwrap_or(0)
+    }
+
     /// The stream of this identifier; `None` if it has ended or was never opened.
     pub fn stream(&self, id: u32) -> Option<StreamId> {
         self.streams.get(id).map(|stream| StreamId(stream.id))

@@ -114,3 +114,38 @@ fn grpc_js_is_called_with_types_of_its_reflection() {
     assert_eq!(finished.code, Some(1), "{finished:?}");
     assert_eq!(said["errors"], json!({"grpc_unimplemented": 200}), "{said}");
 }
+
+#[test]
+fn a_run_begins_only_if_the_server_is_healthy() {
+    let Some(server) = Program::start(&peer::GRPC_REFLECTION, "grpc_shop.js", &["v1"]) else {
+        return;
+    };
+    let url = format!("grpc://127.0.0.1:{}", server.first_line());
+    let place = format!("{url}/shop.v1.Orders/Place");
+    for flag in ["--health", "--health=on"] {
+        let (finished, said) = call(&place, &[flag]);
+        assert_eq!(
+            (finished.code, &said["requests"]["ok"]),
+            (Some(0), &json!(200)),
+            "{finished:?}"
+        );
+    }
+    for (flag, part) in [
+        ("--health=off", "service \"off\" is not serving (NOT_SERVING)"),
+        ("--health=other", "does not know service \"other\" (NOT_FOUND)"),
+    ] {
+        let (finished, _) = call(&place, &[flag]);
+        assert!(finished.code == Some(2) && finished.stderr.contains(part), "{finished:?}");
+    }
+    // Without files, and it is not in the reflection.
+    let (finished, said) =
+        call(&format!("{url}/grpc.health.v1.Health/Check"), &["-d", "{\"service\":\"on\"}"]);
+    assert_eq!((finished.code, &said["body_bytes"]), (Some(0), &json!(200 * 7)), "{finished:?}");
+    let Some(other) = Program::start(&peer::GRPC_REFLECTION, "grpc_shop.js", &["v1alpha"]) else {
+        return;
+    };
+    let url = format!("grpc://127.0.0.1:{}/shop.v1.Orders/Place", other.first_line());
+    let (finished, _) = call(&url, &["--health"]);
+    let part = "no health service (UNIMPLEMENTED)";
+    assert!(finished.code == Some(2) && finished.stderr.contains(part), "{finished:?}");
+}

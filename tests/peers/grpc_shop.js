@@ -36,6 +36,7 @@ function start() {
     negotiate: (call) =>
       call.on('data', (order) => call.write({ text: order.customerName })).on('end', () => call.end()),
   });
+  if (mode === 'v1') addHealth(server);
   if (mode !== 'none') new ReflectionService(definition).addToServer(server);
   if (mode === 'v1alpha') {
     server.unregister('/grpc.reflection.v1.ServerReflection/ServerReflectionInfo');
@@ -46,6 +47,19 @@ function start() {
   server.bindAsync('127.0.0.1:0', credentials, (error, port) => {
     if (error) throw error;
     console.log(port);
+  });
+}
+
+// Of the server, and of two services: one serves, the other does not.
+function addHealth(server) {
+  const health = loadSync(path.join(__dirname, 'health.proto'));
+  const { Health } = grpc.loadPackageDefinition(health).grpc.health.v1;
+  const statuses = { '': 'SERVING', on: 'SERVING', off: 'NOT_SERVING' };
+  server.addService(Health.service, {
+    check: ({ request: { service = '' } }, reply) =>
+      service in statuses
+        ? reply(null, { status: statuses[service] })
+        : reply({ code: grpc.status.NOT_FOUND, details: 'unknown service' }),
   });
 }
 

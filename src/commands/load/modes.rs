@@ -38,7 +38,7 @@ const RUNS: Modes = SOCKETS | REQUESTS;
 const ALL: Modes = RUNS | SCENARIO;
 
 /// Each flag, by its name in [`Args`], and the kinds of runs that use it.
-const FLAGS: [(&str, Modes); 81] = [
+const FLAGS: [(&str, Modes); 82] = [
     ("urls", ALL),
     ("target", SCENARIO),
     // Connections
@@ -107,6 +107,7 @@ const FLAGS: [(&str, Modes); 81] = [
     ("proto_path", CALLS),
     ("protoset", CALLS),
     ("message_every", GRPC),
+    ("health", GRPC),
     ("redirects", HTTP),
     ("accept", HTTP | CALLS),
     ("check", HTTP | CALLS),

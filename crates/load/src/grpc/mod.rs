@@ -11,6 +11,7 @@ mod deadline;
 mod details;
 mod example;
 mod frame;
+mod health;
 mod imports;
 mod json;
 pub mod limits;
@@ -29,6 +30,7 @@ pub use self::details::status_details;
 pub use self::frame::{
     Encoding, FrameError, MessageDecoder, PREFIX_BYTES, ReceivedMessage, encode, encode_gzip,
 };
+pub use self::health::HEALTH_SERVICE;
 pub use self::json::JsonError;
 pub use self::metadata::{decode_binary, encode_binary, is_reserved, metadata};
 pub use self::method::{Method, MethodKind};

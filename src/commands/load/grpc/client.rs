@@ -75,6 +75,46 @@ pub(super) fn reflect(
     found.with_context(|| target.to_string())
 }
 
+/// The result of [`call`].
+pub(super) enum Called {
+    /// The message of the answer.
+    Answer(Vec<u8>),
+    /// The status, and its message.
+    Failed(Code, String),
+    /// Ctrl-C.
+    Interrupted,
+}
+
+/// Calls a method once.
+///
+/// # Errors
+/// What answered instead of a gRPC server.
+pub(super) fn call(
+    target: &Target,
+    metadata: &[(String, String)],
+    path: &str,
+    message: &[u8],
+) -> Result<Called> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let called = async {
+        let mut client = Client::connect(target, metadata).await?;
+        match client.call(path, message).await {
+            Ok(answer) => Ok(Called::Answer(answer)),
+            Err(CallError::Status(code, message)) => Ok(Called::Failed(code, message)),
+            Err(CallError::Other(why)) => Err(why),
+        }
+    };
+    let called = runtime.block_on(async {
+        tokio::select! {
+            called = called => called,
+            () = interrupted() => Ok(Called::Interrupted),
+        }
+    });
+    // A lookup that hangs has a thread that nobody waits for.
+    runtime.shutdown_background();
+    called.with_context(|| target.to_string())
+}
+
 /// Signals are blocked in every thread.
 async fn interrupted() {
     while !matches!(
@@ -98,7 +138,8 @@ async fn discover(
             let Some(request) = reflection.next_request() else { return Ok(reflection.schema()?) };
             match client.call(path, &request).await {
                 Ok(answer) => reflection.answer(&answer)?,
-                Err(CallError::Unimplemented) => break,
+                Err(CallError::Status(Code::UNIMPLEMENTED, _)) => break,
+                Err(CallError::Status(code, message)) => return Err(refused(code, &message)),
                 Err(CallError::Other(why)) => return Err(why),
             }
         }
@@ -106,10 +147,21 @@ async fn discover(
     bail!("no reflection service (UNIMPLEMENTED): give --proto FILE or --protoset FILE")
 }
 
+/// Why reflection has no answer.
+fn refused(code: Code, message: &str) -> anyhow::Error {
+    match code {
+        Code::UNAUTHENTICATED | Code::PERMISSION_DENIED => anyhow!(
+            "reflection refused ({code}: {message}): add credentials with -H 'authorization: …', or give \
+             --proto FILE"
+        ),
+        _ => anyhow!("reflection failed ({code}: {message})"),
+    }
+}
+
 /// Why a call has no answer.
 enum CallError {
-    /// The server has no such method.
-    Unimplemented,
+    /// Its status, and the message.
+    Status(Code, String),
     Other(anyhow::Error),
 }
 
@@ -187,7 +239,7 @@ impl<'a> Client<'a> {
             .await
             .map_err(|why| self.first.problem(self.target, why))?;
         check_status(&trailers)?;
-        answer.ok_or_else(|| anyhow!("reflection has answered without a message").into())
+        answer.ok_or_else(|| anyhow!("the answer has no message").into())
     }
 
     fn request(&self, path: &str, message: &[u8]) -> Result<Request<Full<Bytes>>> {
@@ -277,13 +329,7 @@ fn check_status(headers: &HeaderMap) -> Result<(), CallError> {
     let message = admin::log::shown(grpc::decode_message(message).as_bytes());
     match code {
         Code::OK => Ok(()),
-        Code::UNIMPLEMENTED => Err(CallError::Unimplemented),
-        Code::UNAUTHENTICATED | Code::PERMISSION_DENIED => Err(anyhow!(
-            "reflection refused ({code}: {message}): add credentials with -H 'authorization: …', or give \
-             --proto FILE"
-        )
-        .into()),
-        _ => Err(anyhow!("reflection failed ({code}: {message})").into()),
+        code => Err(CallError::Status(code, message)),
     }
 }
 

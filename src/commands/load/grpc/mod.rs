@@ -2,6 +2,7 @@
 //! describes them ([`target`], [`client`]), and `standfast load grpc-list` ([`list`]).
 
 mod client;
+pub(super) mod health;
 pub(super) mod list;
 mod target;
 

@@ -102,11 +102,12 @@ const GIVEN: [(&str, &str); 63] = [
 /// Flags that are no part of a configuration: the client of TLS, whose tests are in `tests/tls.rs`, the
 /// types and messages of calls, whose tests are in `tests/load_grpc.rs` and `tests/load_grpc_streams.rs`, and
 /// the outputs, which are those of all runs.
-const BESIDE: [&str; 18] = [
+const BESIDE: [&str; 19] = [
     "proto",
     "proto_path",
     "protoset",
     "message_every",
+    "health",
     "insecure",
     "ca",
     "cert",

@@ -5,15 +5,15 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, anyhow, bail};
 use load::Endpoint;
 use load::grpc::{
-    Encoding, MessageTemplate, MessageTemplateError, Method, MethodKind, encode_timeout, limits,
-    metadata,
+    Encoding, HEALTH_SERVICE, MessageTemplate, MessageTemplateError, Method, MethodKind, Schema,
+    encode_timeout, limits, metadata,
 };
 use load::requests::{HttpRequest, MessageCheck, MessagePace, Messages, Request};
 use load::scenario::{BadTemplate, Names};
 
 use super::config::is_grpc_web;
 use crate::commands::load::flags::{Args, Bytes, Compression};
-use crate::commands::load::grpc::{Target, schema};
+use crate::commands::load::grpc::{Target, health, schema};
 use crate::units;
 
 /// Flags of calls.
@@ -23,6 +23,11 @@ pub(in crate::commands::load) struct CallFlags {
     /// allows it, with --echo when the last was answered]
     #[arg(long, value_name = "TIME", value_parser = units::positive_duration)]
     message_every: Option<Duration>,
+
+    /// Run only if the server's health check (grpc.health.v1) says SERVING; =SERVICE asks for one service
+    #[arg(long, value_name = "SERVICE", num_args = 0..=1, require_equals = true,
+        default_missing_value = "")]
+    health: Option<String>,
 }
 
 /// A call that is repeated.
@@ -82,7 +87,19 @@ pub(super) fn call(args: &Args, urls: &[String], endpoints: &[Endpoint]) -> Resu
     let is_web = is_grpc_web(urls);
     let port = if is_web && !has_port(&endpoint.host) { default_port(endpoint) } else { "" };
     let target = Target::new(&format!("{scheme}://{}{port}", endpoint.host), &args.tls)?;
-    let found = schema(&args.grpc, Some(&target), &headers);
+    if let Some(service) = &args.call.health {
+        for endpoint in endpoints {
+            let scheme = if endpoint.tls { "grpcs" } else { "grpc" };
+            let target = Target::new(&format!("{scheme}://{}", endpoint.host), &args.tls)?;
+            health::check(&target, &headers, service)?;
+        }
+    }
+    let is_health = path.trim_start_matches('/').starts_with(HEALTH_SERVICE);
+    let built_in = (is_health && !args.grpc.has_files()).then(Schema::health).transpose()?;
+    let found = match built_in {
+        Some(schema) => Ok(Some(schema)),
+        None => schema(&args.grpc, Some(&target), &headers),
+    };
     let found = found.with_context(|| match is_web && !args.grpc.has_files() {
         true => "gRPC-Web has no reflection: give --proto FILE or --protoset FILE",
         false => "types of messages",

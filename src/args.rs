@@ -17,7 +17,7 @@ pub(crate) struct Args {
 pub(crate) enum Command {
     /// WebSocket server: /cable, /topics/NAME, /events, /echo, /health
     Serve(Box<serve::Args>),
-    /// Load generator for HTTP, WebSockets, Action Cable and TCP
+    /// Load generator for HTTP, WebSockets, gRPC, Action Cable and TCP
     Load(Box<load::Args>),
     /// Reverse proxy and load balancer for WebSockets and HTTP
     Proxy(Box<proxy::Args>),

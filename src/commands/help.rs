@@ -310,9 +310,13 @@ fn unknown(at: &Command, path: &[String], word: &str) -> String {
     }
     let near = nearest(word, known.iter().copied());
     let near = near.map_or(String::new(), |near| format!(", did you mean {near}?"));
-    let command = [&["standfast".to_owned()], path].concat().join(" ");
+    // The name of the program stands in front of every error.
+    let command = match path {
+        [] => String::new(),
+        _ => format!("{}: ", path.join(" ")),
+    };
     let known = known.join(", ");
-    format!("{command}: no command or topic \"{word}\"{near} (expected one of {known})")
+    format!("{command}no command or topic \"{word}\"{near} (expected one of {known})")
 }
 
 #[cfg(test)]
@@ -351,14 +355,12 @@ mod tests {
             unknown(descend(&whole, path), path, &rest[0])
         };
         assert!(message("laod").contains("did you mean load?"), "{}", message("laod"));
+        assert!(message("laod").starts_with("no command"), "{}", message("laod"));
         assert!(
             message("load fanout").contains("did you mean fan-out?"),
             "{}",
             message("load fanout")
         );
-        assert!(
-            message("load compare x")
-                .starts_with("standfast load compare: no command or topic \"x\"")
-        );
+        assert!(message("load compare x").starts_with("load compare: no command or topic \"x\""));
     }
 }

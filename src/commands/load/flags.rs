@@ -25,7 +25,7 @@ const RESULTS: &str = "Results";
 const FANOUT: &str = "Fan-out";
 const CABLE: &str = "Action Cable";
 
-/// Load generator for HTTP, WebSockets, Action Cable and TCP.
+/// Load generator for HTTP, WebSockets, gRPC, Action Cable and TCP.
 #[derive(clap::Args, Debug)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct Args {

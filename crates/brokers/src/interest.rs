@@ -24,6 +24,8 @@ pub struct Interest {
     channels: HashMap<Channel, Entry, RandomState>,
     /// To be asked for, with some that are not wanted any more.
     queue: VecDeque<Channel>,
+    /// To be asked for after these: nobody wanted them when the connection was lost.
+    later: VecDeque<Channel>,
     /// When each channel that nobody wants may go, oldest first, with some that are wanted again.
     lingering: VecDeque<(u64, Channel)>,
     /// When each channel that the broker has refused is asked for again, with its id, oldest first.
@@ -45,6 +47,8 @@ struct Entry {
     /// Somebody has to be told of the confirmation.
     awaited: bool,
     wanted: bool,
+    /// It is among those that are asked for later.
+    later: bool,
     state: State,
     /// It was confirmed before a disconnect: something may be missing.
     missed: bool,
@@ -91,6 +95,7 @@ impl Interest {
             linger_ns,
             channels: HashMap::default(),
             queue: VecDeque::new(),
+            later: VecDeque::new(),
             lingering: VecDeque::new(),
             rejected: VecDeque::new(),
             unwanted: 0,
@@ -105,13 +110,14 @@ impl Interest {
         if let Some(entry) = self.channels.get_mut(channel) {
             self.unwanted -= usize::from(!entry.wanted);
             entry.wanted = true;
-            return false;
+            return self.ask_now(channel);
         }
         self.next_id += 1;
         let entry = Entry {
             id: self.next_id,
             awaited: false,
             wanted: true,
+            later: false,
             state: State::Queued,
             missed: false,
             until_ns: 0,
@@ -120,6 +126,19 @@ impl Interest {
         self.channels.insert(Channel::clone(channel), entry);
         self.queue.push_back(Channel::clone(channel));
         self.open += 1;
+        true
+    }
+
+    /// A channel that would be asked for later is asked for with the others. Returns whether it was one.
+    fn ask_now(&mut self, channel: &str) -> bool {
+        let name = match self.channels.get_key_value(channel) {
+            Some((name, entry)) if entry.later => Channel::clone(name),
+            _ => return false,
+        };
+        if let Some(entry) = self.channels.get_mut(channel) {
+            entry.later = false;
+        }
+        self.queue.push_back(name);
         true
     }
 
@@ -158,6 +177,7 @@ impl Interest {
 
     /// Whether the broker has confirmed a channel. If not, its confirmation will be `awaited`.
     pub fn confirmed_or_await(&mut self, channel: &str) -> bool {
+        self.ask_now(channel);
         let Some(entry) = self.channels.get_mut(channel) else { return false };
         entry.awaited |= entry.state != State::Confirmed;
         entry.state == State::Confirmed
@@ -174,17 +194,21 @@ impl Interest {
     pub fn take_wanted(&mut self) -> Vec<Channel> {
         let mut batch = Vec::new();
         while batch.len() < BATCH_CHANNELS {
-            let Some(channel) = self.queue.pop_front() else { break };
+            let next = self.queue.pop_front().or_else(|| self.later.pop_front());
+            let Some(channel) = next else { break };
             // It may have been unsubscribed meanwhile, and be wanted again further behind.
             if let Some(entry) = self.channels.get_mut(&channel)
                 && entry.state == State::Queued
             {
-                entry.state = State::Asked;
+                (entry.state, entry.later) = (State::Asked, false);
                 batch.push(channel);
             }
         }
         if self.queue.is_empty() {
             self.queue = VecDeque::new();
+        }
+        if self.later.is_empty() {
+            self.later = VecDeque::new();
         }
         batch
     }
@@ -322,7 +346,7 @@ impl Interest {
     /// Whether channels are to be asked for.
     #[must_use]
     pub fn has_wanted(&self) -> bool {
-        !self.queue.is_empty()
+        !self.queue.is_empty() || !self.later.is_empty()
     }
 
     /// When channels are next to be unsubscribed, or asked for again.
@@ -333,16 +357,21 @@ impl Interest {
         unwanted.into_iter().chain(again).min()
     }
 
-    /// The connection is lost: nothing is confirmed, and everything is asked for again.
+    /// The connection is lost: nothing is confirmed, and everything is asked for again, what nobody wants last.
     pub fn disconnected(&mut self) {
-        let mut all = Vec::with_capacity(self.channels.len());
+        let mut all = Vec::with_capacity(self.channels.len() - self.unwanted);
+        let mut later = Vec::with_capacity(self.unwanted);
         for (channel, entry) in &mut self.channels {
             entry.missed |= entry.state == State::Confirmed;
             entry.state = State::Queued;
-            all.push((entry.id, Channel::clone(channel)));
+            entry.later = !entry.wanted && !entry.awaited;
+            let list = if entry.later { &mut later } else { &mut all };
+            list.push((entry.id, Channel::clone(channel)));
         }
         // The oldest first: the order of a table of hashes would differ from run to run.
         all.sort_unstable_by_key(|(id, _)| *id);
+        later.sort_unstable_by_key(|(id, _)| *id);
+        self.later = later.into_iter().map(|(_, channel)| channel).collect();
         self.queue = all.into_iter().map(|(_, channel)| channel).collect();
         self.open = self.channels.len();
         self.rejected = VecDeque::new();
@@ -368,6 +397,12 @@ impl Interest {
         Some(entry.id)
     }
 
+    /// Channels that somebody wants or waits for, of those that are to be asked for.
+    #[must_use]
+    pub fn queued(&self) -> usize {
+        self.queue.len()
+    }
+
     /// Channels that are not confirmed.
     #[must_use]
     pub fn open(&self) -> usize {
@@ -388,278 +423,5 @@ impl Interest {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn channel(name: &str) -> Channel {
-        name.into()
-    }
-
-    fn names(confirmed: &[Confirmed]) -> Vec<(&str, bool, bool)> {
-        confirmed.iter().map(|one| (&*one.channel, one.awaited, one.missed)).collect()
-    }
-
-    #[test]
-    fn what_somebody_is_about_to_want_is_bounded_while_nothing_is_confirmed() {
-        let mut interest = Interest::new(20);
-        let all = (0..UNWANTED_MAX).map(|number| channel(&number.to_string()));
-        all.for_each(|channel| assert!(interest.touch(0, &channel)));
-        assert!(!interest.touch(0, &channel("more")) && !interest.confirmed_or_await("more"));
-        assert_eq!(interest.len(), UNWANTED_MAX);
-        assert!(interest.want(&channel("more")), "what has a subscriber is wanted all the same");
-        interest.take_unwanted(u64::MAX / 2);
-        assert!(interest.touch(0, &channel("other")));
-    }
-
-    #[test]
-    fn a_channel_is_asked_for_once_and_confirmed_once() {
-        let mut interest = Interest::new(10);
-        assert!(interest.want(&channel("a")) && !interest.want(&channel("a")));
-        assert!(!interest.confirmed_or_await("a"));
-        let batch = interest.take_wanted();
-        assert_eq!((batch.clone(), interest.take_wanted().len()), (vec![channel("a")], 0));
-        assert_eq!(interest.open(), 1);
-        assert_eq!(names(&interest.confirm(&batch, 3)), [("a", true, false)]);
-        assert_eq!(names(&interest.confirm(&batch, 4)), []);
-        assert!(interest.confirmed_or_await("a") && interest.open() == 0);
-        assert_eq!(interest.get("a"), Some(Subscribed { id: 1, generation: 3 }));
-        assert!(!interest.confirmed_or_await("b"), "nobody wants it");
-    }
-
-    #[test]
-    fn batches_are_bounded() {
-        let mut interest = Interest::new(0);
-        for number in 0..1_100 {
-            assert!(interest.want(&number.to_string().into()));
-        }
-        let sizes: Vec<usize> = (0..4)
-            .map(|_| {
-                let batch = interest.take_wanted();
-                interest.confirm(&batch, 0);
-                batch.len()
-            })
-            .collect();
-        assert_eq!(sizes, [512, 512, 76, 0]);
-        (0..1_100).for_each(|number| interest.release(0, &number.to_string()));
-        let sizes: Vec<usize> = (0..4).map(|_| interest.take_unwanted(0).len()).collect();
-        assert_eq!((sizes, interest.len()), (vec![512, 512, 76, 0], 0));
-    }
-
-    #[test]
-    fn a_channel_lingers_and_is_kept_if_it_is_wanted_again() {
-        let mut interest = Interest::new(10);
-        interest.want(&channel("a"));
-        let batch = interest.take_wanted();
-        interest.confirm(&batch, 0);
-        interest.release(5, "a");
-        assert_eq!(interest.due_ns(), Some(15));
-        assert!(interest.take_unwanted(14).is_empty() && !interest.want(&channel("a")));
-        assert!(interest.take_unwanted(15).is_empty() && interest.confirmed_or_await("a"));
-        interest.release(20, "a");
-        interest.release(22, "a");
-        assert!(interest.take_unwanted(30).is_empty(), "since the last time");
-        assert_eq!(interest.take_unwanted(32), [channel("a")]);
-        assert!(interest.want(&channel("a")), "it has to be asked for again");
-        assert_eq!(interest.get("a").unwrap().id, 2);
-    }
-
-    #[test]
-    fn a_channel_that_is_asked_for_is_not_unsubscribed_before_its_confirmation() {
-        let mut interest = Interest::new(0);
-        interest.want(&channel("a"));
-        let batch = interest.take_wanted();
-        interest.release(0, "a");
-        assert!(interest.take_unwanted(1).is_empty());
-        interest.confirm(&batch, 0);
-        assert_eq!(interest.take_unwanted(1 + AGAIN_NS), [channel("a")]);
-        interest.want(&channel("b"));
-        interest.release(0, "b");
-        assert!(interest.take_unwanted(1).is_empty() && interest.take_wanted().is_empty());
-        assert_eq!((interest.len(), interest.open()), (0, 0), "it was never asked for");
-    }
-
-    #[test]
-    fn a_channel_that_is_about_to_be_wanted_is_kept_while_somebody_waits_for_it() {
-        let mut interest = Interest::new(10);
-        assert!(interest.touch(0, &channel("a")) && !interest.touch(1, &channel("a")));
-        assert!(!interest.confirmed_or_await("a"));
-        assert_eq!((interest.take_unwanted(50).len(), interest.len()), (0, 1), "it is awaited");
-        let batch = interest.take_wanted();
-        assert_eq!(names(&interest.confirm(&batch, 0)), [("a", true, false)]);
-        assert!(interest.take_unwanted(90).is_empty(), "until they are told");
-        interest.told(&batch);
-        interest.touch(AGAIN_NS + 45, &channel("a"));
-        assert!(interest.take_unwanted(AGAIN_NS + 50).is_empty(), "touched a moment ago");
-        assert_eq!(interest.take_unwanted(AGAIN_NS + 55), [channel("a")]);
-        interest.want(&channel("b"));
-        assert!(!interest.touch(0, &channel("b")));
-        assert_eq!((interest.take_unwanted(1_000).len(), interest.len()), (0, 1), "it is wanted");
-    }
-
-    #[test]
-    fn of_too_many_channels_that_nobody_wants_the_oldest_go_early_but_not_at_once() {
-        const SECOND_NS: u64 = 1_000_000_000;
-        let mut interest = Interest::new(100 * SECOND_NS);
-        let more = 1_000;
-        for number in 0..LINGERING_MAX + more {
-            let name = channel(&number.to_string());
-            interest.touch(0, &name);
-            // Flapping takes no memory.
-            interest.want(&channel("flaps"));
-            interest.release(0, "flaps");
-        }
-        assert!(interest.lingering.len() <= 2 * (LINGERING_MAX + more) + 2);
-        for _ in 0..LINGERING_MAX {
-            let batch = interest.take_wanted();
-            interest.confirm(&batch, 0);
-        }
-        assert!(interest.take_unwanted(SECOND_NS - 1).is_empty(), "somebody is about to want them");
-        let mut gone = 0;
-        loop {
-            match interest.take_unwanted(2 * SECOND_NS).len() {
-                0 => break,
-                many => gone += many,
-            }
-        }
-        assert_eq!((gone, interest.unwanted), (more + 1, LINGERING_MAX));
-        assert!(interest.get(&(LINGERING_MAX + more - 1).to_string()).is_some(), "the newest");
-        assert_eq!(interest.open(), 0);
-    }
-
-    #[test]
-    fn after_a_disconnect_everything_is_asked_for_and_only_what_was_confirmed_has_missed_something()
-    {
-        let mut interest = Interest::new(1_000);
-        interest.want(&channel("a"));
-        let batch = interest.take_wanted();
-        interest.confirm(&batch, 0);
-        interest.want(&channel("b"));
-        interest.take_wanted();
-        interest.disconnected();
-        interest.want(&channel("c"));
-        assert!(!interest.confirmed_or_await("a") && interest.open() == 3);
-        let batch = interest.take_wanted();
-        assert_eq!(batch.len(), 3);
-        interest.disconnected();
-        let batch = interest.take_wanted();
-        let mut confirmed = interest.confirm(&batch, 0);
-        confirmed.sort_by(|a, b| a.channel.cmp(&b.channel));
-        let expected = [("a", true, true), ("b", false, false), ("c", false, false)];
-        assert_eq!(names(&confirmed), expected);
-        interest.told(&[channel("a")]);
-        interest.disconnected();
-        for name in ["a", "b"] {
-            interest.release(0, name);
-        }
-        assert!(interest.take_unwanted(AGAIN_NS).is_empty(), "nothing is subscribed");
-        let mut gone = interest.take_gone();
-        gone.sort();
-        assert_eq!((gone, interest.take_gone().len()), (vec![channel("a"), channel("b")], 0));
-    }
-
-    #[test]
-    fn a_channel_that_the_broker_refuses_is_asked_for_again_later_and_forgotten_when_nobody_wants_it()
-     {
-        let mut interest = Interest::new(1_000);
-        for name in ["bad", "good"] {
-            interest.want(&channel(name));
-            assert!(!interest.confirmed_or_await(name));
-        }
-        let batch = interest.take_wanted();
-        assert_eq!(interest.reject(0, &batch[0], 9), None, "of another entry");
-        assert_eq!(interest.reject(0, &batch[0], 1), Some(false));
-        assert_eq!(names(&interest.confirm(&batch, 0)), [("good", true, false)]);
-        interest.retry_rejected(REJECTED_NS - 1);
-        assert!(interest.take_wanted().is_empty() && interest.due_ns() == Some(REJECTED_NS));
-        interest.retry_rejected(REJECTED_NS);
-        assert_eq!(interest.take_wanted(), [channel("bad")]);
-        assert_eq!(names(&interest.confirm(&batch, 0)), [("bad", false, false)]);
-        // One that was confirmed has missed something when it is confirmed again.
-        assert_eq!(interest.reject(0, &batch[0], 1), Some(true));
-        interest.retry_rejected(REJECTED_NS);
-        let batch = interest.take_wanted();
-        assert_eq!(names(&interest.confirm(&batch, 0)), [("bad", false, true)]);
-        assert_eq!(interest.reject(0, &batch[0], 1), Some(true));
-        interest.release(0, "bad");
-        assert!(interest.take_unwanted(1_000).is_empty(), "it is not subscribed");
-        assert_eq!((interest.take_gone(), interest.len()), (vec![channel("bad")], 1));
-        interest.retry_rejected(REJECTED_NS);
-        assert!(interest.take_wanted().is_empty() && interest.open() == 0);
-    }
-
-    #[test]
-    fn a_subscription_that_the_broker_has_ended_is_asked_for_again() {
-        let mut interest = Interest::new(1_000);
-        for name in ["a", "b"] {
-            interest.want(&channel(name));
-        }
-        assert_eq!(interest.subscription_ended("a"), None, "it is not subscribed yet");
-        let batch = interest.take_wanted();
-        interest.confirm(&batch[..1], 0);
-        assert_eq!((interest.subscription_ended("a"), interest.open()), (Some(1), 2));
-        assert_eq!(interest.subscription_ended("b"), Some(2), "before its confirmation");
-        assert_eq!(names(&interest.confirm(&batch, 0)), []);
-        let again = interest.take_wanted();
-        assert_eq!(again, [channel("a"), channel("b")]);
-        let confirmed = interest.confirm(&again, 0);
-        assert_eq!(names(&confirmed), [("a", false, true), ("b", false, false)]);
-        assert_eq!((interest.open(), interest.subscription_ended("c")), (0, None));
-    }
-
-    proptest! {
-        /// The broker's side of it: a set of subscriptions, lost with the connection.
-        #[test]
-        fn what_is_wanted_is_subscribed_in_the_end(
-            steps in proptest::collection::vec((0..6u8, 0..8u8), 0..200),
-        ) {
-            let mut interest = Interest::new(3);
-            let (mut wanted, mut subscribed) = ([false; 8], std::collections::HashSet::new());
-            let (mut now_ns, mut asked): (u64, Vec<Channel>) = (0, Vec::new());
-            let work = |interest: &mut Interest, subscribed: &mut std::collections::HashSet<_>,
-                        asked: &mut Vec<Channel>, now_ns| {
-                subscribed.extend(asked.iter().cloned());
-                interest.confirm(&*asked, 0);
-                asked.clear();
-                for gone in interest.take_unwanted(now_ns) {
-                    subscribed.remove(&gone);
-                }
-                *asked = interest.take_wanted();
-            };
-            for (step, number) in steps {
-                let name: Channel = number.to_string().into();
-                now_ns += 1;
-                match step {
-                    0 | 1 if !wanted[usize::from(number)] => {
-                        wanted[usize::from(number)] = true;
-                        interest.want(&name);
-                    }
-                    2 if wanted[usize::from(number)] => {
-                        wanted[usize::from(number)] = false;
-                        interest.release(now_ns, &name);
-                    }
-                    3 => {
-                        subscribed.clear();
-                        asked.clear();
-                        interest.disconnected();
-                    }
-                    _ => work(&mut interest, &mut subscribed, &mut asked, now_ns),
-                }
-            }
-            now_ns += AGAIN_NS + 10;
-            for _ in 0..4 {
-                work(&mut interest, &mut subscribed, &mut asked, now_ns);
-                now_ns += AGAIN_NS + 10;
-            }
-            let expected = (0..8).filter(|number| wanted[*number]).map(|number| number.to_string());
-            let mut expected: Vec<String> = expected.collect();
-            let mut found: Vec<String> = subscribed.iter().map(|name| name.to_string()).collect();
-            expected.sort();
-            found.sort();
-            prop_assert_eq!(&expected, &found);
-            prop_assert_eq!((interest.open(), interest.len()), (0, expected.len()));
-            prop_assert_eq!(interest.unwanted, 0);
-        }
-    }
-}
+#[path = "interest_tests.rs"]
+mod tests;

@@ -27,8 +27,8 @@ impl Driver {
     /// Subscribes and unsubscribes as interest changes. Ends with a fault.
     pub(super) async fn subscribe(&self, link: &impl Link) -> Fault {
         let counters = &self.broker.counters;
-        // Those of before the connection; meanwhile there may always be new ones.
-        let mut left = self.shard().lock().interest.len();
+        // Those of before the connection that somebody wants; meanwhile there may always be new ones.
+        let mut left = self.shard().lock().interest.queued();
         let mut before: Option<Subscribed> = None;
         loop {
             let now_ns = self.broker.now_ns();

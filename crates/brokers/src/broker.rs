@@ -16,13 +16,16 @@ use crate::envelope::{Message, NodeId};
 use crate::figures::{Counters, GapCause, NodeSeen, Nodes, ShardFigures};
 use crate::interest::Interest;
 use crate::kept::{HistorySettings, Kept, Past};
-use crate::limits::QUEUE_BYTES;
+use crate::limits::{FULL_NS, QUEUE_BYTES};
 use crate::members::Members;
 use crate::members::outbox::Outbox;
 use crate::placement::Placement;
 use crate::store::StoreQueue;
 use crate::ticket::Ticket;
 use crate::transport::{Channel, Fault, Transport};
+
+/// Why a broker that keeps publications takes none.
+pub const NO_ROOM: &str = "the broker has no room for more (maxmemory of Redis, max_bytes of NATS)";
 
 /// What holds for all connections.
 #[derive(Clone, Debug)]
@@ -194,6 +197,8 @@ pub(crate) struct Shard {
     pub(crate) inner: Mutex<Inner>,
     /// Time of the last check, in nanoseconds.
     pub(crate) check_ns: AtomicU64,
+    /// When it last had no room for a publication; 0 if it has taken one since.
+    pub(crate) full_ns: AtomicU64,
     pub(crate) wakes: Wakes,
     /// Members that have changed and are not written.
     pub(crate) outbox: Outbox,
@@ -227,6 +232,12 @@ pub(crate) enum State {
 }
 
 impl Shard {
+    /// Whether it has refused a publication a moment ago, and has taken none since.
+    fn is_full(&self, now_ns: u64) -> bool {
+        let full_ns = self.full_ns.load(Ordering::Relaxed);
+        full_ns > 0 && now_ns.saturating_sub(full_ns) < FULL_NS
+    }
+
     pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -250,6 +261,7 @@ impl Broker {
                 state: State::Down { since_ns: now_ns, why: driver::not_yet() },
             }),
             check_ns: AtomicU64::new(0),
+            full_ns: AtomicU64::new(0),
             wakes: Wakes::default(),
             outbox: Outbox::default(),
             store: StoreQueue::default(),
@@ -454,6 +466,15 @@ impl Broker {
         })
     }
 
+    /// Why a broker has refused a publication a moment ago that it had no room to keep; `None` if none has, or if all have
+    /// taken one since.
+    #[must_use]
+    pub fn full(&self) -> Option<String> {
+        let now_ns = self.now_ns();
+        let full = self.shards.iter().find(|shard| shard.is_full(now_ns))?;
+        Some(format!("{}: {NO_ROOM}", full.server))
+    }
+
     /// Publications and commands that the broker does not have yet: they wait, or are on their way.
     #[must_use]
     pub fn unsent(&self) -> usize {
@@ -467,6 +488,7 @@ impl Broker {
     /// The figures of each connection.
     #[must_use]
     pub fn shards(&self) -> Vec<ShardFigures> {
+        let now_ns = self.now_ns();
         let figures = |shard: &Shard| {
             let inner = shard.lock();
             let (since_ns, fault) = match &inner.state {
@@ -477,6 +499,7 @@ impl Broker {
                 server: shard.server.clone(),
                 since_ns,
                 fault,
+                is_full: shard.is_full(now_ns),
                 topics: inner.interest.len(),
                 unconfirmed: inner.interest.open(),
                 waiting: inner.queue.len(),

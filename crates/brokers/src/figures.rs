@@ -121,6 +121,8 @@ pub struct ShardFigures {
     pub since_ns: u64,
     /// Why it carries no publications; `None` if it does.
     pub fault: Option<Fault>,
+    /// It has refused a publication a moment ago that it had no room to keep, and has taken none since.
+    pub is_full: bool,
     /// Channels that are subscribed or wanted.
     pub topics: usize,
     /// Those that the broker has not confirmed yet.

@@ -30,7 +30,8 @@ mod ticket;
 pub mod transport;
 
 pub use broker::{
-    Broker, ConfirmedTopic, OwnedExcept, Publication, Receiver, Settings, Unavailable, Undelivered,
+    Broker, ConfirmedTopic, NO_ROOM, OwnedExcept, Publication, Receiver, Settings, Unavailable,
+    Undelivered,
 };
 pub use figures::{Counters, GapCause, NodeSeen, ShardFigures};
 pub use kept::{HistorySettings, Kept, Past, Position};

@@ -77,6 +77,8 @@ pub const STORE_QUEUE_BYTES: usize = 16 * 1024 * 1024;
 pub const STORE_BATCH: usize = 256;
 /// See [`STORE_BATCH`].
 pub const STORE_BATCH_BYTES: usize = 1024 * 1024;
+/// How long a broker counts as full after it has refused a publication, unless it takes one, in nanoseconds.
+pub const FULL_NS: u64 = 10_000_000_000;
 /// Pause before the broker is asked again for a topic that it has refused, in nanoseconds.
 pub const REJECTED_NS: u64 = 10_000_000_000;
 /// Shortest time between two lines of the log about gaps, or about failed attempts to connect, in nanoseconds.

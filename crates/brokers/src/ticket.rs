@@ -21,6 +21,8 @@ pub enum Outcome {
     Unknown,
     /// The broker takes none of its length: it was not published and will not be.
     TooLong,
+    /// The broker has no room to keep it: it was not published.
+    Full,
     /// The broker has refused it, and answered this: it was passed on to nobody.
     Rejected(Arc<str>),
 }
@@ -32,6 +34,7 @@ enum State {
     Published(Option<u64>, Option<Position>),
     Withdrawn,
     TooLong,
+    Full,
     Rejected(Arc<str>),
 }
 
@@ -68,9 +71,9 @@ impl Ticket {
         self.changed.notify_all();
     }
 
-    /// The broker did not take it, and it is not offered again.
-    pub(crate) fn withdrawn(&self) {
-        *self.lock() = State::Withdrawn;
+    /// The broker has no room to keep it.
+    pub(crate) fn full(&self) {
+        *self.lock() = State::Full;
         self.changed.notify_all();
     }
 
@@ -99,6 +102,7 @@ impl Ticket {
             State::Rejected(why) => Outcome::Rejected(Arc::clone(why)),
             State::Sent => Outcome::Unknown,
             State::TooLong => Outcome::TooLong,
+            State::Full => Outcome::Full,
             State::Waiting | State::Withdrawn => {
                 *state = State::Withdrawn;
                 Outcome::Withdrawn

@@ -342,11 +342,11 @@ impl Shared {
     /// Status and body of `/ready`. Why a broker is not connected is told on the admin listener only.
     pub(crate) fn readiness(&self, remote: &Remote<Post>) -> (u16, String) {
         let ready = self.watchdog.readiness(remote, self.is_draining());
-        let trouble = self.pubsub.as_ref().and_then(|pubsub| pubsub.broker.trouble());
+        let trouble = self.pubsub.as_ref().and_then(|pubsub| pubsub.trouble());
         let adapter = || self.adapters.get().and_then(|open| open.adapters.trouble());
-        match ready.0 {
-            200 if trouble.is_some() => (503, "pubsub disconnected\n".to_owned()),
-            200 if adapter().is_some() => (503, "a broadcast adapter is down\n".to_owned()),
+        match (ready.0, trouble) {
+            (200, Some((what, _))) => (503, format!("{what}\n")),
+            (200, None) if adapter().is_some() => (503, "a broadcast adapter is down\n".to_owned()),
             _ => ready,
         }
     }

@@ -3,12 +3,13 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tracing::warn;
 
 use super::Driver;
-use crate::broker::{Content, OwnedExcept, Queued, State};
+use crate::broker::{Content, NO_ROOM, OwnedExcept, Queued, State};
 use crate::envelope::{Envelope, Except, Message, Sequence};
 use crate::figures::Counters;
 use crate::limits::{ALIVE_INTERVAL, BATCH_BYTES, BATCH_PUBLICATIONS, LOG_INTERVAL_NS};
@@ -118,6 +119,9 @@ impl Driver {
                     ticket.inspect(|ticket| ticket.published(reached, None));
                 }
                 Taken::Kept { reached, position } => {
+                    if self.shard().full_ns.load(Ordering::Relaxed) > 0 {
+                        self.shard().full_ns.store(0, Ordering::Relaxed);
+                    }
                     Counters::add(&self.broker.counters.published, 1);
                     sequences.published(&outgoing.channel, at, reached);
                     ticket.inspect(|ticket| ticket.published(reached, position));
@@ -125,10 +129,10 @@ impl Driver {
                 // Its number will be missing.
                 Taken::NoMemory => {
                     Counters::add(&self.broker.counters.no_memory, 1);
-                    self.log_no_memory();
+                    self.no_room();
                     // A publisher that waits counts it.
                     match ticket {
-                        Some(ticket) => ticket.withdrawn(),
+                        Some(ticket) => ticket.full(),
                         None => Counters::add(&self.broker.counters.refused, 1),
                     }
                 }
@@ -174,13 +178,15 @@ impl Driver {
         Ok(())
     }
 
-    fn log_no_memory(&self) {
+    /// The broker had no room for a publication.
+    fn no_room(&self) {
         let now_ns = self.broker.now_ns();
+        self.shard().full_ns.store(now_ns.max(1), Ordering::Relaxed);
         let next_ns = self.no_memory_ns.get().saturating_add(LOG_INTERVAL_NS);
         if self.no_memory_ns.get() == 0 || now_ns >= next_ns {
             self.no_memory_ns.set(now_ns.max(1));
             let server = &self.shard().server;
-            warn!("publications refused: {server} has no memory to keep them (OOM)");
+            warn!("publications refused: {server}: {NO_ROOM}");
         }
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use brokers::{Outcome, Settings, Ticket};
 
-use crate::servers::RedisServer;
+use crate::servers::{NatsServer, RedisServer};
 use crate::support::{Node, eventually, publication, settings};
 
 fn hour() -> Settings {
@@ -139,4 +139,41 @@ fn keys_that_the_user_may_not_use_are_refused() {
     // Nobody wants it any more: it is forgotten.
     node.broker.release("other");
     eventually("it is forgotten", || node.broker.shards()[0].topics == 2);
+}
+
+/// Full until a publication is taken.
+fn full_until_it_takes_one(node: &Node, fill: &dyn Fn(bool)) {
+    assert!(is_published(&publish(node, "room", "1")));
+    assert_eq!(node.broker.full(), None);
+    fill(true);
+    eventually("it is full", || publish(node, "room", "more") == Outcome::Full);
+    assert!(node.broker.full().is_some_and(|why| why.contains("no room for more")));
+    assert!(node.broker.shards()[0].is_full && node.broker.trouble().is_none());
+    fill(false);
+    eventually("it takes one", || is_published(&publish(node, "room", "2")));
+    assert!(node.broker.full().is_none() && !node.broker.shards()[0].is_full);
+}
+
+#[test]
+fn a_full_redis_is_told_until_it_takes_a_publication() {
+    let Some(server) = RedisServer::start(&[]) else { return };
+    let node = Node::start(&server.transport(), hour());
+    full_until_it_takes_one(&node, &|is_full| {
+        server.ask(if is_full { "CONFIG SET maxmemory 1" } else { "CONFIG SET maxmemory 0" });
+    });
+}
+
+#[test]
+fn a_full_nats_is_told_until_it_takes_a_publication() {
+    let Some(server) = NatsServer::start() else { return };
+    let node = Node::start(&server.transport(), hour());
+    full_until_it_takes_one(&node, &|is_full| {
+        let info = server.ask("$JS.API.STREAM.INFO.test_history", "");
+        let info: serde_json::Value = serde_json::from_str(&info).unwrap();
+        let mut config = info["config"].clone();
+        config["max_bytes"] = if is_full { 1.into() } else { (-1).into() };
+        config["discard"] = "new".into();
+        let answer = server.ask("$JS.API.STREAM.UPDATE.test_history", &config.to_string());
+        assert!(!answer.contains("error"), "{answer}");
+    });
 }

@@ -89,7 +89,7 @@ impl Control {
         }
         pubsub.unavailable.fetch_add(1, Ordering::Relaxed);
         let why = match rejected {
-            Some(why) => format!("the broker has refused it, {why}"),
+            Some(why) => why.to_string(),
             None => trouble(pubsub),
         };
         let message = match uncertain {
@@ -162,12 +162,13 @@ impl Control {
         let (broker, now_ns) = (&pubsub.broker, now_ns());
         let seconds = |since_ns: u64| now_ns.saturating_sub(since_ns) as f64 / 1e9;
         let connection = |shard: ShardFigures| {
+            let full = shard.is_full.then_some(brokers::NO_ROOM);
             json!({
                 "server": shard.server,
                 "state": if shard.fault.is_none() { "connected" } else { "disconnected" },
                 "seconds": seconds(shard.since_ns),
-                "fault": shard.fault.as_ref().map(|fault| fault.kind.name()),
-                "reason": shard.fault.as_ref().map(|fault| fault.why.as_str()),
+                "fault": shard.fault.as_ref().map(|fault| fault.kind.name()).or(full.map(|_| "full")),
+                "reason": shard.fault.as_ref().map(|fault| fault.why.as_str()).or(full),
                 "topics": shard.topics,
                 "unconfirmed": shard.unconfirmed,
                 "waiting": shard.waiting,

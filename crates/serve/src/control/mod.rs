@@ -283,8 +283,8 @@ impl Program for Control {
     }
 
     fn ready(&self) -> (u16, String) {
-        let pubsub = self.shared.pubsub.as_ref().and_then(|pubsub| pubsub.broker.trouble());
-        let pubsub = pubsub.map(|why| format!("pubsub disconnected: {why}"));
+        let pubsub = self.shared.pubsub.as_ref().and_then(|pubsub| pubsub.trouble());
+        let pubsub = pubsub.map(|(what, why)| format!("{what}: {why}"));
         match (self.shared.readiness(&self.remote), pubsub.or_else(|| self.adapter_trouble())) {
             ((503, _), Some(why)) if self.healthy() => (503, format!("{why}\n")),
             (ready, _) => ready,

@@ -71,7 +71,7 @@ pub(crate) struct Sent {
     pub(crate) nodes: Option<u64>,
     /// The broker takes none of the length of a later one.
     pub(crate) too_long: bool,
-    /// What it answered to a later one that it has refused.
+    /// Why it has refused a later one.
     pub(crate) rejected: Option<Arc<str>>,
     /// Where it keeps those that it has, if it does.
     pub(crate) positions: Vec<Option<brokers::Position>>,
@@ -112,6 +112,12 @@ impl Pubsub {
             unconfirmed: AtomicU64::new(0),
             unavailable: AtomicU64::new(0),
         })
+    }
+
+    /// Why not all publications reach all nodes now, for `/ready`: what has happened, and the reason; `None` if they do.
+    pub(crate) fn trouble(&self) -> Option<(&'static str, String)> {
+        let disconnected = self.broker.trouble().map(|why| ("pubsub disconnected", why));
+        disconnected.or_else(|| Some(("pubsub full", self.broker.full()?)))
     }
 
     /// Starts the threads.
@@ -204,9 +210,14 @@ impl Pubsub {
                 }
                 Outcome::Withdrawn => (withdrawn, in_order) = (withdrawn + 1, false),
                 Outcome::TooLong => (sent.too_long, in_order) = (true, false),
+                Outcome::Full => {
+                    (withdrawn, in_order) = (withdrawn + 1, false);
+                    sent.rejected.get_or_insert(brokers::NO_ROOM.into());
+                }
                 Outcome::Rejected(why) => {
                     (withdrawn, in_order) = (withdrawn + 1, false);
-                    sent.rejected.get_or_insert(why);
+                    let why = format!("the broker has refused it, {why}");
+                    sent.rejected.get_or_insert(why.into());
                 }
             }
         }

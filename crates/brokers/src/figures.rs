@@ -16,11 +16,14 @@ pub enum GapCause {
     Reconnected,
     /// This node could not deliver them.
     Overloaded,
+    /// They are of another version, or of another program.
+    Unreadable,
 }
 
 impl GapCause {
     /// All causes, in the order of their discriminants.
-    pub const ALL: [GapCause; 3] = [GapCause::Missing, GapCause::Reconnected, GapCause::Overloaded];
+    pub const ALL: [GapCause; 4] =
+        [GapCause::Missing, GapCause::Reconnected, GapCause::Overloaded, GapCause::Unreadable];
 
     /// Its name in metrics.
     #[must_use]
@@ -29,6 +32,7 @@ impl GapCause {
             GapCause::Missing => "missing",
             GapCause::Reconnected => "reconnected",
             GapCause::Overloaded => "overloaded",
+            GapCause::Unreadable => "unreadable",
         }
     }
 }

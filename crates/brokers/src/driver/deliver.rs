@@ -98,6 +98,9 @@ impl Driver {
         }
         let Ok(envelope) = Envelope::decode(&message.body) else {
             Counters::add(&counters.malformed, 1);
+            if self.shard().lock().interest.get(channel).is_some() {
+                self.gap(&[channel], GapCause::Unreadable).await;
+            }
             return Ok(());
         };
         let found = self.shard().lock().interest.get(channel);

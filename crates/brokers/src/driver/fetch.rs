@@ -279,6 +279,7 @@ impl Driver {
         let mut healed = false;
         for (kept, message) in messages {
             let Some(message) = message else {
+                self.gap(&[channel], GapCause::Unreadable).await;
                 self.followed.borrow_mut().reached(channel, id, kept.position);
                 continue;
             };
@@ -312,16 +313,22 @@ impl Driver {
         if self.followed.borrow().get(channel, id).is_none() {
             return;
         }
+        let Fetched { mut floor, mut floor_ms, .. } = *fetched;
         let mut seen: HashSet<_, RandomState> = HashSet::default();
         let mut messages = Vec::with_capacity(fetched.messages.len());
         for (kept, body) in &fetched.messages {
-            let Some(message) = self.decode(body) else { continue };
+            let Some(message) = self.decode(body) else {
+                // A client that has what is before it would miss it.
+                (floor, floor_ms) = (kept.position.offset, kept.time_ms);
+                messages.clear();
+                continue;
+            };
             if !seen.insert((message.node, message.at.epoch, message.at.number)) {
                 continue;
             }
             messages.push((*kept, message));
         }
-        let Fetched { epoch, floor, floor_ms, last, .. } = *fetched;
+        let Fetched { epoch, last, .. } = *fetched;
         Counters::add(&self.broker.counters.loaded, 1);
         self.receiver.loaded(topic, &Past { epoch, floor, floor_ms, last, messages });
         let mut followed = self.followed.borrow_mut();

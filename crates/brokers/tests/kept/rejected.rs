@@ -3,10 +3,10 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use brokers::{Outcome, Settings, Ticket};
+use brokers::{GapCause, Outcome, Settings, Ticket};
 
 use crate::servers::{NatsServer, RedisServer};
-use crate::support::{Node, eventually, publication, settings};
+use crate::support::{Event, Node, eventually, publication, settings};
 
 fn hour() -> Settings {
     settings(1_000, Duration::from_secs(3600))
@@ -176,4 +176,27 @@ fn a_full_nats_is_told_until_it_takes_a_publication() {
         let answer = server.ask("$JS.API.STREAM.UPDATE.test_history", &config.to_string());
         assert!(!answer.contains("error"), "{answer}");
     });
+}
+
+/// Messages of another layout, as in a rolling upgrade, with and without a history.
+#[test]
+fn what_cannot_be_read_is_a_gap() {
+    let Some(server) = RedisServer::start(&[]) else { return };
+    for history in [true, false] {
+        let settings = Settings { history: hour().history.filter(|_| history), ..hour() };
+        let node = Node::start(&server.transport(), settings);
+        let topic = format!("room{history}");
+        node.follow(&topic);
+        assert!(is_published(&publish(&node, &topic, "1")));
+        node.until_heard(&topic, "1");
+        server.ask(&format!("PUBLISH test:t:{topic} other"));
+        let unreadable = || {
+            let events = node.heard.of(&topic);
+            events.iter().filter(|event| **event == Event::Gap(GapCause::Unreadable)).count()
+        };
+        eventually("the gap is told", || unreadable() == 1);
+        assert!(is_published(&publish(&node, &topic, "2")));
+        node.until_heard(&topic, "2");
+        assert_eq!((node.heard.gaps(&topic), node.heard.data(&topic).len()), (1, 2));
+    }
 }

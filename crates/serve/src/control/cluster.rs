@@ -283,7 +283,7 @@ impl Control {
         let gaps = GapCause::ALL.map(GapCause::name).into_iter().zip(counters.gaps());
         let gaps = gaps.map(|(cause, count)| (cause.to_owned(), count as f64));
         let help = "Topics of which publications may be missing, each time, by cause: missing, \
-                    reconnected or overloaded.";
+                    reconnected, overloaded or unreadable.";
         exposition.labelled("pubsub_gaps", Kind::Counter, help, "cause", gaps);
         let faults = FaultKind::ALL.map(FaultKind::name).into_iter().zip(counters.faults());
         let faults = faults.map(|(kind, count)| (kind.to_owned(), count as f64));

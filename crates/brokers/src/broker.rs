@@ -2,7 +2,7 @@
 //! methods may be called by any thread and wait for nothing.
 
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -186,6 +186,7 @@ pub struct Broker {
     pub(crate) counters: Counters,
     pub(crate) nodes: Mutex<Nodes>,
     bell: Arc<Bell>,
+    is_leaving: AtomicBool,
     pub(crate) placement: Placement,
     /// The channel of commands and of signs of life.
     pub(crate) control: Channel,
@@ -272,6 +273,7 @@ impl Broker {
             counters: Counters::default(),
             nodes: Mutex::default(),
             bell: Arc::default(),
+            is_leaving: AtomicBool::new(false),
             placement,
             control: Channel::clone(&control),
             settings,
@@ -419,6 +421,16 @@ impl Broker {
         let state = state.map(Option::<&Arc<str>>::cloned);
         self.shard(&channel).outbox.push(topic, Arc::clone(id), state);
         self.bell.ring();
+    }
+
+    /// The process is about to end: from now on its members stay for [`Settings::members`] after it has ended.
+    pub fn leave(&self) {
+        self.is_leaving.store(true, Ordering::Relaxed);
+        self.bell.ring();
+    }
+
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.is_leaving.load(Ordering::Relaxed)
     }
 
     /// Members whose change is not written.

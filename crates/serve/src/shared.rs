@@ -368,6 +368,9 @@ impl Shared {
 
     pub(crate) fn set_draining(&self) {
         self.draining.store(true, Ordering::Relaxed);
+        if let Some(pubsub) = &self.pubsub {
+            pubsub.broker.leave();
+        }
     }
 }
 

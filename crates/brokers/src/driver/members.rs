@@ -17,6 +17,8 @@ use crate::transport::{Channel, Fault, Link};
 /// A lease lasts for so many of its renewals, and what ends it is noticed after one more: together the time after
 /// which members of a node that has ended are absent.
 const RENEWALS: u32 = 4;
+/// That of a node that drains, which may end just before it is renewed: its clients have the whole time to come back.
+const LEAVING_RENEWALS: u32 = 6;
 /// Names to choose one from whose lease is at the servers of the connection.
 const NAMES_MAX: usize = 4096;
 
@@ -95,12 +97,15 @@ impl Driver {
         link.open_members(&self.members_key("")).await?;
         self.shard().outbox.put_back(self.sharing.in_flight.take());
         let interval = self.members_ttl() / (RENEWALS + 1);
-        let mut renew_ns = 0;
+        let (mut renew_ns, mut was_leaving) = (0, false);
         loop {
-            let now_ns = self.broker.now_ns();
-            if now_ns >= renew_ns || self.shard().outbox.is_overflown() {
+            let (now_ns, is_leaving) = (self.broker.now_ns(), self.broker.is_leaving());
+            if now_ns >= renew_ns || is_leaving != was_leaving || self.shard().outbox.is_overflown()
+            {
+                was_leaving = is_leaving;
+                let renewals = if is_leaving { LEAVING_RENEWALS } else { RENEWALS };
                 renew_ns = now_ns.saturating_add(interval.as_nanos() as u64);
-                self.renew(link, members, now_ns, interval * RENEWALS).await?;
+                self.renew(link, members, now_ns, interval * renewals).await?;
                 self.end_nodes(link, members, now_ns).await?;
                 for topic in members.tick() {
                     self.reload(self.broker.channel(&topic));

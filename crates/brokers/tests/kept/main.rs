@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should panic")]
 
 mod contract;
+mod members;
 mod model;
 mod nats;
 mod node;

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use brokers::envelope::{Envelope, Except, Message, NodeId, Sequence};
+use brokers::members::{Member, Members, OwnMember, State};
 use brokers::{
     Broker, ConfirmedTopic, GapCause, HistorySettings, Kept, Outgoing, OwnedExcept, Past,
     Publication, Receiver, Settings, Undelivered,
@@ -195,6 +196,31 @@ impl Receiver for Recorder {
 
     fn command(&self, _: &[u8]) -> bool {
         true
+    }
+
+    fn members(&self) -> Option<&dyn Members> {
+        Some(self)
+    }
+}
+
+/// Nobody is present.
+impl Members for Recorder {
+    fn loaded(&self, _: &str, _: &[Member], _: bool) {}
+
+    fn own_loaded(&self, _: &str, _: &[Member]) {}
+
+    fn changed(&self, _: &str, _: NodeId, _: &[(&str, State<'_>)]) {}
+
+    fn released(&self, _: &str) {}
+
+    fn of_node(&self, _: NodeId) -> Vec<(Arc<str>, Vec<Arc<str>>)> {
+        Vec::new()
+    }
+
+    fn own(&self, _: &mut OwnMember<'_>) {}
+
+    fn tick(&self) -> Vec<Arc<str>> {
+        Vec::new()
     }
 }
 

@@ -64,6 +64,20 @@ fn long_histories_are_fetched_whole<T: Transport>(transport: &T, prefix: &str, s
 fn long_histories_of_redis_are_fetched_whole() {
     let Some(server) = RedisServer::start(&[]) else { return };
     long_histories_are_fetched_whole(&server.transport(), "", "");
+    let runtime = Builder::new_current_thread().enable_io().enable_time().build().unwrap();
+    let test = async {
+        let (inbox, _) = Inbox::new(1 << 20, Arc::default());
+        let settings = settings(100, Duration::from_secs(3600));
+        let link = server.transport().connect(inbox, &settings).await.unwrap();
+        for (topic, at_least, at_most) in [("long0", 2, 4), ("long2", 1, 1)] {
+            let before = server.evaluations();
+            let fetched = link.fetch(&[(format!("test:t:{topic}").into(), None)]).await.unwrap();
+            assert_eq!(fetched[0].as_ref().unwrap().messages.len(), 100);
+            let pages = server.evaluations() - before;
+            assert!((at_least..=at_most).contains(&pages), "{topic}: {pages} pages");
+        }
+    };
+    LocalSet::new().block_on(&runtime, test);
 }
 
 #[test]

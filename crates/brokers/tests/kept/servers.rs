@@ -72,10 +72,20 @@ impl RedisServer {
 
     /// The number of its process.
     pub(crate) fn run_id(&self) -> String {
+        self.info("server", "run_id:")
+    }
+
+    /// Commands of scripts that were executed.
+    pub(crate) fn evaluations(&self) -> u64 {
+        let calls = self.info("commandstats", "cmdstat_evalsha:calls=");
+        calls.split(',').next().unwrap().parse().unwrap()
+    }
+
+    fn info(&self, section: &str, field: &str) -> String {
         let stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
-        (&stream).write_all(b"INFO server\r\n").unwrap();
+        (&stream).write_all(format!("INFO {section}\r\n").as_bytes()).unwrap();
         let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
-        lines.find_map(|line| line.strip_prefix("run_id:").map(str::to_owned)).unwrap()
+        lines.find_map(|line| line.strip_prefix(field).map(str::to_owned)).unwrap()
     }
 
     pub(crate) fn transport(&self) -> RedisTransport {

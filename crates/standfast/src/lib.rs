@@ -78,9 +78,9 @@
 //! # What it costs
 //!
 //! An idle socket takes 72 bytes in the process, plus the handler's data, for a server with one route (79 were
-//! measured with 19,000 sockets); the kernel takes another 4 KiB. In pairs of runs with messages of 20 bytes to
-//! 16 KiB the example `echo_server` answered 1.00 to 1.02 times as many messages in a CPU second as
-//! `standfast serve --echo`. Text is checked as UTF-8 when it is received and, because there is no unsafe
+//! measured with 19,000 sockets); the kernel takes another 4 KiB. In pairs of runs on a loaded machine with
+//! messages of 20 bytes to 16 KiB the example `echo_server` answered 1.00 to 1.02 times as many messages in a CPU
+//! second as `standfast serve --echo` on 100 sockets, and 0.96 times (0.82 to 1.11) on 1,000. Text is checked as UTF-8 when it is received and, because there is no unsafe
 //! code in this crate, once more when it becomes a `&str`; bytes are not.
 //!
 //! # Errors and panics

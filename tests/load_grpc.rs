@@ -89,7 +89,7 @@ fn what_cannot_be_called_is_said_before_the_run() {
         ("a.B/One", vec!["-d", "{\"text\":\"{{sek}}\"}"], vec!["--data", "sek"]),
         ("a.B/One", vec!["-H", "grpc-x: y"], vec!["reserved"]),
         ("a.B/One", vec!["--pipeline", "3"], vec!["--pipeline is for http:// and tcp://"]),
-        ("a.B/One", vec!["--http2"], vec!["--http2 is for http://"]),
+        ("a.B/One", vec!["--http2"], vec!["--http2 is for", "not for grpc://"]),
     ] {
         let (finished, _) = call(&url(path), &[&["--proto", file.path()][..], &more].concat());
         assert_eq!(finished.code, Some(2), "{path}: {finished:?}");

@@ -15,8 +15,9 @@ const STAMP: &str = "{\"text\":\"{{stamp}}\"}";
 
 /// Calls over 2 connections with 5 streams each: how the run finished, its JSON, and what the server received.
 fn call(wrong: Wrong, method: &str, more: &[&str]) -> (Finished, Value, EchoLog) {
-    let file = Scratch::new("streams.proto", PROTO);
     let server = EchoServer::start(wrong);
+    // Other tests have theirs at the same time.
+    let file = Scratch::new(&format!("streams-{}.proto", server.address.port()), PROTO);
     let url = format!("grpc://{}/a.B/{method}", server.address);
     let flags = ["load", &url, "--proto", file.path(), "--connections", "2", "--streams", "5"];
     // No answer is late on a busy machine.

@@ -280,7 +280,7 @@ fn haproxy_is_loaded_in_the_clear_and_over_tls() {
             ("-c 2 --streams 25 --messages 20 --timeout 20s", 50, 1_000),
             ("-c 1 --streams 3 --size 1MiB --messages 4 --timeout 30s", 3, 12),
             (
-                "-c 2 --streams 10 --rate 500 --size 3000 --compression shared --duration 1s",
+                "-c 2 --streams 10 --messages 25 --size 3000 --compression shared --timeout 20s",
                 20,
                 500,
             ),

@@ -399,7 +399,7 @@ fn address_space() {
     let report = check(&machine, &goal);
     let shortfall = only_shortfall(&report, Limit::AddressSpace);
     assert!(shortfall.text.contains("`ulimit -v` allows 100 MB"), "{}", shortfall.text);
-    assert!(report.fits > 350_000, "{report}");
+    assert!(report.fits > 280_000, "{report}");
     assert_fits_exactly(&machine, &goal);
 }
 

@@ -519,7 +519,7 @@ fn with_a_history_nothing_before_a_gap_is_taken_for_complete() {
     eventually("the broker is away", || server.admin_get("/ready").status == 503);
     redis.restart();
     until_ready(&server);
-    assert_eq!(client.hear()["type"], "reject_history", "the gap is told");
+    assert_eq!(client.hear()["type"], "reject_history", "the gap is reported");
     client.history(&stream("a"), &position);
     assert_eq!(client.hear()["type"], "reject_history", "and what was before is not complete");
     assert_eq!(publish(&server, "a", "2").status, 200);

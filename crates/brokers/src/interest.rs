@@ -234,7 +234,7 @@ impl Interest {
         confirmed
     }
 
-    /// The broker has refused a channel: nobody is told that it is confirmed, and it is asked for again after
+    /// The broker has refused a channel: its subscriptions stay unconfirmed, and it is asked for again after
     /// [`REJECTED_NS`]. It is not subscribed any more. Returns whether it was confirmed before; `None` if this is another
     /// entry of the channel.
     pub fn reject(&mut self, now_ns: u64, channel: &Channel, id: u64) -> Option<bool> {

@@ -56,7 +56,7 @@ impl Driver {
             self.settled.notify_one();
             let rejected = self.shard().lock().interest.reject(now_ns, &channel, id);
             if rejected == Some(true) {
-                // Whoever follows it gets nothing until it is confirmed again.
+                // Its subscribers receive nothing until the broker confirms it again.
                 self.gap(&[&channel], GapCause::Missing).await;
             }
         }

@@ -336,7 +336,7 @@ fn a_restart_is_a_gap_or_nothing_is_missing(flags: &[&str]) {
             node.until_up();
             node.until_heard("room", &last);
         }
-        eventually("the gap is told", || {
+        eventually("the gap is reported", || {
             [&a, &b].iter().all(|node| node.heard.gaps("room") >= round)
         });
     }
@@ -464,7 +464,7 @@ fn a_restart_of_nats_without_its_files_is_a_gap() {
     server.empty();
     for node in [&a, &b] {
         node.until_up();
-        eventually("the gap is told", || node.heard.gaps("room") == 1);
+        eventually("the gap is reported", || node.heard.gaps("room") == 1);
     }
     kept(&a, "room", "end");
     for node in [&a, &b] {

@@ -84,7 +84,7 @@ fn a_followed_topic_whose_content_is_replaced_has_a_gap_and_goes_on() {
     server.ask("DEL {test:t:room}:at");
     server.ask("SET {test:t:room}:at b");
     server.cut();
-    eventually("the gap is told", || node.heard.gaps("room") == 1);
+    eventually("the gap is reported", || node.heard.gaps("room") == 1);
     node.until_up();
     assert!(is_published(&publish(&node, "room", "2")));
     node.until_heard("room", "2");
@@ -194,7 +194,7 @@ fn what_cannot_be_read_is_a_gap() {
             let events = node.heard.of(&topic);
             events.iter().filter(|event| **event == Event::Gap(GapCause::Unreadable)).count()
         };
-        eventually("the gap is told", || unreadable() == 1);
+        eventually("the gap is reported", || unreadable() == 1);
         assert!(is_published(&publish(&node, &topic, "2")));
         node.until_heard(&topic, "2");
         assert_eq!((node.heard.gaps(&topic), node.heard.data(&topic).len()), (1, 2));

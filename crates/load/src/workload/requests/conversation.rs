@@ -178,7 +178,7 @@ impl Conversations {
         }
     }
 
-    /// Forgets who waits for a connection, which has ended.
+    /// Removes the users that wait for room on a connection that has ended.
     fn forget(&mut self, at: u32) {
         let Some(blocked) = self.blocked.get_mut(at as usize) else { return };
         for user in std::mem::take(blocked) {

@@ -388,7 +388,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         }
     }
 
-    /// Forgets who waits for a connection, which has ended.
+    /// Removes the users that wait for room on a connection that has ended.
     pub(crate) fn forget_blocked(&mut self, at: u32) {
         self.conversations.iter_mut().for_each(|talks| talks.forget(at));
     }

@@ -24,6 +24,7 @@ pub(crate) mod failing;
 pub(crate) mod flights;
 pub(crate) mod link;
 pub(crate) mod parallel;
+pub(crate) mod pool;
 pub(crate) mod pushes;
 pub(crate) mod queued;
 pub(crate) mod request;

@@ -20,10 +20,10 @@ use crate::workload::requests::arrivals::Lane;
 use crate::workload::requests::config::Requests;
 use crate::workload::requests::conversation::Conversations;
 use crate::workload::requests::parallel::Branches;
+use crate::workload::requests::pool::Pool;
 use crate::workload::requests::route::ConnectRoute;
 use crate::workload::requests::schedule::{NextSend, Schedule};
 use crate::workload::requests::script::{Part, Script, Step};
-use crate::workload::requests::streams::Pool;
 use crate::workload::requests::user::{Activity, Socket, User};
 
 /// Users started, and due requests sent, per turn.

@@ -10,96 +10,13 @@ use crate::outcome::failure::Failure;
 use crate::transport::driver::{CompleteAnswer, Driver, Opened, StreamEvent};
 use crate::workload::requests::exchange::{ConnectStart, start_connect};
 use crate::workload::requests::link::StreamId;
+use crate::workload::requests::pool::Shared;
 use crate::workload::requests::requester::Requester;
 use crate::workload::requests::script::Script;
 use crate::workload::requests::user::Socket;
 
 /// Places of an empty queue of users that are kept.
 const WAITING_KEPT: usize = 1_024;
-
-/// A connection of a block of users to a target.
-pub(crate) struct Shared<C> {
-    conn: Option<ConnId>,
-    pub(crate) opened: bool,
-    /// The server takes no further streams.
-    is_leaving: bool,
-    endpoint: u8,
-    secure: bool,
-    block: u32,
-    /// The user whose request opened it.
-    opener: u32,
-    /// Streams in use.
-    streams: u32,
-    /// Users whose request waits for the connect or for a free stream, in order.
-    pub(crate) waiting: VecDeque<u32>,
-    state: C,
-}
-
-/// The shared connections of a worker.
-pub(crate) struct Pool<C> {
-    all: Vec<Shared<C>>,
-    free: Vec<u32>,
-    /// By block: the connections that take requests.
-    usable: Vec<Vec<u32>>,
-    /// The connection that what the driver has to send is for.
-    current: u32,
-}
-
-impl<C> Default for Pool<C> {
-    fn default() -> Self {
-        Pool { all: Vec::new(), free: Vec::new(), usable: Vec::new(), current: 0 }
-    }
-}
-
-impl<C: Default> Pool<C> {
-    pub(crate) fn get(&mut self, at: u32) -> Option<&mut Shared<C>> {
-        self.all.get_mut(at as usize)
-    }
-
-    pub(crate) fn shared(&self, at: u32) -> Option<&Shared<C>> {
-        self.all.get(at as usize)
-    }
-
-    /// An open connection and its state.
-    pub(crate) fn connection(&mut self, at: u32) -> Option<(ConnId, &mut C)> {
-        let shared = self.get(at)?;
-        shared.conn.map(|id| (id, &mut shared.state))
-    }
-
-    /// The connection that takes requests of a block to a target.
-    pub(crate) fn find(&self, block: u32, endpoint: u8) -> Option<u32> {
-        let usable = self.usable.get(block as usize)?;
-        let is_it = |at: &&u32| {
-            self.all.get(**at as usize).is_some_and(|shared| shared.endpoint == endpoint)
-        };
-        usable.iter().find(is_it).copied()
-    }
-
-    fn add(&mut self, shared: Shared<C>) -> u32 {
-        let block = shared.block as usize;
-        let at = self.free.pop().unwrap_or(self.all.len() as u32);
-        match self.all.get_mut(at as usize) {
-            Some(place) => *place = shared,
-            None => self.all.push(shared),
-        }
-        if self.usable.len() <= block {
-            self.usable.resize_with(block + 1, Vec::new);
-        }
-        if let Some(usable) = self.usable.get_mut(block) {
-            usable.push(at);
-        }
-        at
-    }
-
-    /// Leaves a connection to the requests that it has.
-    fn leave(&mut self, at: u32) {
-        let Some(shared) = self.all.get_mut(at as usize) else { return };
-        shared.is_leaving = true;
-        if let Some(usable) = self.usable.get_mut(shared.block as usize) {
-            usable.retain(|one| *one != at);
-        }
-    }
-}
 
 impl<D: Driver, S: Script> Requester<D, S> {
     /// The block of a user or of a branch.

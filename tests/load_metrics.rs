@@ -144,6 +144,29 @@ fn metrics_of_sockets_and_fan_out_can_be_scraped() {
 }
 
 #[test]
+fn metrics_of_checks_can_be_scraped_without_a_scenario() {
+    let web = Web::start(|_| (200, Vec::new(), "fine".to_owned()));
+    let url = format!("http://{}/a", web.address);
+    let checks = ["--check", "contains fine", "--check", "size >100"];
+    let flags = ["--rate", "200", "--connections", "4", "--duration", "1h"];
+    let run = Run::start(&[&[&url[..]], &checks[..], &flags].concat());
+    let name = |check: &str, result: &str| {
+        let step = "flow=\"requests\",step=\"requests\"";
+        format!("standfast_load_checks_total{{{step},check=\"{check}\",result=\"{result}\"}}")
+    };
+    let samples = run.until(&name("size >100", "failed"), 100.0);
+    let passed = samples[&name("contains fine", "passed")];
+    assert_eq!(passed, samples[&name("size >100", "failed")], "{samples:?}");
+    assert_eq!(samples[&name("contains fine", "failed")], 0.0, "{samples:?}");
+    let step = "{flow=\"requests\",step=\"requests\"}";
+    assert_eq!(samples[&format!("standfast_load_step_requests_total{step}")], passed);
+    let said = run.end();
+    let checks = &said["flows"][0]["steps"][0]["checks"];
+    assert!(checks[0]["passed"].as_f64().unwrap() >= passed, "{said}");
+    assert_eq!(checks[0]["passed"], checks[1]["failed"], "{said}");
+}
+
+#[test]
 fn metrics_of_scenario_steps_and_checks_can_be_scraped() {
     let web = Web::start(|got| match got.target.as_str() {
         "/a" => (200, Vec::new(), "fine".to_owned()),

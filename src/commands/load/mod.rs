@@ -28,6 +28,7 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::ArgMatches;
 use engine::sys::process::{self, Signal};
+use load::requests::AnswerChecks;
 use load::{Config, Outcome, Publish, RunConfig, Threshold, Verdict};
 
 pub(crate) use self::destinations::warn_unresolved;
@@ -77,7 +78,7 @@ pub(crate) fn run(args: &Args, flags: &ArgMatches) -> Result<ExitCode> {
         let plan = requests::plan(args)?;
         warn_unresolved(&plan.requests.endpoints, "requests");
         let screen = |before| Screen::of_requests(&plan.requests, &args.urls, args.plain, before);
-        return one(args, screen, |row| {
+        return one(args, screen, plan.checks(), |row| {
             let mut outcome = plan.drive(row, interrupted)?;
             outcome.config = plan.config(&args.urls);
             Ok(outcome)
@@ -92,7 +93,7 @@ pub(crate) fn run(args: &Args, flags: &ArgMatches) -> Result<ExitCode> {
         return controlled(&config, || interrupted(Duration::ZERO));
     }
     let screen = |before| Screen::of_sockets(&config, &args.urls, args.plain, before);
-    one(args, screen, |row| {
+    one(args, screen, None, |row| {
         let mut outcome = load::drive(&config, row, interrupted)?;
         outcome.config = RunConfig::of_sockets(&args.urls, &config);
         outcome.config.settings = settings::of_sockets(&config);
@@ -104,9 +105,15 @@ pub(crate) fn run(args: &Args, flags: &ArgMatches) -> Result<ExitCode> {
 fn one<'a>(
     args: &Args,
     screen: impl FnOnce(Option<load::Usage>) -> Screen<'a>,
+    checks: Option<&AnswerChecks>,
     drive: impl FnOnce(&mut dyn FnMut(&load::Row)) -> Result<Outcome>,
 ) -> Result<ExitCode> {
     let mut files = Files::open(args)?;
+    if let Some((metrics, (tallies, steps))) =
+        files.metrics.as_ref().zip(checks.and_then(AnswerChecks::steps))
+    {
+        metrics.round(tallies, steps);
+    }
     let thresholds: Vec<&Threshold> = args.threshold.iter().collect();
     let outcome = measure::measure(args, &mut files, screen, &thresholds, drive)?;
     let text = outcome.text(output::bars(args.json.as_deref())).to_string();

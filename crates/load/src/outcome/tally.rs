@@ -16,6 +16,9 @@ use crate::workload::scenario::groups::GroupState;
 use crate::workload::scenario::{Captured, Scenario};
 use crate::{Latency, Recorder, Series};
 
+/// How often tallies are merged for views during the run.
+const MERGE_NS: u64 = 250_000_000;
+
 /// The results of a scenario's steps and checks.
 #[derive(Clone, Default)]
 pub(crate) struct Tally {
@@ -292,6 +295,14 @@ impl Tallies {
 
     pub(crate) fn merge(&self, tally: &Tally) {
         self.all.lock().unwrap_or_else(PoisonError::into_inner).merge(tally);
+    }
+
+    /// Merges several times a second during a run, unless the lock is taken; `merged_ns` is when it was last done.
+    pub(crate) fn publish(&self, tally: &mut Tally, merged_ns: &mut u64, now_ns: u64) {
+        if now_ns.saturating_sub(*merged_ns) >= MERGE_NS {
+            *merged_ns = now_ns;
+            self.try_merge(tally);
+        }
     }
 
     /// Merges during a run, unless the lock is taken, as a worker must not wait.

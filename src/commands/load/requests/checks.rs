@@ -109,7 +109,8 @@ pub(super) fn checks(args: &Args, call: Option<&grpc::Call>) -> Result<Option<Ar
     let selectors = args.threshold.iter().filter_map(|threshold| threshold.selector.clone());
     let checks =
         checks.selecting(selectors.collect()).map_err(|why| anyhow!("threshold: {why}"))?;
-    Ok(Some(Arc::new(checks)))
+    let is_published = args.metrics.is_some();
+    Ok(Some(Arc::new(if is_published { checks.published() } else { checks })))
 }
 
 impl Plan {

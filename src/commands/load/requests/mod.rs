@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use load::requests::{
-    Accepted, Calls, Fixed, Grpc, GrpcStream, Http1, Http2, Part, StreamCalls, Tcp, drive_requests,
+    Accepted, AnswerChecks, Calls, Fixed, Grpc, GrpcStream, Http1, Http2, Part, StreamCalls, Tcp,
+    drive_requests,
 };
 use load::{Outcome, Row, RunConfig};
 
@@ -47,6 +48,11 @@ impl Plan {
                 drive_requests(requests, driver, script, row, interrupted)?
             }
         })
+    }
+
+    /// The checks of answers, if there are any.
+    pub(super) fn checks(&self) -> Option<&AnswerChecks> {
+        self.checks.as_deref()
     }
 
     fn drive_calls(

@@ -24,7 +24,7 @@ use crate::workload::scenario::{Flow, Scenario, Step as ScenarioStep};
 /// What answers have to be, and how many were.
 pub struct AnswerChecks {
     /// The checks are those of its only step.
-    scenario: Scenario,
+    scenario: Arc<Scenario>,
     /// What is called, if the requests are calls.
     method: Option<Method>,
     /// Statuses of calls that are accepted.
@@ -59,6 +59,7 @@ impl AnswerChecks {
         let flow = Flow { name, weight: 1, steps: 0..1, ..Flow::default() };
         let scenario = Scenario { flows: vec![flow], steps: vec![step], ..Scenario::default() };
         let tallies = Tallies::new(&scenario, 0, false);
+        let scenario = Arc::new(scenario);
         AnswerChecks { scenario, method, accepted, wants, tallies, selectors: Vec::new() }
     }
 
@@ -73,6 +74,19 @@ impl AnswerChecks {
         }
         self.selectors = selectors;
         Ok(self)
+    }
+
+    /// Publishes the results of checks during the run, too.
+    #[must_use]
+    pub fn published(mut self) -> AnswerChecks {
+        self.tallies = Tallies::new(&self.scenario, 0, true);
+        self
+    }
+
+    /// The results so far as those of a scenario; `None` without checks.
+    #[must_use]
+    pub fn steps(&self) -> Option<(&Tallies, &Arc<Scenario>)> {
+        (!self.checks().is_empty()).then_some((&self.tallies, &self.scenario))
     }
 
     fn checks(&self) -> &[Check] {
@@ -99,6 +113,8 @@ pub struct Checked<S> {
     script: S,
     checks: Arc<AnswerChecks>,
     tally: Tally,
+    /// When it was last merged for views during the run.
+    merged_ns: u64,
     json: String,
 }
 
@@ -106,7 +122,8 @@ impl<S: Script> Checked<S> {
     /// Checks the answers of a script.
     #[must_use]
     pub fn new(script: S, checks: Arc<AnswerChecks>) -> Checked<S> {
-        Checked { script, tally: Tally::new(&checks.scenario), checks, json: String::new() }
+        let tally = Tally::new(&checks.scenario);
+        Checked { script, tally, merged_ns: 0, checks, json: String::new() }
     }
 
     fn judge(&mut self, user: u32, status: u16, answer: &Answer<'_>) -> Option<Failure> {
@@ -180,6 +197,9 @@ impl<S: Script> Script for Checked<S> {
             if failure.is_none() {
                 self.tally.completed(0);
             }
+        }
+        if self.checks.tallies.is_live() {
+            self.checks.tallies.publish(&mut self.tally, &mut self.merged_ns, answer.times.done_ns);
         }
         failure.filter(|_| answer.outcome.is_ok())
     }

@@ -28,9 +28,6 @@ use crate::workload::requests::answer::{Answer, Wants};
 use crate::workload::requests::request::{Kind, Request};
 use crate::workload::requests::script::{Part, Script, SocketEnd, Step as Next};
 
-/// How often tallies are merged for views during the run.
-const MERGE_NS: u64 = 250_000_000;
-
 /// One worker's users.
 pub struct Users {
     pub(crate) scenario: Arc<Scenario>,
@@ -397,14 +394,6 @@ impl Users {
         }
         true
     }
-
-    /// Merges the tally several times a second, for views during the run.
-    fn publish_tally(&mut self, now_ns: u64) {
-        if now_ns.saturating_sub(self.merged_ns) >= MERGE_NS {
-            self.merged_ns = now_ns;
-            self.tallies.try_merge(&mut self.tally);
-        }
-    }
 }
 
 impl Script for Users {
@@ -498,7 +487,7 @@ impl Script for Users {
             self.over(user, failure, answer);
         }
         if self.tallies.is_live() {
-            self.publish_tally(answer.times.done_ns);
+            self.tallies.publish(&mut self.tally, &mut self.merged_ns, answer.times.done_ns);
         }
         failure.filter(|_| answer.outcome.is_ok())
     }

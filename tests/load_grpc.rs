@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use crate::harness::Scratch;
 use crate::harness::executable::{self, Finished};
+use crate::harness::forward::Forward;
 use crate::harness::http2::{Call, Conduct, Http2Server};
 use crate::harness::peer::{self, Program};
 
@@ -113,6 +114,33 @@ fn grpc_js_is_called_with_types_of_its_reflection() {
     let (finished, said) = call(&format!("{url}/Watch"), &[]);
     assert_eq!(finished.code, Some(1), "{finished:?}");
     assert_eq!(said["errors"], json!({"grpc_unimplemented": 200}), "{said}");
+}
+
+#[test]
+fn calls_reflection_and_health_checks_go_through_a_proxy() {
+    let Some(server) = Program::start(&peer::GRPC_REFLECTION, "grpc_shop.js", &["v1"]) else {
+        return;
+    };
+    let proxy = Forward::start(None);
+    let by = format!("http://u:p@{}", proxy.address);
+    let url = format!("grpc://127.0.0.1:{}/shop.v1.Orders/Place", server.first_line());
+    let (finished, said) = call(&url, &["--proxy", &by, "--health"]);
+    assert_eq!((finished.code, &said["errors"]), (Some(0), &json!({})), "{finished:?}");
+    // Those of the run, one for its types, and one for the health.
+    let opened = said["connections"]["opened"].as_u64().unwrap_or_default();
+    let asked = proxy.asked();
+    assert_eq!(asked.len() as u64, opened + 2, "{said}");
+    assert!(asked.iter().all(|head| head.contains("Proxy-Authorization: Basic ")), "{asked:?}");
+    for (refusal, parts) in [
+        ("HTTP/1.1 407 No\r\nContent-Length: 0\r\n\r\n", ["HTTP/1.1 407 No", "--proxy"]),
+        ("SSH-2.0-OpenSSH_9.2\r\n\r\n", ["refused the tunnel", "SSH-2.0"]),
+        ("", ["no HTTP/2 within", "gRPC server"]),
+    ] {
+        let proxy = Forward::start(Some(refusal));
+        let (finished, _) = call(&url, &["--proxy", &proxy.address.to_string()]);
+        assert_eq!(finished.code, Some(2), "{refusal:?} {finished:?}");
+        assert!(parts.iter().all(|part| finished.stderr.contains(part)), "{finished:?}");
+    }
 }
 
 #[test]

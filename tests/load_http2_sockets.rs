@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use crate::harness::executable::{self, Finished};
+use crate::harness::forward::Forward;
 use crate::harness::haproxy::Haproxy;
 use crate::harness::http2_sockets::{Conduct, Log, SocketServer};
 use crate::harness::peer::{self, Program};
@@ -244,7 +245,35 @@ fn what_does_not_go_with_http2_is_refused() {
         assert!(finished.stderr.contains(what), "{finished:?}");
     };
     refused(&["--streams", "5"], "add --http2");
-    refused(&["--http2", "--proxy", "http://127.0.0.1:1"], "--proxy");
+}
+
+#[test]
+fn connections_are_opened_through_a_proxy() {
+    let proxy = Forward::start(None);
+    let by = format!("http://u:p@{}", proxy.address);
+    let (finished, said, log) = echo(Conduct::Echoes, &["--proxy", &by, "--timeout", "10s"]);
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    assert_eq!((log.connections, log.sockets), (2, 20), "{log:?}");
+    agree(&said, &log);
+    let asked = proxy.asked();
+    let is_right = |head: &String| {
+        head.starts_with("CONNECT 127.0.0.1:") && head.contains("Proxy-Authorization: Basic ")
+    };
+    assert_eq!((asked.len(), asked.iter().all(is_right)), (2, true), "{asked:?}");
+    for (refusal, cause) in [
+        ("HTTP/1.1 407 No\r\nContent-Length: 0\r\n\r\n", "proxy_refused"),
+        ("SSH-2.0-OpenSSH_9.2\r\n\r\n", "proxy_refused"),
+        ("", "connect_timeout"),
+    ] {
+        let proxy = Forward::start(Some(refusal));
+        let by = proxy.address.to_string();
+        let flags = ["--proxy", &by, "--connect-timeout", "200ms"];
+        let (finished, said, log) = echo(Conduct::Echoes, &flags);
+        assert_eq!(finished.code, Some(1), "{refusal:?} {finished:?}");
+        assert_eq!(said["connect_errors"], json!({cause: 20}), "{refusal:?} {said}");
+        assert_eq!((log.connections, proxy.asked().len()), (0, 2), "{refusal:?} {log:?}");
+        assert_eq!(count(&said, "/connections/http2_failed"), 2, "{refusal:?} {said}");
+    }
 }
 
 /// Runs a line of flags against a WebSocket URL; its JSON.
@@ -292,6 +321,10 @@ fn haproxy_is_loaded_in_the_clear_and_over_tls() {
         }
         assert_eq!(taken() - before, 1_512.0, "as many as the server counts");
         server.until_closed("by_peer", closed + 73);
+        let proxy = Forward::start(None);
+        let through = format!("-c 2 --streams 25 --messages 20 --proxy {}{more}", proxy.address);
+        let said = load(&echo, &format!("{through} --timeout 20s"));
+        assert_eq!((count(&said, "/echo/received"), proxy.asked().len()), (1_000, 2), "{said}");
         // HAProxy allows 100 streams.
         let said = load(&echo, &format!("-c 1 --streams 150 --messages 2 --timeout 20s{more}"));
         assert_eq!(said["connections"]["http2_streams_allowed"], 100, "{said}");

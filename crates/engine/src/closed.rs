@@ -73,6 +73,8 @@ pub enum ServerFault {
     GoAway,
     /// It speaks HTTP/2 without WebSockets (RFC 8441 section 3).
     NoExtendedConnect,
+    /// A proxy refused the tunnel of the HTTP/2 connection (RFC 9110 section 9.3.6).
+    ProxyRefused,
     /// The HTTP/2 connection of the stream could not be opened, for this reason.
     Carrier(Closed),
 }

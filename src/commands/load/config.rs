@@ -83,12 +83,6 @@ fn streams(args: &Args) -> Result<Option<u32>> {
     if flags.streams > 1 && !flags.http2 {
         bail!("--streams is for HTTP/2: add --http2");
     }
-    if flags.http2 && args.proxy.is_some() {
-        bail!(
-            "--http2 does not go through --proxy for WebSockets: leave out one of them \
-             (requests of http:// and https:// use both)"
-        );
-    }
     Ok(flags.http2.then_some(flags.streams))
 }
 

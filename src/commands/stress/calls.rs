@@ -40,7 +40,7 @@ pub(super) fn run(args: &Args, url: &str) -> Result<ExitCode> {
         true => example(args)?,
         false => {
             let flags = tls::ClientFlags::of_files(endpoint.tls, None, None, None);
-            let target = Target::new(&format!("{scheme}://{}", endpoint.host), &flags)?;
+            let target = Target::of(&endpoint, &flags)?;
             let types = SchemaFlags::of_files(args.proto.clone(), Vec::new(), None);
             let Some(schema) = schema(&types, Some(&target), &headers)? else {
                 bail!("interrupted while {target} was asked for the types of its messages")

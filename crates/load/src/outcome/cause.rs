@@ -44,6 +44,7 @@ impl Cause {
             Some(ServerFault::StreamReset(code)) => Cause::of_stream(code),
             Some(ServerFault::GoAway) => Cause::GoAway,
             Some(ServerFault::NoExtendedConnect) => Cause::NoExtendedConnect,
+            Some(ServerFault::ProxyRefused) => Cause::ProxyRefused,
             Some(ServerFault::Carrier(why)) => Cause::End(why),
             None => Cause::End(why),
         }

@@ -193,7 +193,8 @@ impl Proxy {
     }
 
     /// The CONNECT request for a tunnel to `HOST:PORT`.
-    pub(crate) fn connect(&self, authority: &str) -> Vec<u8> {
+    #[must_use]
+    pub fn connect(&self, authority: &str) -> Vec<u8> {
         let mut head = format!("CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n");
         if !self.authorization.is_empty() {
             head += &format!("Proxy-Authorization: {}\r\n", self.authorization);

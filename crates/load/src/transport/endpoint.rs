@@ -136,7 +136,7 @@ impl Endpoint {
     }
 
     /// The explicit port or that of the scheme; `None` if it is not a number.
-    pub(crate) fn port(&self) -> Option<u16> {
+    pub fn port(&self) -> Option<u16> {
         match self.explicit_port() {
             Some(port) => port.parse().ok(),
             None if self.tls => Some(443),

@@ -39,16 +39,21 @@ pub(crate) struct Tunnel {
 }
 
 impl Tunnel {
-    /// Receives bytes of the proxy; true once the tunnel is open.
+    /// Receives bytes of the proxy. Once the tunnel is open, returns what the server has sent in it.
     ///
     /// # Errors
-    /// The proxy refused, or its answer is invalid.
-    pub(crate) fn receive(&mut self, bytes: &[u8]) -> Result<bool, Failure> {
+    /// The proxy refused, its answer is invalid, or the server sends before the client in another protocol than
+    /// HTTP/2 without TLS, where it may (RFC 9113 section 3.4).
+    pub(crate) fn receive(
+        &mut self,
+        bytes: &[u8],
+        may_send_first: bool,
+    ) -> Result<Option<Vec<u8>>, Failure> {
         self.head.extend_from_slice(bytes);
         loop {
             let scanned = self.scanner.scan(&self.head, &Limits::default());
             let Status::Complete(length) = scanned.map_err(Failure::Protocol)? else {
-                return Ok(false);
+                return Ok(None);
             };
             self.scanner = HeadScanner::default();
             let rest = self.head.split_off(length);
@@ -56,10 +61,9 @@ impl Tunnel {
             let answer = parse_response(&self.head, &mut headers).map_err(Failure::Protocol)?;
             match answer.status {
                 100..=199 => self.head = rest,
-                // In TLS and HTTP the client sends first, so data right after the head is invalid.
-                200..=299 if rest.is_empty() => {
+                200..=299 if rest.is_empty() || may_send_first => {
                     self.head = Vec::new();
-                    return Ok(true);
+                    return Ok(Some(rest));
                 }
                 _ => return Err(Failure::ProxyRefused),
             }
@@ -76,14 +80,17 @@ mod tests {
         let yes = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.0 200 Connection established\r\n\r\n";
         for piece in 1..=yes.len() {
             let mut tunnel = Tunnel::default();
-            let heard: Vec<bool> =
-                yes.chunks(piece).map(|bytes| tunnel.receive(bytes).unwrap()).collect();
+            let heard: Vec<Option<Vec<u8>>> =
+                yes.chunks(piece).map(|bytes| tunnel.receive(bytes, false).unwrap()).collect();
             let firsts = &heard[..heard.len() - 1];
-            assert!(firsts.iter().all(|is| !is) && heard.last() == Some(&true), "{piece}");
+            assert!(firsts.iter().all(Option::is_none), "{piece}");
+            assert_eq!(heard.last(), Some(&Some(Vec::new())), "{piece}");
         }
-        let of = |bytes: &[u8]| Tunnel::default().receive(bytes);
+        let of = |bytes: &[u8]| Tunnel::default().receive(bytes, false);
         assert_eq!(of(b"HTTP/1.1 407 No\r\n\r\n"), Err(Failure::ProxyRefused));
         assert_eq!(of(b"HTTP/1.1 200 OK\r\n\r\nmore"), Err(Failure::ProxyRefused));
+        let first = Tunnel::default().receive(b"HTTP/1.1 200 OK\r\n\r\nmore", true);
+        assert_eq!(first, Ok(Some(b"more".to_vec())));
         assert!(matches!(of(b"SSH-2.0\r\n\r\n"), Err(Failure::Protocol(_))));
         assert!(matches!(of(&[b'a'; 100_000]), Err(Failure::Protocol(_))), "never ends");
     }

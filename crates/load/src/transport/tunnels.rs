@@ -58,6 +58,10 @@ pub(crate) fn connect_routes(config: &Config) -> Result<(Arc<[Target]>, ConnectR
                 target.unix_socket = Some(Arc::clone(path));
                 ConnectRoute::Direct
             }
+            // The connections that carry the sockets open the tunnels.
+            Route::Forward(_) | Route::Tunnel(_) if config.streams.is_some() => {
+                ConnectRoute::Direct
+            }
             Route::Forward(proxy) | Route::Tunnel(proxy) => {
                 ConnectRoute::Tunnel(endpoint.address, TunnelRequest::new(proxy, endpoint))
             }
@@ -151,10 +155,10 @@ impl Tunnels {
         let Some(ConnectRoute::Tunnel(_, through)) = route else {
             return invariant::broken("a pending tunnel has a route through a proxy");
         };
-        match pending.tunnel.receive(bytes) {
-            Ok(false) => {}
+        match pending.tunnel.receive(bytes, false) {
+            Ok(None) => {}
             Err(_) => give_up(core, pending, Cause::ProxyRefused),
-            Ok(true) => {
+            Ok(Some(_)) => {
                 pending.tunnel.is_established = true;
                 match through.tls.as_ref().map(|tls| core.secure(id, tls)) {
                     None => upgrade(core, pending),

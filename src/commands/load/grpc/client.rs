@@ -20,10 +20,10 @@ use load::grpc::{
     self, Code, Encoding, MessageDecoder, REFLECTION_PATHS, Reflection, Schema, limits,
 };
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
+use super::reach;
 use super::target::Target;
 
 /// Time for a connection, with the lookup of the name and TLS.
@@ -183,9 +183,7 @@ impl<'a> Client<'a> {
     async fn connect(target: &'a Target, metadata: &'a [(String, String)]) -> Result<Client<'a>> {
         let first = First::default();
         let connecting = async {
-            let stream = TcpStream::connect((target.host.as_str(), target.port)).await;
-            let stream = stream.map_err(|error| unreached(&error))?;
-            stream.set_nodelay(true)?;
+            let stream = reach::connect(target).await?;
             let Some(tls) = &target.tls else {
                 return handshake(Watched { stream, first: first.clone() }).await;
             };
@@ -333,15 +331,6 @@ fn check_status(headers: &HeaderMap) -> Result<(), CallError> {
     }
 }
 
-fn unreached(error: &io::Error) -> anyhow::Error {
-    match error.kind() {
-        io::ErrorKind::ConnectionRefused => {
-            anyhow!("connection refused (is the server running on this port?)")
-        }
-        _ => anyhow!("cannot connect: {error}"),
-    }
-}
-
 fn tls_problem(target: &Target, error: &io::Error) -> String {
     let text = error_chain(error);
     let hint = match () {
@@ -408,7 +397,10 @@ impl First {
 /// Errors before the first byte was awaited.
 fn is_late(why: &anyhow::Error) -> bool {
     let text = why.to_string();
-    text.contains("refused") || text.contains("cannot connect") || text.contains("TLS failed")
+    text.contains("refused")
+        || text.contains("proxy")
+        || text.contains("cannot connect")
+        || text.contains("TLS failed")
 }
 
 /// A stream whose first received bytes are kept.

@@ -4,6 +4,7 @@
 mod client;
 pub(super) mod health;
 pub(super) mod list;
+mod reach;
 mod target;
 
 use std::fs;

@@ -4,7 +4,9 @@ use std::fmt;
 
 use anyhow::{Result, bail};
 use engine::TlsClient;
+use load::Endpoint;
 
+use super::reach::Reach;
 use crate::tls::ClientFlags;
 
 /// A server.
@@ -14,6 +16,7 @@ pub(in crate::commands) struct Target {
     pub(super) port: u16,
     /// With TLS, by the scheme.
     pub(super) tls: Option<TlsClient>,
+    pub(super) reach: Reach,
 }
 
 impl Target {
@@ -24,7 +27,21 @@ impl Target {
     pub(in crate::commands) fn new(text: &str, flags: &ClientFlags) -> Result<Target> {
         let (tls, host, port) = parse(text)?;
         let tls = flags.for_host(&host, tls)?;
-        Ok(Target { host, port, tls })
+        Ok(Target { host, port, tls, reach: Reach::Name })
+    }
+
+    /// The server of an endpoint, reached as the endpoint is.
+    ///
+    /// # Errors
+    /// As [`Target::new`].
+    pub(in crate::commands) fn of(endpoint: &Endpoint, flags: &ClientFlags) -> Result<Target> {
+        let scheme = if endpoint.tls { "grpcs" } else { "grpc" };
+        let name = endpoint.server_name();
+        let name = if name.contains(':') { format!("[{name}]") } else { name.to_owned() };
+        let port = endpoint.port().unwrap_or_default();
+        let target = Target::new(&format!("{scheme}://{name}:{port}"), flags)?;
+        let reach = Reach::of(endpoint, &target.authority());
+        Ok(Target { reach, ..target })
     }
 
     /// Host and port, as in a URL.
@@ -90,7 +107,7 @@ mod tests {
         ] {
             assert_eq!(parse(text).unwrap(), (tls, host.to_owned(), port), "{text}");
         }
-        let target = Target { host: "::1".to_owned(), port: 1, tls: None };
+        let target = Target { host: "::1".to_owned(), port: 1, tls: None, reach: Reach::Name };
         assert_eq!((target.to_string().as_str(), target.scheme()), ("[::1]:1", "grpc"));
     }
 

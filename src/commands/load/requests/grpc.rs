@@ -83,14 +83,11 @@ pub(super) fn call(args: &Args, urls: &[String], endpoints: &[Endpoint]) -> Resu
             endpoint.host
         );
     }
-    let scheme = if endpoint.tls { "grpcs" } else { "grpc" };
     let is_web = is_grpc_web(urls);
-    let port = if is_web && !has_port(&endpoint.host) { default_port(endpoint) } else { "" };
-    let target = Target::new(&format!("{scheme}://{}{port}", endpoint.host), &args.tls)?;
+    let target = Target::of(endpoint, &args.tls)?;
     if let Some(service) = &args.call.health {
         for endpoint in endpoints {
-            let scheme = if endpoint.tls { "grpcs" } else { "grpc" };
-            let target = Target::new(&format!("{scheme}://{}", endpoint.host), &args.tls)?;
+            let target = Target::of(endpoint, &args.tls)?;
             health::check(&target, &headers, service)?;
         }
     }
@@ -267,15 +264,6 @@ pub(in crate::commands) fn head(
     let bytes = Request::to(0, endpoint, &http).bytes().to_vec();
     // POST would have a Content-Length of 0.
     [b"POST", bytes.get(4..).unwrap_or_default()].concat()
-}
-
-/// Whether a host of a URL has a port.
-fn has_port(host: &str) -> bool {
-    host.rsplit_once(']').map_or(host, |(_, rest)| rest).contains(':')
-}
-
-fn default_port(endpoint: &Endpoint) -> &'static str {
-    if endpoint.tls { ":443" } else { ":80" }
 }
 
 const WEB: &str = "application/grpc-web+proto";

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Result, anyhow};
+use load::Endpoint;
 use load::grpc::{
     MessageTemplate, MessageTemplateError, MethodKind, Schema, encode_timeout, is_reserved,
     metadata,
@@ -104,7 +105,7 @@ impl<'a> Calls<'a> {
     fn schema(
         &mut self,
         number: u8,
-        target: &str,
+        server: Option<&Endpoint>,
         metadata: &[(String, String)],
     ) -> Result<&Schema> {
         let of = (!self.files.has_files()).then_some(number);
@@ -112,13 +113,11 @@ impl<'a> Calls<'a> {
         let at = match known {
             Some(at) => at,
             None => {
-                let server = match of {
-                    Some(_) => Some(Target::new(target, self.tls)?),
-                    None => None,
-                };
+                let server = server.filter(|_| of.is_some());
+                let server = server.map(|server| Target::of(server, self.tls)).transpose()?;
                 let found = schema(&self.files, server.as_ref(), metadata)?;
                 let found = found.ok_or_else(|| {
-                    anyhow!("interrupted while {target} was asked for the types of its messages")
+                    anyhow!("interrupted while the server was asked for its types")
                 })?;
                 self.schemas.push((of, found));
                 self.schemas.len() - 1
@@ -159,6 +158,7 @@ fn of_file(why: &anyhow::Error) -> String {
         ("--proto-path", "proto_path"),
         ("-H 'authorization: …'", "metadata = { authorization = \"…\" }"),
         ("--ca FILE", "ca in [connect]"),
+        ("check --proxy", "check proxy in [connect]"),
         ("--insecure", "insecure in [connect]"),
         (", another name --sni NAME", ""),
     ]
@@ -185,15 +185,11 @@ impl Reader<'_> {
         let (endpoint, path) = self.method_place(table, &url)?;
         let headers = self.metadata(table)?;
         let server = self.hosts.endpoints.get(usize::from(endpoint));
-        let server = server.map(|server| {
-            let scheme = if server.tls { "grpcs" } else { "grpc" };
-            format!("{scheme}://{}", server.host)
-        });
         let constant = |(name, value): &(String, Template)| {
             Some((name.clone(), String::from_utf8(value.constant()?.to_vec()).ok()?))
         };
         let constants: Vec<_> = headers.iter().filter_map(constant).collect();
-        let found = self.calls.schema(endpoint, &server.unwrap_or_default(), &constants);
+        let found = self.calls.schema(endpoint, server, &constants);
         let method = found.map_err(|why| wrong(of_file(&why)))?.method(&path);
         let method = method.map_err(|why| wrong(why.to_string()))?;
         if let kind @ (MethodKind::ClientStream | MethodKind::BidiStream) = method.kind() {

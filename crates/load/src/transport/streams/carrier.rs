@@ -9,6 +9,7 @@ use wire::http2::{Connection, ErrorCode, StreamId};
 
 use super::socket::{Destination, SocketFailure, State};
 use super::{BACKLOG_BYTES_MAX, StreamKernel};
+use crate::transport::tunnel::Tunnel;
 
 /// Plaintext that is encrypted at a time.
 const SEALED_BYTES: usize = 32 * 1024;
@@ -22,6 +23,8 @@ const FIRST_OTHER_KEY: u64 = u64::MAX << 32;
 pub(super) enum Phase {
     /// TCP.
     Connecting,
+    /// The answer of a proxy.
+    Tunnelling,
     /// The handshake of TLS.
     Securing,
     /// The server's SETTINGS are awaited.
@@ -40,6 +43,8 @@ pub(super) struct Carrier {
     pub(super) phase: Phase,
     pub(super) connection: Option<Box<Connection>>,
     pub(super) tls: Option<Box<TlsSession>>,
+    /// While a proxy is asked.
+    pub(super) tunnel: Option<Box<Tunnel>>,
     /// Its sockets.
     pub(super) members: Vec<u32>,
     /// Sockets that it takes.
@@ -175,6 +180,7 @@ impl<S: Sys> StreamKernel<S> {
             phase: Phase::Connecting,
             connection: None,
             tls: None,
+            tunnel: None,
             members: Vec::new(),
             limit,
             out: Vec::new(),
@@ -221,6 +227,35 @@ impl<S: Sys> StreamKernel<S> {
         if let Err(error) = self.sys.connect_outcome(carrier.fd) {
             return self.end_carrier(c, &Ending::Failed(failed_connect(&error)));
         }
+        let upstream = self.settings.upstreams.get(usize::from(carrier.upstream));
+        let Some(connect) = upstream.and_then(|upstream| upstream.connect.as_ref()) else {
+            return self.secure(c);
+        };
+        carrier.phase = Phase::Tunnelling;
+        carrier.tunnel = Some(Box::default());
+        carrier.sending.extend_from_slice(connect);
+        self.flush(c);
+    }
+
+    /// Handles what a proxy answers.
+    pub(super) fn on_tunnel(&mut self, c: u32, bytes: &[u8]) -> Option<Ending> {
+        let carrier = self.carriers.get_mut(c)?;
+        let upstream = self.settings.upstreams.get(usize::from(carrier.upstream));
+        let is_plain = upstream.is_some_and(|upstream| upstream.tls.is_none());
+        match carrier.tunnel.as_mut()?.receive(bytes, is_plain) {
+            Ok(None) => None,
+            Err(_) => Some(Ending::fault(ServerFault::ProxyRefused)),
+            Ok(Some(first)) => {
+                carrier.tunnel = None;
+                self.secure(c);
+                self.receive(c, &first)
+            }
+        }
+    }
+
+    /// Begins TLS or, without it, HTTP/2.
+    fn secure(&mut self, c: u32) {
+        let Some(carrier) = self.carriers.get_mut(c) else { return };
         let upstream = self.settings.upstreams.get(usize::from(carrier.upstream));
         match upstream.and_then(|upstream| upstream.tls.as_ref()) {
             None => self.greet(c),

@@ -34,6 +34,7 @@ use self::rooms::Rooms;
 use self::socket::{Destination, NONE, Sockets, State};
 use crate::outcome::metrics::Metrics;
 use crate::transport::connect_options::Route;
+use crate::transport::tunnel::TunnelRequest;
 use crate::{Config, Endpoint};
 
 /// Window of a stream: the most that is kept of what a server sends, in bytes.
@@ -61,6 +62,8 @@ struct Upstream {
     /// As in the Host header.
     host: String,
     tls: Option<TlsClient>,
+    /// The request for a tunnel, if the destination is a proxy.
+    connect: Option<Vec<u8>>,
 }
 
 impl StreamSettings {
@@ -74,6 +77,12 @@ impl StreamSettings {
             },
             host: endpoint.host.clone(),
             tls: endpoint.client.clone().filter(|_| endpoint.tls),
+            connect: match &endpoint.route {
+                Route::Forward(proxy) | Route::Tunnel(proxy) => {
+                    Some(TunnelRequest::new(proxy, endpoint).connect)
+                }
+                _ => None,
+            },
         };
         Some(Arc::new(StreamSettings {
             streams: streams.max(1),

@@ -34,7 +34,13 @@ impl<S: Sys> StreamKernel<S> {
         let carrier = self.carriers.get(c)?;
         match self.sys.recv(carrier.fd, plain) {
             Ok(0) => Some(Ending::Closed),
-            Ok(got) => self.receive(c, plain.get(..got).unwrap_or_default()),
+            Ok(got) => {
+                let bytes = plain.get(..got).unwrap_or_default();
+                match carrier.tunnel {
+                    None => self.receive(c, bytes),
+                    Some(_) => self.on_tunnel(c, bytes),
+                }
+            }
             Err(error) if is_later(&error) => None,
             Err(error) => Some(Ending::of(&error)),
         }
@@ -76,7 +82,7 @@ impl<S: Sys> StreamKernel<S> {
     }
 
     /// Takes bytes of HTTP/2.
-    fn receive(&mut self, c: u32, bytes: &[u8]) -> Option<Ending> {
+    pub(super) fn receive(&mut self, c: u32, bytes: &[u8]) -> Option<Ending> {
         let mut rest = bytes;
         loop {
             let carrier = self.carriers.get_mut(c)?;

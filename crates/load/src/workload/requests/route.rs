@@ -97,13 +97,17 @@ impl<D: Driver, S: Script> Requester<D, S> {
         let (Some(tunnel), Some(through)) = (&mut one.tunnel, through) else {
             return invariant::broken("a tunnel has a route through a proxy");
         };
-        let failure = match tunnel.receive(bytes) {
-            Ok(false) => return,
+        let may_send_first = D::STREAMS && through.tls.is_none();
+        let failure = match tunnel.receive(bytes, may_send_first) {
+            Ok(None) => return,
             Err(failure) => failure,
-            Ok(true) => {
+            Ok(Some(first)) => {
                 tunnel.is_established = true;
                 match through.tls.as_ref().map(|tls| core.secure(id, tls)) {
-                    None if D::STREAMS => return self.on_stream_connected(core, id),
+                    None if D::STREAMS => {
+                        self.on_stream_connected(core, id);
+                        return self.on_stream_data(core, id, &first);
+                    }
                     None => return self.on_connected(core, id),
                     Some(Ok(())) => return,
                     Some(Err(_)) => Failure::Tls,

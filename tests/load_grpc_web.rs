@@ -43,24 +43,26 @@ fn calls_end_by_their_status_and_counts_agree_with_the_server() {
         (Wrong::Ends, Some("closed_midway"), 24),
         (Wrong::Closes, Some("closed"), 24),
     ] {
-        let server = GrpcWebServer::start(how);
-        let url = format!("grpc-web://{}/a.B/One", server.address);
-        let (finished, said) = call(&url, &["--proto", file.path(), "-d", "{\"text\":\"x\"}"]);
-        let errors = kind.map_or_else(|| json!({}), |kind| json!({kind: 20}));
-        assert_eq!(said["errors"], errors, "{how:?} {said} {}", finished.stderr);
-        let log = server.log.lock().unwrap();
-        let answered = if kind.is_some() { 180 } else { 200 };
-        assert_eq!((log.calls, log.answered), (200, answered), "{how:?}");
-        assert_eq!(said["requests"]["ok"], answered, "{how:?} {said}");
-        assert_eq!(said["requests"]["answered"], answered, "{how:?} {said}");
-        // Five bytes of prefix, and the field; trailers are not in the body.
-        assert_eq!((log.body_bytes, &said["body_bytes"]), (200 * 8, &json!(answered * 8)));
-        // The last call of a user needs no connection after it.
-        let opened = said["connections"]["opened"].as_u64().unwrap();
-        assert_eq!(opened, log.connections, "{how:?} {said}");
-        let expected = if connections == 4 { 4..=4 } else { 20..=connections };
-        assert!(expected.contains(&opened), "{how:?} {opened}");
-        assert_eq!(log.strange, <[String; 0]>::default(), "{how:?}");
+        for scheme in ["grpc-web", "grpc-web-text"] {
+            let server = GrpcWebServer::start(how);
+            let url = format!("{scheme}://{}/a.B/One", server.address);
+            let (finished, said) = call(&url, &["--proto", file.path(), "-d", "{\"text\":\"x\"}"]);
+            let errors = kind.map_or_else(|| json!({}), |kind| json!({kind: 20}));
+            assert_eq!(said["errors"], errors, "{how:?} {said} {}", finished.stderr);
+            let log = server.log.lock().unwrap();
+            let answered = if kind.is_some() { 180 } else { 200 };
+            assert_eq!((log.calls, log.answered), (200, answered), "{how:?}");
+            assert_eq!(said["requests"]["ok"], answered, "{how:?} {said}");
+            assert_eq!(said["requests"]["answered"], answered, "{how:?} {said}");
+            // Five bytes of prefix, and the field; trailers are not in the body.
+            assert_eq!((log.body_bytes, &said["body_bytes"]), (200 * 8, &json!(answered * 8)));
+            // The last call of a user needs no connection after it.
+            let opened = said["connections"]["opened"].as_u64().unwrap();
+            assert_eq!(opened, log.connections, "{how:?} {said}");
+            let expected = if connections == 4 { 4..=4 } else { 20..=connections };
+            assert!(expected.contains(&opened), "{how:?} {opened}");
+            assert_eq!(log.strange, <[String; 0]>::default(), "{how:?}");
+        }
     }
 }
 

@@ -7,9 +7,13 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
 /// A message with a field.
 const MESSAGE: &[u8] = b"\x00\x00\x00\x00\x03\x0a\x01x";
 const WEB: &str = "application/grpc-web+proto";
+const TEXT: &str = "application/grpc-web-text+proto";
 
 /// What is wrong with an answer.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -93,10 +97,15 @@ fn serve(mut stream: TcpStream, wrong: Wrong, log: &Mutex<Log>) -> Option<()> {
         let length = lower.lines().find_map(|line| line.strip_prefix("content-length: "))?;
         let mut body = vec![0; length.parse().ok()?];
         reader.read_exact(&mut body).ok()?;
+        let is_text = lower.contains("grpc-web-text");
+        if is_text {
+            body = STANDARD.decode(body).ok()?;
+        }
         let number = {
             let mut log = log.lock().unwrap();
-            let kind = format!("content-type: {WEB}\r\n");
-            let is_web = lower.starts_with("post /a.b/") && lower.contains(&kind);
+            let kind = if is_text { TEXT } else { WEB };
+            let has = |name: &str| lower.contains(&format!("\r\n{name}: {kind}\r\n"));
+            let is_web = lower.starts_with("post /a.b/") && has("content-type") && has("accept");
             if !is_web || lower.contains("\r\nte:") || !lower.contains("x-grpc-web: 1\r\n") {
                 log.strange.push(head);
             }
@@ -105,7 +114,7 @@ fn serve(mut stream: TcpStream, wrong: Wrong, log: &Mutex<Log>) -> Option<()> {
             log.calls
         };
         let how = if number.is_multiple_of(10) { wrong } else { Wrong::Nothing };
-        answer(&mut stream, how, log)?;
+        answer(&mut stream, how, is_text, log)?;
     }
 }
 
@@ -113,7 +122,7 @@ fn trailers(lines: &str) -> Vec<u8> {
     [b"\x80", &(lines.len() as u32).to_be_bytes()[..], lines.as_bytes()].concat()
 }
 
-fn answer(stream: &mut TcpStream, how: Wrong, log: &Mutex<Log>) -> Option<()> {
+fn answer(stream: &mut TcpStream, how: Wrong, is_text: bool, log: &Mutex<Log>) -> Option<()> {
     let ok = trailers("grpc-status: 0\r\n");
     let right = [MESSAGE, &ok].concat();
     let (mut status, mut kind, mut more) = (200, WEB, String::new());
@@ -143,6 +152,15 @@ fn answer(stream: &mut TcpStream, how: Wrong, log: &Mutex<Log>) -> Option<()> {
             [MESSAGE, &trailers(&long)].concat()
         }
         Wrong::Closes => return None,
+    };
+    let body = match is_text {
+        // The trailers are encoded by themselves, as some proxies do.
+        true if kind == WEB => {
+            kind = TEXT;
+            let (one, other) = body.split_at(body.len().min(MESSAGE.len()));
+            (STANDARD.encode(one) + &STANDARD.encode(other)).into_bytes()
+        }
+        _ => body,
     };
     write!(stream, "HTTP/1.1 {status} X\r\nContent-Type: {kind}\r\n{more}").ok()?;
     write!(stream, "Transfer-Encoding: chunked\r\n\r\n").ok()?;

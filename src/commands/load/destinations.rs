@@ -22,7 +22,7 @@ pub(super) fn urls(args: &Args) -> Result<Vec<String>> {
 }
 
 /// The supported URL schemes.
-const SCHEMES: [&str; 12] = [
+const SCHEMES: [&str; 14] = [
     "http",
     "https",
     "ws",
@@ -33,6 +33,8 @@ const SCHEMES: [&str; 12] = [
     "grpcs",
     "grpc-web",
     "grpc-webs",
+    "grpc-web-text",
+    "grpc-web-texts",
     "tcp",
     "tls",
 ];

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use load::ConnectOptions;
-use load::grpc::{Method, MethodKind, PREFIX_BYTES, Schema, encode, limits, metadata};
+use load::grpc::{Method, MethodKind, PREFIX_BYTES, Schema, Variant, encode, limits, metadata};
 use load::requests::{Answer, Grpc, Request, Times};
 use serde_json::json;
 
@@ -64,7 +64,7 @@ pub(super) fn run(args: &Args, url: &str) -> Result<ExitCode> {
     // As in go-stress-testing: a deadline only if it is given.
     let is_limited = args.request_time_given();
     let deadline = is_limited.then(|| args.request_timeout());
-    let mut call = call_head(&endpoint, &method, &headers, deadline, (false, false));
+    let mut call = call_head(&endpoint, &method, &headers, deadline, (Variant::Http2, false));
     encode(&message, &mut call)?;
     let mut config = config(args, vec![endpoint], &[])?;
     // Each user has a connection for all its calls.

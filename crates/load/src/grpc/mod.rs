@@ -21,7 +21,9 @@ mod reflection;
 mod schema;
 mod status;
 mod template;
+mod variant;
 mod web;
+mod web_text;
 
 pub(crate) use self::answer::answer_json;
 pub use self::answer::{accepted_code, answer_status, code_of};
@@ -38,4 +40,6 @@ pub use self::reflection::{REFLECTION_PATHS, Reflection, ReflectionError};
 pub use self::schema::{Schema, SchemaError, Service};
 pub use self::status::{Code, decode_message};
 pub use self::template::{MessageTemplate, MessageTemplateError};
+pub use self::variant::Variant;
 pub(crate) use self::web::{WebDecoder, trailer};
+pub(crate) use self::web_text::{TextDecoder, encode_text};

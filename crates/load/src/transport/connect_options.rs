@@ -107,6 +107,14 @@ impl ConnectOptions {
         self.endpoint(Schemes::GRPC_WEB, url)
     }
 
+    /// Parses and resolves `grpc-web-text://HOST:PORT/SERVICE/METHOD` or, for TLS, `grpc-web-texts://…`.
+    ///
+    /// # Errors
+    /// As [`ConnectOptions::web`].
+    pub fn grpc_web_text(self: &Arc<ConnectOptions>, url: &str) -> Result<Endpoint, String> {
+        self.endpoint(Schemes::GRPC_WEB_TEXT, url)
+    }
+
     /// Parses and resolves `tcp://HOST:PORT` or, for TLS, `tls://HOST:PORT`.
     ///
     /// # Errors

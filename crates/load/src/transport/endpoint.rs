@@ -44,6 +44,8 @@ impl Schemes {
     pub(crate) const GRPC: Schemes = Schemes { plain: "grpc", secure: Some("grpcs"), is_web: true };
     pub(crate) const GRPC_WEB: Schemes =
         Schemes { plain: "grpc-web", secure: Some("grpc-webs"), is_web: true };
+    pub(crate) const GRPC_WEB_TEXT: Schemes =
+        Schemes { plain: "grpc-web-text", secure: Some("grpc-web-texts"), is_web: true };
     pub(crate) const TCP: Schemes = Schemes { plain: "tcp", secure: Some("tls"), is_web: false };
 }
 

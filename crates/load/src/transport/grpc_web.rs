@@ -1,25 +1,29 @@
 //! [`GrpcWeb`]: a client of gRPC-Web over HTTP/1.1 (`doc/PROTOCOL-WEB.md` of gRPC), with one call at a time on a
-//! connection. A call that ends with a status is an answer with that status.
+//! connection. A call that ends with a status is an answer with that status. Calls whose content type is
+//! `application/grpc-web-text` are sent in Base64, and may be answered so.
 
 use std::io::Write;
 
 use wire::http::{EMPTY_HEADER, MAX_HEADERS, parse_response};
 
-use crate::grpc::{Code, WebDecoder, answer_status, trailer};
+use crate::grpc::{Code, TextDecoder, WebDecoder, answer_status, encode_text, trailer};
 use crate::outcome::failure::Failure;
 use crate::transport::driver::{CompleteAnswer, Driver, Received};
 use crate::transport::http1::{Http1, Http1State};
 use crate::workload::requests::answer::{Awaited, Wants};
-use crate::workload::requests::request::Request;
+use crate::workload::requests::request::{Kind, Request};
 
 /// Constant requests that are prepared; further ones are rendered each time.
 const PREPARED_MAX: usize = 1_024;
 
+/// The content type of bodies in Base64.
+const TEXT: &[u8] = b"application/grpc-web-text";
+
 /// The gRPC-Web driver of one worker.
 pub struct GrpcWeb {
     http: Http1,
-    /// Exactly one message answers a call.
-    unary: bool,
+    /// The kind of requests that are [`Kind::Plain`].
+    plain: Kind,
     message_bytes_max: usize,
     /// What one call of [`Http1::receive`] found.
     received: Awaited,
@@ -27,14 +31,25 @@ pub struct GrpcWeb {
     #[allow(clippy::vec_box, reason = "connections take the box")]
     decoders: Vec<Box<WebDecoder>>,
     /// Constant requests by their number.
-    prepared: Vec<(u32, Box<[u8]>)>,
+    prepared: Vec<(u32, Prepared)>,
     out: Vec<u8>,
+    /// Bytes of a body that was Base64.
+    plain_body: Vec<u8>,
+}
+
+/// A rendered call.
+struct Prepared {
+    bytes: Box<[u8]>,
+    is_text: bool,
 }
 
 /// The state of a connection.
 #[derive(Default)]
 pub struct GrpcWebState {
     http: Http1State,
+    /// What the last request was.
+    kind: Kind,
+    is_text: bool,
     /// The answer that has begun.
     answer: Option<Begun>,
 }
@@ -45,38 +60,49 @@ struct Begun {
     is_grpc: bool,
     /// The status in the head, of an answer without messages.
     code: Option<Code>,
+    /// Of a body in Base64.
+    text: Option<TextDecoder>,
     decoder: Box<WebDecoder>,
 }
 
 impl GrpcWeb {
-    /// A driver; `unary` if exactly one message answers a call, of at most so many bytes.
+    /// A driver all of whose requests are calls; `unary` if exactly one message answers each, of at most so many
+    /// bytes.
     #[must_use]
     pub fn new(unary: bool, message_bytes_max: usize) -> GrpcWeb {
+        let plain = if unary { Kind::Unary } else { Kind::ServerStream };
+        GrpcWeb { plain, ..GrpcWeb::beside_requests(message_bytes_max) }
+    }
+
+    /// A driver whose requests are calls by their kind, and otherwise of HTTP/1.1.
+    #[must_use]
+    pub fn beside_requests(message_bytes_max: usize) -> GrpcWeb {
         GrpcWeb {
             http: Http1::new(),
-            unary,
+            plain: Kind::Plain,
             message_bytes_max,
             received: Awaited::default(),
             decoders: Vec::new(),
             prepared: Vec::new(),
             out: Vec::new(),
+            plain_body: Vec::new(),
         }
     }
 
     /// An answer with this head.
-    fn begin(&mut self, head: &[u8]) -> Begun {
+    fn begin(&mut self, head: &[u8], may_be_text: bool) -> Begun {
         let bytes_max = self.message_bytes_max;
         let decoder = self.decoders.pop().unwrap_or_else(|| Box::new(WebDecoder::new(bytes_max)));
         let mut headers = [EMPTY_HEADER; MAX_HEADERS];
         let Ok(head) = parse_response(head, &mut headers) else {
             // The driver of HTTP has parsed it.
-            return Begun { status: 0, is_grpc: false, code: None, decoder };
+            return Begun { status: 0, is_grpc: false, code: None, text: None, decoder };
         };
         let kind = head.header("content-type").unwrap_or_default();
-        let is_grpc = kind.starts_with(b"application/grpc-web")
-            && !kind.starts_with(b"application/grpc-web-text");
+        let text = kind.starts_with(TEXT).then(TextDecoder::default);
+        let is_grpc = kind.starts_with(b"application/grpc-web") && (text.is_none() || may_be_text);
         let code = head.header("grpc-status").map(Code::parse);
-        Begun { status: head.status, is_grpc, code, decoder }
+        Begun { status: head.status, is_grpc, code, text, decoder }
     }
 
     /// The end of an answer, whose status is in the trailers.
@@ -87,13 +113,15 @@ impl GrpcWeb {
         let lines = answer.decoder.trailers().unwrap_or_default();
         let code = trailer(lines, "grpc-status").map(Code::parse).or(answer.code);
         let (messages, body_bytes) = (answer.decoder.messages, answer.decoder.message_bytes);
-        let is_cut = !answer.decoder.is_between_frames();
+        let is_cut = !answer.decoder.is_between_frames()
+            || answer.text.is_some_and(|text| !text.is_between_groups());
+        let unary = state.kind == Kind::Unary;
         answer.decoder.restart();
         self.decoders.push(answer.decoder);
         let code = match code {
             None if answer.status != 200 => Ok(Code::of_http(answer.status)),
             _ if !answer.is_grpc => Err(Failure::GrpcContentType),
-            Some(Code::OK) if is_cut || self.unary && messages != 1 => Err(Failure::GrpcMessage),
+            Some(Code::OK) if is_cut || unary && messages != 1 => Err(Failure::GrpcMessage),
             Some(code) => Ok(code),
             None if is_cut => Err(Failure::GrpcMessage),
             None => Err(Failure::GrpcNoStatus),
@@ -109,17 +137,24 @@ impl GrpcWeb {
     }
 }
 
-/// Appends a request with the length of its body, which calls over HTTP/2 do not have.
-fn render(request: &Request, out: &mut Vec<u8>) {
+/// Appends a request with the length of its body, which calls over HTTP/2 do not have. Returns whether the body
+/// is in Base64.
+fn render(request: &Request, out: &mut Vec<u8>) -> bool {
     let bytes = request.bytes();
     let end =
         bytes.windows(4).position(|four| four == b"\r\n\r\n").map_or(bytes.len(), |at| at + 2);
     let (head, rest) = bytes.split_at(end);
     let body = rest.get(2..).unwrap_or_default();
+    let is_text = head.windows(TEXT.len()).any(|part| part == TEXT);
     out.extend_from_slice(head);
+    let length = if is_text { body.len().div_ceil(3) * 4 } else { body.len() };
     // Writing to a `Vec` cannot fail.
-    let _ = write!(out, "Content-Length: {}\r\n\r\n", body.len());
-    out.extend_from_slice(body);
+    let _ = write!(out, "Content-Length: {length}\r\n\r\n");
+    match is_text {
+        true => encode_text(body, out),
+        false => out.extend_from_slice(body),
+    }
+    is_text
 }
 
 /// Trailers as a head of HTTP/1.1.
@@ -138,17 +173,29 @@ fn as_head(lines: &[u8]) -> Vec<u8> {
 impl Driver for GrpcWeb {
     type State = GrpcWebState;
 
-    fn encode<'a>(&'a mut self, _: &mut GrpcWebState, request: &'a Request) -> &'a [u8] {
+    fn encode<'a>(&'a mut self, state: &mut GrpcWebState, request: &'a Request) -> &'a [u8] {
+        state.kind = match request.kind() {
+            Kind::Plain => self.plain,
+            kind => kind,
+        };
+        if state.kind == Kind::Plain {
+            return self.http.encode(&mut state.http, request);
+        }
         let id = request.id();
         let known = id.and_then(|id| self.prepared.iter().position(|(one, _)| *one == id));
         if known.is_none() {
             self.out.clear();
-            render(request, &mut self.out);
+            state.is_text = render(request, &mut self.out);
             if let Some(id) = id.filter(|_| self.prepared.len() < PREPARED_MAX) {
-                self.prepared.push((id, self.out.as_slice().into()));
+                let bytes = self.out.as_slice().into();
+                self.prepared.push((id, Prepared { bytes, is_text: state.is_text }));
             }
         }
-        known.and_then(|at| self.prepared.get(at)).map_or(&self.out, |(_, bytes)| bytes)
+        let Some((_, prepared)) = known.and_then(|at| self.prepared.get(at)) else {
+            return &self.out;
+        };
+        state.is_text = prepared.is_text;
+        &prepared.bytes
     }
 
     fn receive(
@@ -157,18 +204,26 @@ impl Driver for GrpcWeb {
         bytes: &[u8],
         awaited: &mut Awaited,
     ) -> Received {
+        if state.kind == Kind::Plain {
+            return self.http.receive(&mut state.http, bytes, awaited);
+        }
         let mut found = std::mem::take(&mut self.received);
         found.begin(Wants::Body(usize::MAX), false, false);
         let received = self.http.receive(&mut state.http, bytes, &mut found);
         let (head, body, _) = found.kept();
         if !head.is_empty() {
-            let answer = self.begin(head);
+            let answer = self.begin(head, state.is_text);
             awaited.head(answer.status, head);
             state.answer = Some(answer);
         }
         let mut decoded = Ok(());
         if let Some(answer) = state.answer.as_mut().filter(|answer| answer.is_grpc) {
-            decoded = answer.decoder.push(body, |bytes| awaited.body(bytes));
+            self.plain_body.clear();
+            let body = match &mut answer.text {
+                None => Ok(body),
+                Some(text) => text.push(body, &mut self.plain_body).map(|()| &self.plain_body[..]),
+            };
+            decoded = body.and_then(|body| answer.decoder.push(body, |bytes| awaited.body(bytes)));
         }
         self.received = found;
         match (decoded, received) {
@@ -186,7 +241,7 @@ impl Driver for GrpcWeb {
 
     fn ended(&mut self, state: &mut GrpcWebState) -> Received {
         match self.http.ended(&mut state.http) {
-            Received::Complete(whole) => self.finish(state, whole),
+            Received::Complete(whole) if state.kind != Kind::Plain => self.finish(state, whole),
             other => other,
         }
     }
@@ -207,7 +262,8 @@ mod tests {
 
     /// The end of an answer that arrives in pieces, with what scripts see of it.
     fn received(answer: &[u8], piece: usize) -> (Received, Awaited) {
-        let (mut driver, mut state) = (GrpcWeb::new(true, 100), GrpcWebState::default());
+        let mut driver = GrpcWeb::new(true, 100);
+        let mut state = GrpcWebState { kind: Kind::Unary, is_text: true, ..Default::default() };
         let mut awaited = Awaited::default();
         awaited.begin(Wants::Body(100), false, false);
         for bytes in answer.chunks(piece) {
@@ -280,6 +336,39 @@ mod tests {
     }
 
     #[test]
+    fn answers_in_base64_end_alike_in_pieces_of_any_size() {
+        let text = |parts: &[&[u8]]| {
+            let mut body = Vec::new();
+            parts.iter().for_each(|part| encode_text(part, &mut body));
+            let head = b"HTTP/1.1 200 OK\r\nContent-Type: application/grpc-web-text+proto\r\n";
+            let length = format!("Content-Length: {}\r\n\r\n", body.len());
+            [&head[..], length.as_bytes(), &body].concat()
+        };
+        let whole = [MESSAGE, OK].concat();
+        for piece in 1..200 {
+            for parts in [&[&whole[..]][..], &[MESSAGE, OK], &[&whole[..1], &whole[1..]]] {
+                let (ended, awaited) = received(&text(parts), piece);
+                let complete = CompleteAnswer { used: 0, status: 1_000, keep: true, body_bytes: 7 };
+                assert_eq!(ended, Received::Complete(complete), "pieces of {piece}");
+                assert_eq!(awaited.kept_body(), MESSAGE);
+            }
+            for (parts, failure) in
+                [(&[MESSAGE][..], Failure::GrpcNoStatus), (&[&MESSAGE[..6]], Failure::GrpcMessage)]
+            {
+                assert_eq!(received(&text(parts), piece).0, Received::Failed(failure), "{piece}");
+            }
+        }
+        let of = |body: &[u8]| {
+            let head = b"HTTP/1.1 200 OK\r\nContent-Type: application/grpc-web-text\r\n";
+            let length = format!("Content-Length: {}\r\n\r\n", body.len());
+            received(&[&head[..], length.as_bytes(), body].concat(), 1_000).0
+        };
+        assert_eq!(of(MESSAGE), Received::Failed(Failure::GrpcMessage));
+        assert_eq!(of(b"AAAAAAJhYg=="), Received::Failed(Failure::GrpcNoStatus));
+        assert_eq!(of(b"AAAAAAJhYg="), Received::Failed(Failure::GrpcMessage));
+    }
+
+    #[test]
     fn requests_have_the_length_of_their_body() {
         let (mut driver, mut state) = (GrpcWeb::new(true, 100), GrpcWebState::default());
         let call =
@@ -292,5 +381,14 @@ mod tests {
             }
         }
         assert_eq!(driver.prepared.len(), 1);
+        let head = "POST /a.B/C HTTP/1.1\r\ncontent-type: application/grpc-web-text\r\n";
+        let bytes = [head.as_bytes(), b"\r\n\x00\x00\x00\x00\x00"].concat();
+        let expected = format!("{head}Content-Length: 8\r\n\r\nAAAAAAA=");
+        for call in [Request::raw(0, bytes.clone()), Request::raw(0, bytes).constant()] {
+            for _ in 0..2 {
+                assert_eq!(driver.encode(&mut state, &call), expected.as_bytes());
+                assert!(std::mem::take(&mut state.is_text));
+            }
+        }
     }
 }

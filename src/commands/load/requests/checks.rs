@@ -98,7 +98,7 @@ pub(super) fn checks(args: &Args, call: Option<&grpc::Call>) -> Result<Option<Ar
     }
     let accepted = if call.is_some() { statuses } else { Vec::new() };
     // The driver of gRPC-Web leaves statuses to the script.
-    let is_web = call.is_some_and(|call| call.is_web);
+    let is_web = call.is_some_and(|call| call.variant.is_web());
     if flags.check.is_empty() && accepted.is_empty() && !is_web {
         return Ok(None);
     }
@@ -127,7 +127,7 @@ impl Plan {
         let mut outcome = match &self.call {
             Some(call) => {
                 let (unary, most) = (call.has_one_answer(), call.message_bytes_max);
-                if call.is_web {
+                if call.variant.is_web() {
                     let driver = move || GrpcWeb::new(unary, most);
                     self.drive_checked_calls(driver, call, checks, row, interrupted)?
                 } else {

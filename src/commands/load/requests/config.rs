@@ -41,6 +41,7 @@ const WEB: [&str; 2] = ["http", "https"];
 const TCP: [&str; 2] = ["tcp", "tls"];
 const GRPC: [&str; 2] = ["grpc", "grpcs"];
 const GRPC_WEB: [&str; 2] = ["grpc-web", "grpc-webs"];
+const GRPC_WEB_TEXT: [&str; 2] = ["grpc-web-text", "grpc-web-texts"];
 
 /// Returns whether the run sends requests instead of opening WebSockets, by the first URL.
 pub(in crate::commands::load) fn is_meant(urls: &[String]) -> bool {
@@ -54,9 +55,13 @@ pub(in crate::commands::load) fn is_grpc(urls: &[String]) -> bool {
     urls.first().is_some_and(|url| has_scheme(url, &GRPC))
 }
 
-/// Returns whether the requests are calls of gRPC-Web.
+/// Returns whether the requests are calls of gRPC-Web, of either form.
 pub(in crate::commands::load) fn is_grpc_web(urls: &[String]) -> bool {
-    urls.first().is_some_and(|url| has_scheme(url, &GRPC_WEB))
+    urls.first().is_some_and(|url| has_scheme(url, &GRPC_WEB)) || is_grpc_web_text(urls)
+}
+
+fn is_grpc_web_text(urls: &[String]) -> bool {
+    urls.first().is_some_and(|url| has_scheme(url, &GRPC_WEB_TEXT))
 }
 
 /// Returns whether the requests are of HTTP.
@@ -83,6 +88,7 @@ pub(in crate::commands::load) fn plan(args: &Args) -> Result<Plan> {
     let calls = is_grpc(&urls) || is_grpc_web(&urls);
     let parse = |url: &String| match (web, calls) {
         (true, _) => ways.web(url),
+        (_, true) if is_grpc_web_text(&urls) => ways.grpc_web_text(url),
         (_, true) if is_grpc_web(&urls) => ways.grpc_web(url),
         (_, true) => ways.grpc(url),
         _ => ways.tcp(url),

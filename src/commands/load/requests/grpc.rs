@@ -6,12 +6,11 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use load::Endpoint;
 use load::grpc::{
     Encoding, HEALTH_SERVICE, MessageTemplate, MessageTemplateError, Method, MethodKind, Schema,
-    encode_timeout, limits, metadata,
+    Variant, encode_timeout, limits, metadata,
 };
 use load::requests::{HttpRequest, MessageCheck, MessagePace, Messages, Request};
 use load::scenario::{BadTemplate, Names};
 
-use super::config::is_grpc_web;
 use crate::commands::load::flags::{Args, Bytes, Compression};
 use crate::commands::load::grpc::{Target, health, schema};
 use crate::units;
@@ -42,8 +41,7 @@ pub(super) struct Call {
     /// Of methods with streams.
     pub(super) messages: Option<Messages>,
     pub(super) message_bytes_max: usize,
-    /// gRPC-Web over HTTP/1.1.
-    pub(super) is_web: bool,
+    pub(super) variant: Variant,
 }
 
 impl Call {
@@ -83,7 +81,9 @@ pub(super) fn call(args: &Args, urls: &[String], endpoints: &[Endpoint]) -> Resu
             endpoint.host
         );
     }
-    let is_web = is_grpc_web(urls);
+    let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
+    let variant = Variant::of_scheme(scheme).unwrap_or_default();
+    let is_web = variant.is_web();
     let target = Target::of(endpoint, &args.tls)?;
     if let Some(service) = &args.call.health {
         for endpoint in endpoints {
@@ -140,10 +140,10 @@ pub(super) fn call(args: &Args, urls: &[String], endpoints: &[Endpoint]) -> Resu
     let fields: Vec<_> = encodings.chain(headers).collect();
     let closes = is_web && args.requests.new_connections;
     let head =
-        |endpoint: &Endpoint| head(endpoint, &method, &fields, args.timeout, (is_web, closes));
+        |endpoint: &Endpoint| head(endpoint, &method, &fields, args.timeout, (variant, closes));
     let heads = endpoints.iter().map(head).collect();
     let message_bytes_max = limits::MESSAGE_BYTES;
-    Ok(Call { method, heads, templates, kind, messages, message_bytes_max, is_web })
+    Ok(Call { method, heads, templates, kind, messages, message_bytes_max, variant })
 }
 
 /// How the messages of a call are sent and checked; `None` of unary calls.
@@ -239,15 +239,13 @@ pub(in crate::commands) fn head(
     method: &Method,
     metadata: &[(String, String)],
     timeout: Option<Duration>,
-    (is_web, close): (bool, bool),
+    (variant, close): (Variant, bool),
 ) -> Vec<u8> {
-    let own: &[(&str, &str)] = match is_web {
-        true => {
-            &[("content-type", WEB), ("accept", WEB), ("x-grpc-web", "1"), ("user-agent", AGENT)]
-        }
-        false => &[("te", "trailers"), ("content-type", "application/grpc"), ("user-agent", AGENT)],
-    };
-    let own = own.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    let own = variant
+        .headers()
+        .iter()
+        .chain(&[("user-agent", AGENT)])
+        .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
     let deadline = timeout.map(|time| ("grpc-timeout".to_owned(), encode_timeout(time)));
     let headers: Vec<(String, String)> =
         own.chain(deadline).chain(metadata.iter().cloned()).collect();
@@ -266,7 +264,6 @@ pub(in crate::commands) fn head(
     [b"POST", bytes.get(4..).unwrap_or_default()].concat()
 }
 
-const WEB: &str = "application/grpc-web+proto";
 const AGENT: &str = concat!("grpc-standfast/", env!("CARGO_PKG_VERSION"));
 
 #[cfg(test)]

@@ -123,6 +123,7 @@ mod room;
 mod scenario_bodies;
 mod scenario_flows;
 mod scenario_grpc;
+mod scenario_grpc_streams;
 mod scenario_lists;
 mod scenario_parallel;
 mod scenario_passes;

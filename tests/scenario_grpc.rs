@@ -226,7 +226,6 @@ fn errors_name_the_line_and_the_key() {
         (files("grpc = 'a.B/Two'\n"), &["line 7", "grpc:", "no method Two in a.B", "One"][..]),
         (files("grpc = 'a.C/One'\n"), &["line 7", "no service a.C", "a.B"]),
         (files("grpc = 'One'\n"), &["line 7", "package.Service/Method"]),
-        (files("grpc = 'a.B/Both'\n"), &["line 7", "bidi stream", "not supported"]),
         (files("grpc = 'a.B/{{seq}}'\n"), &["line 7", "without templates"]),
         (files("grpc = 'ws://a/a.B/One'\n"), &["line 7", "grpc://"]),
         (
@@ -239,7 +238,8 @@ fn errors_name_the_line_and_the_key() {
         ),
         (files(&format!("{plain}message = '{{'\n")), &["line 8", "invalid JSON"]),
         (files(&format!("{plain}message = {{ text = '{{{{sek}}}}' }}\n")), &["line 8", "{{seq}}"]),
-        (files(&format!("{plain}message = [1]\n")), &["line 8", "table, or JSON"]),
+        (files(&format!("{plain}message = [1]\n")), &["line 8", "a list is for"]),
+        (files(&format!("{plain}message = 1\n")), &["line 8", "table, or JSON"]),
         (files(&format!("{plain}metadata = {{ grpc-x = 'a' }}\n")), &["line 8", "reserved"]),
         (files(&format!("{plain}headers = {{ a = 'b' }}\n")), &["line 6", "use metadata"]),
         (files(&format!("{plain}json = {{ a = 'b' }}\n")), &["line 6", "use message"]),

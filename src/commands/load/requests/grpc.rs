@@ -196,7 +196,7 @@ fn messages(
 }
 
 /// The messages of a stream: the elements of a JSON array, which may have placeholders, or one.
-fn split_messages(text: &str) -> Vec<&str> {
+pub(in crate::commands::load) fn split_messages(text: &str) -> Vec<&str> {
     let Some(inside) = text.trim().strip_prefix('[').and_then(|text| text.strip_suffix(']')) else {
         return vec![text];
     };
@@ -232,7 +232,7 @@ fn because(why: MessageTemplateError) -> String {
     }
 }
 
-/// The head of a call, of gRPC-Web and so with its `Connection: close` or not. The deadline is that of
+/// The head of a call in this form, with `Connection: close` or not. The deadline is that of
 /// `--timeout`, if it was given.
 pub(in crate::commands) fn head(
     endpoint: &Endpoint,

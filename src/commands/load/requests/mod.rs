@@ -17,6 +17,7 @@ use load::{Outcome, Row, RunConfig};
 use self::config::Plan;
 pub(super) use self::config::{is_grpc, is_grpc_web, is_http, is_meant, plan};
 pub(in crate::commands) use self::grpc::head as call_head;
+pub(super) use self::grpc::split_messages;
 use super::{scenario, settings};
 
 impl Plan {

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use anyhow::{Result, anyhow};
 use load::Endpoint;
 use load::grpc::{
-    MessageTemplate, MessageTemplateError, MethodKind, Schema, encode_timeout, is_reserved,
-    metadata,
+    MessageTemplate, MessageTemplateError, Method, MethodKind, Schema, Variant, encode_timeout,
+    is_reserved, metadata,
 };
-use load::scenario::{Action, Call, Step, Template, TemplateContext};
+use load::scenario::{Action, CALL_MESSAGES_MAX, Call, Step, Template, TemplateContext};
+use serde_json::{Map, Value};
 
 use super::bodies::{BODY_KEYS, each_text, escaped};
 use super::hosts;
@@ -17,6 +18,7 @@ use super::keys::{FIXTURE, FLOW, GRPC, PARALLEL, STEP};
 use super::steps::{Reader, bad_template};
 use super::tables::{Located, Table};
 use crate::commands::load::grpc::{SchemaFlags, Target, schema};
+use crate::commands::load::requests::split_messages;
 use crate::{tls, units};
 
 /// Keys of requests that calls do not have.
@@ -27,8 +29,11 @@ const AGENT: &str = concat!("grpc-standfast/", env!("CARGO_PKG_VERSION"));
 
 /// What calls need, and the kinds of steps that were read.
 pub(super) struct Calls<'a> {
-    are_there: bool,
+    /// Their form, if there are any; those of gRPC-Web may differ.
+    form: Option<Variant>,
     has_http2: bool,
+    /// That of the target, for calls without a scheme.
+    target_form: Variant,
     files: SchemaFlags,
     tls: &'a tls::ClientFlags,
     /// By server; with files there is one for all.
@@ -39,18 +44,28 @@ impl<'a> Calls<'a> {
     /// Reads `[grpc]`, and whether there are calls.
     pub(super) fn new(
         top: &Table<'_>,
-        connect: Option<&Table<'_>>,
+        (connect, target): (Option<&Table<'_>>, Option<&Located>),
         folder: &Path,
         tls: &'a tls::ClientFlags,
     ) -> Result<Calls<'a>> {
-        let are_there = are_there(top)?;
+        let target_form = target.and_then(|target| hosts::variant(&target.text));
+        let target_form = target_form.unwrap_or_default();
+        let form = form(top, target_form)?;
         let table = top.table("grpc", &GRPC)?;
-        if let Some(table) = table.as_ref().filter(|_| !are_there) {
+        if let Some(table) = table.as_ref().filter(|_| form.is_none()) {
             return Err(table.doc.wrong(table.at, "[grpc] needs a step with the key grpc"));
         }
         let http2 = connect.map(|connect| connect.boolean("http2")).transpose()?.flatten();
-        if let Some(connect) = connect.filter(|_| are_there && http2 == Some(false)) {
-            let what = "http2: steps with the key grpc need HTTP/2: remove http2 = false";
+        let wrong = match (form.map(Variant::is_web), http2) {
+            (Some(false), Some(false)) => {
+                Some("http2: steps with the key grpc need HTTP/2: remove http2 = false")
+            }
+            (Some(true), Some(true)) => {
+                Some("http2: gRPC-Web is called over HTTP/1.1: remove http2 = true, or use grpc://")
+            }
+            _ => None,
+        };
+        if let Some((connect, what)) = connect.zip(wrong) {
             return Err(connect.doc.wrong(connect.at, what));
         }
         let (mut proto, mut folders, mut set) = (Vec::new(), Vec::new(), None);
@@ -68,12 +83,12 @@ impl<'a> Calls<'a> {
         }
         let files = SchemaFlags::of_files(proto, folders, set);
         let has_http2 = http2 == Some(true);
-        Ok(Calls { are_there, has_http2, files, tls, schemas: Vec::new() })
+        Ok(Calls { form, has_http2, target_form, files, tls, schemas: Vec::new() })
     }
 
-    /// Whether the scenario has calls, so that all of it is HTTP/2.
-    pub(super) fn are_there(&self) -> bool {
-        self.are_there
+    /// Whether the scenario has calls over HTTP/2, so that all of it is.
+    pub(super) fn need_http2(&self) -> bool {
+        self.form.is_some_and(|form| !form.is_web())
     }
 
     /// Refuses a step that cannot be beside calls, and keys of calls in another one.
@@ -85,16 +100,18 @@ impl<'a> Calls<'a> {
         if let Some(key) = OF_CALLS.into_iter().find(|key| table.has(key)) {
             return wrong(format!("{key} needs grpc"));
         }
-        match action_key {
-            _ if !self.are_there => Ok(()),
-            "meet" | "stay" => Ok(()),
-            "url" if self.has_http2 => Ok(()),
-            "url" => wrong(
+        match (action_key, self.form) {
+            (_, None) | ("meet" | "stay", _) => Ok(()),
+            ("url", Some(form)) if form.is_web() || self.has_http2 => Ok(()),
+            (key, Some(form)) if form.is_web() => wrong(format!(
+                "{key}: there are no sockets beside calls of gRPC-Web yet: use two scenarios"
+            )),
+            ("url", _) => wrong(
                 "url: a scenario with gRPC calls is HTTP/2: set http2 = true in [connect], or make these \
                  requests in a scenario of their own"
                     .to_owned(),
             ),
-            key => wrong(format!(
+            (key, _) => wrong(format!(
                 "{key}: a scenario with gRPC calls is HTTP/2, over which there are no sockets yet: use \
                  two scenarios"
             )),
@@ -128,8 +145,8 @@ impl<'a> Calls<'a> {
     }
 }
 
-/// Whether a step has the key grpc.
-fn are_there(top: &Table<'_>) -> Result<bool> {
+/// The form of calls, if there are any.
+fn form(top: &Table<'_>, target_form: Variant) -> Result<Option<Variant>> {
     let mut steps = Vec::new();
     for name in ["setup", "teardown"] {
         if let Some(table) = top.table(name, &FIXTURE)? {
@@ -139,14 +156,21 @@ fn are_there(top: &Table<'_>) -> Result<bool> {
     for table in top.tables("flows", &FLOW)? {
         steps.extend(table.tables("steps", &STEP)?);
     }
-    for step in &steps {
-        let parallel = step.has("parallel").then(|| step.tables("parallel", &PARALLEL));
-        let parallel = parallel.transpose()?.unwrap_or_default();
-        if step.has("grpc") || parallel.iter().any(|request| request.has("grpc")) {
-            return Ok(true);
-        }
+    let mut parallel = Vec::new();
+    for step in steps.iter().filter(|step| step.has("parallel")) {
+        parallel.extend(step.tables("parallel", &PARALLEL)?);
     }
-    Ok(false)
+    let mut found = None;
+    for step in steps.iter().chain(&parallel) {
+        let Some(named) = step.text("grpc")? else { continue };
+        let form = hosts::variant(&named.text).unwrap_or(target_form);
+        if found.is_some_and(|found: Variant| found.is_web() != form.is_web()) {
+            let what = "grpc: calls over HTTP/2 and of gRPC-Web cannot be in one scenario: use two";
+            return Err(step.doc.wrong(named.at, what));
+        }
+        found = Some(form);
+    }
+    Ok(found)
 }
 
 /// An error of the command line as one of a file.
@@ -192,27 +216,18 @@ impl Reader<'_> {
         let found = self.calls.schema(endpoint, server, &constants);
         let method = found.map_err(|why| wrong(of_file(&why)))?.method(&path);
         let method = method.map_err(|why| wrong(why.to_string()))?;
-        if let kind @ (MethodKind::ClientStream | MethodKind::BidiStream) = method.kind() {
+        let variant = hosts::variant(&named.text).unwrap_or(self.calls.target_form);
+        let kind = method.kind();
+        let sends = matches!(kind, MethodKind::ClientStream | MethodKind::BidiStream);
+        if sends && variant.is_web() {
             return Err(wrong(format!(
-                "{} is a {kind}: steps that send several messages are not supported",
+                "{} is a {kind}: gRPC-Web is for methods that take one message; use grpc://",
                 method.path()
             )));
         }
-        let (text, at, is_json) = self.message(table)?;
-        let text = Located { text, at };
-        // Its errors have a line, and it notes which values of lists are used.
-        self.template(table, &text, TemplateContext::Body)?;
-        let message = MessageTemplate::compile(&method, &text.text, &self.names);
-        let message = message.map_err(|why| match why {
-            MessageTemplateError::Template(why) => bad_template(table, &text, why),
-            MessageTemplateError::Json(why) => {
-                let why = why.to_string();
-                let why = if is_json { why } else { without_place(&why) };
-                table.doc.wrong(at, format!("message: {why}"))
-            }
-        })?;
-        let own = [("te", "trailers"), ("content-type", "application/grpc"), ("user-agent", AGENT)];
-        let own = own.into_iter().map(|(name, value)| (name, value.to_owned()));
+        let messages = self.messages(table, &method, sends)?;
+        let own = variant.headers().iter().copied().chain([("user-agent", AGENT)]);
+        let own = own.map(|(name, value)| (name, value.to_owned()));
         let deadline = table.parsed("within", units::positive_duration)?;
         let deadline = deadline.map(|time| ("grpc-timeout", encode_timeout(time)));
         let own =
@@ -227,7 +242,7 @@ impl Reader<'_> {
         let target = self.template(table, &target, TemplateContext::Target)?;
         let name = method.path().trim_start_matches('/').to_owned();
         let blank = self.blank(table, endpoint, Action::Request, name)?;
-        let call = Some(Arc::new(Call { method, message }));
+        let call = Some(Arc::new(Call { method, variant, messages }));
         Ok(Step { method: "POST".to_owned(), target, headers: all, call, ..blank })
     }
 
@@ -242,7 +257,10 @@ impl Reader<'_> {
             return Ok((self.hosts.number(table, url, origin)?, path.to_owned()));
         }
         if url.text.contains("://") {
-            let what = format!("grpc: invalid URL {:?}: expected grpc:// or grpcs://", url.text);
+            let what = format!(
+                "grpc: invalid URL {:?}: expected grpc://, grpcs://, grpc-web:// or grpc-webs://",
+                url.text
+            );
             return Err(table.doc.wrong(url.at, what));
         }
         match &self.target {
@@ -292,19 +310,70 @@ impl Reader<'_> {
         Ok(all)
     }
 
-    /// The JSON of the message, where it is, and whether it was written as JSON.
-    fn message(&self, table: &Table<'_>) -> Result<(String, usize, bool)> {
-        let Some((mut value, at)) = table.json("message")? else {
-            return Ok(("{}".to_owned(), table.at, false));
-        };
-        match value {
-            serde_json::Value::String(text) => Ok((text, at, true)),
-            serde_json::Value::Object(_) => {
-                each_text(&mut value, &|text| escaped(text, "json", |part| part.to_owned()));
-                Ok((value.to_string(), at, false))
+    /// The messages of a call: several only of a method that takes a stream.
+    fn messages(
+        &mut self,
+        table: &Table<'_>,
+        method: &Method,
+        sends: bool,
+    ) -> Result<Vec<MessageTemplate>> {
+        let (value, at) = table.json("message")?.unwrap_or((Value::Object(Map::new()), table.at));
+        let texts = match value {
+            Value::String(text) if sends => {
+                split_messages(&text).into_iter().map(|text| (text.to_owned(), true)).collect()
             }
-            _ => Err(table.doc.wrong(at, "message: expected a table, or JSON in a string")),
+            Value::Array(elements) if sends => {
+                let texts = elements.into_iter().map(message_text).collect::<Option<Vec<_>>>();
+                texts.ok_or_else(|| {
+                    table.doc.wrong(at, "message: expected tables, or JSON in strings")
+                })?
+            }
+            Value::Array(_) => {
+                let what = format!(
+                    "message: a list is for methods that take a stream, {} is a {} method",
+                    method.path(),
+                    method.kind()
+                );
+                return Err(table.doc.wrong(at, what));
+            }
+            value => vec![message_text(value).ok_or_else(|| {
+                table.doc.wrong(at, "message: expected a table, or JSON in a string")
+            })?],
+        };
+        if texts.len() > CALL_MESSAGES_MAX {
+            let what = format!("message: expected at most {CALL_MESSAGES_MAX} messages");
+            return Err(table.doc.wrong(at, what));
         }
+        let is_list = texts.len() > 1;
+        let mut messages = Vec::new();
+        for (number, (text, is_json)) in texts.into_iter().enumerate() {
+            let text = Located { text, at };
+            // Its errors have a line, and it notes which values of lists are used.
+            self.template(table, &text, TemplateContext::Body)?;
+            let message = MessageTemplate::compile(method, &text.text, &self.names);
+            messages.push(message.map_err(|why| match why {
+                MessageTemplateError::Template(why) => bad_template(table, &text, why),
+                MessageTemplateError::Json(why) => {
+                    let why = why.to_string();
+                    let why = if is_json { why } else { without_place(&why) };
+                    let which = if is_list { format!(" {}", number + 1) } else { String::new() };
+                    table.doc.wrong(at, format!("message{which}: {why}"))
+                }
+            })?);
+        }
+        Ok(messages)
+    }
+}
+
+/// The JSON of a message, and whether it was written as JSON; `None` if it is neither a table nor a string.
+fn message_text(mut value: Value) -> Option<(String, bool)> {
+    match value {
+        Value::String(text) => Some((text, true)),
+        Value::Object(_) => {
+            each_text(&mut value, &|text| escaped(text, "json", |part| part.to_owned()));
+            Some((value.to_string(), false))
+        }
+        _ => None,
     }
 }
 

@@ -109,7 +109,8 @@ impl Experiment {
         let ways = (connect.as_ref(), &tls);
         let (mut scenario, mut requests) = scenario(&top, ways, folder, overrides)?;
         tls.set(&mut scenario.endpoints)?;
-        requests.streams = streams(connect.as_ref(), scenario.has_calls())?;
+        let needs_http2 = scenario.has_calls() && !scenario.has_web_calls();
+        requests.streams = streams(connect.as_ref(), needs_http2)?;
         if requests.streams.is_some() {
             if scenario.has_sockets() {
                 bail!("{shown}: http2: sockets over HTTP/2 are not supported yet");
@@ -328,13 +329,13 @@ fn scenario(
     })?;
     let redirects = redirects.unwrap_or(10);
     let redirect_tls = if redirects > 0 { tls.for_redirects()? } else { None };
-    let calls = Calls::new(top, connect, folder, tls)?;
-    let mut hosts = Hosts::new(connect, folder, redirect_tls, calls.are_there())?;
     let mut target = top.text("target")?;
     if let (Some(text), located) = (&overrides.target, &mut target) {
         let at = located.as_ref().map_or(0, |located| located.at);
         *located = Some(super::tables::Located { text: text.clone(), at });
     }
+    let calls = Calls::new(top, (connect, target.as_ref()), folder, tls)?;
+    let mut hosts = Hosts::new(connect, folder, redirect_tls, calls.need_http2())?;
     let target = match &target {
         None => None,
         Some(located) => {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use engine::TlsClient;
+use load::grpc::Variant;
 use load::{ConnectOptions, Endpoint, Proxy, Resolve};
 
 use super::tables::{Located, Table};
@@ -20,12 +21,16 @@ pub(super) struct Hosts {
 
 /// A URL of gRPC as one of HTTP, over which calls are made; others stay as they are.
 pub(super) fn as_http(url: &str) -> String {
-    let known = [("grpc://", "http://"), ("grpcs://", "https://")];
-    let found = known.into_iter().find_map(|(theirs, ours)| {
-        let (scheme, rest) = url.split_at_checked(theirs.len())?;
-        scheme.eq_ignore_ascii_case(theirs).then(|| format!("{ours}{rest}"))
-    });
-    found.unwrap_or_else(|| url.to_owned())
+    let Some((scheme, rest)) = url.split_once("://").filter(|_| variant(url).is_some()) else {
+        return url.to_owned();
+    };
+    let ours = if scheme.ends_with(['s', 'S']) { "https" } else { "http" };
+    format!("{ours}://{rest}")
+}
+
+/// The form of gRPC that a URL asks for; `None` if its scheme is none of gRPC.
+pub(super) fn variant(url: &str) -> Option<Variant> {
+    url.split_once("://").and_then(|(scheme, _)| Variant::of_scheme(scheme))
 }
 
 /// Splits a URL into `http://HOST:PORT` and the rest.

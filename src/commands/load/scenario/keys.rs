@@ -351,13 +351,13 @@ pub(super) const STEP: Section = Section {
             "grpc",
             "text",
             "",
-            "gRPC call: `package.Service/Method` at the target, or `grpc://HOST:PORT/package.Service/Method`; over HTTP/2, beside requests with `http2` in [connect]",
+            "gRPC call: `package.Service/Method` at the target, or `grpc://HOST:PORT/package.Service/Method`; over HTTP/2, beside requests with `http2` in [connect]; `grpc-web://` and `grpc-web-text://` over HTTP/1.1",
         ),
         key(
             "message",
             "table or template",
             "{}",
-            "with grpc: the message as a table, or as JSON; templates in strings are escaped",
+            "with grpc: the message as a table, or as JSON; templates in strings are escaped. For methods that take a stream, a list of them",
         ),
         key(
             "metadata",

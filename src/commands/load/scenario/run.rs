@@ -8,7 +8,7 @@ use anyhow::Result;
 use clap::ArgMatches;
 use engine::sys::process;
 use load::grpc::limits;
-use load::requests::{Http1, Http2, Http2Grpc, Part, Requests, Web, drive_requests};
+use load::requests::{GrpcWeb, Http1, Http2, Http2Grpc, Part, Requests, Web, drive_requests};
 use load::scenario::{Clock, Scenario, Tallies, Users};
 use load::{Metric, Outcome, Row, RunConfig, Sample, SampleSeries, StartError, Threshold, Verdict};
 
@@ -204,6 +204,9 @@ pub(super) fn drive(
     let web = move || Web::new().compressing(compress_above);
     if scenario.has_sockets() {
         drive_requests(config, web, script, row, wait)
+    } else if scenario.has_web_calls() {
+        let driver = || GrpcWeb::beside_requests(limits::MESSAGE_BYTES);
+        drive_requests(config, driver, script, row, wait)
     } else if scenario.has_calls() {
         let driver = || Http2Grpc::new(limits::MESSAGE_BYTES);
         drive_requests(config, driver, script, row, wait)

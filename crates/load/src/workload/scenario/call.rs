@@ -1,23 +1,29 @@
 //! [`Call`]: a step that is a gRPC call, rendered as a request of HTTP/1.1 that the driver translates.
 
-use crate::grpc::{self, Code, JsonError, MessageTemplate, Method, MethodKind};
+use crate::grpc::{self, Code, JsonError, MessageTemplate, Method, MethodKind, Variant};
 use crate::outcome::failure::Failure;
+use crate::transport::connect_options::Route;
 use crate::transport::grpc::of_code;
 use crate::workload::requests::answer::Answer;
 use crate::workload::requests::request::{Kind, Request};
 use crate::workload::scenario::check::{Check, Rule};
 use crate::workload::scenario::render::RenderContext;
-use crate::workload::scenario::template::{Template, Values};
+use crate::workload::scenario::template::Values;
 use crate::workload::scenario::user::User;
 use crate::workload::scenario::{Scenario, Step};
 
-/// A call with one message.
+/// The most messages that a step sends.
+pub const CALL_MESSAGES_MAX: usize = 1_000;
+
+/// A call, whose messages are sent one after another.
 #[derive(Clone, Debug)]
 pub struct Call {
-    /// What is called: a method with one request.
+    /// What is called.
     pub method: Method,
-    /// The request.
-    pub message: MessageTemplate,
+    /// Its form.
+    pub variant: Variant,
+    /// What is sent: one message, unless the method takes a stream; at most [`CALL_MESSAGES_MAX`].
+    pub messages: Vec<MessageTemplate>,
 }
 
 impl Call {
@@ -31,12 +37,12 @@ impl Call {
 
     /// Whether all values of its message fit their fields.
     pub(crate) fn fits(&self, values: &Values<'_>, scratch: &mut Vec<u8>) -> bool {
-        if self.message.constant().is_some() {
-            return true;
-        }
         let mut out = std::mem::take(scratch);
-        out.clear();
-        let fits = self.message.render_with(values, scratch, &mut out).is_ok();
+        let mut changing = self.messages.iter().filter(|message| message.constant().is_none());
+        let fits = changing.all(|message| {
+            out.clear();
+            message.render_with(values, scratch, &mut out).is_ok()
+        });
         *scratch = out;
         fits
     }
@@ -49,12 +55,28 @@ impl Call {
         out: &mut Vec<u8>,
     ) -> Result<(), JsonError> {
         let (step, values) = (asked.step, &asked.values);
+        let by_proxy = match &asked.endpoint.route {
+            Route::Forward(proxy) => Some(proxy),
+            _ => None,
+        };
         out.clear();
         out.extend_from_slice(b"POST ");
+        if by_proxy.is_some() {
+            out.extend_from_slice(b"http://");
+            out.extend_from_slice(asked.endpoint.host.as_bytes());
+        }
         step.target.render(out, values);
         out.extend_from_slice(b" HTTP/1.1\r\nHost: ");
         out.extend_from_slice(asked.endpoint.host.as_bytes());
         out.extend_from_slice(b"\r\n");
+        if let Some(proxy) = by_proxy.filter(|proxy| !proxy.authorization.is_empty()) {
+            out.extend_from_slice(b"Proxy-Authorization: ");
+            out.extend_from_slice(proxy.authorization.as_bytes());
+            out.extend_from_slice(b"\r\n");
+        }
+        if self.variant.is_web() && asked.scenario.close {
+            out.extend_from_slice(b"Connection: close\r\n");
+        }
         for (name, value) in &step.headers {
             out.extend_from_slice(name.as_bytes());
             out.extend_from_slice(b": ");
@@ -62,13 +84,13 @@ impl Call {
             out.extend_from_slice(b"\r\n");
         }
         out.extend_from_slice(b"\r\n");
-        self.message.render_with(values, scratch, out)
+        self.messages.iter().try_for_each(|message| message.render_with(values, scratch, out))
     }
 
     /// The request if it is always the same.
     pub(crate) fn fixed(&self, scenario: &Scenario, step: &Step) -> Option<Request> {
-        self.message.constant()?;
-        if !step.headers.iter().map(|(_, value)| value).all(Template::is_constant) {
+        let is_constant = self.messages.iter().all(|message| message.constant().is_some());
+        if !is_constant || !step.headers.iter().all(|(_, value)| value.is_constant()) {
             return None;
         }
         let user = User::new(scenario, 0);

@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use crate::Endpoint;
 
-pub use self::call::Call;
+pub use self::call::{CALL_MESSAGES_MAX, Call};
 pub use self::check::{Bound, Check, Expected, Rule, statuses};
 pub use self::condition::{Condition, ITEMS_MAX, Items};
 pub use self::cookies::{COOKIE_BYTES_MAX, COOKIES_MAX};
@@ -101,6 +101,12 @@ impl Scenario {
     #[must_use]
     pub fn has_calls(&self) -> bool {
         self.steps.iter().any(|step| step.call.is_some())
+    }
+
+    /// Whether calls are of gRPC-Web, as all of a scenario are or none.
+    #[must_use]
+    pub fn has_web_calls(&self) -> bool {
+        self.steps.iter().filter_map(|step| step.call.as_ref()).any(|call| call.variant.is_web())
     }
 
     /// Whether steps may be skipped.

@@ -179,6 +179,33 @@ fn values_of_connect_node_are_in_later_calls_of_grpc_web_and_requests() {
 }
 
 #[test]
+fn what_does_not_fit_is_named_with_its_step_and_field() {
+    let proto = Scratch::new("scenario-unfit.proto", PROTO);
+    let server = EchoServer::start(Wrong::Nothing);
+    let steps = "[[flows.steps]]\nname = 'first'\ngrpc = 'a.B/Both'\nmessage = [{ text = 'abc' }]\n\
+                 capture = { text = { json = '$[0].text' } }\n\
+                 [[flows.steps]]\nname = 'second'\ngrpc = 'a.B/Both'\n\
+                 message = [{ text = 'good' }, { number = '{{text}}' }]\n";
+    let finished = scenario(&format!("grpc://{}", server.address), proto.path(), steps);
+    let said = finished.json();
+    assert_eq!(said["errors"], json!({"grpc_request": 100}), "{finished:?}");
+    let why = said["message_error"].as_str().unwrap();
+    for part in ["second: number: expected an integer of 0 to 4294967295", "found \"abc\"", "when"]
+    {
+        assert!(why.contains(part), "{why}");
+    }
+    assert!(finished.stderr.contains(&format!("messages      first: {why}")), "{finished:?}");
+    let log = server.log.lock().unwrap();
+    assert_eq!((log.calls, log.messages), (100, 100), "{log:?}");
+    let good = scenario(
+        &format!("grpc://{}", server.address),
+        proto.path(),
+        "[[flows.steps]]\ngrpc = 'a.B/Both'\nmessage = [{ number = '{{user}}' }]\n",
+    );
+    assert!(good.json().get("message_error").is_none(), "{good:?}");
+}
+
+#[test]
 fn what_does_not_go_together_is_refused_with_its_line() {
     let proto = Scratch::new("scenario-refused.proto", PROTO);
     let of = |target: &str, more: &str| {

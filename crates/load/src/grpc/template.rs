@@ -5,6 +5,8 @@
 //! Where a placeholder is in something whose JSON is special (a well-known type, bytes, a group), the JSON is
 //! rendered and encoded anew for each request.
 
+use std::sync::{Arc, OnceLock};
+
 use prost::encoding::{WireType, encode_key, encode_varint};
 use prost_reflect::{FieldDescriptor, Kind, MessageDescriptor};
 use serde_json::{Map, Value, json};
@@ -23,6 +25,8 @@ pub struct MessageTemplate {
     /// For texts of numbers, JSON, or what is to be compressed.
     scratch: Vec<u8>,
     is_compressed: bool,
+    /// Why one of its messages did not fit, the first time; shared by copies.
+    misfit: Arc<OnceLock<String>>,
 }
 
 #[derive(Clone, Debug)]
@@ -86,13 +90,20 @@ impl MessageTemplate {
     }
 
     fn of(form: Form) -> MessageTemplate {
-        MessageTemplate { form, scratch: Vec::new(), is_compressed: false }
+        let misfit = Arc::default();
+        MessageTemplate { form, scratch: Vec::new(), is_compressed: false, misfit }
     }
 
     /// Compresses its messages by gzip.
     #[must_use]
     pub fn compressed(self) -> MessageTemplate {
         MessageTemplate { is_compressed: true, ..self }
+    }
+
+    /// Why the first message that did not fit its type did not, over all copies of the template.
+    #[must_use]
+    pub fn misfit(&self) -> Option<&str> {
+        self.misfit.get().map(String::as_str)
     }
 
     /// Whether a message carries a stamp by which its answer is matched.
@@ -187,6 +198,7 @@ impl MessageTemplate {
             }
             Err(why) => {
                 out.truncate(begin);
+                self.misfit.get_or_init(|| why.to_string());
                 Err(why)
             }
         }

@@ -31,7 +31,7 @@ pub(crate) fn full() -> Outcome {
     let mut document = json!({
         "version": 2, "standfast": "0.1.0", "held": true, "interrupted": true,
         "reasons": ["1 requests failed"], "tolerated": true,
-        "target": ["http://a/"], "tls_error": "expired", "scenario": "a.toml", "about": "all",
+        "target": ["http://a/"], "tls_error": "expired", "message_error": "a: no", "scenario": "a.toml", "about": "all",
         "seed": 7, "passes": 3, "beside": 1.5, "users": 5, "keep_alive": true, "pipeline": 2, "streams": 3,
         "method": "GET", "message_bytes": 20, "compressed": true, "duration_seconds": 3.0,
         "warm_up_seconds": 1.0, "settings": [["connections", "5"]],

@@ -197,6 +197,7 @@ impl RunConfig {
                 stages,
             },
             tls_error: least(self.tls_error, other.tls_error),
+            message_error: least(self.message_error, other.message_error),
             scenario: least(self.scenario, other.scenario),
             about: least(self.about, other.about),
             seed: same(self.seed, other.seed),

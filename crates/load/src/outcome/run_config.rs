@@ -19,6 +19,9 @@ pub struct RunConfig {
     pub pace: PaceConfig,
     /// Error of the first TLS handshake that failed; null if none failed.
     pub tls_error: Option<String>,
+    /// Why the first message that did not fit its type was not sent; absent if all fitted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message_error: Option<String>,
     /// The file or name of the scenario.
     pub scenario: Option<String>,
     /// Its description.
@@ -134,10 +137,12 @@ impl RunConfig {
         }
     }
 
-    /// A line with the TLS error, if there was one.
+    /// Lines with the TLS error and that of a message, if there were any.
     pub(crate) fn text(&self) -> String {
-        let line = self.tls_error.as_ref().map(|error| format!("tls           first: {error}\n"));
-        line.unwrap_or_default()
+        let tls = self.tls_error.as_ref().map(|error| format!("tls           first: {error}\n"));
+        let message =
+            self.message_error.as_ref().map(|error| format!("messages      first: {error}\n"));
+        tls.unwrap_or_default() + &message.unwrap_or_default()
     }
 }
 

@@ -94,7 +94,12 @@ impl Plan {
 
     /// Returns what is run.
     pub(super) fn config(&self, urls: &[String]) -> RunConfig {
+        let templates = self.call.iter().flat_map(|call| &call.templates);
+        let misfit = templates.into_iter().find_map(|template| template.misfit());
         RunConfig {
+            message_error: misfit.map(|why| {
+                format!("{why}; such calls are not sent: change the placeholder of the field in -d")
+            }),
             method: self.method.clone(),
             message_bytes: Some(self.body_bytes),
             settings: settings::of_requests(&self.requests),

@@ -217,6 +217,17 @@ pub(super) fn drive(
     }
 }
 
+/// Why the first message that did not fit its type was not sent.
+fn misfit(scenario: &Scenario) -> Option<String> {
+    scenario.steps.iter().find_map(|step| {
+        let why = step.call.as_ref()?.messages.iter().find_map(|message| message.misfit())?;
+        let name = &step.name;
+        Some(format!(
+            "{name}: {why}; such calls are not sent: capture a value that fits, or leave out the step by when"
+        ))
+    })
+}
+
 impl RoundRun<'_> {
     fn run(&self, files: &mut Files, interrupted: impl FnMut(Duration) -> bool) -> Result<Outcome> {
         let RoundRun { args, round, seed, clock, .. } = *self;
@@ -245,6 +256,7 @@ impl RoundRun<'_> {
                 seed: Some(seed),
                 passes: round.scenario.passes,
                 beside: round.beside,
+                message_error: misfit(&round.scenario),
                 settings: settings::of_requests(&config),
                 ..RunConfig::of_requests(&hosts, &config)
             };

@@ -111,7 +111,8 @@ fn grpc_js_is_called_with_types_of_its_reflection() {
     assert_eq!((&said["requests"]["ok"], &said["streams"]), (&json!(200), &json!(5)), "{said}");
     // The prefix, and {"text":"thanks"}.
     assert_eq!(said["body_bytes"], 200 * (5 + 8), "{said}");
-    let (finished, said) = call(&format!("{url}/Watch"), &[]);
+    let unimplemented = r#"{"customerName":"UNIMPLEMENTED"}"#;
+    let (finished, said) = call(&format!("{url}/Place"), &["-d", unimplemented]);
     assert_eq!(finished.code, Some(1), "{finished:?}");
     assert_eq!(said["errors"], json!({"grpc_unimplemented": 200}), "{said}");
 }

@@ -41,6 +41,7 @@ mod from_curl;
 mod from_har;
 mod from_k6;
 mod grpc_list;
+mod grpc_peers;
 mod harness;
 mod help;
 mod history;

@@ -34,6 +34,7 @@ pub(crate) mod socket;
 pub(crate) mod terminal;
 pub(crate) mod tls;
 pub(crate) mod tls_front;
+pub(crate) mod tonic;
 pub(crate) mod upstream;
 pub(crate) mod web;
 

@@ -28,13 +28,31 @@ function start() {
     });
   const server = new grpc.Server({ interceptors: [noted] });
   server.addService(Orders.service, {
-    place: (_, reply) => reply(null, { text: 'thanks' }),
-    import: (call, reply) => {
-      let orders = 0;
-      call.on('data', () => (orders += 1)).on('end', () => reply(null, { text: `${orders}` }));
+    place: (call, reply) => {
+      const failed = failure(call.request.customerName);
+      if (failed) reply(failed);
+      else reply(null, { text: 'thanks' });
     },
-    negotiate: (call) =>
-      call.on('data', (order) => call.write({ text: order.customerName })).on('end', () => call.end()),
+    import: (call, reply) => {
+      let [orders, failed] = [0, null];
+      call.on('data', (order) => {
+        orders += 1;
+        failed ??= failure(order.customerName);
+      });
+      call.on('end', () => (failed ? reply(failed) : reply(null, { text: `${orders}` })));
+    },
+    watch: (call) => {
+      for (let number = 0; number < 3; number++) call.write({ customerName: `customer ${number}` });
+      call.end();
+    },
+    negotiate: (call) => {
+      let failed = null;
+      call.on('data', (order) => {
+        failed ??= failure(order.customerName);
+        if (!failed) call.write({ text: order.customerName });
+      });
+      call.on('end', () => (failed ? call.emit('error', failed) : call.end()));
+    },
   });
   if (mode === 'v1') addHealth(server);
   if (mode !== 'none') new ReflectionService(definition).addToServer(server);
@@ -48,6 +66,16 @@ function start() {
     if (error) throw error;
     console.log(port);
   });
+}
+
+// A name of a status is that of the answer.
+function failure(name) {
+  if (name !== 'DETAILS') {
+    return name in grpc.status ? { code: grpc.status[name], details: `no order of ${name}` } : null;
+  }
+  const metadata = new grpc.Metadata();
+  metadata.set('grpc-status-details-bin', Buffer.from([8, grpc.status.INVALID_ARGUMENT]));
+  return { code: grpc.status.INVALID_ARGUMENT, details: 'no such customer', metadata };
 }
 
 // Of the server, and of two services: one serves, the other does not.

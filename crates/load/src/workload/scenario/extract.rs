@@ -9,6 +9,7 @@ use regex::bytes::Regex;
 use serde_json::Value;
 use serde_json_path::JsonPath;
 
+use crate::grpc::decode_message;
 use crate::workload::requests::answer::{Answer, Wants};
 
 /// The most bytes of a body that are kept for captures and checks.
@@ -80,7 +81,7 @@ impl Source {
     /// as JSON text.
     pub fn find<'s>(&self, seen: &'s AnswerView<'_>) -> Option<Cow<'s, [u8]>> {
         match self {
-            Source::Header(name) => seen.answer.header(name).map(Cow::Borrowed),
+            Source::Header(name) => seen.answer.header(name).map(|value| readable(name, value)),
             Source::Json(path) => match path.query(seen.json()?).first()? {
                 Value::Null => None,
                 found => Some(as_bytes(found)),
@@ -107,6 +108,14 @@ impl Source {
                 groups.map(|group| Cow::Borrowed(group.as_bytes())).collect()
             }
         }
+    }
+}
+
+/// The value of a header; the message of a status without its percent-encoding.
+fn readable<'v>(name: &str, value: &'v [u8]) -> Cow<'v, [u8]> {
+    match name.eq_ignore_ascii_case("grpc-message") && value.contains(&b'%') {
+        true => Cow::Owned(decode_message(value).into_bytes()),
+        false => Cow::Borrowed(value),
     }
 }
 
@@ -162,7 +171,7 @@ pub(crate) mod tests {
 
     #[test]
     fn values_are_found_in_heads_json_and_text() {
-        let head = b"HTTP/1.1 200 OK\r\nX-Id: 7\r\nx-id: 8\r\n\r\n";
+        let head = b"HTTP/1.1 200 OK\r\nX-Id: 7\r\nx-id: 8\r\ngrpc-message: no%20x\r\nx-message: a%20b\r\n\r\n";
         let body = br#"{"token":"a\"b","n":[1,{"id":2.50}],"none":null,"ok":true}"#;
         let answer = answer(head, body);
         let seen = AnswerView::new(200, &answer);
@@ -171,6 +180,8 @@ pub(crate) mod tests {
         };
         assert_eq!(find(&Source::Header("x-ID".to_owned())).as_deref(), Some("7"));
         assert_eq!(find(&Source::Header("x".to_owned())), None);
+        assert_eq!(find(&Source::Header("Grpc-Message".to_owned())).as_deref(), Some("no x"));
+        assert_eq!(find(&Source::Header("x-message".to_owned())).as_deref(), Some("a%20b"));
         for (path, value) in [
             ("$.token", Some("a\"b")),
             ("$['n'][1].id", Some("2.5")),

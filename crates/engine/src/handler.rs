@@ -36,6 +36,8 @@ pub enum Answer {
     /// Becomes a WebSocket, with this subprotocol if any. A request that is no handshake is
     /// answered 426.
     Upgrade(Option<Box<str>>),
+    /// As `Upgrade`, with further headers in the answer, which must not be those of the handshake.
+    UpgradeWith(Option<Box<str>>, Box<[(Box<str>, Box<str>)]>),
     /// A complete answer.
     Respond(Response),
     /// A head and the first bytes of a body that continues: the connection becomes raw, and

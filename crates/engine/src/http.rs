@@ -4,7 +4,7 @@ use wire::http::{
     CONTINUE, EMPTY_HEADER, HeadScanner, MAX_HEADERS, encode_response_head, expects_continue,
     keep_alive, parse_request,
 };
-use wire::websocket::{Deflate, accept_key, check_upgrade, encode_upgrade_response};
+use wire::websocket::{Deflate, accept_key, check_upgrade, encode_upgrade_response_with};
 use wire::{Status, Violation};
 
 use crate::body::body_not_kept;
@@ -165,8 +165,10 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         let has_body = request.header("transfer-encoding").is_some()
             || request.header("content-length").is_some_and(|length| length != b"0")
             || expects_continue(&request);
-        let wants_key =
-            matches!(answer, Answer::Upgrade(_) | Answer::Later | Answer::LaterWithin(_));
+        let wants_key = matches!(
+            answer,
+            Answer::Upgrade(_) | Answer::UpgradeWith(..) | Answer::Later | Answer::LaterWithin(_)
+        );
         let context = RequestContext {
             accept: upgrade.filter(|_| wants_key).map(|upgrade| accept_key(upgrade.key)),
             deflate,
@@ -198,14 +200,10 @@ impl<S: Sys, H: Handler> Worker<S, H> {
 
     pub(crate) fn answer(&mut self, slot: u32, answer: Answer, context: &RequestContext) {
         match answer {
-            Answer::Upgrade(protocol) => match &context.accept {
-                Some(accept) => {
-                    let (protocol, deflate) = (protocol.as_deref(), context.deflate.as_ref());
-                    encode_upgrade_response(&mut self.core.cork, accept, protocol, deflate);
-                    self.open_websocket(slot, deflate.map(NegotiatedDeflate::as_server));
-                }
-                None => self.core.respond(slot, &upgrade_required(), false, context, false),
-            },
+            Answer::Upgrade(protocol) => self.upgrade(slot, protocol.as_deref(), &[], context),
+            Answer::UpgradeWith(protocol, headers) => {
+                self.upgrade(slot, protocol.as_deref(), &headers, context);
+            }
             Answer::Respond(response) => self.core.respond_to(slot, &response, context),
             Answer::Body(_) => self.core.respond(slot, &body_not_kept(), false, context, false),
             Answer::Stream(response) => self.core.respond(slot, &response, false, context, true),
@@ -229,6 +227,22 @@ impl<S: Sys, H: Handler> Worker<S, H> {
                 }
             }
         }
+    }
+
+    fn upgrade(
+        &mut self,
+        slot: u32,
+        protocol: Option<&str>,
+        headers: &[(Box<str>, Box<str>)],
+        context: &RequestContext,
+    ) {
+        let Some(accept) = &context.accept else {
+            return self.core.respond(slot, &upgrade_required(), false, context, false);
+        };
+        let deflate = context.deflate.as_ref();
+        let headers = headers.iter().map(|(name, value)| (&**name, &**value));
+        encode_upgrade_response_with(&mut self.core.cork, accept, protocol, deflate, headers);
+        self.open_websocket(slot, deflate.map(NegotiatedDeflate::as_server));
     }
 
     /// Opens the WebSocket: the handshake is complete, and frames follow.

@@ -14,7 +14,10 @@ use sha1::{Digest, Sha1};
 
 pub use client::{UpgradeAccepted, check_upgrade_response, encode_key, encode_upgrade_request};
 pub use deflate::Deflate;
-pub use server::{Protocols, Upgrade, check_upgrade, encode_refusal, encode_upgrade_response};
+pub use server::{
+    Protocols, Upgrade, check_upgrade, encode_refusal, encode_upgrade_response,
+    encode_upgrade_response_with,
+};
 
 /// Joined to the key before hashing (RFC 6455 1.3).
 const GUID: &[u8; 36] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";

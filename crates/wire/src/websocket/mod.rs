@@ -20,7 +20,7 @@ pub use encode::{FrameHeader, encode, encode_close, encode_deflated, encode_mask
 pub use handshake::{
     Deflate, Protocols, Upgrade, UpgradeAccepted, accept_key, check_upgrade,
     check_upgrade_response, encode_key, encode_refusal, encode_upgrade_request,
-    encode_upgrade_response,
+    encode_upgrade_response, encode_upgrade_response_with,
 };
 
 /// Longest payload of a control frame, in bytes (RFC 6455 5.5).

@@ -117,6 +117,17 @@ pub fn encode_upgrade_response(
     protocol: Option<&str>,
     deflate: Option<&Deflate>,
 ) {
+    encode_upgrade_response_with(out, accept, protocol, deflate, []);
+}
+
+/// As [`encode_upgrade_response`], with further headers. They must not be those of the handshake.
+pub fn encode_upgrade_response_with<'a>(
+    out: &mut Vec<u8>,
+    accept: &[u8; 28],
+    protocol: Option<&str>,
+    deflate: Option<&Deflate>,
+    headers: impl IntoIterator<Item = (&'a str, &'a str)>,
+) {
     out.extend_from_slice(
         b"HTTP/1.1 101 Switching Protocols\r\n\
           Upgrade: websocket\r\n\
@@ -132,6 +143,9 @@ pub fn encode_upgrade_response(
         out.extend_from_slice(b"Sec-WebSocket-Extensions: ");
         deflate.encode(out);
         out.extend_from_slice(b"\r\n");
+    }
+    for (name, value) in headers {
+        push_field(out, name, value);
     }
     out.extend_from_slice(b"\r\n");
 }

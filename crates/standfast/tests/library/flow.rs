@@ -26,6 +26,7 @@ fn data_is_kept_for_each_socket_and_given_back_at_its_end() {
     drop(two);
     assert_eq!(next(&notes), "close gone 0 \"\" after 1");
     assert_eq!(server.totals().messages_in, 4);
+    drop(one);
     server.stop(Duration::ZERO).unwrap();
 }
 
@@ -60,6 +61,7 @@ fn what_the_kernel_does_not_take_is_queued_and_drain_goes_on() {
     assert_eq!(bytes, 400 * 100_000);
     assert!(next(&notes).starts_with("open "));
     assert_eq!(next(&notes), "drain");
+    drop(client);
     server.stop(Duration::ZERO).unwrap();
 }
 
@@ -88,6 +90,7 @@ fn a_full_queue_drops_and_counts() {
         }
     }
     assert_eq!(received + server.totals().dropped_slow, 1000);
+    drop(client);
     server.stop(Duration::ZERO).unwrap();
 }
 
@@ -108,7 +111,7 @@ fn a_route_has_its_own_longest_message() {
     assert_eq!(short.text(), "10");
     short.send("0123456789a");
     assert_eq!(short.closed(), (1009, "message too long".into()));
-    drop(usual);
+    drop((short, usual));
     let mut all: Vec<_> = (0..4).map(|_| next(&notes)).collect();
     all.retain(|note| !note.starts_with("open "));
     all.sort();
@@ -130,6 +133,7 @@ fn sockets_are_closed_with_a_code_and_a_reason() {
         client.send(asked);
         assert_eq!(client.text(), "last");
         assert_eq!(client.closed(), (sent, "enough".into()));
+        drop(client);
         assert!(next(&notes).starts_with("open "));
         assert_eq!(next(&notes), "close by_us 0 \"\" after 1");
     }
@@ -162,6 +166,7 @@ fn messages_of_a_call_leave_together() {
     assert_eq!(next(&notes), "pong p1");
     client.close(1000, "");
     assert_eq!(next(&notes), "close by_peer 1000 \"\" after 8");
+    drop(client);
     server.stop(Duration::ZERO).unwrap();
 }
 
@@ -176,6 +181,7 @@ fn other_threads_learn_whether_a_socket_is_there() {
     assert_eq!(client.text(), "hello");
     remote.close(id, CloseCode::NORMAL, "bye").unwrap();
     assert_eq!(client.closed(), (1000, "bye".into()));
+    drop(client);
     assert!(next(&notes).starts_with("close by_us"));
     assert_eq!(remote.send_with_receipt(id, "hello").unwrap().wait(), Err(Gone));
     let never = standfast::SocketId::from_u64(u64::MAX);
@@ -203,6 +209,7 @@ fn a_paused_socket_is_not_read_until_it_is_resumed() {
     assert_eq!(client.text(), "from outside");
     server.remote().resume(id).unwrap();
     assert_eq!(client.text(), "after");
+    drop(client);
     server.stop(Duration::ZERO).unwrap();
 }
 
@@ -228,5 +235,6 @@ fn compression_is_negotiated_and_left_out_by_message() {
     // tungstenite does not inflate, and reports the reserved bit.
     assert!(client.0.read().is_err());
     assert_eq!(server.totals().deflate_in_bytes, 10_000);
+    drop(client);
     server.stop(Duration::ZERO).unwrap();
 }

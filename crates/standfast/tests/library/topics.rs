@@ -60,6 +60,7 @@ fn a_publication_reaches_the_subscribers_of_all_workers_once() {
     let workers: std::collections::BTreeSet<_> =
         (0..30).map(|_| crate::client::id_of(&next(&notes)).worker()).collect();
     assert!(workers.len() > 1, "{workers:?}");
+    drop(clients);
     server.stop(Duration::ZERO).unwrap();
 }
 
@@ -74,6 +75,7 @@ fn what_is_published_to_oneself_arrives_after_the_answers() {
     assert_eq!(got[0], "yes");
     got.sort();
     assert_eq!(got, ["publish a", "yes", "yes"]);
+    drop(client);
     server.stop(Duration::ZERO).unwrap();
 }
 
@@ -111,5 +113,6 @@ fn ticks_come_at_intervals() {
     let mut client = Client::open(server.address(), "/");
     let numbers: Vec<usize> = (0..5).map(|_| client.text().parse().unwrap()).collect();
     assert!(numbers.windows(2).all(|pair| pair[1] == pair[0] + 1), "{numbers:?}");
+    drop(client);
     server.stop(Duration::ZERO).unwrap();
 }

@@ -4,7 +4,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use engine::Answer;
 
-use crate::{Remote, Response, SocketId};
+use crate::handler::Opening;
+use crate::{InvalidHeader, Remote, Response, SocketId};
 
 /// The client of [`UpgradeRequest::later`](crate::UpgradeRequest::later), which waits for an answer. It can
 /// be sent to another thread or kept in a future, if the data of the socket can.
@@ -17,6 +18,7 @@ pub struct Decision<D> {
     id: SocketId,
     remote: Remote,
     decided: bool,
+    answer: Opening,
 }
 
 /// The worker's side of a [`Decision`].
@@ -25,14 +27,14 @@ pub(crate) struct Undecided<D>(Arc<Shared<D>>);
 struct Shared<D>(Mutex<Option<Outcome<D>>>);
 
 pub(crate) enum Outcome<D> {
-    Accept { data: D, protocol: Option<Box<str>> },
+    Accept { data: D, answer: Opening },
     Refuse(Response),
 }
 
 pub(crate) fn undecided<D>(id: SocketId, remote: Remote) -> (Decision<D>, Undecided<D>) {
     let shared = Arc::new(Shared(Mutex::new(None)));
     let undecided = Undecided(Arc::clone(&shared));
-    (Decision { shared, id, remote, decided: false }, undecided)
+    (Decision { shared, id, remote, decided: false, answer: Opening::default() }, undecided)
 }
 
 impl<D> Undecided<D> {
@@ -50,12 +52,22 @@ impl<D> Decision<D> {
 
     /// Lets the client in, without a subprotocol.
     pub fn accept(mut self, data: D) {
-        self.settle(Outcome::Accept { data, protocol: None });
+        let answer = std::mem::take(&mut self.answer);
+        self.settle(Outcome::Accept { data, answer });
     }
 
     /// Lets the client in with a subprotocol that it offered.
     pub fn accept_with_protocol(mut self, data: D, protocol: &str) {
-        self.settle(Outcome::Accept { data, protocol: Some(protocol.into()) });
+        self.answer.protocol = Some(protocol.into());
+        self.accept(data);
+    }
+
+    /// Adds a header to the answer that opens the socket, as [`Accept::header`](crate::Accept::header).
+    ///
+    /// # Errors
+    /// [`InvalidHeader`]: a line break, or a header that the server sets itself.
+    pub fn header(&mut self, name: &str, value: &str) -> Result<(), InvalidHeader> {
+        self.answer.add(name, value)
     }
 
     /// Refuses the client with this answer.

@@ -3,7 +3,8 @@
 use engine::Closed;
 
 use crate::decision::Undecided;
-use crate::{CloseCode, Context, Message, Response, Socket, UpgradeRequest};
+use crate::header;
+use crate::{CloseCode, Context, InvalidHeader, Message, Response, Socket, UpgradeRequest};
 
 /// What a program does with the WebSockets of one route.
 ///
@@ -45,6 +46,9 @@ pub trait Handler: Clone + Send + 'static {
     /// [`Sent::Queued`](crate::Sent::Queued), the time to send more.
     fn drain(&mut self, _socket: &mut Socket<'_>, _data: &mut Self::Data) {}
 
+    /// The time of [`Socket::set_timer`] has passed.
+    fn timer(&mut self, _socket: &mut Socket<'_>, _data: &mut Self::Data) {}
+
     /// A pong was received, with the payload of a ping.
     fn pong(&mut self, _socket: &mut Socket<'_>, _data: &mut Self::Data, _payload: &[u8]) {}
 
@@ -66,22 +70,60 @@ pub trait Handler: Clone + Send + 'static {
 pub struct Accept<D>(pub(crate) Decided<D>);
 
 pub(crate) enum Decided<D> {
-    Now { data: D, protocol: Option<Box<str>> },
+    Now { data: D, answer: Opening },
     Later(Undecided<D>),
+}
+
+/// What the answer that opens a WebSocket contains.
+#[derive(Default)]
+pub struct Opening {
+    pub(crate) protocol: Option<Box<str>>,
+    pub(crate) headers: Vec<(Box<str>, Box<str>)>,
+}
+
+impl Opening {
+    /// # Errors
+    /// Why this header cannot be sent.
+    pub(crate) fn add(&mut self, name: &str, value: &str) -> Result<(), InvalidHeader> {
+        header::check(name, value)?;
+        self.headers.push((name.into(), value.into()));
+        Ok(())
+    }
 }
 
 impl<D> Accept<D> {
     /// Lets the client in, without a subprotocol.
     #[must_use]
     pub fn new(data: D) -> Self {
-        Accept(Decided::Now { data, protocol: None })
+        Accept(Decided::Now { data, answer: Opening::default() })
     }
 
     /// Lets the client in with this subprotocol, which has to be one of
     /// [`UpgradeRequest::protocols`]: browsers end the connection otherwise.
     #[must_use]
     pub fn with_protocol(data: D, protocol: &str) -> Self {
-        Accept(Decided::Now { data, protocol: Some(protocol.into()) })
+        let answer = Opening { protocol: Some(protocol.into()), ..Opening::default() };
+        Accept(Decided::Now { data, answer })
+    }
+
+    /// Adds a header to the answer that opens the socket (status 101), for example a cookie. Clients in
+    /// browsers do not see it, except cookies. Headers of an answer that is given later are those of
+    /// [`Decision::header`](crate::Decision::header).
+    ///
+    /// ```
+    /// # use standfast::{Accept, Response, UpgradeRequest};
+    /// # fn upgrade(_: &UpgradeRequest<'_>) -> Result<Accept<()>, Response> {
+    /// Ok(Accept::new(()).header("X-Node", "eu-1")?)
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`InvalidHeader`]: a line break, or a header that the server sets itself.
+    pub fn header(mut self, name: &str, value: &str) -> Result<Self, InvalidHeader> {
+        if let Decided::Now { answer, .. } = &mut self.0 {
+            answer.add(name, value)?;
+        }
+        Ok(self)
     }
 }
 

@@ -38,7 +38,9 @@
 //! | choose a subprotocol | [`UpgradeRequest::offers`], [`Accept::with_protocol`] |
 //! | ask a database before letting a client in | [`UpgradeRequest::later`], [`Decision`] |
 //! | send from other threads and from async code | [`Remote`] |
+//! | add headers to the answer that opens a socket | [`Accept::header`], [`Decision::header`] |
 //! | do something at intervals | [`RouteOptions::tick`], [`Handler::tick`] |
+//! | do something for a socket after some time, such as ending it without a login | [`Socket::set_timer`], [`Handler::timer`] |
 //! | send much without filling memory | [`Sent::Queued`], [`Handler::drain`], [`Socket::pause`] |
 //! | limit messages, queues, idle sockets | [`Limits`], [`RouteOptions`] |
 //! | compress (permessage-deflate) | [`Limits::compression`], [`Socket::send_uncompressed`] |
@@ -91,8 +93,7 @@
 //!
 //! # What is not there
 //!
-//! Clients, timers of single sockets, limits of queues and idle times by route, streamed HTTP bodies, other
-//! headers in the answer 101, and a descriptor table per worker (workers share the limit `RLIMIT_NOFILE`).
+//! Clients, limits of queues and idle times by route, streamed HTTP bodies, and a descriptor table per worker (workers share the limit `RLIMIT_NOFILE`).
 //! Linux only.
 //!
 //! # What the types forbid
@@ -144,6 +145,7 @@
 
 mod decision;
 mod handler;
+mod header;
 mod limits;
 mod message;
 mod operations;
@@ -155,6 +157,7 @@ mod routes;
 mod server;
 mod socket;
 mod table;
+mod timers;
 mod worker;
 
 pub use engine::{
@@ -166,6 +169,7 @@ pub use wire::websocket::CloseCode;
 
 pub use crate::decision::Decision;
 pub use crate::handler::{Accept, Close, Handler};
+pub use crate::header::InvalidHeader;
 pub use crate::limits::{Limits, RouteOptions};
 pub use crate::message::Message;
 pub use crate::remote::{Gone, Receipt, Remote};

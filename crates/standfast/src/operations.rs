@@ -3,12 +3,14 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use engine::{ConnId, Core, Sent, Sys};
 use topics::{Publication, Refused, Topics};
 use wire::websocket::OpCode;
 
-use crate::routes::RouteList;
+use crate::routes::{RouteList, nanoseconds};
+use crate::timers::SocketTimers;
 use crate::worker::WorkerHandler;
 use crate::{CloseCode, Message, Remote};
 
@@ -28,6 +30,8 @@ pub(crate) trait Operations {
         message: Message<'_>,
         except: Option<ConnId>,
     ) -> Result<(), Refused>;
+    fn set_timer(&mut self, id: ConnId, after: Duration);
+    fn clear_timer(&mut self, id: ConnId) -> bool;
     fn pause(&mut self, id: ConnId);
     fn resume(&mut self, id: ConnId);
     fn close(&mut self, id: ConnId, code: CloseCode, reason: &str);
@@ -41,8 +45,14 @@ pub(crate) trait Operations {
 /// A worker without its routes, which are being called.
 pub(crate) struct WorkerOperations<'a, S: Sys, R: RouteList> {
     pub(crate) core: &'a mut Core<S, WorkerHandler<R>>,
-    pub(crate) topics: &'a mut Topics,
-    pub(crate) remote: &'a Remote,
+    pub(crate) tools: &'a mut Tools,
+}
+
+/// What calls of routes need of a worker besides its connections.
+pub(crate) struct Tools {
+    pub(crate) topics: Topics,
+    pub(crate) remote: Remote,
+    pub(crate) timers: SocketTimers,
 }
 
 impl<S: Sys, R: RouteList> Operations for WorkerOperations<'_, S, R> {
@@ -76,23 +86,23 @@ impl<S: Sys, R: RouteList> Operations for WorkerOperations<'_, S, R> {
             return false;
         }
         let encoding = self.core.encoding(id);
-        self.topics.subscribe(self.core, id, topic, encoding)
+        self.tools.topics.subscribe(self.core, id, topic, encoding)
     }
 
     fn unsubscribe(&mut self, id: ConnId, topic: &str) -> bool {
         let encoding = self.core.encoding(id);
-        self.topics.unsubscribe(self.core, id, topic, encoding)
+        self.tools.topics.unsubscribe(self.core, id, topic, encoding)
     }
 
     fn is_subscribed(&self, id: ConnId, topic: &str) -> bool {
         let encoding = self.core.encoding(id);
         let user = self.core.user(id);
-        user.is_some_and(|user| self.topics.is_subscribed(&user.memberships, topic, encoding))
+        user.is_some_and(|user| self.tools.topics.is_subscribed(&user.memberships, topic, encoding))
     }
 
     fn topics(&self, id: ConnId) -> Vec<Arc<str>> {
         let user = self.core.user(id);
-        let of = |user| self.topics.topics_of(user).cloned().collect();
+        let of = |user| self.tools.topics.topics_of(user).cloned().collect();
         user.map(|user| of(&user.memberships)).unwrap_or_default()
     }
 
@@ -103,7 +113,18 @@ impl<S: Sys, R: RouteList> Operations for WorkerOperations<'_, S, R> {
         except: Option<ConnId>,
     ) -> Result<(), Refused> {
         let publication = publication(topic, message, except);
-        self.topics.publish(self.core, &publication, encode)
+        self.tools.topics.publish(self.core, &publication, encode)
+    }
+
+    fn set_timer(&mut self, id: ConnId, after: Duration) {
+        if self.core.is_open(id) {
+            let at_ns = self.core.now_ns().saturating_add(nanoseconds(after));
+            self.tools.timers.set(id, at_ns);
+        }
+    }
+
+    fn clear_timer(&mut self, id: ConnId) -> bool {
+        self.tools.timers.clear(id)
     }
 
     fn pause(&mut self, id: ConnId) {
@@ -118,7 +139,7 @@ impl<S: Sys, R: RouteList> Operations for WorkerOperations<'_, S, R> {
         let code = if code.is_sendable() { code } else { CloseCode::INTERNAL };
         if self.core.is_open(id) {
             self.core.close(id, code, reason);
-            self.topics.unsubscribe_all(self.core, id, |_| {});
+            self.tools.topics.unsubscribe_all(self.core, id, |_| {});
         }
     }
 
@@ -135,7 +156,7 @@ impl<S: Sys, R: RouteList> Operations for WorkerOperations<'_, S, R> {
     }
 
     fn remote(&self) -> &Remote {
-        self.remote
+        &self.tools.remote
     }
 
     fn worker(&self) -> usize {

@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use crate::{InvalidHeader, header};
+
 /// A complete HTTP answer: to a plain request, or one that refuses a WebSocket.
 #[derive(Clone, Debug)]
 pub struct Response(pub(crate) engine::Response);
@@ -47,16 +49,34 @@ impl Response {
         Response(response)
     }
 
-    /// Adds a header. Content-Type, Content-Length and Connection are set anyway; line breaks in a value
-    /// are removed.
+    /// Adds a header. Control characters in a value, such as line breaks, become spaces. A header whose name
+    /// is invalid or that the server sets itself ([`InvalidHeader`]) is left out; to learn about that use
+    /// [`Response::try_header`]. Content-Type is that of the constructor.
     #[must_use]
     pub fn header(
         mut self,
         name: impl Into<Cow<'static, str>>,
         value: impl Into<Cow<'static, str>>,
     ) -> Self {
-        self.0.headers.push((name.into(), value.into()));
+        let (name, value) = (name.into(), value.into());
+        if header::check(&name, "").is_ok() {
+            self.0.headers.push((name, value));
+        }
         self
+    }
+
+    /// As [`Response::header`], for what comes from outside.
+    ///
+    /// # Errors
+    /// [`InvalidHeader`]: a line break, or a header that the server sets itself.
+    pub fn try_header(
+        self,
+        name: impl Into<Cow<'static, str>>,
+        value: impl Into<Cow<'static, str>>,
+    ) -> Result<Self, InvalidHeader> {
+        let (name, value) = (name.into(), value.into());
+        header::check(&name, &value)?;
+        Ok(self.header(name, value))
     }
 
     /// The status.

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::decision::{Outcome, Undecided};
-use crate::handler::Decided;
+use crate::handler::{Decided, Opening};
 use crate::remote::Task;
 use crate::{
     Close, CloseCode, Context, Handler, Message, Response, RouteOptions, Socket, SocketId,
@@ -68,7 +68,7 @@ pub struct NoData;
 
 /// What becomes of a handshake.
 pub enum Upgraded<S> {
-    Open(S, Option<Box<str>>),
+    Open(S, Opening),
     Refuse(Response),
     Later,
 }
@@ -76,7 +76,7 @@ pub enum Upgraded<S> {
 impl<S> Upgraded<S> {
     fn map<T>(self, to: impl FnOnce(S) -> T) -> Upgraded<T> {
         match self {
-            Upgraded::Open(slot, protocol) => Upgraded::Open(to(slot), protocol),
+            Upgraded::Open(slot, answer) => Upgraded::Open(to(slot), answer),
             Upgraded::Refuse(response) => Upgraded::Refuse(response),
             Upgraded::Later => Upgraded::Later,
         }
@@ -108,6 +108,7 @@ pub trait RouteList: Send + 'static {
     fn open(&mut self, socket: &mut Socket<'_>, slot: &mut Self::Slot);
     fn message(&mut self, socket: &mut Socket<'_>, slot: &mut Self::Slot, message: Message<'_>);
     fn drain(&mut self, socket: &mut Socket<'_>, slot: &mut Self::Slot);
+    fn timer(&mut self, socket: &mut Socket<'_>, slot: &mut Self::Slot);
     fn pong(&mut self, socket: &mut Socket<'_>, slot: &mut Self::Slot, payload: &[u8]);
     fn stopping(&mut self, socket: &mut Socket<'_>, slot: &mut Self::Slot);
     fn close(&mut self, socket: &mut Socket<'_>, slot: Self::Slot, close: &Close<'_>);
@@ -147,6 +148,7 @@ impl RouteList for NoRoutes {
     fn open(&mut self, _socket: &mut Socket<'_>, _slot: &mut NoData) {}
     fn message(&mut self, _socket: &mut Socket<'_>, _slot: &mut NoData, _message: Message<'_>) {}
     fn drain(&mut self, _socket: &mut Socket<'_>, _slot: &mut NoData) {}
+    fn timer(&mut self, _socket: &mut Socket<'_>, _slot: &mut NoData) {}
     fn pong(&mut self, _socket: &mut Socket<'_>, _slot: &mut NoData, _payload: &[u8]) {}
     fn stopping(&mut self, _socket: &mut Socket<'_>, _slot: &mut NoData) {}
     fn close(&mut self, _socket: &mut Socket<'_>, _slot: NoData, _close: &Close<'_>) {}
@@ -204,7 +206,7 @@ impl<H: Handler, R: RouteList> RouteList for Routed<H, R> {
             return self.rest.upgrade(&mut waiting.rest, index, request).map(Slot::Other);
         }
         match self.handler.upgrade(request).map(|accept| accept.0) {
-            Ok(Decided::Now { data, protocol }) => Upgraded::Open(Slot::Own(data), protocol),
+            Ok(Decided::Now { data, answer }) => Upgraded::Open(Slot::Own(data), answer),
             Ok(Decided::Later(undecided)) => {
                 waiting.own.insert(request.id(), undecided);
                 Upgraded::Later
@@ -221,7 +223,7 @@ impl<H: Handler, R: RouteList> RouteList for Routed<H, R> {
         let Some(outcome) = undecided.take() else { return Some(Upgraded::Later) };
         waiting.own.remove(&id);
         Some(match outcome {
-            Outcome::Accept { data, protocol } => Upgraded::Open(Slot::Own(data), protocol),
+            Outcome::Accept { data, answer } => Upgraded::Open(Slot::Own(data), answer),
             Outcome::Refuse(response) => Upgraded::Refuse(response),
         })
     }
@@ -255,6 +257,13 @@ impl<H: Handler, R: RouteList> RouteList for Routed<H, R> {
         match slot {
             Slot::Own(data) => self.handler.drain(socket, data),
             Slot::Other(slot) => self.rest.drain(socket, slot),
+        }
+    }
+
+    fn timer(&mut self, socket: &mut Socket<'_>, slot: &mut Self::Slot) {
+        match slot {
+            Slot::Own(data) => self.handler.timer(socket, data),
+            Slot::Other(slot) => self.rest.timer(socket, slot),
         }
     }
 

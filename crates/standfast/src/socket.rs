@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use engine::{ConnId, Sent};
 use topics::Refused;
@@ -127,6 +128,48 @@ impl<'a> Socket<'a> {
         message: impl Into<Message<'m>>,
     ) -> Result<(), Refused> {
         self.operations.publish(topic, message.into(), Some(self.id))
+    }
+
+    // ---- time ----
+
+    /// Calls [`Handler::timer`](crate::Handler::timer) after this time, once; a timer that was set before is
+    /// replaced. It is late by a turn of the worker, at most some milliseconds unless a handler waits, and
+    /// ends with the socket.
+    ///
+    /// Cost: some 80 bytes while it is set, and a search among the timers of the worker. A socket without
+    /// one pays nothing.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use standfast::{Accept, CloseCode, Handler, Message, Response, Socket, UpgradeRequest};
+    /// # #[derive(Clone)] struct Login;
+    /// impl Handler for Login {
+    ///     type Data = bool;
+    /// #   fn upgrade(&mut self, _: &UpgradeRequest<'_>) -> Result<Accept<bool>, Response> {
+    /// #       Ok(Accept::default())
+    /// #   }
+    ///
+    ///     fn open(&mut self, socket: &mut Socket<'_>, _: &mut bool) {
+    ///         socket.set_timer(Duration::from_secs(10));
+    ///     }
+    ///
+    ///     fn message(&mut self, socket: &mut Socket<'_>, logged_in: &mut bool, _: Message<'_>) {
+    ///         *logged_in = true;
+    ///         socket.clear_timer();
+    ///     }
+    ///
+    ///     fn timer(&mut self, socket: &mut Socket<'_>, _: &mut bool) {
+    ///         socket.close(CloseCode::POLICY, "log in within 10 s");
+    ///     }
+    /// }
+    /// ```
+    pub fn set_timer(&mut self, after: Duration) {
+        self.operations.set_timer(self.id, after);
+    }
+
+    /// Removes the timer. Returns `false` if there was none, or it was called already.
+    pub fn clear_timer(&mut self) -> bool {
+        self.operations.clear_timer(self.id)
     }
 
     // ---- flow, end ----

@@ -10,10 +10,12 @@ use topics::{Directory, Memberships, Subscriber, Topics};
 use wire::http::{EMPTY_HEADER, MAX_HEADERS, Request as Head, parse_request};
 use wire::websocket::{CloseCode, OpCode};
 
-use crate::operations::{WorkerOperations, encode};
+use crate::handler::Opening;
+use crate::operations::{Tools, WorkerOperations, encode};
 use crate::remote::{Gone, Post};
 use crate::routes::{RouteList, Upgraded, nanoseconds};
 use crate::table::{Table, Target};
+use crate::timers::{SocketTimers, TIMERS_PER_TURN};
 use crate::{Close, Context, Message, Remote, Request, Socket, UpgradeRequest};
 
 /// What is kept of a connection.
@@ -74,8 +76,7 @@ pub(crate) struct WorkerHandler<R: RouteList> {
     routes: R,
     waiting: R::Waiting,
     table: Arc<Table>,
-    topics: Topics,
-    remote: Remote,
+    tools: Tools,
     tls: Option<TlsServer>,
     /// Requests whose bodies are being received.
     pending: BTreeMap<ConnId, PendingRequest>,
@@ -102,8 +103,11 @@ impl<R: RouteList> WorkerHandler<R> {
             routes,
             waiting: R::Waiting::default(),
             table: Arc::clone(&shared.table),
-            topics: Topics::new(worker, shared.directory.clone()),
-            remote: Remote::new(workers.clone(), shared.directory.clone()),
+            tools: Tools {
+                topics: Topics::new(worker, shared.directory.clone()),
+                remote: Remote::new(workers.clone(), shared.directory.clone()),
+                timers: SocketTimers::default(),
+            },
             tls: shared.tls.clone(),
             pending: BTreeMap::new(),
             close_frames: Vec::new(),
@@ -122,8 +126,8 @@ impl<R: RouteList> WorkerHandler<R> {
     ) {
         let Some(connection) = core.user_mut(id) else { return };
         let mut slot = std::mem::take(&mut connection.slot);
-        let WorkerHandler { routes, topics, remote, .. } = self;
-        let mut operations = WorkerOperations { core: &mut *core, topics, remote };
+        let WorkerHandler { routes, tools, .. } = self;
+        let mut operations = WorkerOperations { core: &mut *core, tools };
         call(routes, &mut Socket::new(&mut operations, id), &mut slot);
         // A connection that has ended meanwhile is there until the end of the turn.
         if let Some(connection) = core.user_mut(id) {
@@ -133,7 +137,8 @@ impl<R: RouteList> WorkerHandler<R> {
 
     /// Ends the session of a WebSocket, unless that was done before.
     fn end_session<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, cause: Closed) {
-        self.topics.unsubscribe_all(core, id, |_| {});
+        self.tools.topics.unsubscribe_all(core, id, |_| {});
+        self.tools.timers.clear(id);
         let frame = self.close_frames.iter().position(|frame| frame.id == id);
         let frame = frame.map(|at| self.close_frames.swap_remove(at));
         let Some(connection) = core.user_mut(id) else { return };
@@ -141,9 +146,19 @@ impl<R: RouteList> WorkerHandler<R> {
         let code = frame.as_ref().and_then(|frame| frame.code);
         let reason = frame.as_ref().map_or("", |frame| &frame.reason);
         let close = Close { cause, code, reason };
-        let WorkerHandler { routes, topics, remote, .. } = self;
-        let mut operations = WorkerOperations { core, topics, remote };
+        let WorkerHandler { routes, tools, .. } = self;
+        let mut operations = WorkerOperations { core, tools };
         routes.close(&mut Socket::new(&mut operations, id), slot, &close);
+    }
+
+    /// Calls the timers that are due, some in each turn.
+    fn on_timers<S: Sys>(&mut self, core: &mut Core<S, Self>, now_ns: u64) {
+        for _ in 0..TIMERS_PER_TURN {
+            let Some(id) = self.tools.timers.pop(now_ns) else { break };
+            if core.is_open(id) {
+                self.call(core, id, |routes, socket, slot| routes.timer(socket, slot));
+            }
+        }
     }
 
     fn answer_upgrade<S: Sys>(
@@ -153,11 +168,14 @@ impl<R: RouteList> WorkerHandler<R> {
         upgraded: Upgraded<R::Slot>,
     ) -> Answer {
         match upgraded {
-            Upgraded::Open(slot, protocol) => {
+            Upgraded::Open(slot, Opening { protocol, headers }) => {
                 if let Some(connection) = core.user_mut(id) {
                     connection.slot = slot;
                 }
-                Answer::Upgrade(protocol)
+                if headers.is_empty() {
+                    return Answer::Upgrade(protocol);
+                }
+                Answer::UpgradeWith(protocol, headers.into())
             }
             Upgraded::Refuse(response) => Answer::Respond(response.0),
             Upgraded::Later => Answer::LaterWithin(nanoseconds(core.limits().handshake_timeout)),
@@ -200,7 +218,7 @@ impl<R: RouteList> WorkerHandler<R> {
             return lost("a plain request is for a plain route");
         };
         let addresses = || core.addresses(id);
-        let (pattern, remote) = (&entry.pattern, &self.remote);
+        let (pattern, remote) = (&entry.pattern, &self.tools.remote);
         let request = Request { head, pattern, body, addresses: &addresses, remote };
         Answer::Respond(respond(&request).0)
     }
@@ -224,7 +242,7 @@ impl<R: RouteList> engine::Handler for WorkerHandler<R> {
         let upgraded = match (incoming.upgrade, self.table.socket(head.path())) {
             (Some(upgrade), Some((pattern, index))) => {
                 let addresses = || core.addresses(id);
-                let remote = &self.remote;
+                let remote = &self.tools.remote;
                 let request = Request { head, pattern, body: &[], addresses: &addresses, remote };
                 let request = UpgradeRequest { request: &request, upgrade, id };
                 self.routes.upgrade(&mut self.waiting, index, &request)
@@ -320,7 +338,7 @@ impl<R: RouteList> engine::Handler for WorkerHandler<R> {
 
     fn post<S: Sys>(&mut self, core: &mut Core<S, Self>, post: Post) {
         match post {
-            Post::Publication(publication) => self.topics.deliver(core, &publication, encode),
+            Post::Publication(publication) => self.tools.topics.deliver(core, &publication, encode),
             Post::Send { to, binary, data, receipt } => {
                 let open = core.is_open(to);
                 let opcode = if binary { OpCode::Binary } else { OpCode::Text };
@@ -343,15 +361,16 @@ impl<R: RouteList> engine::Handler for WorkerHandler<R> {
 
     fn turn<S: Sys>(&mut self, core: &mut Core<S, Self>) -> Option<u64> {
         let now_ns = core.now_ns();
-        let WorkerHandler { routes, topics, remote, .. } = self;
-        let mut operations = WorkerOperations { core: &mut *core, topics, remote };
+        let WorkerHandler { routes, tools, .. } = self;
+        let mut operations = WorkerOperations { core: &mut *core, tools };
         let tick_ns = routes.tick(now_ns, &mut Context::new(&mut operations));
-        let topics_ns = self.topics.turn(core, encode);
-        tick_ns.into_iter().chain(topics_ns).min()
+        self.on_timers(core, now_ns);
+        let topics_ns = self.tools.topics.turn(core, encode);
+        tick_ns.into_iter().chain(topics_ns).chain(self.tools.timers.next_ns()).min()
     }
 
     fn accepts_posts(&self) -> bool {
-        self.topics.accepts_posts()
+        self.tools.topics.accepts_posts()
     }
 }
 

@@ -7,5 +7,6 @@ mod client;
 mod flow;
 mod http;
 mod stopping;
+mod timers;
 mod topics;
 mod upgrades;

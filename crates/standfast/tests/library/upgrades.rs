@@ -4,7 +4,8 @@ use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 use standfast::{
-    Accept, Decision, Handler, Limits, Message, Response, Server, Socket, UpgradeRequest,
+    Accept, Decision, Handler, InvalidHeader, Limits, Message, Response, Server, Socket,
+    UpgradeRequest,
 };
 
 use crate::client::{Client, PATIENCE};
@@ -26,6 +27,11 @@ impl Handler for Door {
             }
             Some("protocol") if request.offers("chat.v2") => {
                 Ok(Accept::with_protocol("v2".into(), "chat.v2"))
+            }
+            Some("header") => {
+                let value = request.query("value").unwrap_or_default();
+                let accept = Accept::with_protocol("h".into(), "chat.v2");
+                Ok(accept.header("Set-Cookie", &value)?.header("X-Node", "eu 1")?)
             }
             Some("protocol") => Err(Response::text(400, "expected chat.v2\n")),
             Some(_) => {
@@ -68,6 +74,32 @@ fn clients_are_let_in_or_refused_by_their_request() {
     assert_eq!(response.headers()["sec-websocket-protocol"], "chat.v2");
     assert_eq!(client.text(), "hello v2");
     assert_eq!(open("/door/protocol", &[("sec-websocket-protocol", "x")]).err(), Some(400));
+    drop(client);
+    server.stop(Duration::ZERO).unwrap();
+}
+
+#[test]
+fn the_answer_that_opens_a_socket_has_headers_of_the_handler() {
+    let (server, decisions) = door();
+    let open = |path, headers: &[_]| Client::try_open(server.address(), path, headers);
+    let offers = [("sec-websocket-protocol", "chat.v2")];
+    let (mut client, response) = open("/door/header?value=a=1;%20Path=/", &offers).unwrap();
+    let header = |name| response.headers()[name].to_str().unwrap();
+    assert_eq!([header("set-cookie"), header("x-node")], ["a=1; Path=/", "eu 1"]);
+    assert_eq!(header("sec-websocket-protocol"), "chat.v2");
+    assert_eq!(client.text(), "hello h");
+    drop(client);
+    // A line break would add a header of the client's choice.
+    assert_eq!(open("/door/header?value=a%0d%0aX-Evil:%201", &offers).err(), Some(500));
+    let address = server.address();
+    let later = std::thread::spawn(move || Client::try_open(address, "/door/later", &[]));
+    let mut decision = decisions.recv_timeout(PATIENCE).unwrap();
+    assert_eq!(decision.header("Upgrade", "x"), Err(InvalidHeader::Reserved));
+    decision.header("X-Node", "eu 2").unwrap();
+    decision.accept("later".into());
+    let (client, response) = later.join().unwrap().unwrap();
+    assert_eq!(response.headers()["x-node"], "eu 2");
+    drop(client);
     server.stop(Duration::ZERO).unwrap();
 }
 
@@ -110,5 +142,6 @@ fn a_decision_about_a_client_that_has_left_is_pointless() {
     decision.accept("nobody".into());
     let (mut client, _) = Client::try_open(server.address(), "/door/name?name=next", &[]).unwrap();
     assert_eq!(client.text(), "hello next");
+    drop(client);
     server.stop(Duration::ZERO).unwrap();
 }

@@ -124,7 +124,8 @@ pub(crate) struct Conn<U> {
     pub(crate) mode: Mode,
     /// Why it is ending, once known.
     pub(crate) closed: Closed,
-    /// The worker's target that it connects to.
+    /// The worker's target that it connects to; of an accepted connection its class of limits, counted
+    /// from 1.
     pub(crate) target: u8,
     /// The negotiated compression of its messages.
     pub(crate) deflate: NegotiatedDeflate,

@@ -40,6 +40,8 @@ pub struct Core<S: Sys, H: Handler> {
     pub(crate) sys: S,
     pub(crate) index: u16,
     pub(crate) limits: Limits,
+    /// The shortest queue limit of [`Limits`] and its classes.
+    pub(crate) least_queue_bytes: usize,
     pub(crate) remote: Remote<H::Post>,
     pub(crate) slab: Slab<Conn<H::User>>,
     pub(crate) generation: u32,
@@ -102,6 +104,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         Core {
             sys,
             index,
+            least_queue_bytes: limits.least_queue_bytes(),
             limits,
             remote,
             slab: Slab::new(),
@@ -179,6 +182,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
     /// stays as it was: see [`Core::renew_tick`].
     pub fn set_limits(&mut self, limits: Limits) {
         self.timers.set_timeouts(&limits);
+        self.least_queue_bytes = limits.least_queue_bytes();
         self.limits = limits;
     }
 

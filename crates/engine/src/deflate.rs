@@ -221,7 +221,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         data: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<(), Violation> {
-        let most = self.limits.wire.message_bytes as usize;
+        let most = self.message_limit(slot);
         let Some(conn) = self.slab.get_mut(slot) else {
             broken(SLOT_IN_USE);
             return Ok(());

@@ -161,6 +161,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         };
         let incoming = Incoming { head: &request, upgrade: upgrade.as_ref(), took_ns };
         let answer = self.handler.request(&mut self.core, id, &incoming);
+        let deflate = self.core.deflate_of(slot, deflate, upgrade.as_ref());
         // An unrequested body is not read: the answer is sent and what arrives is discarded.
         let has_body = request.header("transfer-encoding").is_some()
             || request.header("content-length").is_some_and(|length| length != b"0")

@@ -12,6 +12,7 @@ mod accept;
 mod admission;
 mod body;
 mod buffers;
+mod classes;
 mod close;
 mod closed;
 mod conn;
@@ -49,6 +50,7 @@ mod worker;
 mod workers;
 
 pub use crate::admission::{AdmissionLimits, Network, Prefix, Proxies, Refusal};
+pub use crate::classes::ClassLimits;
 pub use crate::closed::{Closed, ServerFault};
 pub use crate::conn::Mode;
 pub use crate::core::{ConnInfo, Core};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{AdmissionLimits, Compression, Proxies, SlowConsumer};
+use crate::{AdmissionLimits, ClassLimits, Compression, Proxies, SlowConsumer};
 
 /// Bytes that a worker reads from a socket in one call. One buffer per worker, none per connection.
 pub const READ_BUFFER_BYTES: usize = 64 * 1024;
@@ -126,6 +126,9 @@ pub struct Limits {
     pub compression: Compression,
     /// Messages shorter than this, in bytes, are sent uncompressed. Default 1 KiB.
     pub compress_above_bytes: usize,
+    /// Limits of connections that the handler puts into a class, see [`crate::Core::set_class`]; at most
+    /// 255. Default: none.
+    pub classes: Vec<ClassLimits>,
     /// Bytes of incomplete request bodies that one worker holds. Default 16 MiB.
     pub bodies_bytes: usize,
     /// Bytes of all polled connections of the process, with what waits for their next polls. Beyond it none
@@ -158,6 +161,7 @@ impl Default for Limits {
             drain_grace: Duration::from_secs(30),
             compression: Compression::Off,
             compress_above_bytes: 1024,
+            classes: Vec::new(),
             bodies_bytes: 16 * 1024 * 1024,
             polled_bytes: 64 * 1024 * 1024,
             mailbox_bytes: 8 * 1024 * 1024,

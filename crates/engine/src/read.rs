@@ -401,8 +401,13 @@ impl<S: Sys, H: Handler> Core<S, H> {
         };
         let fresh = conn.cold.as_ref().is_none_or(|cold| cold.message.capacity() == 0);
         let buffer = if fresh { self.take_buffer_to_keep(data.len()) } else { Vec::new() };
+        let most = self.message_limit(slot);
         let conn = self.slab.get_mut(slot)?;
         let cold = conn.cold();
+        if cold.message.len() + data.len() > most {
+            self.on_violation(slot, Violation::MessageTooBig);
+            return None;
+        }
         if fresh {
             cold.message = buffer;
             cold.message_swept_bytes = 0;
@@ -465,10 +470,11 @@ impl<S: Sys, H: Handler> Core<S, H> {
 
     /// The keep-alive sweep's check of one slot.
     pub(crate) fn check_idle(&mut self, slot: u32) {
-        let Some(idle_max) = self.timers.idle_ticks else { return };
         let now = self.tick;
-        let ping_after = self.timers.ping_ticks;
         let pings = self.limits.pings;
+        let Some(conn) = self.slab.get(slot) else { return };
+        let Some(idle_max) = self.timers.idle_after(self.idle_class(conn)) else { return };
+        let ping_after = (idle_max / 2).max(1);
         let Some(conn) = self.slab.get_mut(slot) else { return };
         if conn.mode != Mode::WebSocket {
             return;

@@ -51,7 +51,10 @@ impl<S: Sys, H: Handler> Core<S, H> {
             return self.send_line(slot, data);
         }
         let (compresses, weight) = (conn.deflate.compresses(), conn.weight());
-        if weight > self.limits.send_queue_bytes && !self.relieve(slot, data.len(), 1) {
+        if weight > self.least_queue_bytes
+            && self.exceeds_queue(slot, weight)
+            && !self.relieve(slot, data.len(), 1)
+        {
             return Sent::Dropped;
         }
         if compress && compresses && data.len() >= self.limits.compress_above_bytes {
@@ -117,7 +120,8 @@ impl<S: Sys, H: Handler> Core<S, H> {
         }
         let length = frame.bytes().len();
         if backlog > 0
-            && weight + length > self.limits.send_queue_bytes
+            && weight + length > self.least_queue_bytes
+            && self.exceeds_queue(slot, weight + length)
             && !self.relieve(slot, length, messages)
         {
             return Sent::Dropped;
@@ -189,7 +193,11 @@ impl<S: Sys, H: Handler> Core<S, H> {
             broken(SLOT_IN_USE);
             return Sent::Dropped;
         };
-        if conn.weight() > self.limits.send_queue_bytes && !self.relieve(slot, bytes.len(), 0) {
+        let weight = conn.weight();
+        if weight > self.least_queue_bytes
+            && self.exceeds_queue(slot, weight)
+            && !self.relieve(slot, bytes.len(), 0)
+        {
             return Sent::Dropped;
         }
         if self.corked == Some(slot) {
@@ -234,7 +242,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
     /// Makes room in a full queue according to the policy. Returns `false` if the new messages are
     /// dropped.
     pub(crate) fn relieve(&mut self, slot: u32, room: usize, messages: u64) -> bool {
-        let (policy, limit) = (self.limits.slow_consumer, self.limits.send_queue_bytes);
+        let (limit, policy) = self.queue_limit(slot);
         let Some(conn) = self.slab.get_mut(slot) else {
             broken(SLOT_IN_USE);
             return false;
@@ -341,7 +349,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
 
     /// Adds to a queue with `push` and makes sure that it will be flushed.
     fn queue(&mut self, slot: u32, push: impl FnOnce(&mut Cold)) -> Sent {
-        let stall = self.limits.send_queue_bytes / 4;
+        let stall = self.queue_limit(slot).0 / 4;
         let Some(conn) = self.slab.get_mut(slot) else {
             broken(SLOT_IN_USE);
             return Sent::Dropped;
@@ -435,7 +443,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
     }
 
     fn after_flush(&mut self, slot: u32) {
-        let stall = self.limits.send_queue_bytes / 8;
+        let stall = self.queue_limit(slot).0 / 8;
         let Some(conn) = self.slab.get_mut(slot) else { return broken(SLOT_IN_USE) };
         if conn.mode == Mode::Dead {
             return;

@@ -14,6 +14,8 @@ const TICK_MIN: Duration = Duration::from_millis(20);
 const TICK_MAX: Duration = Duration::from_secs(60);
 /// Ticks that can be distinguished before the counter wraps around.
 const TICKS_MAX: u16 = 60_000;
+/// Idle ticks that are never reached: more than [`TICKS_MAX`].
+const NEVER: u16 = u16::MAX;
 /// The tick without an idle timeout.
 const TICK_DEFAULT: Duration = Duration::from_secs(1);
 
@@ -68,10 +70,11 @@ impl Limits {
     /// [`Limits::idle_precision`], as idle and keep-alive timeouts have at most 60,000 steps.
     #[must_use]
     pub fn idle_step(&self) -> Duration {
-        let slice = self.idle_timeout.map(|timeout| timeout / (4 * SLICES));
+        let slice = self.idle_timeouts().min().map(|timeout| timeout / (4 * SLICES));
         let step = slice.map_or(TICK_DEFAULT, |slice| slice.clamp(TICK_MIN, TICK_MAX));
-        let longest = self.idle_timeout.unwrap_or_default().max(self.keep_alive_timeout);
+        let longest = self.idle_timeouts().max().unwrap_or_default().max(self.keep_alive_timeout);
         let finest = (longest / u32::from(TICKS_MAX)).max(TICK_MIN);
+        let step = if self.classes.is_empty() { step } else { step.max(finest) };
         self.idle_precision.map_or(step, |precision| precision.max(finest).min(step))
     }
 }
@@ -82,9 +85,11 @@ pub(crate) struct Timers {
     pub(crate) closing: Deadlines,
     tick_ns: u64,
     began_ns: u64,
-    /// Idle ticks after which a connection is pinged, and after which it is closed.
-    pub(crate) ping_ticks: u16,
+    /// Idle ticks after which a connection is closed: the fewest of any class, `None` if none is.
     pub(crate) idle_ticks: Option<u16>,
+    /// Those of connections without a class, and of each class; without classes only if there is a
+    /// timeout.
+    class_ticks: Box<[u16]>,
     /// Ticks in which the sweep checks every slot once.
     period_ticks: u64,
     /// The tick of the last sweep, and the slot it stopped at.
@@ -96,17 +101,23 @@ pub(crate) struct Timers {
 
 impl Timers {
     pub(crate) fn new(limits: &Limits, now_ns: u64) -> Self {
-        let quarter = limits.idle_timeout.map(|timeout| timeout / 4);
+        let shortest = limits.idle_timeouts().min();
+        let quarter = shortest.map(|timeout| timeout / 4);
         let tick_ns = nanoseconds(limits.idle_step());
         let in_ticks = |d: Duration| (nanoseconds(d) / tick_ns).clamp(1, u64::from(TICKS_MAX));
-        let idle = limits.idle_timeout.map(in_ticks);
+        let of_class = |timeout: Option<Duration>| timeout.map_or(NEVER, |t| in_ticks(t) as u16);
+        let classes = limits.classes.iter().map(|class| class.idle_timeout);
+        let idle = shortest.map(in_ticks);
         Timers {
             handshake: Deadlines::new(limits.handshake_timeout),
             closing: Deadlines::new(limits.close_timeout),
             tick_ns,
             began_ns: now_ns,
-            ping_ticks: idle.map_or(u16::MAX, |idle| (idle / 2).max(1) as u16),
             idle_ticks: idle.map(|idle| idle as u16),
+            class_ticks: std::iter::once(limits.idle_timeout)
+                .chain(classes)
+                .map(of_class)
+                .collect(),
             period_ticks: quarter.map_or(1, in_ticks),
             swept_tick: 0,
             sweep_slot: 0,
@@ -123,8 +134,14 @@ impl Timers {
     /// New timers for other limits, without the deadlines; `None` if the tick stays the same.
     pub(crate) fn renewed(&self, limits: &Limits, now_ns: u64) -> Option<Timers> {
         let timers = Timers::new(limits, now_ns);
-        let stays = (timers.tick_ns, timers.idle_ticks) == (self.tick_ns, self.idle_ticks);
+        let stays = (timers.tick_ns, &timers.class_ticks) == (self.tick_ns, &self.class_ticks);
         (!stays).then_some(timers)
+    }
+
+    /// Idle ticks after which a connection is closed, by its class counted from 1; 0 without one.
+    pub(crate) fn idle_after(&self, class: usize) -> Option<u16> {
+        let ticks = self.class_ticks.get(class).or(self.class_ticks.first()).copied();
+        ticks.filter(|ticks| *ticks != NEVER)
     }
 
     /// A duration in ticks, up to the maximum that can be distinguished.
@@ -302,6 +319,33 @@ mod tests {
         assert_eq!(limits(Some(24 * hour), Some(seconds(1))).idle_step(), 24 * hour / 60_000);
         assert_eq!(limits(None, Some(seconds(1) / 2)).idle_step(), seconds(1) / 2);
         assert_eq!(limits(None, Some(seconds(9))).idle_step(), TICK_DEFAULT);
+    }
+
+    #[test]
+    fn classes_have_idle_timeouts_of_their_own() {
+        let seconds = Duration::from_secs;
+        let class = |idle_timeout| crate::ClassLimits {
+            send_queue_bytes: 1,
+            slow_consumer: crate::SlowConsumer::Disconnect,
+            idle_timeout,
+            message_bytes: 1,
+            compression: crate::Compression::Off,
+        };
+        let limits = Limits {
+            idle_timeout: None,
+            classes: vec![class(Some(seconds(10))), class(None), class(Some(seconds(100_000)))],
+            ..Limits::default()
+        };
+        let timers = Timers::new(&limits, 0);
+        let after = |class| {
+            let ticks = timers.idle_after(class)?;
+            Some(timers.ns_between(0, ticks) as f64 / 1e9)
+        };
+        assert_eq!((after(0), after(2), after(9)), (None, None, None));
+        let close = |class, to: f64| after(class).is_some_and(|is| (is / to - 1.0).abs() < 0.2);
+        // The tick is coarse enough for the longest.
+        assert!(close(1, 10.0) && close(3, 100_000.0), "{:?} {:?}", after(1), after(3));
+        assert!(timers.next_ns(1).is_some());
     }
 
     #[test]

@@ -68,12 +68,11 @@ fn what_the_kernel_does_not_take_is_queued_and_drain_goes_on() {
 #[test]
 fn a_full_queue_drops_and_counts() {
     let (handler, notes) = Noted::new(|socket, data, _| {
-        let mut last = Sent::Sent;
         for _ in 0..1000 {
-            last = socket.send(&[7; 100_000]);
-            data.rest = u32::from(last == Sent::Dropped);
+            data.rest += u32::from(socket.send(&[7; 100_000]) == Sent::Dropped);
         }
-        assert_eq!(last, Sent::Dropped);
+        assert!(data.rest > 0);
+        data.rest = 0;
     });
     let limits = Limits { slow_consumer: SlowConsumer::DropOldest, ..Limits::default() };
     let limits = Limits { send_queue_bytes: 50_000, ..limits };
@@ -82,6 +81,13 @@ fn a_full_queue_drops_and_counts() {
     let mut client = Client::open(server.address(), "/");
     client.send("begin");
     assert!(next(&notes).starts_with("open "));
+    // A client that reads at once may be as fast as the server, and nothing is dropped.
+    for _ in 0..10_000 {
+        if server.totals().dropped_slow > 0 {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
     let mut received = 0;
     while received + server.totals().dropped_slow < 1000 {
         match client.0.read().unwrap() {

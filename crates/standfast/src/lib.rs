@@ -45,6 +45,8 @@
 //! | limit messages, queues, idle sockets | [`Limits`], [`RouteOptions`] |
 //! | compress (permessage-deflate) | [`Limits::compression`], [`Socket::send_uncompressed`] |
 //! | answer plain HTTP | [`Server::get`], [`Server::post`] |
+//! | receive a body or send an answer in pieces | [`Server::exchange`], [`Exchange`] |
+//! | answer plain HTTP from another thread or a future | [`Server::later`], [`Reply`], [`BodyWriter`] |
 //! | TLS | [`Server::tls`] |
 //! | stop without losing clients | [`Remote::stop`], [`Running::stop`] |
 //! | count | [`Running::totals`] |
@@ -93,7 +95,7 @@
 //!
 //! # What is not there
 //!
-//! Clients, limits of queues and idle times by route, streamed HTTP bodies, and a descriptor table per worker (workers share the limit `RLIMIT_NOFILE`).
+//! Clients, and a descriptor table per worker (workers share the limit `RLIMIT_NOFILE`).
 //! Linux only.
 //!
 //! # What the types forbid
@@ -144,6 +146,8 @@
 #![forbid(unsafe_code)]
 
 mod decision;
+mod exchange;
+mod exchanges;
 mod handler;
 mod header;
 mod limits;
@@ -151,6 +155,7 @@ mod message;
 mod operations;
 mod pattern;
 mod remote;
+mod reply;
 mod request;
 mod response;
 mod routes;
@@ -158,6 +163,7 @@ mod server;
 mod socket;
 mod table;
 mod timers;
+mod waking;
 mod worker;
 
 pub use engine::{
@@ -168,11 +174,13 @@ pub use topics::Refused;
 pub use wire::websocket::CloseCode;
 
 pub use crate::decision::Decision;
+pub use crate::exchange::{Exchange, Http};
 pub use crate::handler::{Accept, Close, Handler};
 pub use crate::header::InvalidHeader;
 pub use crate::limits::{Limits, RouteOptions};
 pub use crate::message::Message;
 pub use crate::remote::{Gone, Receipt, Remote};
+pub use crate::reply::{BodyWriter, Reply, WriteError};
 pub use crate::request::{Request, UpgradeRequest};
 pub use crate::response::Response;
 pub use crate::routes::{NoRoutes, Routed, Routes};

@@ -30,6 +30,10 @@ pub(crate) trait Operations {
         message: Message<'_>,
         except: Option<ConnId>,
     ) -> Result<(), Refused>;
+    fn write(&mut self, id: ConnId, bytes: &[u8]) -> Sent;
+    /// Bytes that may wait for a client of an exchange.
+    fn queue_limit(&self) -> usize;
+    fn reply_deadline_ns(&self) -> u64;
     fn set_timer(&mut self, id: ConnId, after: Duration);
     fn clear_timer(&mut self, id: ConnId) -> bool;
     fn pause(&mut self, id: ConnId);
@@ -53,6 +57,7 @@ pub(crate) struct Tools {
     pub(crate) topics: Topics,
     pub(crate) remote: Remote,
     pub(crate) timers: SocketTimers,
+    pub(crate) reply_timeout: Duration,
 }
 
 impl<S: Sys, R: RouteList> Operations for WorkerOperations<'_, S, R> {
@@ -114,6 +119,19 @@ impl<S: Sys, R: RouteList> Operations for WorkerOperations<'_, S, R> {
     ) -> Result<(), Refused> {
         let publication = publication(topic, message, except);
         self.tools.topics.publish(self.core, &publication, encode)
+    }
+
+    fn write(&mut self, id: ConnId, bytes: &[u8]) -> Sent {
+        self.core.write(id, bytes)
+    }
+
+    fn queue_limit(&self) -> usize {
+        // The queue's own memory counts as well.
+        self.core.limits().send_queue_bytes / 2
+    }
+
+    fn reply_deadline_ns(&self) -> u64 {
+        self.core.now_ns().saturating_add(nanoseconds(self.tools.reply_timeout))
     }
 
     fn set_timer(&mut self, id: ConnId, after: Duration) {

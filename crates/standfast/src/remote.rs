@@ -13,11 +13,12 @@ use topics::{Directory, Publication, Refused};
 use wire::websocket::OpCode;
 
 use crate::operations::publication;
+use crate::waking::Waking;
 use crate::{CloseCode, Handler, Message, Socket, SocketId};
 
 /// A handle to a running server that any thread can have. What it is asked for goes to the worker of the
 /// socket by a bounded mailbox ([`Limits::mailbox_bytes`](crate::Limits::mailbox_bytes)), and is done in the
-/// order of one thread's calls. A clone costs two reference counts.
+/// order of one thread's calls. A clone costs three reference counts.
 ///
 /// It works in futures on any runtime: no method blocks but [`Receipt::wait`]. Do not call that one in a
 /// handler, whose worker it would wait for.
@@ -25,6 +26,20 @@ use crate::{CloseCode, Handler, Message, Socket, SocketId};
 pub struct Remote {
     pub(crate) workers: engine::Remote<Post>,
     directory: Directory,
+    pub(crate) hub: Arc<Hub>,
+}
+
+/// What other threads and workers share besides mailboxes.
+pub(crate) struct Hub {
+    /// For each worker, the exchanges whose replies have changed; each is listed once.
+    signals: Box<[Mutex<Vec<SocketId>>]>,
+    pub(crate) waking: Waking,
+}
+
+impl Hub {
+    pub(crate) fn new(workers: usize, waking: Waking) -> Hub {
+        Hub { signals: (0..workers).map(|_| Mutex::default()).collect(), waking }
+    }
 }
 
 /// What other threads post to a worker.
@@ -43,8 +58,25 @@ impl From<Arc<Publication>> for Post {
 }
 
 impl Remote {
-    pub(crate) fn new(workers: engine::Remote<Post>, directory: Directory) -> Self {
-        Remote { workers, directory }
+    pub(crate) fn new(workers: engine::Remote<Post>, directory: Directory, hub: Arc<Hub>) -> Self {
+        Remote { workers, directory, hub }
+    }
+
+    /// Makes the worker of an exchange look at its reply.
+    pub(crate) fn signal(&self, id: SocketId) {
+        let worker = usize::from(id.worker());
+        if let Some(signals) = self.hub.signals.get(worker) {
+            signals.lock().unwrap_or_else(PoisonError::into_inner).push(id);
+            self.workers.wake(worker);
+        }
+    }
+
+    /// The exchanges of a worker whose replies have changed since the last call.
+    pub(crate) fn take_signals(&self, worker: u16) -> Vec<SocketId> {
+        let signals = self.hub.signals.get(usize::from(worker));
+        signals.map_or_else(Vec::new, |signals| {
+            std::mem::take(&mut *signals.lock().unwrap_or_else(PoisonError::into_inner))
+        })
     }
 
     /// Sends a message to a socket. If that has closed, the message is counted as dropped.
@@ -69,7 +101,7 @@ impl Remote {
         message: impl Into<Message<'m>>,
     ) -> Result<Receipt, MailboxFull> {
         let shared = Arc::new(ReceiptShared::default());
-        let sender = ReceiptSender(Arc::clone(&shared));
+        let sender = ReceiptSender(Arc::clone(&shared), self.hub.waking.clone());
         self.post_message(to, message.into(), Some(sender))?;
         Ok(Receipt(shared))
     }
@@ -91,7 +123,7 @@ impl Remote {
         self.post(to, Post::Close { to, code, reason: reason.into() }, reason.len())
     }
 
-    /// Stops reading from a socket, as [`Socket::pause`].
+    /// Stops reading from a socket, as [`Socket::pause`], or the body of an [`Exchange`](crate::Exchange).
     ///
     /// # Errors
     /// As [`Remote::send`].
@@ -99,7 +131,8 @@ impl Remote {
         self.post(to, Post::Pause { to, paused: true }, 0)
     }
 
-    /// Goes on reading from a socket, as [`Socket::resume`].
+    /// Goes on reading from a socket, as [`Socket::resume`], or the body of an
+    /// [`Exchange`](crate::Exchange).
     ///
     /// # Errors
     /// As [`Remote::send`].
@@ -216,7 +249,7 @@ struct ReceiptState {
 
 /// The worker's side of a receipt. A post that is never processed drops it.
 #[derive(Debug)]
-pub(crate) struct ReceiptSender(Arc<ReceiptShared>);
+pub(crate) struct ReceiptSender(Arc<ReceiptShared>, Waking);
 
 impl ReceiptSender {
     pub(crate) fn tell(&self, outcome: Result<Sent, Gone>) {
@@ -229,7 +262,7 @@ impl ReceiptSender {
         drop(state);
         self.0.known.notify_all();
         if let Some(waker) = waker {
-            waker.wake();
+            self.1.wake(waker);
         }
     }
 }

@@ -95,6 +95,8 @@ pub trait RouteList: Send + 'static {
     /// The longest message that any route receives, in bytes, where `default` is that of a route
     /// without a limit of its own.
     fn set_message_bytes(&mut self, default: u32) -> u32;
+    /// The options of the routes, by index.
+    fn options(&self) -> Vec<RouteOptions>;
     fn upgrade(
         &mut self,
         waiting: &mut Self::Waiting,
@@ -128,6 +130,10 @@ impl RouteList for NoRoutes {
 
     fn set_message_bytes(&mut self, _default: u32) -> u32 {
         0
+    }
+
+    fn options(&self) -> Vec<RouteOptions> {
+        Vec::new()
     }
 
     fn upgrade(
@@ -194,6 +200,12 @@ impl<H: Handler, R: RouteList> RouteList for Routed<H, R> {
         let own = self.options.message_bytes.unwrap_or(default);
         self.message_bytes = own as usize;
         own.max(self.rest.set_message_bytes(default))
+    }
+
+    fn options(&self) -> Vec<RouteOptions> {
+        let mut options = self.rest.options();
+        options.push(self.options.clone());
+        options
     }
 
     fn upgrade(

@@ -11,11 +11,14 @@ use engine::sys::process::{self, Listen};
 use engine::{LISTENERS_MAX, Plan, Tables, TlsServer, Totals, WORKERS_MAX, Workers};
 use topics::Directory;
 
+use crate::limits::Classes;
+use crate::remote::Hub;
 use crate::remote::Post;
 use crate::routes::{NoRoutes, Routed, Routes};
-use crate::table::{Table, Target};
+use crate::table::{Service, Table, Target};
+use crate::waking::Waking;
 use crate::worker::{Ended, Shared, WorkerHandler};
-use crate::{Handler, Limits, Remote, Request, Response, RouteOptions};
+use crate::{Exchange, Handler, Limits, Remote, Reply, Request, Response, RouteOptions};
 
 /// A connection is accepted when its request has arrived, or after this time (`TCP_DEFER_ACCEPT`).
 const ACCEPT_DEFER: Duration = Duration::from_secs(1);
@@ -193,7 +196,7 @@ impl<R: Routes> Server<R> {
         }
     }
 
-    /// Answers plain requests for a path, by GET and HEAD. The function is called in the workers: it must
+    /// Answers plain requests for a path, by GET and HEAD; OPTIONS is answered with the methods of a path. The function is called in the workers: it must
     /// not wait.
     #[must_use]
     pub fn get(
@@ -225,8 +228,96 @@ impl<R: Routes> Server<R> {
         body_bytes: Option<u64>,
         respond: impl Fn(&Request<'_>) -> Response + Send + Sync + 'static,
     ) -> Self {
-        let (method, respond) = (method.into(), Arc::new(respond));
-        self.add(path, Target::Http { method, body_bytes, respond });
+        let (method, service) = (method.into(), Service::Now(Arc::new(respond)));
+        self.add(path, Target::Http { method, body_bytes, service });
+        self
+    }
+
+    /// Answers plain requests later, from other threads or futures: the function is called in the workers,
+    /// and passes the [`Reply`](crate::Reply) on. Bodies are as for [`Server::http`].
+    ///
+    /// ```no_run
+    /// # use standfast::{Response, Server};
+    /// # fn look_up(_: &str) -> Option<String> { None }
+    /// # fn main() -> Result<(), standfast::Error> {
+    /// let (questions, received) = std::sync::mpsc::channel::<(String, standfast::Reply)>();
+    /// std::thread::spawn(move || {
+    ///     for (name, reply) in received {
+    ///         reply.respond(match look_up(&name) {
+    ///             Some(user) => Response::json(user),
+    ///             None => Response::new(404),
+    ///         });
+    ///     }
+    /// });
+    /// Server::bind("127.0.0.1:8080")?
+    ///     .later("GET", "/users/{name}", None, move |request, reply| {
+    ///         let name = request.param("name").unwrap_or_default();
+    ///         let _ = questions.send((name.into(), reply));
+    ///     })
+    ///     .run()
+    /// # }
+    /// ```
+    ///
+    /// Cost: two allocations for each request more than [`Server::http`].
+    #[must_use]
+    pub fn later(
+        mut self,
+        method: &str,
+        path: &str,
+        body_bytes: Option<u64>,
+        ask: impl Fn(&Request<'_>, Reply) + Send + Sync + 'static,
+    ) -> Self {
+        let (method, service) = (method.into(), Service::Later(Arc::new(ask)));
+        self.add(path, Target::Http { method, body_bytes, service });
+        self
+    }
+
+    /// Answers plain requests whose bodies are received in pieces, of at most `body_bytes` bytes in all, or
+    /// whose answers are sent in pieces. The function is called in the workers when the head has arrived,
+    /// and returns what is to be called from then on, or the answer that refuses the request.
+    ///
+    /// ```no_run
+    /// use standfast::{Exchange, Http, Response, Server};
+    ///
+    /// /// Sends a body back while it is received.
+    /// struct Mirror;
+    ///
+    /// impl Exchange for Mirror {
+    ///     fn begin(&mut self, http: &mut Http<'_>) {
+    ///         http.begin(Response::new(200), None);
+    ///     }
+    ///
+    ///     fn data(&mut self, http: &mut Http<'_>, data: &[u8]) {
+    ///         if http.write(data) != standfast::Sent::Sent {
+    ///             http.pause();
+    ///         }
+    ///     }
+    ///
+    ///     fn drain(&mut self, http: &mut Http<'_>) {
+    ///         http.resume();
+    ///     }
+    ///
+    ///     fn end(&mut self, http: &mut Http<'_>) {
+    ///         http.finish();
+    ///     }
+    /// }
+    ///
+    /// # fn main() -> Result<(), standfast::Error> {
+    /// Server::bind("127.0.0.1:8080")?
+    ///     .exchange("POST", "/mirror", 1 << 30, |_| Ok(Box::new(Mirror)))
+    ///     .run()
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn exchange(
+        mut self,
+        method: &str,
+        path: &str,
+        body_bytes: u64,
+        begin: impl Fn(&Request<'_>) -> Result<Box<dyn Exchange>, Response> + Send + Sync + 'static,
+    ) -> Self {
+        let (method, service) = (method.into(), Service::Exchange(Arc::new(begin)));
+        self.add(path, Target::Http { method, body_bytes: Some(body_bytes), service });
         self
     }
 
@@ -281,15 +372,26 @@ impl<R: Routes> Server<R> {
             }
         }
         let message_bytes = self.routes.set_message_bytes(self.limits.message_bytes);
-        let limits = self.limits.of_engine(message_bytes);
+        let classes = Classes::new(&self.routes.options(), &self.limits);
+        if classes.len() > Classes::MAX {
+            let what = "more than 254 routes of WebSockets, some with limits of their own";
+            return Err(Error::Route(what.into()));
+        }
+        let by_route = classes.len() > 0;
+        let limits = self.limits.of_engine(message_bytes, classes);
         self.table.sort();
         let shared = Shared {
             table: Arc::new(self.table),
             directory: Directory::new(),
             tls: self.tls,
+            by_route,
+            reply_timeout: self.limits.reply_timeout,
+            exchange_timeout: self.limits.exchange_timeout,
+            hub: Arc::new(Hub::new(workers, Waking::Here)),
             ended: Arc::default(),
         };
         let (directory, ended) = (shared.directory.clone(), Arc::clone(&shared.ended));
+        let hub = Arc::clone(&shared.hub);
         // From here on the workers own the listeners.
         let all = self.listeners.0.drain(..).chain(rest.0.drain(..));
         let all: Vec<i32> = all.map(|(_, number)| number).collect();
@@ -299,7 +401,7 @@ impl<R: Routes> Server<R> {
             WorkerHandler::new(worker, own, &shared, workers)
         };
         let workers = Workers::start(plan, &limits, &all, handler).map_err(Error::Workers)?;
-        let remote = Remote::new(workers.remote().clone(), directory);
+        let remote = Remote::new(workers.remote().clone(), directory, hub);
         Ok(Running { workers, remote, addresses, ended })
     }
 

@@ -5,10 +5,22 @@ use std::sync::Arc;
 use engine::Answer;
 
 use crate::pattern::Pattern;
-use crate::{Request, Response};
+use crate::{Exchange, Reply, Request, Response};
+
+/// A function that answers a plain request at once.
+pub(crate) type Respond = Arc<dyn Fn(&Request<'_>) -> Response + Send + Sync>;
+/// What lets another thread answer it.
+pub(crate) type Ask = Arc<dyn Fn(&Request<'_>, Reply) + Send + Sync>;
+/// What begins an exchange.
+pub(crate) type Begin =
+    Arc<dyn Fn(&Request<'_>) -> Result<Box<dyn Exchange>, Response> + Send + Sync>;
 
 /// What answers a plain request.
-pub(crate) type Respond = Arc<dyn Fn(&Request<'_>) -> Response + Send + Sync>;
+pub(crate) enum Service {
+    Now(Respond),
+    Later(Ask),
+    Exchange(Begin),
+}
 
 pub(crate) struct Entry {
     pub(crate) pattern: Pattern,
@@ -22,7 +34,7 @@ pub(crate) enum Target {
         method: Box<str>,
         /// Longest body; `None` if it reads none.
         body_bytes: Option<u64>,
-        respond: Respond,
+        service: Service,
     },
 }
 
@@ -75,11 +87,18 @@ impl Table {
                         return Ok(index);
                     }
                     allowed.push(own);
+                    if **own == *"GET" {
+                        allowed.push("HEAD");
+                    }
                 }
             }
         }
         if !allowed.is_empty() {
-            let response = Response::text(405, "This path does not have that method.\n");
+            let response = match method {
+                "OPTIONS" => Response::new(204),
+                _ => Response::text(405, "This path does not have that method.\n"),
+            };
+            allowed.push("OPTIONS");
             return Err(Answer::Respond(response.header("Allow", allowed.join(", ")).0));
         }
         // The engine answers a request that is no handshake with 426.
@@ -97,8 +116,8 @@ mod tests {
     use super::*;
 
     fn http(method: &str) -> Target {
-        let respond: Respond = Arc::new(|_| Response::new(204));
-        Target::Http { method: method.into(), body_bytes: None, respond }
+        let service = Service::Now(Arc::new(|_| Response::new(204)));
+        Target::Http { method: method.into(), body_bytes: None, service }
     }
 
     fn status(answer: Answer) -> u16 {
@@ -123,6 +142,7 @@ mod tests {
         assert_eq!(at("HEAD", "/a"), Ok(exact));
         assert_ne!(at("POST", "/a").unwrap(), exact);
         assert_eq!((at("PUT", "/a"), at("GET", "/a/b")), (Err(405), Err(404)));
+        assert_eq!(at("OPTIONS", "/a"), Err(204));
         assert!(table.socket("/ws").is_some() && table.socket("/a").is_none());
         assert!(table.add("/a", http("GET")).unwrap_err().contains("/a"));
         assert!(table.add("/{other}", http("GET")).is_err());

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
 
 use engine::{
     Answer, Closed, ConnId, Core, Incoming, Response as EngineResponse, Sys, TlsServer, invariant,
@@ -10,13 +11,14 @@ use topics::{Directory, Memberships, Subscriber, Topics};
 use wire::http::{EMPTY_HEADER, MAX_HEADERS, Request as Head, parse_request};
 use wire::websocket::{CloseCode, OpCode};
 
+use crate::exchanges::{Exchanges, Unattended, decoder};
 use crate::handler::Opening;
 use crate::operations::{Tools, WorkerOperations, encode};
-use crate::remote::{Gone, Post};
+use crate::remote::{Gone, Hub, Post};
 use crate::routes::{RouteList, Upgraded, nanoseconds};
-use crate::table::{Table, Target};
+use crate::table::{Begin, Service, Table, Target};
 use crate::timers::{SocketTimers, TIMERS_PER_TURN};
-use crate::{Close, Context, Message, Remote, Request, Socket, UpgradeRequest};
+use crate::{Close, Context, Message, Remote, Reply, Request, Socket, UpgradeRequest};
 
 /// What is kept of a connection.
 #[derive(Default)]
@@ -76,8 +78,12 @@ pub(crate) struct WorkerHandler<R: RouteList> {
     routes: R,
     waiting: R::Waiting,
     table: Arc<Table>,
-    tools: Tools,
+    pub(crate) tools: Tools,
     tls: Option<TlsServer>,
+    /// Routes have limits of their own.
+    by_route: bool,
+    pub(crate) exchange_timeout: Duration,
+    pub(crate) exchanges: Exchanges,
     /// Requests whose bodies are being received.
     pending: BTreeMap<ConnId, PendingRequest>,
     close_frames: Vec<CloseFrame>,
@@ -89,6 +95,10 @@ pub(crate) struct Shared {
     pub(crate) table: Arc<Table>,
     pub(crate) directory: Directory,
     pub(crate) tls: Option<TlsServer>,
+    pub(crate) by_route: bool,
+    pub(crate) reply_timeout: Duration,
+    pub(crate) exchange_timeout: Duration,
+    pub(crate) hub: Arc<Hub>,
     pub(crate) ended: Arc<Ended>,
 }
 
@@ -105,10 +115,18 @@ impl<R: RouteList> WorkerHandler<R> {
             table: Arc::clone(&shared.table),
             tools: Tools {
                 topics: Topics::new(worker, shared.directory.clone()),
-                remote: Remote::new(workers.clone(), shared.directory.clone()),
+                remote: Remote::new(
+                    workers.clone(),
+                    shared.directory.clone(),
+                    Arc::clone(&shared.hub),
+                ),
                 timers: SocketTimers::default(),
+                reply_timeout: shared.reply_timeout,
             },
             tls: shared.tls.clone(),
+            by_route: shared.by_route,
+            exchange_timeout: shared.exchange_timeout,
+            exchanges: Exchanges::default(),
             pending: BTreeMap::new(),
             close_frames: Vec::new(),
             _guard: EndGuard(Arc::clone(&shared.ended)),
@@ -194,33 +212,77 @@ impl<R: RouteList> WorkerHandler<R> {
             Err(answer) => return answer,
         };
         match self.table.entry(index).map(|entry| &entry.target) {
+            Some(Target::Http { service: Service::Exchange(begin), body_bytes, .. }) => {
+                let (begin, bytes) = (Arc::clone(begin), body_bytes.unwrap_or(0));
+                self.begin_exchange(core, id, index, head, bytes, &begin)
+            }
             Some(Target::Http { body_bytes: Some(bytes), .. }) => {
                 let bytes = *bytes;
                 self.pending.insert(id, PendingRequest { head: copy_of(head), index });
                 Answer::Body(bytes)
             }
-            _ => self.respond(core, id, index, head, &[]),
+            _ => self.respond(core, id, index, head, None),
         }
     }
 
     fn respond<S: Sys>(
-        &self,
+        &mut self,
         core: &Core<S, Self>,
         id: ConnId,
         index: usize,
         head: &Head<'_, '_>,
-        body: &[u8],
+        body: Option<&[u8]>,
     ) -> Answer {
+        let (body, body_is_complete) = (body.unwrap_or_default(), body.is_some());
         let Some(entry) = self.table.entry(index) else {
             return lost("a request is for an entry of the table");
-        };
-        let Target::Http { respond, .. } = &entry.target else {
-            return lost("a plain request is for a plain route");
         };
         let addresses = || core.addresses(id);
         let (pattern, remote) = (&entry.pattern, &self.tools.remote);
         let request = Request { head, pattern, body, addresses: &addresses, remote };
-        Answer::Respond(respond(&request).0)
+        let ask = match &entry.target {
+            Target::Http { service: Service::Now(respond), .. } => {
+                return Answer::Respond(respond(&request).0);
+            }
+            Target::Http { service: Service::Later(ask), .. } => ask,
+            _ => return lost("a plain request is for a plain route"),
+        };
+        let rest = if body_is_complete { Ok(None) } else { decoder(head, 0).map(Some) };
+        let rest = match rest {
+            Ok(rest) => rest,
+            Err(response) => return Answer::Respond(response.0),
+        };
+        let (reply, shared) = Reply::new(id, remote.clone());
+        ask(&request, reply);
+        let now_ns = core.now_ns();
+        let until_ns = now_ns.saturating_add(nanoseconds(self.tools.reply_timeout));
+        let reply = Some((shared, until_ns));
+        let exchange = Box::new(Unattended);
+        self.exchanges.begin(id, head, exchange, rest, now_ns, reply)
+    }
+
+    fn begin_exchange<S: Sys>(
+        &mut self,
+        core: &Core<S, Self>,
+        id: ConnId,
+        index: usize,
+        head: &Head<'_, '_>,
+        body_bytes: u64,
+        begin: &Begin,
+    ) -> Answer {
+        let Some(entry) = self.table.entry(index) else {
+            return lost("a request is for an entry of the table");
+        };
+        let addresses = || core.addresses(id);
+        let (pattern, remote) = (&entry.pattern, &self.tools.remote);
+        let request = Request { head, pattern, body: &[], addresses: &addresses, remote };
+        let began = decoder(head, body_bytes).and_then(|decoder| Ok((decoder, begin(&request)?)));
+        match began {
+            Ok((decoder, exchange)) => {
+                self.exchanges.begin(id, head, exchange, Some(decoder), core.now_ns(), None)
+            }
+            Err(response) => Answer::Respond(response.0),
+        }
     }
 }
 
@@ -241,6 +303,9 @@ impl<R: RouteList> engine::Handler for WorkerHandler<R> {
         let head = incoming.head;
         let upgraded = match (incoming.upgrade, self.table.socket(head.path())) {
             (Some(upgrade), Some((pattern, index))) => {
+                if self.by_route {
+                    core.set_class(id, u8::try_from(index).unwrap_or(u8::MAX));
+                }
                 let addresses = || core.addresses(id);
                 let remote = &self.tools.remote;
                 let request = Request { head, pattern, body: &[], addresses: &addresses, remote };
@@ -258,7 +323,7 @@ impl<R: RouteList> engine::Handler for WorkerHandler<R> {
         };
         let mut headers = [EMPTY_HEADER; MAX_HEADERS];
         match parse_request(&head, &mut headers) {
-            Ok(head) => self.respond(core, id, index, &head, &body),
+            Ok(head) => self.respond(core, id, index, &head, Some(&body)),
             Err(_) => lost("a head that was parsed can be parsed again"),
         }
     }
@@ -302,7 +367,17 @@ impl<R: RouteList> engine::Handler for WorkerHandler<R> {
     fn drained<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) {
         if core.is_open(id) {
             self.call(core, id, |routes, socket, slot| routes.drain(socket, slot));
+        } else {
+            self.on_exchange_drained(core, id);
         }
+    }
+
+    fn data<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, data: &mut [u8]) {
+        self.on_body_data(core, id, data);
+    }
+
+    fn defers_drain<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) -> bool {
+        self.on_exchange_stopping(core, id)
     }
 
     fn going_away<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) -> bool {
@@ -330,6 +405,7 @@ impl<R: RouteList> engine::Handler for WorkerHandler<R> {
         if opened {
             return self.end_session(core, id, why);
         }
+        self.on_exchange_closed(id);
         R::forget(&mut self.waiting, id);
         if !self.pending.is_empty() {
             self.pending.remove(&id);
@@ -350,6 +426,9 @@ impl<R: RouteList> engine::Handler for WorkerHandler<R> {
             Post::Close { to, code, reason } => {
                 self.call(core, to, |_, socket, _| socket.close(code, &reason));
             }
+            Post::Pause { to, paused } if self.exchanges.contains(to) => {
+                self.pause_exchange(core, to, paused);
+            }
             Post::Pause { to, paused: true } => core.pause(to),
             Post::Pause { to, paused: false } => core.resume(to),
             Post::Call { to, task } if core.is_open(to) => {
@@ -366,7 +445,13 @@ impl<R: RouteList> engine::Handler for WorkerHandler<R> {
         let tick_ns = routes.tick(now_ns, &mut Context::new(&mut operations));
         self.on_timers(core, now_ns);
         let topics_ns = self.tools.topics.turn(core, encode);
-        tick_ns.into_iter().chain(topics_ns).chain(self.tools.timers.next_ns()).min()
+        let exchanges_ns = self.turn_exchanges(core);
+        tick_ns
+            .into_iter()
+            .chain(exchanges_ns)
+            .chain(topics_ns)
+            .chain(self.tools.timers.next_ns())
+            .min()
     }
 
     fn accepts_posts(&self) -> bool {

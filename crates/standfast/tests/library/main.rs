@@ -1,11 +1,14 @@
 //! Servers made with this crate, and tungstenite's client over loopback. Tests wait for conditions, never
 //! for a time to pass.
 
+#![allow(clippy::disallowed_methods, reason = "tests run in real time")]
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should panic")]
 
 mod client;
+mod exchanges;
 mod flow;
 mod http;
+mod routes;
 mod stopping;
 mod timers;
 mod topics;

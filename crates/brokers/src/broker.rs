@@ -187,6 +187,9 @@ pub struct Broker {
     pub(crate) nodes: Mutex<Nodes>,
     bell: Arc<Bell>,
     is_leaving: AtomicBool,
+    is_stopped: AtomicBool,
+    /// Ends the thread of the connections.
+    pub(crate) stopped: Notify,
     pub(crate) placement: Placement,
     /// The channel of commands and of signs of life.
     pub(crate) control: Channel,
@@ -274,6 +277,8 @@ impl Broker {
             nodes: Mutex::default(),
             bell: Arc::default(),
             is_leaving: AtomicBool::new(false),
+            is_stopped: AtomicBool::new(false),
+            stopped: Notify::new(),
             placement,
             control: Channel::clone(&control),
             settings,
@@ -295,6 +300,10 @@ impl Broker {
         let broker = Arc::downgrade(self);
         self.bell.start(move || {
             let Some(broker) = broker.upgrade() else { return false };
+            if broker.is_stopped.load(Ordering::Relaxed) {
+                broker.stopped.notify_one();
+                return false;
+            }
             for Shard { wakes, store, .. } in &broker.shards {
                 wakes.interest.notify_one();
                 wakes.publisher.notify_one();
@@ -429,6 +438,12 @@ impl Broker {
         self.bell.ring();
     }
 
+    /// Closes the connections and ends the threads. What waits is not sent.
+    pub fn stop(&self) {
+        self.is_stopped.store(true, Ordering::Relaxed);
+        self.bell.ring();
+    }
+
     pub(crate) fn is_leaving(&self) -> bool {
         self.is_leaving.load(Ordering::Relaxed)
     }
@@ -439,23 +454,34 @@ impl Broker {
         self.shards.iter().map(|shard| shard.outbox.len()).sum()
     }
 
+    /// Whether there is room for a publication with this many bytes of payload, unless others take it before.
+    ///
+    /// # Errors
+    /// As [`Broker::publish`].
+    pub fn accepts(&self, topic: &str, bytes: usize) -> Result<(), Unavailable> {
+        let channel = self.channel(topic);
+        let bytes = size_of::<Queued>() + channel.len() + bytes;
+        let inner = self.shard(&channel).lock();
+        self.room_for(&inner, bytes).map(drop)
+    }
+
+    /// The bytes that wait after these.
+    fn room_for(&self, inner: &Inner, bytes: usize) -> Result<usize, Unavailable> {
+        let (after, spool) = (inner.queue_bytes.saturating_add(bytes), self.settings.spool_bytes);
+        let longest = QUEUE_BYTES.max(spool);
+        match inner.state {
+            State::Down { .. } if after > spool => Err(Unavailable::Down),
+            State::Up { .. } if after > longest && !inner.queue.is_empty() => {
+                Err(Unavailable::Full)
+            }
+            _ => Ok(after),
+        }
+    }
+
     fn queue(&self, queued: Queued) -> Result<(), Unavailable> {
         let bytes = queued.bytes();
         let mut inner = self.shard(&queued.channel).lock();
-        let after = inner.queue_bytes.saturating_add(bytes);
-        let refused = match inner.state {
-            State::Down { .. } if after > self.settings.spool_bytes => Some(Unavailable::Down),
-            State::Up { .. }
-                if after > QUEUE_BYTES.max(self.settings.spool_bytes)
-                    && !inner.queue.is_empty() =>
-            {
-                Some(Unavailable::Full)
-            }
-            _ => None,
-        };
-        if let Some(why) = refused {
-            return Err(why);
-        }
+        let after = self.room_for(&inner, bytes)?;
         inner.queue.push_back(queued);
         inner.queue_bytes = after;
         drop(inner);

@@ -45,7 +45,7 @@ pub(crate) fn not_yet() -> Fault {
     Fault::new(FaultKind::Unreachable, "not connected yet")
 }
 
-/// Starts the thread, which ends with the process.
+/// Starts the thread, which ends with the process or with [`Broker::stop`].
 ///
 /// # Errors
 /// The thread or its runtime cannot be started.
@@ -55,13 +55,19 @@ pub(crate) fn start<T: Transport + Send + 'static>(
     receiver: Arc<dyn Receiver>,
 ) -> io::Result<()> {
     let runtime = Builder::new_current_thread().enable_io().enable_time().build()?;
+    let stopping = Arc::clone(&broker);
     let run = move || {
         let local = LocalSet::new();
         for (at, transport) in transports.into_iter().enumerate() {
             let driver = Driver::new(Arc::clone(&broker), at, Arc::clone(&receiver));
             local.spawn_local(driver.run(transport));
         }
-        runtime.block_on(local);
+        runtime.block_on(async {
+            tokio::select! {
+                () = local => {}
+                () = stopping.stopped.notified() => {}
+            }
+        });
     };
     std::thread::Builder::new().name("pubsub".to_owned()).spawn(run).map(drop)
 }

@@ -3,6 +3,7 @@
 //! The crate knows no workers and no clients. A program subscribes and publishes through [`Broker`]; its
 //! [`Receiver`] is called with what arrives, which subscriptions are confirmed, and where something may be missing.
 
+#[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "some is for Redis only"))]
 pub mod adapters;
 mod backoff;
 mod bell;

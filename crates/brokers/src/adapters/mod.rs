@@ -194,6 +194,7 @@ fn raise(phase: &mut Phase, to: Phase) -> bool {
 
 impl Adapter {
     /// The streams that it is to be told of, if it has to know them.
+    #[cfg(feature = "redis")]
     #[must_use]
     pub fn streams(&self) -> Option<&Arc<Streams>> {
         match self {

@@ -19,7 +19,15 @@ const WORKSPACE_CRATES: &[(&str, &[&str])] = &[
     ("standfast-topics", &["standfast-engine", "standfast-wire"]),
     (
         "standfast",
-        &["standfast-engine", "standfast-capacity", "standfast-topics", "standfast-wire"],
+        // Itself with its features, for its tests.
+        &[
+            "standfast",
+            "standfast-brokers",
+            "standfast-engine",
+            "standfast-capacity",
+            "standfast-topics",
+            "standfast-wire",
+        ],
     ),
     (
         "standfast-admin",
@@ -121,6 +129,7 @@ fn the_data_plane_carries_no_runtime() {
         for name in CONTROL_PLANE {
             assert!(!loaded.contains(*name), "{package} loads {name}");
         }
+        assert!(!loaded.contains("standfast-brokers"), "{package} loads brokers without a feature");
     }
 }
 

@@ -64,6 +64,11 @@ pub trait Handler: Clone + Send + 'static {
     /// Called on each worker at the interval of [`RouteOptions::tick`](crate::RouteOptions::tick), if that
     /// is set.
     fn tick(&mut self, _context: &mut Context<'_>) {}
+
+    /// Publications of other processes to a topic may have been missed: the connection to the broker was
+    /// lost meanwhile, or too much arrived. Called on each worker with subscribers of it, for each route;
+    /// [`Context::publish_here`] tells them. Only with a broker.
+    fn missed(&mut self, _context: &mut Context<'_>, _topic: &str) {}
 }
 
 /// A client that is let in: the data of its socket, and the subprotocol.

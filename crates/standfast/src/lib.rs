@@ -48,6 +48,7 @@
 //! | receive a body or send an answer in pieces | [`Server::exchange`], [`Exchange`] |
 //! | answer plain HTTP from another thread or a future | [`Server::later`], [`Reply`], [`BodyWriter`] |
 //! | TLS | [`Server::tls`] |
+//! | reach the sockets of other processes | [several processes](#several-processes) |
 //! | stop without losing clients | [`Remote::stop`], [`Running::stop`] |
 //! | count | [`Running::totals`] |
 //!
@@ -87,6 +88,36 @@
 //! second as `standfast serve --echo` on 100 sockets, and 0.96 times (0.82 to 1.11) on 1,000. Text is checked as UTF-8 when it is received and, because there is no unsafe
 //! code in this crate, once more when it becomes a `&str`; bytes are not.
 //!
+//! # Several processes
+//!
+//! With the feature `redis` or `nats`, and `Server::redis` or `Server::nats`, topics belong to all processes of
+//! an application that use the same Redis or NATS:
+//!
+//! ```no_run
+//! # #[cfg(feature = "redis")]
+//! # fn start(server: standfast::Server) -> Result<(), standfast::Error> {
+//! server.redis("redis://127.0.0.1:6379")?.run()
+//! # }
+//! ```
+//!
+//! A publication reaches the subscribers of its own process as without a broker, at once, and those of the
+//! others by the broker, once each. A process is subscribed at the broker to the topics that it has subscribers
+//! of. What one publisher publishes to one topic arrives everywhere in that order; different publishers may be
+//! seen in different orders. To reach a user wherever the user is connected, give each user a topic, such as
+//! `user:42`, and subscribe the user's sockets to it.
+//!
+//! Other processes get a publication at most once. While the broker cannot be reached, subscribers of the own
+//! process still get everything; for the others publications wait up to `Broker::spool_bytes` and are lost
+//! beyond that, counted as `BrokerState::lost`. What may have been missed meanwhile is found by numbers,
+//! counted as `gaps`, and each worker with subscribers of that topic is told by [`Handler::missed`]. A topic
+//! with its first subscriber in a process hears the others once the broker has confirmed it, usually within a
+//! millisecond: `BrokerState::is_ready`. Processes of `standfast serve --pubsub` with the same broker and
+//! prefix share their plain topics with the library's.
+//!
+//! The connections have a thread with tokio, a second thread wakes it, and what happens to them is logged by
+//! `tracing`. A publication costs its publisher a copy of its topic, two locks and, if that thread sleeps, a
+//! system call. Without the features none of it is compiled; without a broker, publishing compares one pointer.
+//!
 //! # Errors and panics
 //!
 //! Sending does not fail: it returns what became of the message, and counters tell what was lost. A client
@@ -95,7 +126,8 @@
 //!
 //! # What is not there
 //!
-//! Clients, and a descriptor table per worker (workers share the limit `RLIMIT_NOFILE`).
+//! Redis Cluster and Sentinel, clients, and a descriptor table per worker (workers share the limit
+//! `RLIMIT_NOFILE`).
 //! Linux only.
 //!
 //! # What the types forbid
@@ -145,6 +177,8 @@
 
 #![forbid(unsafe_code)]
 
+#[cfg(any(feature = "redis", feature = "nats"))]
+mod broker;
 mod decision;
 mod exchange;
 mod exchanges;
@@ -154,6 +188,9 @@ mod limits;
 mod message;
 mod operations;
 mod pattern;
+#[cfg_attr(not(any(feature = "redis", feature = "nats")), path = "no_pubsub.rs")]
+mod pubsub;
+mod refused;
 mod remote;
 mod reply;
 mod request;
@@ -167,18 +204,20 @@ mod waking;
 mod worker;
 
 pub use engine::{
-    Closed, Compression, ConnId as SocketId, MailboxFull, Sent, SlowConsumer, TlsError,
+    Closed, Compression, ConnId as SocketId, MailboxFull, Sent, SlowConsumer, TlsClient, TlsError,
     TlsIdentity, TlsServer, TlsVersion, Totals, WORKERS_MAX,
 };
-pub use topics::Refused;
 pub use wire::websocket::CloseCode;
 
+#[cfg(any(feature = "redis", feature = "nats"))]
+pub use crate::broker::{Broker, BrokerState};
 pub use crate::decision::Decision;
 pub use crate::exchange::{Exchange, Http};
 pub use crate::handler::{Accept, Close, Handler};
 pub use crate::header::InvalidHeader;
 pub use crate::limits::{Limits, RouteOptions};
 pub use crate::message::Message;
+pub use crate::refused::Refused;
 pub use crate::remote::{Gone, Receipt, Remote};
 pub use crate::reply::{BodyWriter, Reply, WriteError};
 pub use crate::request::{Request, UpgradeRequest};

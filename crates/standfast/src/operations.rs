@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine::{ConnId, Core, Sent, Sys};
-use topics::{Publication, Refused, Topics};
+use topics::{Publication, Topics};
 use wire::websocket::OpCode;
 
 use crate::routes::{RouteList, nanoseconds};
 use crate::timers::SocketTimers;
 use crate::worker::WorkerHandler;
-use crate::{CloseCode, Message, Remote};
+use crate::{CloseCode, Message, Refused, Remote};
 
 pub(crate) trait Operations {
     fn send(&mut self, id: ConnId, message: Message<'_>, compress: bool) -> Sent;
@@ -36,6 +36,7 @@ pub(crate) trait Operations {
     fn reply_deadline_ns(&self) -> u64;
     fn set_timer(&mut self, id: ConnId, after: Duration);
     fn clear_timer(&mut self, id: ConnId) -> bool;
+    fn publish_here(&mut self, topic: &str, message: Message<'_>);
     fn pause(&mut self, id: ConnId);
     fn resume(&mut self, id: ConnId);
     fn close(&mut self, id: ConnId, code: CloseCode, reason: &str);
@@ -118,7 +119,9 @@ impl<S: Sys, R: RouteList> Operations for WorkerOperations<'_, S, R> {
         except: Option<ConnId>,
     ) -> Result<(), Refused> {
         let publication = publication(topic, message, except);
-        self.tools.topics.publish(self.core, &publication, encode)
+        let WorkerOperations { core, tools } = self;
+        let Tools { topics, remote, .. } = &mut **tools;
+        remote.link.publish(&publication, || topics.publish(core, &publication, encode))
     }
 
     fn write(&mut self, id: ConnId, bytes: &[u8]) -> Sent {
@@ -143,6 +146,11 @@ impl<S: Sys, R: RouteList> Operations for WorkerOperations<'_, S, R> {
 
     fn clear_timer(&mut self, id: ConnId) -> bool {
         self.tools.timers.clear(id)
+    }
+
+    fn publish_here(&mut self, topic: &str, message: Message<'_>) {
+        let publication = publication(topic, message, None);
+        self.tools.topics.deliver(self.core, &publication, encode);
     }
 
     fn pause(&mut self, id: ConnId) {

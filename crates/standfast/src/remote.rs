@@ -9,12 +9,13 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use engine::{MailboxFull, Sent, Totals};
-use topics::{Directory, Publication, Refused};
+use topics::{Directory, Publication};
 use wire::websocket::OpCode;
 
 use crate::operations::publication;
+use crate::pubsub::Link;
 use crate::waking::Waking;
-use crate::{CloseCode, Handler, Message, Socket, SocketId};
+use crate::{CloseCode, Handler, Message, Refused, Socket, SocketId};
 
 /// A handle to a running server that any thread can have. What it is asked for goes to the worker of the
 /// socket by a bounded mailbox ([`Limits::mailbox_bytes`](crate::Limits::mailbox_bytes)), and is done in the
@@ -26,6 +27,7 @@ use crate::{CloseCode, Handler, Message, Socket, SocketId};
 pub struct Remote {
     pub(crate) workers: engine::Remote<Post>,
     directory: Directory,
+    pub(crate) link: Link,
     pub(crate) hub: Arc<Hub>,
 }
 
@@ -58,8 +60,13 @@ impl From<Arc<Publication>> for Post {
 }
 
 impl Remote {
-    pub(crate) fn new(workers: engine::Remote<Post>, directory: Directory, hub: Arc<Hub>) -> Self {
-        Remote { workers, directory, hub }
+    pub(crate) fn new(
+        workers: engine::Remote<Post>,
+        directory: Directory,
+        link: Link,
+        hub: Arc<Hub>,
+    ) -> Self {
+        Remote { workers, directory, link, hub }
     }
 
     /// Makes the worker of an exchange look at its reply.
@@ -106,13 +113,14 @@ impl Remote {
         Ok(Receipt(shared))
     }
 
-    /// Publishes to all subscribers of a topic, on all workers.
+    /// Publishes to all subscribers of a topic, on all workers, and with a broker in all processes.
     ///
     /// # Errors
     /// [`Refused`]: too much is pending, and nobody gets this message; try again later.
     pub fn publish<'m>(&self, topic: &str, message: impl Into<Message<'m>>) -> Result<(), Refused> {
         let publication = publication(topic, message.into(), None);
-        self.directory.publish(&self.workers, &publication).map(drop)
+        let here = || self.directory.publish(&self.workers, &publication).map(drop);
+        self.link.publish(&publication, here)
     }
 
     /// Closes a socket, as [`Socket::close`].
@@ -187,6 +195,13 @@ impl Remote {
     #[must_use]
     pub fn totals(&self) -> Totals {
         Totals::sum(self.workers.counters())
+    }
+
+    /// The state of the broker; `None` without one.
+    #[cfg(any(feature = "redis", feature = "nats"))]
+    #[must_use]
+    pub fn broker(&self) -> Option<crate::BrokerState> {
+        self.link.state()
     }
 
     fn post_message(

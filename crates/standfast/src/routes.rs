@@ -115,6 +115,7 @@ pub trait RouteList: Send + 'static {
     fn stopping(&mut self, socket: &mut Socket<'_>, slot: &mut Self::Slot);
     fn close(&mut self, socket: &mut Socket<'_>, slot: Self::Slot, close: &Close<'_>);
     fn call(&mut self, socket: &mut Socket<'_>, slot: &mut Self::Slot, task: Box<dyn Task>);
+    fn missed(&mut self, context: &mut Context<'_>, topic: &str);
     /// Returns when the next tick is due.
     fn tick(&mut self, now_ns: u64, context: &mut Context<'_>) -> Option<u64>;
 }
@@ -159,6 +160,8 @@ impl RouteList for NoRoutes {
     fn stopping(&mut self, _socket: &mut Socket<'_>, _slot: &mut NoData) {}
     fn close(&mut self, _socket: &mut Socket<'_>, _slot: NoData, _close: &Close<'_>) {}
     fn call(&mut self, _socket: &mut Socket<'_>, _slot: &mut NoData, _task: Box<dyn Task>) {}
+
+    fn missed(&mut self, _context: &mut Context<'_>, _topic: &str) {}
 
     fn tick(&mut self, _now_ns: u64, _context: &mut Context<'_>) -> Option<u64> {
         None
@@ -305,6 +308,11 @@ impl<H: Handler, R: RouteList> RouteList for Routed<H, R> {
             Slot::Own(data) => task.run(&mut self.handler, socket, data),
             Slot::Other(slot) => self.rest.call(socket, slot, task),
         }
+    }
+
+    fn missed(&mut self, context: &mut Context<'_>, topic: &str) {
+        self.handler.missed(context, topic);
+        self.rest.missed(context, topic);
     }
 
     fn tick(&mut self, now_ns: u64, context: &mut Context<'_>) -> Option<u64> {

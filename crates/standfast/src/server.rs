@@ -12,6 +12,7 @@ use engine::{LISTENERS_MAX, Plan, Tables, TlsServer, Totals, WORKERS_MAX, Worker
 use topics::Directory;
 
 use crate::limits::Classes;
+use crate::pubsub::{self, Link};
 use crate::remote::Hub;
 use crate::remote::Post;
 use crate::routes::{NoRoutes, Routed, Routes};
@@ -37,6 +38,8 @@ pub enum Error {
     Route(String),
     /// More addresses times workers than a process may have listeners.
     TooManyListeners,
+    /// A URL that names no broker, or settings that it cannot be used with.
+    Broker(String),
     /// No threads or no descriptors for the workers.
     Workers(io::Error),
     /// A worker has failed, for example because a handler panicked. All sockets were closed.
@@ -48,7 +51,7 @@ impl fmt::Display for Error {
         match self {
             Error::Address(error) => write!(f, "invalid address: {error}"),
             Error::Listen(address, error) => write!(f, "cannot listen on {address}: {error}"),
-            Error::Route(what) => f.write_str(what),
+            Error::Route(what) | Error::Broker(what) => f.write_str(what),
             Error::TooManyListeners => write!(
                 f,
                 "too many listeners: addresses times workers must be at most {LISTENERS_MAX}"
@@ -72,7 +75,7 @@ impl std::error::Error for Error {
             | Error::Listen(_, error)
             | Error::Workers(error)
             | Error::Failed(error) => Some(error),
-            Error::Route(_) | Error::TooManyListeners => None,
+            Error::Route(_) | Error::Broker(_) | Error::TooManyListeners => None,
         }
     }
 }
@@ -103,6 +106,7 @@ pub struct Server<R: Routes = NoRoutes> {
     limits: Limits,
     workers: Option<usize>,
     tls: Option<TlsServer>,
+    broker: pubsub::Choice,
     /// The first mistake in the routes.
     mistake: Option<String>,
 }
@@ -131,6 +135,7 @@ impl Server {
             limits: Limits::default(),
             workers: None,
             tls: None,
+            broker: Default::default(),
             mistake: None,
         };
         server.and_bind(address)
@@ -192,6 +197,7 @@ impl<R: Routes> Server<R> {
             limits: self.limits,
             workers: self.workers,
             tls: self.tls,
+            broker: self.broker,
             mistake: self.mistake,
         }
     }
@@ -342,10 +348,36 @@ impl<R: Routes> Server<R> {
         self
     }
 
+    /// Topics reach other processes, too, by this broker: see [the crate](crate#several-processes).
+    #[cfg(any(feature = "redis", feature = "nats"))]
+    #[must_use]
+    pub fn broker(mut self, broker: crate::Broker) -> Self {
+        self.broker = Some(broker);
+        self
+    }
+
+    /// Topics reach other processes, too, by the Redis at this URL: see [`Broker::redis`](crate::Broker::redis).
+    ///
+    /// # Errors
+    /// [`Error::Broker`].
+    #[cfg(feature = "redis")]
+    pub fn redis(self, url: &str) -> Result<Self, Error> {
+        Ok(self.broker(crate::Broker::redis(url)?))
+    }
+
+    /// Topics reach other processes, too, by the NATS at this URL: see [`Broker::nats`](crate::Broker::nats).
+    ///
+    /// # Errors
+    /// [`Error::Broker`].
+    #[cfg(feature = "nats")]
+    pub fn nats(self, url: &str) -> Result<Self, Error> {
+        Ok(self.broker(crate::Broker::nats(url)?))
+    }
+
     /// Starts the workers and returns; they accept clients then.
     ///
     /// # Errors
-    /// [`Error::Route`], [`Error::Listen`] and [`Error::Workers`].
+    /// [`Error::Route`], [`Error::Listen`], [`Error::Broker`] and [`Error::Workers`].
     pub fn start(mut self) -> Result<Running, Error> {
         if let Some(mistake) = self.mistake {
             return Err(Error::Route(mistake));
@@ -380,9 +412,12 @@ impl<R: Routes> Server<R> {
         let by_route = classes.len() > 0;
         let limits = self.limits.of_engine(message_bytes, classes);
         self.table.sort();
+        let mut directory = Directory::new();
+        let link = Link::new(self.broker, &mut directory)?;
         let shared = Shared {
             table: Arc::new(self.table),
-            directory: Directory::new(),
+            directory: directory.clone(),
+            link: link.clone(),
             tls: self.tls,
             by_route,
             reply_timeout: self.limits.reply_timeout,
@@ -390,7 +425,7 @@ impl<R: Routes> Server<R> {
             hub: Arc::new(Hub::new(workers, Waking::Here)),
             ended: Arc::default(),
         };
-        let (directory, ended) = (shared.directory.clone(), Arc::clone(&shared.ended));
+        let ended = Arc::clone(&shared.ended);
         let hub = Arc::clone(&shared.hub);
         // From here on the workers own the listeners.
         let all = self.listeners.0.drain(..).chain(rest.0.drain(..));
@@ -401,7 +436,8 @@ impl<R: Routes> Server<R> {
             WorkerHandler::new(worker, own, &shared, workers)
         };
         let workers = Workers::start(plan, &limits, &all, handler).map_err(Error::Workers)?;
-        let remote = Remote::new(workers.remote().clone(), directory, hub);
+        link.start(workers.remote(), &directory).map_err(Error::Workers)?;
+        let remote = Remote::new(workers.remote().clone(), directory, link, hub);
         Ok(Running { workers, remote, addresses, ended })
     }
 
@@ -478,7 +514,9 @@ impl Running {
     /// # Errors
     /// [`Error::Failed`].
     pub fn stop(self, over: Duration) -> Result<(), Error> {
-        self.workers.drain(over).map_err(Error::Failed)
+        let ended = self.workers.drain(over).map_err(Error::Failed);
+        self.remote.link.end();
+        ended
     }
 
     /// Waits until the server ends: after [`Remote::stop`], or because a worker has failed.
@@ -488,7 +526,9 @@ impl Running {
     pub fn wait(self) -> Result<(), Error> {
         self.ended.wait();
         // Workers that drain go on as they are; if one has failed, the others end now.
-        self.workers.drain(Duration::ZERO).map_err(Error::Failed)
+        let ended = self.workers.drain(Duration::ZERO).map_err(Error::Failed);
+        self.remote.link.end();
+        ended
     }
 }
 

@@ -5,10 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine::{ConnId, Sent};
-use topics::Refused;
 
 use crate::operations::Operations;
-use crate::{CloseCode, Message, Remote, SocketId};
+use crate::{CloseCode, Message, Refused, Remote, SocketId};
 
 /// The socket that a handler is called for. It lives as long as the call: to reach the socket later, keep
 /// its [`Socket::id`] and a clone of [`Socket::remote`].
@@ -244,6 +243,11 @@ impl<'a> Context<'a> {
         message: impl Into<Message<'m>>,
     ) -> Result<(), Refused> {
         self.operations.publish(topic, message.into(), None)
+    }
+
+    /// Publishes to the subscribers of a topic on this worker only. Costs as [`Socket::publish`].
+    pub fn publish_here<'m>(&mut self, topic: &str, message: impl Into<Message<'m>>) {
+        self.operations.publish_here(topic, message.into());
     }
 
     /// The handle to this server for other threads.

@@ -14,6 +14,7 @@ use wire::websocket::{CloseCode, OpCode};
 use crate::exchanges::{Exchanges, Unattended, decoder};
 use crate::handler::Opening;
 use crate::operations::{Tools, WorkerOperations, encode};
+use crate::pubsub::Link;
 use crate::remote::{Gone, Hub, Post};
 use crate::routes::{RouteList, Upgraded, nanoseconds};
 use crate::table::{Begin, Service, Table, Target};
@@ -94,6 +95,7 @@ pub(crate) struct WorkerHandler<R: RouteList> {
 pub(crate) struct Shared {
     pub(crate) table: Arc<Table>,
     pub(crate) directory: Directory,
+    pub(crate) link: Link,
     pub(crate) tls: Option<TlsServer>,
     pub(crate) by_route: bool,
     pub(crate) reply_timeout: Duration,
@@ -118,6 +120,7 @@ impl<R: RouteList> WorkerHandler<R> {
                 remote: Remote::new(
                     workers.clone(),
                     shared.directory.clone(),
+                    shared.link.clone(),
                     Arc::clone(&shared.hub),
                 ),
                 timers: SocketTimers::default(),
@@ -414,6 +417,11 @@ impl<R: RouteList> engine::Handler for WorkerHandler<R> {
 
     fn post<S: Sys>(&mut self, core: &mut Core<S, Self>, post: Post) {
         match post {
+            Post::Publication(publication) if publication.gap => {
+                let WorkerHandler { routes, tools, .. } = self;
+                let mut operations = WorkerOperations { core, tools };
+                routes.missed(&mut Context::new(&mut operations), &publication.topic);
+            }
             Post::Publication(publication) => self.tools.topics.deliver(core, &publication, encode),
             Post::Send { to, binary, data, receipt } => {
                 let open = core.is_open(to);

@@ -4,6 +4,7 @@
 #![allow(clippy::disallowed_methods, reason = "tests run in real time")]
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should panic")]
 
+mod brokers;
 mod client;
 mod exchanges;
 mod flow;

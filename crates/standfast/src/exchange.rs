@@ -273,10 +273,10 @@ impl Http<'_> {
         self.state.body_is_complete()
     }
 
-    /// Bytes of the answer that wait for the client.
+    /// Bytes of the answer that the kernel has not taken. While there are any, [`Exchange::drain`] is due.
     #[must_use]
     pub fn queued_bytes(&self) -> usize {
-        self.operations.queued_bytes(self.id) + self.out.len()
+        self.operations.queued_bytes(self.id)
     }
 
     /// Lets another thread or a future answer: from here on the answer is that of the [`Reply`]. `None` if an

@@ -50,7 +50,8 @@
 //! | TLS | [`Server::tls`] |
 //! | reach the sockets of other processes | [several processes](#several-processes) |
 //! | stop without losing clients | [`Remote::stop`], [`Running::stop`] |
-//! | count | [`Running::totals`] |
+//! | hold more sockets than the limit of descriptors of a process | [`PrivateServer`] |
+//! | count, and show the counters to Prometheus | [`Running::totals`], [`Remote::metrics`] |
 //!
 //! Examples, each run by one command: `cargo run --release --example echo_server`, and the same with
 //! `topic_server`, `chat`, `ticker_thread` and `jwt`.
@@ -126,9 +127,8 @@
 //!
 //! # What is not there
 //!
-//! Redis Cluster and Sentinel, clients, and a descriptor table per worker (workers share the limit
-//! `RLIMIT_NOFILE`).
-//! Linux only.
+//! Redis Cluster and Sentinel, clients, timers that belong to no socket (see [`Handler::tick`]), HTTP/2, and
+//! files: a body is written by the program. Linux only.
 //!
 //! # What the types forbid
 //!
@@ -186,8 +186,10 @@ mod handler;
 mod header;
 mod limits;
 mod message;
+mod metrics;
 mod operations;
 mod pattern;
+mod private;
 #[cfg_attr(not(any(feature = "redis", feature = "nats")), path = "no_pubsub.rs")]
 mod pubsub;
 mod refused;
@@ -204,9 +206,10 @@ mod waking;
 mod worker;
 
 pub use engine::{
-    Closed, Compression, ConnId as SocketId, MailboxFull, Sent, SlowConsumer, TlsClient, TlsError,
-    TlsIdentity, TlsServer, TlsVersion, Totals, WORKERS_MAX,
+    Closed, Compression, ConnId as SocketId, MailboxFull, Refusal, Sent, SlowConsumer, TlsClient,
+    TlsError, TlsIdentity, TlsServer, TlsVersion, Totals, WORKERS_MAX,
 };
+pub use wire::Violation;
 pub use wire::websocket::CloseCode;
 
 #[cfg(any(feature = "redis", feature = "nats"))]
@@ -217,6 +220,7 @@ pub use crate::handler::{Accept, Close, Handler};
 pub use crate::header::InvalidHeader;
 pub use crate::limits::{Limits, RouteOptions};
 pub use crate::message::Message;
+pub use crate::private::{DescriptorFree, DescriptorFreeRoutes, PrivateServer};
 pub use crate::refused::Refused;
 pub use crate::remote::{Gone, Receipt, Remote};
 pub use crate::reply::{BodyWriter, Reply, WriteError};

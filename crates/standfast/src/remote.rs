@@ -12,6 +12,7 @@ use engine::{MailboxFull, Sent, Totals};
 use topics::{Directory, Publication};
 use wire::websocket::OpCode;
 
+use crate::metrics;
 use crate::operations::publication;
 use crate::pubsub::Link;
 use crate::waking::Waking;
@@ -171,6 +172,10 @@ impl Remote {
     /// }
     /// ```
     ///
+    /// # Panics
+    /// In debug builds for a [`PrivateServer`](crate::PrivateServer): the function, and what it owns, must
+    /// not use a descriptor or a waker there.
+    ///
     /// # Errors
     /// As [`Remote::send`].
     pub fn call<H: Handler>(
@@ -178,6 +183,11 @@ impl Remote {
         to: SocketId,
         function: impl FnOnce(&mut H, &mut Socket<'_>, &mut H::Data) + Send + 'static,
     ) -> Result<(), MailboxFull> {
+        debug_assert!(
+            matches!(self.hub.waking, Waking::Here),
+            "a function of another thread may own descriptors or wakers, which a worker with a \
+             descriptor table of its own must not use"
+        );
         let bytes = size_of_val(&function);
         let task = Box::new(TypedTask { function, handler: PhantomData::<fn(H)> });
         self.post(to, Post::Call { to, task }, bytes)
@@ -202,6 +212,25 @@ impl Remote {
     #[must_use]
     pub fn broker(&self) -> Option<crate::BrokerState> {
         self.link.state()
+    }
+
+    /// The same in Prometheus's text format 0.0.4 (`text/plain; version=0.0.4`): names have the prefix
+    /// `standfast_`, counters end in `_total`.
+    ///
+    /// ```no_run
+    /// # use standfast::{Response, Server};
+    /// // On an address that only Prometheus reaches: the server does not ask who reads it.
+    /// Server::bind("127.0.0.1:9100")?
+    ///     .get("/metrics", |request| {
+    ///         let text = request.remote().metrics().into_bytes();
+    ///         Response::body(200, "text/plain; version=0.0.4", text)
+    ///     })
+    ///     .run()
+    /// # ?; Ok::<(), standfast::Error>(())
+    /// ```
+    #[must_use]
+    pub fn metrics(&self) -> String {
+        metrics::exposition(&self.totals())
     }
 
     fn post_message(

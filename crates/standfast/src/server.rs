@@ -40,6 +40,8 @@ pub enum Error {
     TooManyListeners,
     /// A URL that names no broker, or settings that it cannot be used with.
     Broker(String),
+    /// The system refuses descriptor tables of single threads: Linux before 5.9, or a sandbox.
+    NoPrivateTables,
     /// No threads or no descriptors for the workers.
     Workers(io::Error),
     /// A worker has failed, for example because a handler panicked. All sockets were closed.
@@ -55,6 +57,10 @@ impl fmt::Display for Error {
             Error::TooManyListeners => write!(
                 f,
                 "too many listeners: addresses times workers must be at most {LISTENERS_MAX}"
+            ),
+            Error::NoPrivateTables => f.write_str(
+                "workers cannot have descriptor tables of their own: close_range(2) is refused; \
+                 use a Server",
             ),
             Error::Workers(error) => write!(f, "cannot start the workers: {error}"),
             Error::Failed(error) => write!(f, "the server has failed: {error}"),
@@ -75,7 +81,10 @@ impl std::error::Error for Error {
             | Error::Listen(_, error)
             | Error::Workers(error)
             | Error::Failed(error) => Some(error),
-            Error::Route(_) | Error::Broker(_) | Error::TooManyListeners => None,
+            Error::Route(_)
+            | Error::Broker(_)
+            | Error::TooManyListeners
+            | Error::NoPrivateTables => None,
         }
     }
 }
@@ -378,7 +387,11 @@ impl<R: Routes> Server<R> {
     ///
     /// # Errors
     /// [`Error::Route`], [`Error::Listen`], [`Error::Broker`] and [`Error::Workers`].
-    pub fn start(mut self) -> Result<Running, Error> {
+    pub fn start(self) -> Result<Running, Error> {
+        self.start_with(Tables::Shared)
+    }
+
+    pub(crate) fn start_with(mut self, tables: Tables) -> Result<Running, Error> {
         if let Some(mistake) = self.mistake {
             return Err(Error::Route(mistake));
         }
@@ -389,9 +402,10 @@ impl<R: Routes> Server<R> {
             return Err(Error::TooManyListeners);
         }
         let nofile = capacity::raise_nofile().unwrap_or_else(|_| capacity::nofile().soft);
-        let mut plan = Plan::new(1, workers, nofile, listeners, Tables::Shared);
+        let connections = self.limits.connections.unwrap_or(1);
+        let mut plan = Plan::new(connections, workers, nofile, listeners, tables);
         if let Some(connections) = self.limits.connections {
-            let share = connections.div_ceil(workers as u64).max(1);
+            let share = connections.div_ceil(plan.workers as u64).max(1);
             plan.capacity = plan.capacity.min(u32::try_from(share).unwrap_or(u32::MAX));
         }
         let addresses: Vec<_> = self.listeners.0.iter().map(|(address, _)| *address).collect();
@@ -412,6 +426,11 @@ impl<R: Routes> Server<R> {
         let by_route = classes.len() > 0;
         let limits = self.limits.of_engine(message_bytes, classes);
         self.table.sort();
+        let waking = match tables {
+            Tables::Shared => Waking::Here,
+            // Before the workers leave the table of the process.
+            Tables::Private => Waking::by_thread().map_err(Error::Workers)?,
+        };
         let mut directory = Directory::new();
         let link = Link::new(self.broker, &mut directory)?;
         let shared = Shared {
@@ -422,7 +441,7 @@ impl<R: Routes> Server<R> {
             by_route,
             reply_timeout: self.limits.reply_timeout,
             exchange_timeout: self.limits.exchange_timeout,
-            hub: Arc::new(Hub::new(workers, Waking::Here)),
+            hub: Arc::new(Hub::new(plan.workers, waking)),
             ended: Arc::default(),
         };
         let ended = Arc::clone(&shared.ended);
@@ -506,6 +525,13 @@ impl Running {
     #[must_use]
     pub fn totals(&self) -> Totals {
         self.remote.totals()
+    }
+
+    /// The same in Prometheus's text format 0.0.4, with the names that `standfast serve` has. See
+    /// [`Remote::metrics`].
+    #[must_use]
+    pub fn metrics(&self) -> String {
+        self.remote.metrics()
     }
 
     /// Stops the server as [`Remote::stop`], and waits until all connections have ended: `over`, and at

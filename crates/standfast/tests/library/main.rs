@@ -12,5 +12,6 @@ mod http;
 mod routes;
 mod stopping;
 mod timers;
+mod tls;
 mod topics;
 mod upgrades;

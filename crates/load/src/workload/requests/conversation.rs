@@ -60,6 +60,8 @@ pub enum MessageCheck {
 pub(crate) struct Conversations {
     config: Messages,
     users: Vec<Conversation>,
+    /// Of the same users; empty if calls only receive.
+    senders: Vec<Sender>,
     checker: Checker,
     measure_ns: u64,
     /// Users that have more to send.
@@ -76,19 +78,28 @@ struct Conversation {
     state: State,
     at: u32,
     stream: u32,
-    /// Messages of this call: begun, sent after the warm-up, answered of those, and received.
+    /// Messages received of this call, and when the last one was.
+    received: u32,
+    received_ns: u64,
+}
+
+// There may be 100,000 that only receive.
+const _: () = assert!(size_of::<Conversation>() <= 24);
+
+/// What a call has sent.
+#[derive(Default)]
+struct Sender {
+    /// Messages of this call: begun, sent after the warm-up, and answered of those.
     begun: u32,
     sent: u32,
     answered: u32,
-    received: u32,
     /// The last one that was sent is not answered.
     is_awaiting: bool,
     is_ready: bool,
     /// Its place in `blocked`, by connection.
     queued: Option<u32>,
     begun_ns: u64,
-    /// When the last message was received, and sent.
-    received_ns: u64,
+    /// When the last message was sent.
     sent_ns: u64,
     /// When the next message is due.
     due_ns: u64,
@@ -121,9 +132,11 @@ enum State {
 impl Conversations {
     pub(crate) fn new(config: &Messages, users: u32) -> Conversations {
         let late_ns = u64::try_from(config.late_after.as_nanos()).unwrap_or(u64::MAX);
+        let senders = if config.sends { users } else { 0 };
         Conversations {
             config: config.clone(),
             users: (0..users).map(|_| Conversation::default()).collect(),
+            senders: (0..senders).map(|_| Sender::default()).collect(),
             checker: Checker::new(late_ns),
             measure_ns: 0,
             ready: VecDeque::new(),
@@ -146,14 +159,19 @@ impl Conversations {
         !self.ready.is_empty()
     }
 
+    /// The call of a user that sends.
+    fn sender(&mut self, user: u32) -> Option<(&mut Conversation, &mut Sender)> {
+        self.users.get_mut(user as usize).zip(self.senders.get_mut(user as usize))
+    }
+
     /// Suspends a user until there is room again.
     fn block(&mut self, user: u32, window: Window) {
-        let Some(one) = self.users.get_mut(user as usize) else { return };
+        let Some((one, sender)) = self.sender(user) else { return };
         one.state = State::Blocked;
-        if window == Window::Stream || one.queued == Some(one.at) {
+        if window == Window::Stream || sender.queued == Some(one.at) {
             return;
         }
-        one.queued = Some(one.at);
+        sender.queued = Some(one.at);
         let at = one.at as usize;
         if self.blocked.len() <= at {
             self.blocked.resize_with(at + 1, VecDeque::new);
@@ -167,9 +185,9 @@ impl Conversations {
     fn next_blocked(&mut self, at: u32) -> Option<u32> {
         loop {
             let user = self.blocked.get_mut(at as usize)?.pop_front()?;
-            let Some(one) = self.users.get_mut(user as usize) else { continue };
-            if one.queued == Some(at) {
-                one.queued = None;
+            let Some((one, sender)) = self.sender(user) else { continue };
+            if sender.queued == Some(at) {
+                sender.queued = None;
             }
             if one.state == State::Blocked && one.at == at {
                 one.state = State::Open;
@@ -182,7 +200,7 @@ impl Conversations {
     fn forget(&mut self, at: u32) {
         let Some(blocked) = self.blocked.get_mut(at as usize) else { return };
         for user in std::mem::take(blocked) {
-            let one = self.users.get_mut(user as usize).filter(|one| one.queued == Some(at));
+            let one = self.senders.get_mut(user as usize).filter(|one| one.queued == Some(at));
             one.into_iter().for_each(|one| one.queued = None);
         }
     }
@@ -196,7 +214,7 @@ impl Conversations {
         data: &[u8],
         now_ns: u64,
     ) {
-        let Some(one) = self.users.get_mut(user as usize) else { return };
+        let Some(one) = self.senders.get_mut(user as usize) else { return };
         let (delivery, checker) = (&counts.delivery, &mut self.checker);
         let first = match self.config.check {
             MessageCheck::None => return,
@@ -234,13 +252,15 @@ impl Conversations {
     fn end(&mut self, counts: &MessageCounters, user: u32, failure: Option<Failure>, now_ns: u64) {
         let measure_ns = self.measure_ns;
         let Some(one) = self.users.get_mut(user as usize) else { return };
-        if one.state == State::None {
+        let was_open = one.state != State::Ended;
+        if std::mem::take(&mut one.state) == State::None {
             return;
         }
+        // A server may end calls that only receive at any time.
+        let Some(one) = self.senders.get_mut(user as usize) else { return };
         if failure == Some(Failure::Unfinished) && self.config.check != MessageCheck::None {
             counts.unfinished.add(u64::from(one.sent.saturating_sub(one.answered)));
         }
-        let was_open = one.state != State::Ended;
         counts.early.add(u64::from(was_open && failure.is_none()));
         if was_open {
             let is_cut = one.rest_at < one.rest.len() && one.rest_ns.1 >= measure_ns;
@@ -258,11 +278,10 @@ impl Conversations {
         one.unanswered.clear();
         one.unanswered.shrink_to(64);
         one.clear_rest();
-        one.state = State::None;
     }
 }
 
-impl Conversation {
+impl Sender {
     fn clear_rest(&mut self) {
         self.rest.clear();
         self.rest.shrink_to(KEPT_BYTES);

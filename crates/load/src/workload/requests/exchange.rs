@@ -99,7 +99,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         let Some(mut one) = self.users.get_mut(user as usize) else {
             return invariant::broken("each user number is in the table of users");
         };
-        let redirect = one.redirect.take();
+        let redirect = one.rare.take_redirect();
         let request = match &redirect {
             Some(redirect) => redirect,
             None => self.script.request(user),
@@ -114,7 +114,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         if first {
             one.awaited.begin(wants, self.config.redirects > 0, is_head);
         }
-        let has_others = one.link.conn.is_none() && !one.others.is_empty();
+        let has_others = one.link.conn.get().is_none() && !one.rare.links().is_empty();
         if first && (one.link.endpoint != endpoint || has_others) {
             Self::lend_link(core, &mut self.users, &self.branches, user, endpoint);
             let Some(again) = self.users.get_mut(user as usize) else { return };
@@ -124,11 +124,11 @@ impl<D: Driver, S: Script> Requester<D, S> {
                 core.abort(id);
             }
         }
-        match one.link.conn.filter(|_| one.link.opened) {
+        match one.link.conn.get().filter(|_| one.link.opened) {
             Some(id) => {
                 let (stream, bytes) = one.link.ask(&mut self.driver, request);
                 let sent = core.write(id, bytes);
-                one.redirect = redirect;
+                one.rare.set_redirect(redirect);
                 // A connection that drops a request has ended, which is reported later.
                 if sent != Sent::Dropped {
                     self.sent(user, latest, stream, now_ns);
@@ -141,7 +141,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
             None if S::KEEPS && !first => {}
             None => {
                 one.link.endpoint = endpoint;
-                one.redirect = redirect;
+                one.rare.set_redirect(redirect);
                 self.connect(core, user, now_ns);
             }
         }
@@ -186,11 +186,11 @@ impl<D: Driver, S: Script> Requester<D, S> {
                 let Some(one) = self.users.get_mut(user as usize) else {
                     return invariant::broken("each user number is in the table of users");
                 };
-                one.link.conn = Some(id);
+                one.link.conn.set(id);
                 if let Some(socket) = core.user_mut(id) {
                     *socket = Socket { user, opened: false };
                 }
-                match &mut one.tunnel {
+                match one.rare.tunnel() {
                     Some(tunnel) => tunnel.is_requested = is_sent,
                     None if is_sent => {
                         self.opened(core, user, id);
@@ -226,7 +226,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
             Some(instead) => instead,
             None => {
                 one.link.restart();
-                let request = match &one.redirect {
+                let request = match one.rare.redirect() {
                     Some(redirect) => redirect,
                     None => self.script.unanswered(user, 0),
                 };
@@ -253,7 +253,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
     pub(crate) fn user_of<Y: Sys>(&self, core: &Core<Y, Self>, id: ConnId) -> Option<u32> {
         let user = core.user(id)?.user;
         let one = self.users.get(user as usize)?;
-        (one.link.conn == Some(id)).then_some(user)
+        one.link.conn.is(id).then_some(user)
     }
 
     /// Handles a connect that did not complete at once.
@@ -261,7 +261,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         let Some(user) = self.user_of(core, id) else {
             return core.abort(id);
         };
-        let is_tunnel = self.users.get(user as usize).is_some_and(|one| one.tunnel.is_some());
+        let is_tunnel = self.users.get(user as usize).is_some_and(|one| one.rare.has_tunnel());
         if is_tunnel && !self.tunnel_connected(core, user, id) {
             return;
         }
@@ -271,7 +271,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
             return invariant::broken("each user number is in the table of users");
         };
         one.link.restart();
-        let request = match &one.redirect {
+        let request = match one.rare.redirect() {
             Some(redirect) => redirect,
             None => self.script.unanswered(user, 0),
         };
@@ -291,7 +291,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
             let Some(one) = self.users.get_mut(user as usize) else {
                 return invariant::broken("each user number is in the table of users");
             };
-            if one.tunnel.is_some() && !one.link.opened {
+            if one.rare.has_tunnel() && !one.link.opened {
                 return self.tunnel_received(core, user, id, rest);
             }
             let Some(flight) = one.flights.front_mut().filter(|flight| flight.times.sent_ns > 0)
@@ -345,7 +345,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
             return invariant::broken("an answer belongs to a request in flight");
         };
         self.in_flight -= 1;
-        one.redirect = None;
+        one.rare.set_redirect(None);
         let times = flight.times.until(now_ns);
         self.judge(user, Ok(whole.status), whole.body_bytes, times);
         self.continue_user(core, user, whole, more, now_ns);
@@ -446,7 +446,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
             return false;
         }
         let Some(location) = header(one.awaited.kept_head(), "location") else { return false };
-        let request = match &one.redirect {
+        let request = match one.rare.redirect() {
             Some(redirect) => redirect,
             None => self.script.request(user),
         };
@@ -459,7 +459,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
             None => Failure::RedirectElsewhere,
             Some(next) => {
                 one.hops += 1;
-                one.redirect = Some(Box::new(next));
+                one.rare.set_redirect(Some(Box::new(next)));
                 self.dispatch(core, user, now_ns);
                 return true;
             }

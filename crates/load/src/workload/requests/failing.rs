@@ -57,7 +57,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         let Some(one) = self.users.get_mut(user as usize) else {
             return invariant::broken("each user number is in the table of users");
         };
-        one.redirect = None;
+        one.rare.set_redirect(None);
         one.link.give_up();
         let flights = std::mem::take(&mut one.flights);
         let at = one.activity;

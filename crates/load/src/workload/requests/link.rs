@@ -1,7 +1,6 @@
 //! [`Link`]: one connection of a user to one target. A user keeps one per target, and more while it sends
 //! several requests to one at the same time.
 
-use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use engine::{Closed, ConnId, Core, Sys};
@@ -32,10 +31,45 @@ impl StreamId {
     }
 }
 
+/// A connection or none, in 8 bytes instead of the 16 of an `Option`.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) struct MaybeConn(u64);
+
+impl MaybeConn {
+    /// The last connection that the last of all possible workers could have.
+    const NONE: MaybeConn = MaybeConn(u64::MAX);
+
+    #[inline]
+    pub(crate) fn get(self) -> Option<ConnId> {
+        (self != Self::NONE).then(|| ConnId::from_u64(self.0))
+    }
+
+    #[inline]
+    pub(crate) fn is(self, id: ConnId) -> bool {
+        self.0 == id.as_u64()
+    }
+
+    #[inline]
+    pub(crate) fn set(&mut self, id: ConnId) {
+        self.0 = id.as_u64();
+    }
+
+    #[inline]
+    pub(crate) fn take(&mut self) -> Option<ConnId> {
+        std::mem::take(self).get()
+    }
+}
+
+impl Default for MaybeConn {
+    fn default() -> Self {
+        MaybeConn::NONE
+    }
+}
+
 /// A connection, open or connecting; or none, before the first request.
 #[derive(Default, Debug)]
 pub(crate) struct Link<C> {
-    pub(crate) conn: Option<ConnId>,
+    pub(crate) conn: MaybeConn,
     pub(crate) opened: bool,
     /// The number of its target.
     pub(crate) endpoint: u8,
@@ -44,57 +78,10 @@ pub(crate) struct Link<C> {
     /// Requests that were sent on it, and those that were answered; both wrap, far above the most in flight.
     asked: u16,
     answered: u16,
-    /// When the last answer arrived.
-    pub(crate) answered_ns: u64,
+    /// When its connect began, or later the last answer arrived.
+    pub(crate) since_ns: u64,
     /// The state of its driver.
     pub(crate) state: C,
-}
-
-/// Connections of a user that are not the active one; most have none.
-#[derive(Debug)]
-#[expect(clippy::box_collection, reason = "8 bytes of each user, not 24")]
-pub(crate) struct Others<C>(Option<Box<Vec<Link<C>>>>);
-
-impl<C> Default for Others<C> {
-    fn default() -> Self {
-        Others(None)
-    }
-}
-
-impl<C> Deref for Others<C> {
-    type Target = [Link<C>];
-
-    #[inline]
-    fn deref(&self) -> &[Link<C>] {
-        self.0.as_ref().map_or(&[], |links| links.as_slice())
-    }
-}
-
-impl<C> DerefMut for Others<C> {
-    fn deref_mut(&mut self) -> &mut [Link<C>] {
-        self.0.as_mut().map_or(&mut [], |links| links.as_mut_slice())
-    }
-}
-
-impl<C: Default> Others<C> {
-    fn push(&mut self, link: Link<C>) {
-        let links = self.0.get_or_insert_default();
-        // A user has few connections.
-        links.reserve_exact(1);
-        links.push(link);
-    }
-
-    /// Removes the link at a place, which there is.
-    pub(crate) fn remove(&mut self, at: usize) -> Link<C> {
-        self.0
-            .as_mut()
-            .filter(|links| at < links.len())
-            .map_or_else(Link::default, |links| links.remove(at))
-    }
-
-    pub(crate) fn take(&mut self) -> Vec<Link<C>> {
-        self.0.take().map(|links| *links).unwrap_or_default()
-    }
 }
 
 impl<C: Default> Link<C> {
@@ -137,7 +124,7 @@ impl<C: Default> Link<C> {
     pub(crate) fn answered(&mut self, now_ns: u64) -> StreamId {
         let stream = self.answering();
         self.answered = self.answered.wrapping_add(1);
-        self.answered_ns = now_ns;
+        self.since_ns = now_ns;
         stream
     }
 
@@ -148,7 +135,7 @@ impl<C: Default> Link<C> {
 
     /// Whether its last answer arrived longer ago.
     fn is_older(&self, most: Duration, now_ns: u64) -> bool {
-        now_ns > self.answered_ns.saturating_add(most.as_nanos() as u64)
+        now_ns > self.since_ns.saturating_add(most.as_nanos() as u64)
     }
 
     /// Forgets the connection, which is closed or will be. Returns it.
@@ -162,8 +149,8 @@ impl<C: Default> User<C> {
     /// Makes a WebSocket, or the HTTP connection used last, the active one.
     pub(crate) fn activate(&mut self, slot: u8) {
         if self.link.slot != slot {
-            let at = self.others.iter().rposition(|link| link.slot == slot);
-            let next = at.map(|at| self.others.remove(at)).unwrap_or_else(|| Link::new(slot, 0));
+            let at = self.rare.links().iter().rposition(|link| link.slot == slot);
+            let next = at.map(|at| self.rare.remove_link(at)).unwrap_or_else(|| Link::new(slot, 0));
             self.switch(next);
         }
     }
@@ -171,14 +158,14 @@ impl<C: Default> User<C> {
     /// Makes a link the active one, and keeps the one before if it is connected.
     pub(crate) fn switch(&mut self, next: Link<C>) {
         let before = std::mem::replace(&mut self.link, next);
-        if before.conn.is_some() {
+        if before.conn.get().is_some() {
             self.keep(before);
         }
     }
 
     /// Keeps a link that is not the active one.
     pub(crate) fn keep(&mut self, link: Link<C>) {
-        self.others.push(link);
+        self.rare.push_link(link);
     }
 
     /// Makes the HTTP connection to a target the active one: a kept one, or one that is to be opened.
@@ -201,14 +188,14 @@ impl<C: Default> User<C> {
     /// Takes the HTTP connection to a target that was used last, unless it is the active one.
     fn take_kept(&mut self, endpoint: u8) -> Option<Link<C>> {
         let is_it = |link: &Link<C>| link.slot == 0 && link.endpoint == endpoint;
-        let at = self.others.iter().rposition(is_it)?;
-        Some(self.others.remove(at))
+        let at = self.rare.links().iter().rposition(is_it)?;
+        Some(self.rare.remove_link(at))
     }
 
     /// Takes an open HTTP connection to a target, of a user that sends nothing on it.
     pub(crate) fn lend(&mut self, endpoint: u8) -> Option<Link<C>> {
         let link = &self.link;
-        if link.slot == 0 && link.endpoint == endpoint && link.conn.is_some() {
+        if link.slot == 0 && link.endpoint == endpoint && link.conn.get().is_some() {
             return Some(std::mem::take(&mut self.link));
         }
         self.take_kept(endpoint)
@@ -217,15 +204,15 @@ impl<C: Default> User<C> {
     /// Takes the HTTP connections used longest ago, if they are to more than [`Requests::hosts`] targets.
     pub(crate) fn take_surplus(&mut self, config: &Requests, closed: &mut Vec<ConnId>) {
         while self.targets() > config.hosts
-            && let Some(at) = self.others.iter().position(|link| link.slot == 0)
+            && let Some(at) = self.rare.links().iter().position(|link| link.slot == 0)
         {
-            closed.extend(self.others.remove(at).take());
+            closed.extend(self.rare.remove_link(at).take());
         }
     }
 
     /// The number of targets of its HTTP connections.
     fn targets(&self) -> usize {
-        let all = || self.others.iter().chain([&self.link]).filter(|link| link.slot == 0);
+        let all = || self.rare.links().iter().chain([&self.link]).filter(|link| link.slot == 0);
         let is_first = |(at, link): &(usize, &Link<C>)| {
             !all().take(*at).any(|before| before.endpoint == link.endpoint)
         };
@@ -234,11 +221,11 @@ impl<C: Default> User<C> {
 }
 
 impl<D: Driver, S: Script> Requester<D, S> {
-    /// The user of a connection that is not the active one, and its place in [`User::others`].
+    /// The user of a connection that is not the active one, and its place in [`User::rare`].
     pub(crate) fn kept<Y: Sys>(&self, core: &Core<Y, Self>, id: ConnId) -> Option<(u32, usize)> {
         let user = core.user(id)?.user;
         let one = self.users.get(user as usize)?;
-        Some((user, one.others.iter().position(|link| link.conn == Some(id))?))
+        Some((user, one.rare.links().iter().position(|link| link.conn.is(id))?))
     }
 
     /// Closes a connection on which data arrived although nothing was asked there.
@@ -247,7 +234,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
             && let Some(one) = self.users.get_mut(user as usize)
         {
             self.metrics.counts.unasked.add(1);
-            one.others.remove(at);
+            one.rare.remove_link(at);
             core.abort(id);
         }
     }
@@ -256,7 +243,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
     pub(crate) fn on_kept_closed<Y: Sys>(&mut self, core: &mut Core<Y, Self>, id: ConnId) {
         let Some((user, at)) = self.kept(core, id) else { return };
         let Some(one) = self.users.get_mut(user as usize) else { return };
-        let link = one.others.remove(at);
+        let link = one.rare.remove_link(at);
         self.metrics.counts.closed_idle.add(1);
         if D::PUSHES && link.is_socket() {
             self.script.socket_ended(user, link.slot, SocketEnd::Lost);
@@ -266,8 +253,8 @@ impl<D: Driver, S: Script> Requester<D, S> {
     /// Closes the connections of a user that are not the active one.
     fn close_kept<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32) {
         let Some(one) = self.users.get_mut(user as usize) else { return };
-        for mut link in one.others.take() {
-            let Some(id) = link.conn else { continue };
+        for mut link in one.rare.take_links() {
+            let Some(id) = link.conn.get() else { continue };
             if !link.is_socket() || !link.opened {
                 core.abort(id);
                 continue;
@@ -286,7 +273,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
             return self.close_block(core, user);
         }
         self.close_idle(core, user);
-        let others = self.users.get(user as usize).is_some_and(|one| !one.others.is_empty());
+        let others = self.users.get(user as usize).is_some_and(|one| !one.rare.links().is_empty());
         if others {
             self.close_kept(core, user);
         }

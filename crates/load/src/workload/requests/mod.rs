@@ -27,6 +27,7 @@ pub(crate) mod parallel;
 pub(crate) mod pool;
 pub(crate) mod pushes;
 pub(crate) mod queued;
+pub(crate) mod rare;
 pub(crate) mod request;
 pub(crate) mod requester;
 pub(crate) mod route;

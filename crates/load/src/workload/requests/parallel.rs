@@ -86,7 +86,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         one.activity = Activity::Forked;
         let waiting = (0..self.script.parallel(user)).collect();
         let (running, is_cut, rests) = (Vec::new(), false, false);
-        one.group = Some(Box::new(Group { due_ns, waiting, running, is_cut, rests }));
+        one.rare.set_group(Group { due_ns, waiting, running, is_cut, rests });
         self.begin_waiting(core, user, now_ns);
     }
 
@@ -95,7 +95,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         loop {
             let is_over = self.stage != Stage::Running;
             let per_host = self.config.connections_per_host.max(1);
-            let Some(group) = self.users.get_mut(user as usize).and_then(|one| one.group.as_mut())
+            let Some(group) = self.users.get_mut(user as usize).and_then(|one| one.rare.group())
             else {
                 // It has ended in the meantime.
                 return;
@@ -146,7 +146,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
             number
         });
         self.branches.set(branch, user, endpoint);
-        if let Some(group) = self.users.get_mut(user as usize).and_then(|one| one.group.as_mut()) {
+        if let Some(group) = self.users.get_mut(user as usize).and_then(|one| one.rare.group()) {
             group.running.push(branch);
         }
         Self::lend_link(core, &mut self.users, &self.branches, branch, endpoint);
@@ -167,7 +167,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         let Some(user) = branches.user(branch) else { return };
         let link = users.get_mut(user as usize).and_then(|one| one.lend(endpoint));
         let (Some(link), Some(one)) = (link, users.get_mut(branch as usize)) else { return };
-        if let Some(socket) = link.conn.and_then(|id| core.user_mut(id)) {
+        if let Some(socket) = link.conn.get().and_then(|id| core.user_mut(id)) {
             socket.user = branch;
         }
         one.keep(link);
@@ -184,7 +184,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         self.set(branch, Activity::Over);
         self.return_links(core, branch, user);
         self.branches.free.push(branch);
-        if let Some(group) = self.users.get_mut(user as usize).and_then(|one| one.group.as_mut()) {
+        if let Some(group) = self.users.get_mut(user as usize).and_then(|one| one.rare.group()) {
             group.running.retain(|one| *one != branch);
         }
         self.begin_waiting(core, user, now_ns);
@@ -196,13 +196,13 @@ impl<D: Driver, S: Script> Requester<D, S> {
             return invariant::broken("each branch is in the table of users");
         };
         let active = std::mem::take(&mut one.link);
-        let links = one.others.take().into_iter().chain([active]);
+        let links = one.rare.take_links().into_iter().chain([active]);
         let Some(one) = self.users.get_mut(user as usize) else {
             return invariant::broken("each user number is in the table of users");
         };
         let keeps = !matches!(one.activity, Activity::Over | Activity::Parked);
         for mut link in links {
-            let Some(id) = link.conn else { continue };
+            let Some(id) = link.conn.get() else { continue };
             if !keeps {
                 link.take().into_iter().for_each(|id| core.abort(id));
                 continue;
@@ -225,7 +225,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         let Some(one) = self.users.get_mut(user as usize) else {
             return invariant::broken("each user number is in the table of users");
         };
-        let Some(group) = one.group.take() else { return };
+        let Some(group) = one.rare.take_group() else { return };
         let is_busy = one.activity == Activity::Forked;
         if is_busy {
             one.activity = Activity::Busy;
@@ -243,7 +243,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         let Some(owner) = self.branches.user(user) else {
             return self.sleep(user, now_ns + Requests::CONNECT_REST.as_nanos() as u64);
         };
-        if let Some(group) = self.users.get_mut(owner as usize).and_then(|one| one.group.as_mut()) {
+        if let Some(group) = self.users.get_mut(owner as usize).and_then(|one| one.rare.group()) {
             group.rests = true;
         }
         self.end_branch(core, user, owner, now_ns);

@@ -80,9 +80,9 @@ impl<D: Driver, S: Script> Requester<D, S> {
         }
     }
 
-    /// The user of a connection, and its place in [`User::others`] unless it is the active one.
+    /// The user of a connection, and its place in [`User::rare`] unless it is the active one.
     ///
-    /// [`User::others`]: crate::workload::requests::user::User::others
+    /// [`User::rare`]: crate::workload::requests::user::User::rare
     fn owner<Y: Sys>(&self, core: &Core<Y, Self>, id: ConnId) -> Option<(u32, Option<usize>)> {
         let active = self.user_of(core, id).map(|user| (user, None));
         active.or_else(|| self.kept(core, id).map(|(user, at)| (user, Some(at))))
@@ -102,8 +102,8 @@ impl<D: Driver, S: Script> Requester<D, S> {
                 return invariant::broken("each user number is in the table of users");
             };
             let is_inactive = kept.is_some();
-            let slot = kept.and_then(|at| one.others.get(at)).unwrap_or(&one.link).slot;
-            if one.tunnel.is_some() && !one.link.opened && !is_inactive {
+            let slot = kept.and_then(|at| one.rare.links().get(at)).unwrap_or(&one.link).slot;
+            if one.rare.has_tunnel() && !one.link.opened && !is_inactive {
                 return self.tunnel_received(core, user, id, rest);
             }
             let on_socket = slot > 0;
@@ -120,7 +120,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
             {
                 flight.times.first_ns = now_ns;
             }
-            let link = kept.and_then(|at| one.others.get_mut(at)).unwrap_or(&mut one.link);
+            let link = kept.and_then(|at| one.rare.link_mut(at)).unwrap_or(&mut one.link);
             let received = self.driver.receive(&mut link.state, rest, &mut one.awaited);
             let reply = self.driver.reply();
             if !reply.is_empty() {
@@ -208,8 +208,8 @@ impl<D: Driver, S: Script> Requester<D, S> {
         };
         let (opened, id) = match kept {
             None => (one.link.opened, one.link.take()),
-            Some(at) if at < one.others.len() => {
-                let mut link = one.others.remove(at);
+            Some(at) if at < one.rare.links().len() => {
+                let mut link = one.rare.remove_link(at);
                 (link.opened, link.take())
             }
             Some(_) => return,
@@ -226,7 +226,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         let Some(one) = self.users.get_mut(user as usize) else {
             return invariant::broken("each user number is in the table of users");
         };
-        if let Some(id) = one.link.conn.filter(|_| one.link.opened) {
+        if let Some(id) = one.link.conn.get().filter(|_| one.link.opened) {
             let bytes = self.driver.close(&mut one.link.state);
             if !bytes.is_empty() {
                 core.write(id, bytes);

@@ -22,7 +22,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
             let Some(one) = self.users.get_mut(user as usize) else {
                 return invariant::broken("each user number is in the table of users");
             };
-            let Some(id) = one.link.conn else { return };
+            let Some(id) = one.link.conn.get() else { return };
             let request = self.script.unanswered(user, nth);
             let (stream, bytes) = one.link.ask(&mut self.driver, request);
             // A connection that drops a request has ended, which is reported later.
@@ -41,8 +41,8 @@ impl<D: Driver, S: Script> Requester<D, S> {
         now_ns: u64,
         most: Duration,
     ) {
-        let answered_ns = self.users.get(user as usize).map_or(0, |one| one.link.answered_ns);
-        if now_ns > answered_ns.saturating_add(most.as_nanos() as u64) {
+        let since_ns = self.users.get(user as usize).map_or(0, |one| one.link.since_ns);
+        if now_ns > since_ns.saturating_add(most.as_nanos() as u64) {
             self.close_idle(core, user);
         }
     }

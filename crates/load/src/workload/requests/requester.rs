@@ -255,7 +255,9 @@ impl<D: Driver, S: Script> Requester<D, S> {
 
     /// Suspends a user.
     pub(crate) fn sleep(&mut self, user: u32, until_ns: u64) {
-        self.set(user, Activity::Asleep(until_ns));
+        if let Some(one) = self.users.get_mut(user as usize) {
+            (one.activity, one.until_ns) = (Activity::Asleep, until_ns);
+        }
         self.wakes.push(Reverse((until_ns, user, Wake::Rested)));
     }
 
@@ -349,8 +351,8 @@ impl<D: Driver, S: Script> Requester<D, S> {
         let Some(one) = self.users.get_mut(user as usize) else {
             return invariant::broken("each user number is in the table of users");
         };
-        let Activity::Asleep(until_ns) = one.activity else { return };
-        if until_ns <= now_ns {
+        let until_ns = one.until_ns;
+        if one.activity == Activity::Asleep && until_ns <= now_ns {
             one.activity = Activity::Busy;
             // In the closed loop the next step of a user is due when its pause ends.
             if !self.schedule.is_open() && until_ns >= self.schedule.measure_ns {

@@ -52,7 +52,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
     pub(crate) fn begin_tunnel(&mut self, user: u32, route: &ConnectRoute) {
         let tunnel = matches!(route, ConnectRoute::Tunnel(..)).then(Box::<Tunnel>::default);
         if let Some(one) = self.users.get_mut(user as usize) {
-            one.tunnel = tunnel;
+            one.rare.set_tunnel(tunnel);
         }
     }
 
@@ -69,12 +69,12 @@ impl<D: Driver, S: Script> Requester<D, S> {
             invariant::broken("each user number is in the table of users");
             return false;
         };
-        let (Some(tunnel), Some(through)) = (&mut one.tunnel, through) else {
+        let (Some(tunnel), Some(through)) = (one.rare.tunnel(), through) else {
             invariant::broken("a tunnel has a route through a proxy");
             return true;
         };
         if tunnel.is_established {
-            one.tunnel = None;
+            one.rare.set_tunnel(None);
             return true;
         }
         tunnel.is_requested = core.write(id, &through.connect) != Sent::Dropped;
@@ -94,7 +94,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         let Some(one) = self.users.get_mut(user as usize) else {
             return invariant::broken("each user number is in the table of users");
         };
-        let (Some(tunnel), Some(through)) = (&mut one.tunnel, through) else {
+        let (Some(tunnel), Some(through)) = (one.rare.tunnel(), through) else {
             return invariant::broken("a tunnel has a route through a proxy");
         };
         let may_send_first = D::STREAMS && through.tls.is_none();

@@ -16,7 +16,7 @@ use crate::workload::requests::script::Script;
 use crate::workload::requests::user::Socket;
 
 /// Places of an empty queue of users that are kept.
-const WAITING_KEPT: usize = 1_024;
+const WAITING_KEPT: usize = 128;
 
 impl<D: Driver, S: Script> Requester<D, S> {
     /// The block of a user or of a branch.
@@ -36,7 +36,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         let Some(one) = self.users.get_mut(user as usize) else {
             return invariant::broken("each user number is in the table of users");
         };
-        let request = match &one.redirect {
+        let request = match one.rare.redirect() {
             Some(redirect) => redirect,
             None => self.script.request(user),
         };
@@ -129,7 +129,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         if let Some(socket) = core.user_mut(id) {
             *socket = Socket { user: at, opened: false };
         }
-        let tunnel = self.users.get_mut(opener as usize).and_then(|one| one.tunnel.as_mut());
+        let tunnel = self.users.get_mut(opener as usize).and_then(|one| one.rare.tunnel());
         match tunnel {
             Some(tunnel) => tunnel.is_requested = is_sent,
             None if is_sent => self.opened_shared(core, at, id, now_ns),
@@ -165,7 +165,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
     pub(crate) fn on_stream_connected<Y: Sys>(&mut self, core: &mut Core<Y, Self>, id: ConnId) {
         let Some(at) = self.shared_of(core, id) else { return core.abort(id) };
         let Some(opener) = self.pool.get(at).map(|shared| shared.opener) else { return };
-        let is_tunnel = self.users.get(opener as usize).is_some_and(|one| one.tunnel.is_some());
+        let is_tunnel = self.users.get(opener as usize).is_some_and(|one| one.rare.has_tunnel());
         if is_tunnel && !self.tunnel_connected(core, opener, id) {
             return;
         }
@@ -198,7 +198,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
             let Some(one) = self.users.get_mut(user as usize) else {
                 return invariant::broken("each user number is in the table of users");
             };
-            let request = match &one.redirect {
+            let request = match one.rare.redirect() {
                 Some(redirect) => redirect,
                 None => self.script.request(user),
             };
@@ -207,7 +207,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
                 Opened::Stream(stream) => {
                     shared.waiting.pop_front();
                     shared.streams += 1;
-                    one.link.conn = Some(id);
+                    one.link.conn.set(id);
                     self.sent(user, 0, StreamId::of(stream), now_ns);
                     if D::MESSAGES {
                         self.begin_conversation(core, (at, stream), user, now_ns);
@@ -260,7 +260,8 @@ impl<D: Driver, S: Script> Requester<D, S> {
         let Some(shared) = self.pool.get(at) else { return };
         if !shared.opened {
             let opener = shared.opener;
-            let is_tunnel = self.users.get(opener as usize).is_some_and(|one| one.tunnel.is_some());
+            let is_tunnel =
+                self.users.get(opener as usize).is_some_and(|one| one.rare.has_tunnel());
             if is_tunnel {
                 return self.tunnel_received(core, opener, id, data);
             }
@@ -339,11 +340,11 @@ impl<D: Driver, S: Script> Requester<D, S> {
         let Some(shared) = self.pool.get(at) else { return false };
         let conn = shared.conn;
         let Some(one) = self.users.get_mut(user as usize) else { return false };
-        if one.link.conn.is_none() || one.link.conn != conn || one.flights.is_empty() {
+        if one.flights.is_empty() || conn.is_none_or(|id| !one.link.conn.is(id)) {
             invariant::broken("a stream has a user with a request");
             return false;
         }
-        one.link.conn = None;
+        one.link.conn.take();
         shared.streams = shared.streams.saturating_sub(1);
         true
     }
@@ -383,9 +384,8 @@ impl<D: Driver, S: Script> Requester<D, S> {
         let own = first..first.saturating_add(each).min(self.part.users);
         let branches = (self.part.users..self.users.len() as u32)
             .filter(|branch| self.block(*branch) == block);
-        let is_on = |user: &u32| {
-            self.users.get(*user as usize).is_some_and(|one| one.link.conn == Some(id))
-        };
+        let is_on =
+            |user: &u32| self.users.get(*user as usize).is_some_and(|one| one.link.conn.is(id));
         own.chain(branches).filter(is_on).collect()
     }
 
@@ -438,8 +438,8 @@ impl<D: Driver, S: Script> Requester<D, S> {
         users.extend(waiting);
         for user in users {
             let Some(one) = self.users.get_mut(user as usize) else { continue };
-            one.link.conn = None;
-            one.tunnel = None;
+            one.link.conn.take();
+            one.rare.set_tunnel(None);
             if !one.flights.is_empty() {
                 self.fail(core, user, failure, now_ns);
             }

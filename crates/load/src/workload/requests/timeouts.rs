@@ -39,7 +39,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         let Some(one) = self.users.get_mut(user as usize) else {
             return invariant::broken("each user number is in the table of users");
         };
-        one.connect_ns = now_ns;
+        one.link.since_ns = now_ns;
         if !one.is_connect_armed {
             one.is_connect_armed = true;
             let at_ns = now_ns.saturating_add(timeout.as_nanos() as u64);
@@ -69,7 +69,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
                 continue;
             };
             one.awaits_lookup = false;
-            if one.link.conn.is_none() && !one.flights.is_empty() {
+            if one.link.conn.get().is_none() && !one.flights.is_empty() {
                 self.connect(core, user, now_ns);
             }
         }
@@ -118,7 +118,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
             return;
         }
         let Some(one) = self.users.get(user as usize) else { return };
-        let (begun_ns, timeout_ns) = (one.connect_ns, timeout.as_nanos() as u64);
+        let (begun_ns, timeout_ns) = (one.link.since_ns, timeout.as_nanos() as u64);
         if begun_ns.saturating_add(timeout_ns) <= now_ns {
             self.time_out(core, user, now_ns);
         } else {
@@ -135,7 +135,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         let Some(one) = self.users.get(user as usize) else {
             return invariant::broken("each user number is in the table of users");
         };
-        if one.link.conn.is_none() && !one.awaits_lookup && !one.flights.is_empty() {
+        if one.link.conn.get().is_none() && !one.awaits_lookup && !one.flights.is_empty() {
             self.connect(core, user, now_ns);
         }
     }
@@ -151,7 +151,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         let Some(one) = self.users.get(user as usize) else {
             return invariant::broken("each user number is in the table of users");
         };
-        if let Some(id) = one.link.conn {
+        if let Some(id) = one.link.conn.get() {
             self.cancel_stream(core, user, id);
             return self.fail(core, user, Failure::Timeout, now_ns);
         }
@@ -172,6 +172,6 @@ impl<D: Driver, S: Script> Requester<D, S> {
         let Some(one) = self.users.get(user as usize) else { return false };
         let at = self.pool.find(self.block(user), one.link.endpoint);
         let shared = at.and_then(|at| self.pool.shared(at));
-        one.link.conn.is_some() || shared.is_some_and(|shared| shared.opened)
+        one.link.conn.get().is_some() || shared.is_some_and(|shared| shared.opened)
     }
 }

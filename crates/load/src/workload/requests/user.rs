@@ -1,12 +1,10 @@
 //! [`User`]: one user with its connections and requests.
 
 use crate::outcome::failure::Failure;
-use crate::transport::tunnel::Tunnel;
 use crate::workload::requests::answer::Awaited;
 use crate::workload::requests::flights::{Flight, Flights};
-use crate::workload::requests::link::{Link, Others, StreamId};
-use crate::workload::requests::parallel::Group;
-use crate::workload::requests::request::Request;
+use crate::workload::requests::link::{Link, StreamId};
+use crate::workload::requests::rare::Rare;
 
 /// The data of an engine connection.
 #[derive(Copy, Clone, Default, Debug)]
@@ -28,8 +26,8 @@ pub(crate) enum Activity {
     Parked,
     /// Its branches have requests in flight.
     Forked,
-    /// It pauses until this time.
-    Asleep(u64),
+    /// It pauses until [`User::until_ns`].
+    Asleep,
     /// It is done, and stays to receive messages.
     Staying,
     /// It is done.
@@ -39,53 +37,44 @@ pub(crate) enum Activity {
 /// One user.
 pub(crate) struct User<C> {
     pub(crate) activity: Activity,
+    /// When its pause ends.
+    pub(crate) until_ns: u64,
     /// The connection that it uses.
     pub(crate) link: Link<C>,
-    /// Its other connections; the one used last is the last.
-    pub(crate) others: Others<C>,
+    /// Its other connections, and what else few users have.
+    pub(crate) rare: Rare<C>,
     /// Redirects followed for the current request.
     pub(crate) hops: u32,
     /// Its wake-up for a timeout; 0 without one.
     pub(crate) armed_ns: u64,
     /// A wake-up for its connect is set.
     pub(crate) is_connect_armed: bool,
-    /// When it started to connect.
-    pub(crate) connect_ns: u64,
     /// The name of its target is not resolved yet.
     pub(crate) awaits_lookup: bool,
-    /// The tunnel that is being opened.
-    pub(crate) tunnel: Option<Box<Tunnel>>,
     /// Requests in flight, oldest first.
     pub(crate) flights: Flights,
     pub(crate) awaited: Awaited,
     /// Why its next request cannot be sent.
     pub(crate) refused: Option<Failure>,
-    /// The request that follows a redirect.
-    pub(crate) redirect: Option<Box<Request>>,
-    /// The requests that its branches send.
-    pub(crate) group: Option<Box<Group>>,
 }
 
 // There may be 100,000 on one connection.
-const _: () = assert!(size_of::<User<Option<Box<u8>>>>() <= 184);
+const _: () = assert!(size_of::<User<Option<Box<u8>>>>() <= 136);
 
 impl<C: Default> User<C> {
     pub(crate) fn new() -> User<C> {
         User {
             activity: Activity::Busy,
+            until_ns: 0,
             link: Link::default(),
-            others: Others::default(),
+            rare: Rare::default(),
             hops: 0,
             armed_ns: 0,
             is_connect_armed: false,
-            connect_ns: 0,
             awaits_lookup: false,
-            tunnel: None,
             flights: Flights::default(),
             awaited: Awaited::default(),
             refused: None,
-            redirect: None,
-            group: None,
         }
     }
 
@@ -97,7 +86,7 @@ impl<C: Default> User<C> {
     /// Whether it is done or parked, without a request in flight.
     pub(crate) fn is_away(&self) -> bool {
         let is_done = matches!(self.activity, Activity::Over | Activity::Parked);
-        is_done && self.flights.is_empty() && self.group.is_none()
+        is_done && self.flights.is_empty() && !self.rare.has_group()
     }
 
     /// Takes the request in flight on a stream of the active connection.

@@ -26,21 +26,23 @@ impl<D: Driver, S: Script> Requester<D, S> {
         let Some(talks) = &mut self.conversations else { return };
         let (sends, hold) = (talks.config.sends, talks.config.hold);
         let Some(one) = talks.users.get_mut(user as usize) else { return };
-        (one.at, one.stream, one.begun_ns, one.due_ns) = (at, stream, now_ns, now_ns);
-        (one.begun, one.sent, one.answered, one.received) = (0, 0, 0, 0);
-        (one.is_awaiting, one.wake_ns) = (false, 0);
+        (one.at, one.stream, one.received) = (at, stream, 0);
         one.state = if sends { State::Open } else { State::Ended };
-        if sends {
+        if let Some(sender) = talks.senders.get_mut(user as usize) {
+            (sender.begun, sender.sent, sender.answered) = (0, 0, 0);
+            (sender.begun_ns, sender.due_ns) = (now_ns, now_ns);
+            (sender.is_awaiting, sender.wake_ns) = (false, 0);
             self.send_messages(core, user, now_ns);
         } else if let Some(hold) = hold {
-            self.wake_at(user, now_ns.saturating_add(hold.as_nanos() as u64));
+            let at_ns = now_ns.saturating_add(hold.as_nanos() as u64);
+            self.wakes.push(Reverse((at_ns, user, Wake::Message)));
         }
     }
 
-    /// Sets the wake-up of a call, unless there is an earlier one.
+    /// Sets the wake-up of a call that sends, unless there is an earlier one.
     fn wake_at(&mut self, user: u32, at_ns: u64) {
         let Some(talks) = &mut self.conversations else { return };
-        let Some(one) = talks.users.get_mut(user as usize) else { return };
+        let Some(one) = talks.senders.get_mut(user as usize) else { return };
         if one.wake_ns == 0 || at_ns < one.wake_ns {
             one.wake_ns = at_ns;
             self.wakes.push(Reverse((at_ns, user, Wake::Message)));
@@ -53,37 +55,38 @@ impl<D: Driver, S: Script> Requester<D, S> {
         let number = self.part.number(user) as u32;
         let Requester { driver, script, pool, conversations, metrics, timings, .. } = self;
         let (Some(talks), Some(counts)) = (conversations, &metrics.messages) else { return };
-        let Conversations { config, users, measure_ns, message, .. } = &mut **talks;
-        let Some(one) = users.get_mut(user as usize) else { return };
-        let Some((id, state)) = pool.connection(one.at) else { return };
+        let Conversations { config, users, senders, measure_ns, message, .. } = &mut **talks;
+        let Some(call) = users.get_mut(user as usize) else { return };
+        let Some(one) = senders.get_mut(user as usize) else { return };
+        let Some((id, state)) = pool.connection(call.at) else { return };
         let queued = core.queued(id);
         for _ in 0..BURST {
-            if one.state != State::Open {
+            if call.state != State::Open {
                 return;
             }
             let is_last = |begun: u32| config.per_call.is_some_and(|most| begun >= most);
             if one.rest_at < one.rest.len() {
                 let rest = one.rest.get(one.rest_at..).unwrap_or_default();
                 let ends = is_last(one.begun);
-                let (sent, window) = driver.send_message(state, one.stream, rest, ends);
+                let (sent, window) = driver.send_message(state, call.stream, rest, ends);
                 one.rest_at += sent;
                 match window {
                     Window::Open => {}
-                    Window::Ended => return one.state = State::Ended,
+                    Window::Ended => return call.state = State::Ended,
                     other => return talks.block(user, other),
                 }
                 one.sent(config, counts, *measure_ns, one.rest_ns);
                 one.clear_rest();
                 if ends {
-                    one.state = State::Ended;
+                    call.state = State::Ended;
                 }
                 continue;
             }
             let held_ns =
                 config.hold.map(|hold| one.begun_ns.saturating_add(hold.as_nanos() as u64));
             if is_over || is_last(one.begun) || held_ns.is_some_and(|until_ns| now_ns >= until_ns) {
-                driver.send_message(state, one.stream, &[], true);
-                return one.state = State::Ended;
+                driver.send_message(state, call.stream, &[], true);
+                return call.state = State::Ended;
             }
             let next_ns = match config.pace {
                 MessagePace::Flow => now_ns,
@@ -122,8 +125,8 @@ impl<D: Driver, S: Script> Requester<D, S> {
             let next = NextMessage { nth: one.begun, stamp };
             if !script.message(user, &next, message) {
                 // Its value does not fit: the script fails the call.
-                driver.send_message(state, one.stream, &[], true);
-                return one.state = State::Ended;
+                driver.send_message(state, call.stream, &[], true);
+                return call.state = State::Ended;
             }
             one.number = one.number.wrapping_add(1);
             one.begun = one.begun.saturating_add(1);
@@ -131,15 +134,15 @@ impl<D: Driver, S: Script> Requester<D, S> {
                 timings.record(Series::PublishLag, now_ns.saturating_sub(due_ns));
             }
             let ends = is_last(one.begun);
-            let (sent, window) = driver.send_message(state, one.stream, message, ends);
+            let (sent, window) = driver.send_message(state, call.stream, message, ends);
             match window {
                 Window::Open => {
                     one.sent(config, counts, *measure_ns, (due_ns, now_ns));
                     if ends {
-                        one.state = State::Ended;
+                        call.state = State::Ended;
                     }
                 }
-                Window::Ended => return one.state = State::Ended,
+                Window::Ended => return call.state = State::Ended,
                 other => {
                     one.rest.extend_from_slice(message.get(sent..).unwrap_or_default());
                     one.rest_ns = (due_ns, now_ns);
@@ -147,7 +150,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
                 }
             }
         }
-        if one.state == State::Open && !one.is_ready {
+        if call.state == State::Open && !one.is_ready {
             one.is_ready = true;
             talks.ready.push_back(user);
         }
@@ -163,8 +166,8 @@ impl<D: Driver, S: Script> Requester<D, S> {
         let mut last = None;
         for user in users {
             let Some(talks) = &mut self.conversations else { return false };
-            let Some(one) = talks.users.get_mut(user as usize) else { continue };
-            one.is_ready = false;
+            let Some((one, sender)) = talks.sender(user) else { continue };
+            sender.is_ready = false;
             let at = one.at;
             if one.state == State::Open {
                 self.switch_to(core, at);
@@ -202,10 +205,11 @@ impl<D: Driver, S: Script> Requester<D, S> {
             }
             Writable::Connection => {}
             Writable::All => {
-                for (user, one) in (0..).zip(&mut talks.users) {
-                    if is_here(&one) && one.queued != Some(at) {
+                let all = talks.users.iter_mut().zip(&mut talks.senders);
+                for (user, (one, sender)) in (0..).zip(all) {
+                    if is_here(&one) && sender.queued != Some(at) {
                         one.state = State::Open;
-                        if !std::mem::replace(&mut one.is_ready, true) {
+                        if !std::mem::replace(&mut sender.is_ready, true) {
                             talks.ready.push_back(user);
                         }
                     }
@@ -221,7 +225,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         {
             self.send_messages(core, user, now_ns);
             let talks = self.conversations.as_ref();
-            let one = talks.and_then(|talks| talks.users.get(user as usize));
+            let one = talks.and_then(|talks| talks.senders.get(user as usize));
             if one.is_some_and(|one| one.queued == Some(at)) {
                 return;
             }
@@ -273,7 +277,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         now_ns: u64,
     ) -> Result<bool, Failure> {
         let publisher = self.part.number(user) as u32;
-        let Requester { driver, conversations, metrics, timings, .. } = self;
+        let Requester { driver, conversations, metrics, timings, users, .. } = self;
         let (Some(talks), Some(counts)) = (conversations, &metrics.messages) else {
             invariant::broken("a run of messages counts them");
             return Ok(false);
@@ -288,7 +292,11 @@ impl<D: Driver, S: Script> Requester<D, S> {
             if is_measured {
                 counts.received.add(1);
                 match one.received {
-                    0 => timings.record(Series::First, now_ns.saturating_sub(one.begun_ns)),
+                    0 => {
+                        let flight = users.get(user as usize).and_then(|user| user.flights.front());
+                        let begun_ns = flight.map_or(now_ns, |flight| flight.times.sent_ns);
+                        timings.record(Series::First, now_ns.saturating_sub(begun_ns));
+                    }
                     _ => timings.record(Series::Spread, now_ns.saturating_sub(one.received_ns)),
                 }
             }
@@ -296,13 +304,13 @@ impl<D: Driver, S: Script> Requester<D, S> {
             one.received_ns = now_ns;
             talks.receive(counts, user, publisher, message, now_ns);
         }
-        let (sends, per_call) = (talks.config.sends, talks.config.per_call);
-        let Some(one) = talks.users.get_mut(user as usize) else { return Ok(false) };
-        if !sends {
+        let (per_call, pace) = (talks.config.per_call, talks.config.pace);
+        let Some(one) = talks.users.get(user as usize) else { return Ok(false) };
+        let Some(sender) = talks.senders.get(user as usize) else {
             let is_over = per_call.is_some_and(|most| one.received >= most);
             return Ok(is_over && one.state != State::None);
-        }
-        if one.state == State::Open && talks.config.pace != MessagePace::Flow && !one.is_ready {
+        };
+        if one.state == State::Open && pace != MessagePace::Flow && !sender.is_ready {
             self.send_messages(core, user, now_ns);
         }
         Ok(false)
@@ -333,21 +341,24 @@ impl<D: Driver, S: Script> Requester<D, S> {
         now_ns: u64,
     ) {
         let Some(talks) = &mut self.conversations else { return };
-        let config = &talks.config;
-        let Some(one) = talks.users.get_mut(user as usize).filter(|one| one.wake_ns == at_ns)
-        else {
+        let Some(one) = talks.users.get(user as usize) else { return };
+        let (at, state) = (one.at, one.state);
+        let Some(sender) = talks.senders.get_mut(user as usize) else {
+            // It may be of an earlier call.
+            let hold_ns = talks.config.hold.map_or(0, |hold| hold.as_nanos() as u64);
+            let flight = self.users.get(user as usize).and_then(|one| one.flights.front());
+            if flight.is_some_and(|one| one.times.sent_ns.saturating_add(hold_ns) == at_ns) {
+                self.end_held(core, user, now_ns);
+            }
             return;
         };
-        one.wake_ns = 0;
-        let at = one.at;
-        match one.state {
-            State::Open => {
+        if sender.wake_ns == at_ns {
+            sender.wake_ns = 0;
+            if state == State::Open {
                 self.switch_to(core, at);
                 self.send_messages(core, user, now_ns);
                 self.flush_messages(core, at);
             }
-            State::Ended if !config.sends => self.end_held(core, user, now_ns),
-            State::None | State::Blocked | State::Ended => {}
         }
     }
 
@@ -381,10 +392,12 @@ impl<D: Driver, S: Script> Requester<D, S> {
             return;
         };
         if let Some(one) = talks.users.get_mut(user as usize) {
+            one.state = State::None;
+        }
+        if let Some(one) = talks.senders.get_mut(user as usize) {
             counts.sent.sub(u64::from(one.sent));
             one.unanswered.clear();
             one.clear_rest();
-            one.state = State::None;
         }
     }
 

@@ -76,6 +76,8 @@ const WORKSPACE_CRATES: &[(&str, &[&str])] = &[
             "standfast-wire",
         ],
     ),
+    // On the public library alone.
+    ("standfast-chat", &["standfast"]),
     ("xtask", &[]),
 ];
 
@@ -245,8 +247,10 @@ fn manifest(path: &Path) -> toml::Table {
 /// Every Rust file of the workspace.
 fn rust_files() -> Vec<PathBuf> {
     let mut files = Vec::new();
-    let mut folders: Vec<PathBuf> =
-        ["crates", "src", "tests", "xtask"].iter().map(|name| root().join(name)).collect();
+    let mut folders: Vec<PathBuf> = ["crates", "examples", "src", "tests", "xtask"]
+        .iter()
+        .map(|name| root().join(name))
+        .collect();
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
@@ -269,7 +273,7 @@ fn crates_include_only_files_of_their_package() {
         let below = file.strip_prefix(root()).unwrap();
         let parts: Vec<&str> = below.iter().filter_map(|part| part.to_str()).collect();
         let package = match parts.as_slice() {
-            ["crates", name, "src", ..] => format!("crates/{name}"),
+            [folder @ ("crates" | "examples"), name, "src", ..] => format!("{folder}/{name}"),
             ["src", ..] => String::new(),
             _ => continue,
         };

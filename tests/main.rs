@@ -29,6 +29,7 @@ mod cable_actions;
 mod cable_encodings;
 mod cable_load;
 mod cable_scenarios;
+mod chat_example;
 mod compression;
 mod deploy;
 mod docs;

@@ -8,6 +8,7 @@ use crate::harness::executable::{self, Finished};
 use crate::harness::forward::Forward;
 use crate::harness::http2::{Call, Conduct, Http2Server};
 use crate::harness::peer::{self, Program};
+use crate::harness::server::Server;
 
 /// Types of the calls to servers without reflection.
 const PROTO: &str = "syntax = \"proto3\";\npackage a;\nmessage Text { string text = 1; }\n\
@@ -115,6 +116,38 @@ fn grpc_js_is_called_with_types_of_its_reflection() {
     let (finished, said) = call(&format!("{url}/Place"), &["-d", unimplemented]);
     assert_eq!(finished.code, Some(1), "{finished:?}");
     assert_eq!(said["errors"], json!({"grpc_unimplemented": 200}), "{said}");
+}
+
+#[test]
+fn mistakes_say_what_to_try() {
+    let file = Scratch::new("mistakes.proto", PROTO);
+    let cut = Scratch::new("cut.proto", "syntax = \"proto3\";\nmessage A { string x = 1\n");
+    let web = Server::start(&[]);
+    let http2 = Http2Server::start(Conduct::Answers);
+    let of = |scheme: &str, address: String, more: &[&str]| {
+        let url = format!("{scheme}://{address}/a.B/One");
+        executable::run(&[&["load", &url, "--requests", "5"], more].concat())
+    };
+    let types = ["--proto", file.path()];
+    for (finished, parts) in [
+        (
+            of("grpc", web.listen.to_string(), &types),
+            &["speaks HTTP/1.1", "is this the port of a gRPC server?", "grpc-web://"][..],
+        ),
+        (
+            of("grpc-web", http2.address.to_string(), &types),
+            &["speaks HTTP/2, not HTTP/1.1", "use grpc:// instead of grpc-web://"],
+        ),
+        (
+            of("grpc", http2.address.to_string(), &["--proto", file.path(), "-d", "[{}]"]),
+            &["/a.B/One is a unary method", "a list is for methods that take a stream"],
+        ),
+        (of("grpc", http2.address.to_string(), &["--proto", cut.path()]), &["cut.proto: expected"]),
+    ] {
+        let text = format!("{}{}", finished.stdout, finished.stderr);
+        assert!(parts.iter().all(|part| text.contains(part)), "{parts:?}: {finished:?}");
+        assert!(!text.contains("leave out --http2"), "{finished:?}");
+    }
 }
 
 #[test]

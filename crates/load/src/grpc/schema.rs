@@ -251,7 +251,11 @@ fn compile_in(files: &[PathBuf], folders: &[PathBuf]) -> Result<Schema, SchemaEr
 
 /// An error with file, line and column, and where imports were looked up.
 fn explained(error: &protox::Error, folders: &[PathBuf]) -> SchemaError {
-    let text = format!("{error:?}");
+    let mut text = format!("{error:?}");
+    // An error at the end of a file has no place.
+    if let Some(file) = error.file().filter(|file| !text.contains(*file)) {
+        text = format!("{file}: {text}");
+    }
     match error.is_file_not_found() {
         true => SchemaError(format!(
             "{text} in {}: name the folder that imports begin in with --proto-path DIR",

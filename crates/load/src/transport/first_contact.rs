@@ -220,7 +220,8 @@ fn probe(
         return match endpoint.client.as_ref()?.first_error() {
             Some(error) => Some(tls_failure(error, endpoint, address, (plain, secure))),
             None if endpoint.options.http2 && failed => Some(format!(
-                "{address} accepts TLS and answers with something else than HTTP/2: leave out --http2"
+                "{address} accepts TLS and answers with something else than HTTP/2: {}",
+                without_http2(plain)
             )),
             None => {
                 let is_plain = failed && plain != secure && speaks_http(&mut stream, host, time);
@@ -230,8 +231,15 @@ fn probe(
     }
     if endpoint.options.http2 && failed && speaks_http(&mut stream, host, time) {
         return Some(format!(
-            "{address} speaks HTTP/1.1, and HTTP/2 not without TLS: leave out --http2, or use \
-             {secure}:// instead of {plain}://"
+            "{address} speaks HTTP/1.1, and HTTP/2 not without TLS: {}, or use {secure}:// instead of \
+             {plain}://",
+            without_http2(plain)
+        ));
+    }
+    let is_web_call = plain.starts_with("grpc-web");
+    if is_web_call && failed && speaks_http2(&mut stream, time) {
+        return Some(format!(
+            "{address} speaks HTTP/2, not HTTP/1.1: use grpc:// instead of {plain}://"
         ));
     }
     let is_tls = failed && plain != secure && speaks_tls(&mut stream, time);
@@ -290,9 +298,18 @@ fn tls_failure(
         return not_tls(address, (plain, secure));
     }
     if error.contains("NoApplicationProtocol") {
-        return format!("{address} does not offer HTTP/2 (h2 by ALPN): leave out --http2");
+        let instead = without_http2(plain);
+        return format!("{address} does not offer HTTP/2 (h2 by ALPN): {instead}");
     }
     format!("TLS with {address} failed: {error}")
+}
+
+/// What to do where HTTP/2 is not spoken.
+fn without_http2(plain: &str) -> &'static str {
+    match plain {
+        "grpc" => "is this the port of a gRPC server? (gRPC-Web is called by grpc-web://)",
+        _ => "leave out --http2",
+    }
 }
 
 fn not_tls(address: SocketAddr, (plain, secure): (&str, &str)) -> String {
@@ -309,6 +326,12 @@ fn speaks_tls(stream: &mut TcpStream, time: Duration) -> bool {
 fn speaks_http(stream: &mut TcpStream, host: &str, time: Duration) -> bool {
     let request = format!("HEAD / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
     exchange::<5>(stream, request.as_bytes(), time).is_ok_and(|head| &head == b"HTTP/")
+}
+
+/// Begins HTTP/2 and returns whether its first frame comes back (RFC 9113 section 3.4).
+fn speaks_http2(stream: &mut TcpStream, time: Duration) -> bool {
+    let head = exchange::<4>(stream, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0", time);
+    matches!(head, Ok([0, _, _, 4]))
 }
 
 /// Sends bytes and returns the first `N` that come back.

@@ -111,6 +111,12 @@ pub(super) fn call(args: &Args, urls: &[String], endpoints: &[Endpoint]) -> Resu
         Some(Bytes(data)) => std::str::from_utf8(data).context("--data is not UTF-8")?,
     };
     let sends = matches!(kind, MethodKind::ClientStream | MethodKind::BidiStream);
+    if !sends && text.trim_start().starts_with('[') {
+        bail!(
+            "--data: {} is a {kind} method, which takes one message, {{…}}: a list is for methods that take a stream",
+            method.path()
+        );
+    }
     let texts = if sends { split_messages(text) } else { vec![text] };
     let compile = |(number, text): (usize, &&str)| {
         let template = MessageTemplate::compile(&method, text, &Names::default());

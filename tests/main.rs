@@ -126,6 +126,7 @@ mod scenario_bodies;
 mod scenario_flows;
 mod scenario_grpc;
 mod scenario_grpc_streams;
+mod scenario_http2_sockets;
 mod scenario_lists;
 mod scenario_parallel;
 mod scenario_passes;

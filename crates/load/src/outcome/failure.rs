@@ -63,6 +63,8 @@ failures! {
     ClosedMidway = "closed_midway",
     /// The server takes no further requests on the connection, twice (GOAWAY, RFC 9113 section 6.8).
     GoAway = "goaway",
+    /// The server speaks HTTP/2 without WebSockets (RFC 8441 section 3).
+    NoExtendedConnect = "no_extended_connect",
     /// The server reset the stream with this code of RFC 9113 section 7: `NO_ERROR`.
     StreamNoError = "stream_no_error",
     /// `PROTOCOL_ERROR`.
@@ -213,6 +215,7 @@ impl Failure {
                 | Failure::NoMemory
                 | Failure::ConnectFailed
                 | Failure::ProxyRefused
+                | Failure::NoExtendedConnect
                 | Failure::Tls
                 | Failure::NotConnected
         )

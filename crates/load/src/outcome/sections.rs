@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::outcome::read;
-use crate::{Latency, Times};
+use crate::{Latency, Snapshot, Times};
 
 /// Connections of a run. What a kind of run does not measure is null.
 #[derive(Clone, Default, Debug, Serialize, Deserialize)]
@@ -60,6 +60,17 @@ pub struct Connections {
     pub closed_surplus: Option<u64>,
     /// The most sockets of this machine in `TIME_WAIT` at any sample.
     pub time_wait_most: Option<u64>,
+}
+
+impl Connections {
+    /// Adds the HTTP/2 connections of a scenario, whose sockets and requests are streams on them.
+    pub(crate) fn count_carriers(&mut self, counts: &Snapshot) {
+        self.http2_opened = Some(counts.http2_opened);
+        self.http2_failed = Some(counts.http2_failed);
+        self.http2_ended = Some(counts.http2_ended);
+        self.http2_goaways = Some(counts.http2_goaways);
+        self.http2_streams_allowed = counts.streams_allowed;
+    }
 }
 
 /// Requests by result. Requests due in the warm-up are only in the figures that name it.

@@ -105,8 +105,7 @@ impl Outcome {
             None => writeln!(f, "; rate unknown")?,
         }
         if let Some(opened) = c.http2_opened {
-            let each = self.config.streams.unwrap_or(1);
-            write_carriers(f, c, opened, each)?;
+            write_carriers(f, c, opened, Some(self.config.streams.unwrap_or(1)))?;
         }
         for (count, title, what) in [
             (c.retired, "  retired       ", "closed to reach a lower target"),
@@ -251,7 +250,11 @@ impl Outcome {
         self.write_distribution(f, "distribution", bars)?;
         let c = &self.connections;
         let of = |count: Option<u64>| count.unwrap_or(0);
-        writeln!(f, "connections   {} opened, {} failed", Count(of(c.opened)), Count(c.failed))?;
+        let what = if c.http2_opened.is_some() { "streams       " } else { "connections   " };
+        writeln!(f, "{what}{} opened, {} failed", Count(of(c.opened)), Count(c.failed))?;
+        if let Some(opened) = c.http2_opened {
+            write_carriers(f, c, opened, None)?;
+        }
         for (count, what) in [
             (of(c.closed_idle), "closed by the server while idle"),
             (of(c.unasked), "closed: the server sent unsolicited data"),
@@ -274,11 +277,20 @@ impl Outcome {
 }
 
 /// Writes the HTTP/2 connections of sockets, which share them.
-fn write_carriers(f: &mut Formatter<'_>, c: &Connections, opened: u64, each: u32) -> fmt::Result {
+fn write_carriers(
+    f: &mut Formatter<'_>,
+    c: &Connections,
+    opened: u64,
+    sockets_each: Option<u32>,
+) -> fmt::Result {
     let of = |count: Option<u64>| Count(count.unwrap_or(0));
     let (failed, ended) = (of(c.http2_failed), of(c.http2_ended));
     write!(f, "  HTTP/2        {} connections opened, {failed} failed, ", Count(opened))?;
-    writeln!(f, "{ended} ended; at most {} sockets on each", Count(each.into()))?;
+    write!(f, "{ended} ended")?;
+    match sockets_each {
+        Some(each) => writeln!(f, "; at most {} sockets on each", Count(each.into()))?,
+        None => writeln!(f)?,
+    }
     if let Some(goaways) = c.http2_goaways.filter(|count| *count > 0) {
         writeln!(f, "                {} left by the server (GOAWAY)", Count(goaways))?;
     }

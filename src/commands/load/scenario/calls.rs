@@ -112,8 +112,7 @@ impl<'a> Calls<'a> {
                     .to_owned(),
             ),
             (key, _) => wrong(format!(
-                "{key}: a scenario with gRPC calls is HTTP/2, over which there are no sockets yet: use \
-                 two scenarios"
+                "{key}: beside gRPC calls there are no sockets yet: use two scenarios"
             )),
         }
     }

@@ -112,9 +112,6 @@ impl Experiment {
         let needs_http2 = scenario.has_calls() && !scenario.has_web_calls();
         requests.streams = streams(connect.as_ref(), needs_http2)?;
         if requests.streams.is_some() {
-            if scenario.has_sockets() {
-                bail!("{shown}: http2: sockets over HTTP/2 are not supported yet");
-            }
             // Requests at the same time are streams of a connection.
             requests.connections_per_host = PER_USER_MAX;
             for endpoint in &mut scenario.endpoints {

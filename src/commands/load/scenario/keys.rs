@@ -162,7 +162,7 @@ pub(super) const CONNECT: Section = Section {
             "timeout",
             "time limit for a connect, including the proxy's answer and the TLS handshake",
         ),
-        key("http2", "bool", "false", "HTTP/2 as with `load --http2`; not for sockets"),
+        key("http2", "bool", "false", "HTTP/2 as with `load --http2`, for sockets, too"),
         key(
             "streams",
             "count",

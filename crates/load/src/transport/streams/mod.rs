@@ -8,11 +8,16 @@
 //! in its queue, as with a socket whose buffer is full. What the server sends is bounded by its window,
 //! which opens when the engine reads. What is written in a turn is sent at its end, for all streams of a
 //! connection together. Connections are in `carrier.rs`, their sockets in `socket.rs`.
+//!
+//! In scenarios with sockets requests are streams, too: each is a socket that takes one request of HTTP/1.1 and
+//! ends after its answer (`request.rs`).
 
 mod carrier;
 mod handshake;
 mod receive;
+mod request;
 mod rooms;
+mod send;
 mod socket;
 
 use std::collections::VecDeque;
@@ -26,8 +31,8 @@ use engine::invariant;
 use engine::sys::{Event, Fd, Interest, Sys, ThreadWaits};
 use engine::{ServerFault, TlsClient};
 use wire::http2;
+use wire::http2::ErrorCode;
 use wire::http2::hpack::HeaderList;
-use wire::http2::{ErrorCode, Refused};
 
 use self::carrier::Carriers;
 use self::rooms::Rooms;
@@ -51,6 +56,8 @@ const FLUSH_BYTES: usize = 32 * 1024;
 pub(crate) struct StreamSettings {
     /// Sockets on a connection.
     streams: u32,
+    /// Sockets may be requests, which servers without WebSockets answer.
+    has_requests: bool,
     upstreams: Vec<Upstream>,
     config: Arc<http2::Config>,
 }
@@ -70,6 +77,15 @@ impl StreamSettings {
     /// Of a run with HTTP/2; `None` for others.
     pub(crate) fn of(config: &Config) -> Option<Arc<StreamSettings>> {
         let streams = config.streams?;
+        Some(StreamSettings::new(streams, false, &config.endpoints))
+    }
+
+    /// For so many sockets on a connection, with requests or without.
+    pub(crate) fn new(
+        streams: u32,
+        has_requests: bool,
+        endpoints: &[Endpoint],
+    ) -> Arc<StreamSettings> {
         let upstream = |endpoint: &Endpoint| Upstream {
             destination: match &endpoint.route {
                 Route::Unix(path) => Destination::Unix(Arc::clone(path)),
@@ -84,16 +100,17 @@ impl StreamSettings {
                 _ => None,
             },
         };
-        Some(Arc::new(StreamSettings {
+        Arc::new(StreamSettings {
             streams: streams.max(1),
-            upstreams: config.endpoints.iter().map(upstream).collect(),
+            has_requests,
+            upstreams: endpoints.iter().map(upstream).collect(),
             config: Arc::new(http2::Config {
                 stream_window_bytes: STREAM_WINDOW_BYTES,
                 connection_window_bytes: CONNECTION_WINDOW_BYTES,
                 explicit_release: true,
                 ..http2::Config::default()
             }),
-        }))
+        })
     }
 
     /// The target with this address and Host header.
@@ -163,6 +180,11 @@ impl<S: Sys> StreamKernel<S> {
                 State::Open => self.carriers.get(socket.carrier).is_some_and(|carrier| {
                     socket.stream.is_some_and(|stream| carrier.takes(stream))
                 }),
+                State::Opening if socket.is_request => {
+                    self.carriers.get(socket.carrier).is_some_and(|carrier| {
+                        socket.stream.is_some_and(|stream| carrier.takes(stream))
+                    })
+                }
                 _ => false,
             };
         let readable = readable && socket.interest.read;
@@ -183,92 +205,8 @@ impl<S: Sys> StreamKernel<S> {
         !self.listed.is_empty()
     }
 
-    /// Gives a new socket a connection, by the request that it will send.
-    fn place_new(&mut self, at: u32, head: &[u8]) -> io::Result<()> {
-        let Some(held) = self.sockets.get(at).and_then(|socket| socket.held.as_deref()) else {
-            return Err(ErrorKind::NotConnected.into());
-        };
-        let request = handshake::read(head).ok_or(ErrorKind::InvalidInput)?;
-        let upstream = self.settings.find(&held.destination, request.host);
-        let (upstream, source) = (upstream.ok_or(ErrorKind::InvalidInput)?, held.source);
-        let accept = request.accept;
-        if let Some(held) = self.sockets.held(at) {
-            held.accept = accept;
-        }
-        self.place(at, upstream, source)
-    }
-
-    /// Opens the stream of a socket, whose connection takes one.
-    fn begin_stream(&mut self, at: u32, head: &[u8]) -> io::Result<usize> {
-        let Some(socket) = self.sockets.get_mut(at) else {
-            return Err(ErrorKind::NotConnected.into());
-        };
-        if socket.state != State::Ready {
-            return Err(ErrorKind::WouldBlock.into());
-        }
-        let c = socket.carrier;
-        let Some(carrier) = self.carriers.get_mut(c) else {
-            return Err(ErrorKind::NotConnected.into());
-        };
-        let upstream = self.settings.upstreams.get(usize::from(carrier.upstream));
-        let secure = upstream.is_some_and(|upstream| upstream.tls.is_some());
-        let out = &mut carrier.out;
-        let Some(connection) = carrier.connection.as_mut() else {
-            return Err(ErrorKind::NotConnected.into());
-        };
-        let opened = handshake::translate(head, secure, &mut self.names, |fields| {
-            connection.open(fields, false, at, out)
-        });
-        match opened {
-            Some(Ok(stream)) => {
-                socket.state = State::Opening;
-                socket.stream = Some(stream);
-                self.sends(c);
-                Ok(head.len())
-            }
-            Some(Err(Refused::TooManyStreams)) => {
-                socket.state = State::Waiting;
-                carrier.has_waiting = true;
-                Err(ErrorKind::WouldBlock.into())
-            }
-            Some(Err(Refused::GoingAway | Refused::NoIdentifiers)) => {
-                self.retire(c);
-                Err(ErrorKind::WouldBlock.into())
-            }
-            None => Err(ErrorKind::InvalidInput.into()),
-        }
-    }
-
-    /// Sends bytes of a socket, as far as windows and backlog allow.
-    fn send_data(&mut self, at: u32, bytes: &[u8]) -> io::Result<usize> {
-        let Some(socket) = self.sockets.get(at).filter(|socket| !socket.is_finished) else {
-            return Err(ErrorKind::BrokenPipe.into());
-        };
-        let (c, Some(stream)) = (socket.carrier, socket.stream) else {
-            return Err(ErrorKind::BrokenPipe.into());
-        };
-        let Some(carrier) = self.carriers.get_mut(c) else {
-            return Err(ErrorKind::BrokenPipe.into());
-        };
-        if carrier.backlog() >= BACKLOG_BYTES_MAX {
-            carrier.is_clogged = true;
-            return Err(ErrorKind::WouldBlock.into());
-        }
-        let Some(connection) = carrier.connection.as_mut() else {
-            return Err(ErrorKind::BrokenPipe.into());
-        };
-        match connection.send_data(stream, bytes, false, &mut carrier.out) {
-            Ok(0) if !bytes.is_empty() => Err(ErrorKind::WouldBlock.into()),
-            Ok(sent) => {
-                self.sends(c);
-                Ok(sent)
-            }
-            Err(_) => Err(ErrorKind::BrokenPipe.into()),
-        }
-    }
-
     /// Notes that a connection has something to send, and sends it if that is much.
-    fn sends(&mut self, c: u32) {
+    pub(super) fn sends(&mut self, c: u32) {
         let Some(carrier) = self.carriers.get_mut(c) else { return };
         if !carrier.is_listed {
             carrier.is_listed = true;
@@ -303,7 +241,7 @@ impl<S: Sys> StreamKernel<S> {
         }
         held.at += taken;
         let released = before - socket.unread();
-        if !socket.has_received() && !failed {
+        if !socket.has_received() && !failed && !socket.is_request {
             self.sockets.put_back(at);
         }
         if let Some(stream) = stream.filter(|_| released > 0) {
@@ -495,6 +433,7 @@ impl<S: Sys> Sys for StreamKernel<S> {
         };
         match socket.state {
             State::Open => self.send_data(at, bytes),
+            State::Opening if socket.is_request => self.send_data(at, bytes),
             State::New => {
                 self.place_new(at, bytes)?;
                 self.begin_stream(at, bytes)

@@ -8,7 +8,7 @@ use wire::http2::{ErrorCode, Event, HeadKind};
 
 use super::carrier::{Ending, Phase, is_later};
 use super::socket::{SocketFailure, State};
-use super::{StreamKernel, handshake};
+use super::{StreamKernel, handshake, request};
 
 impl<S: Sys> StreamKernel<S> {
     /// One bounded read of a connection, and everything that follows from it.
@@ -158,7 +158,8 @@ impl<S: Sys> StreamKernel<S> {
     fn on_settings(&mut self, c: u32) -> Option<Ending> {
         let carrier = self.carriers.get_mut(c)?;
         let connection = carrier.connection.as_ref()?;
-        if !connection.peer_accepts_extended_connect() {
+        let needs_websockets = !self.settings.has_requests;
+        if needs_websockets && !connection.peer_accepts_extended_connect() {
             return Some(Ending::fault(ServerFault::NoExtendedConnect));
         }
         let allowed = connection.open_streams().saturating_add(connection.free_streams());
@@ -183,9 +184,13 @@ impl<S: Sys> StreamKernel<S> {
         };
         socket.state = State::Open;
         socket.has_ended |= end_stream;
+        let is_request = socket.is_request;
         if let Some(held) = self.sockets.held(at) {
             let accept = held.accept;
-            handshake::answer(status, &self.fields, &accept, &mut held.received);
+            match is_request {
+                true => request::answer(status, &self.fields, &mut held.received),
+                false => handshake::answer(status, &self.fields, &accept, &mut held.received),
+            }
             held.answer_bytes = held.received.len();
         }
         self.list(at);

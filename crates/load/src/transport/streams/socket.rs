@@ -53,6 +53,8 @@ pub(super) struct Socket {
     /// The server, and we, have ended the stream.
     pub(super) has_ended: bool,
     pub(super) is_finished: bool,
+    /// It is a request, not a WebSocket.
+    pub(super) is_request: bool,
 }
 
 /// What a socket holds while it is not idle.
@@ -65,6 +67,8 @@ pub(super) struct Held {
     pub(super) answer_bytes: usize,
     /// Before the answer: what the worker expects as Sec-WebSocket-Accept.
     pub(super) accept: [u8; 28],
+    /// Bytes of the body of a request that were not sent.
+    pub(super) body_left: u64,
     pub(super) destination: Destination,
     pub(super) source: Option<IpAddr>,
     pub(super) failure: Option<SocketFailure>,
@@ -105,6 +109,7 @@ impl Socket {
             is_listed: false,
             has_ended: false,
             is_finished: false,
+            is_request: false,
         }
     }
 

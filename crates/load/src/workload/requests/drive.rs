@@ -8,7 +8,7 @@ use std::time::Duration;
 use capacity::SocketCounts;
 use engine::invariant;
 use engine::sys::process;
-use engine::{Limits, Plan, Remote, Tables, Workers};
+use engine::{Limits, Plan, Remote, SLOTS_MAX, Tables, Workers};
 
 use wire::Violation;
 
@@ -16,6 +16,7 @@ use crate::outcome::Outcome;
 use crate::outcome::failure::Failure;
 use crate::outcome::judge::judge;
 use crate::outcome::messages::MessageCounts;
+use crate::outcome::metrics::{Metrics, Snapshot};
 use crate::outcome::request_metrics::{RequestMetrics, RequestSnapshot};
 use crate::outcome::runs::RequestRun;
 use crate::outcome::stages::StageWatch;
@@ -24,6 +25,7 @@ use crate::run::fit;
 use crate::transport::driver::Driver;
 use crate::transport::first_contact::{Contact, FirstContact};
 use crate::transport::sources::Sources;
+use crate::transport::streams::{StreamKernel, StreamSettings};
 use crate::transport::target_table::TargetTable;
 use crate::workload::requests::config::Requests;
 use crate::workload::requests::requester::{Order, Requester};
@@ -118,6 +120,8 @@ struct Run {
     workers: Workers<Order>,
     _names: Names,
     all_metrics: Vec<Arc<RequestMetrics>>,
+    /// Those of connections that carry sockets and requests as streams.
+    carried: Vec<Arc<Metrics>>,
     begin_ns: u64,
     measure_ns: u64,
     /// Time and counters of the last row.
@@ -145,7 +149,12 @@ impl Run {
         let each = config.links.max(1) + sockets;
         let groups = config.groups();
         let most = groups.saturating_mul(each);
-        let (plan, _) = fit(most, endpoints, sources, *force, &machine, nofile)?;
+        let (mut plan, _) = fit(most, endpoints, sources, *force, &machine, nofile)?;
+        // Sockets and requests are then streams of connections.
+        let over_streams = config.streams.filter(|_| D::PUSHES);
+        if let Some(streams) = over_streams {
+            plan.capacity = plan.capacity.saturating_mul(streams).min(SLOTS_MAX);
+        }
         let plan = workers(plan, groups, most, machine.cores);
         let ports = machine.ports.usable();
         let sources = Sources::plan(most, endpoints, sources, ports, std::process::id());
@@ -164,7 +173,11 @@ impl Run {
         let (books, own) = (all_metrics.clone(), Arc::new(config.clone()));
         let asked = targets.clone();
         let stride = plan.workers as u64;
-        let workers = Workers::start(plan, &limits, &[], move |worker, _| {
+        let carried: Vec<Arc<Metrics>> = match over_streams {
+            Some(_) => (0..plan.workers).map(|_| Arc::new(Metrics::new())).collect(),
+            None => Vec::new(),
+        };
+        let requester = move |worker: u16, _: &_| {
             let part = Part::new(worker, stride, own.block(), own.connections);
             let metrics = books.get(usize::from(worker)).cloned();
             let metrics = metrics.unwrap_or_else(|| {
@@ -174,7 +187,21 @@ impl Run {
             let (config, targets) = (Arc::clone(&own), asked.clone());
             let (driver, script) = (driver(), script(part));
             Requester::new(config, targets, metrics, sources.clone(), part, driver, script)
-        })?;
+        };
+        let workers = match over_streams {
+            None => Workers::start(plan, &limits, &[], requester)?,
+            Some(streams) => {
+                let each = u32::try_from(each).unwrap_or(u32::MAX).saturating_mul(streams);
+                let settings = StreamSettings::new(each, true, endpoints);
+                let metrics = carried.clone();
+                let over = move |worker: u16, kernel| {
+                    let metrics = metrics.get(usize::from(worker)).cloned();
+                    let metrics = metrics.unwrap_or_else(|| Arc::new(Metrics::new()));
+                    StreamKernel::new(kernel, Arc::clone(&settings), metrics)
+                };
+                Workers::start_over(plan, &limits, &[], over, requester)?
+            }
+        };
         if config.may_redirect() {
             look_up(&targets, workers.remote().clone(), all_metrics.len())?;
         }
@@ -183,6 +210,7 @@ impl Run {
             workers,
             _names: Names(targets),
             all_metrics,
+            carried,
             begin_ns,
             measure_ns: begin_ns + config.warm_up.as_nanos() as u64,
             row_ns: begin_ns,
@@ -316,7 +344,12 @@ impl Run {
             began_unix_us: Some(unix_us(self.begin_ns)),
             measured_unix_us: Some(unix_us(self.measure_ns)),
         };
-        run.outcome()
+        let mut outcome = run.outcome();
+        if !self.carried.is_empty() {
+            let counts = Snapshot::of(self.carried.iter().map(Arc::as_ref));
+            outcome.connections.count_carriers(&counts);
+        }
+        outcome
     }
 }
 

@@ -4,10 +4,11 @@
 use std::io::ErrorKind;
 
 use engine::invariant;
-use engine::{Closed, ConnId, Core, Sent, Sys};
+use engine::{Closed, ConnId, Core, Sent, ServerFault, Sys};
 
 use crate::outcome::failure::Failure;
 use crate::transport::driver::{CompleteAnswer, Driver, Received};
+use crate::transport::http2::of_reset;
 use crate::transport::sources::Sources;
 use crate::workload::requests::answer::Answer;
 use crate::workload::requests::answer::header;
@@ -491,13 +492,15 @@ impl<D: Driver, S: Script> Requester<D, S> {
         one.link.take();
         if !opened {
             self.metrics.counts.connects_failed.add(1);
-            return self.fail(core, user, Failure::of_closed(why, false), now_ns);
+            let failure = explained(core, id, why, false);
+            return self.fail(core, user, failure, now_ns);
         }
         if one.flights.is_empty() {
             return self.metrics.counts.closed_idle.add(1);
         }
         if why != Closed::Gone {
-            return self.fail(core, user, Failure::of_closed(why, true), now_ns);
+            let failure = explained(core, id, why, true);
+            return self.fail(core, user, failure, now_ns);
         }
         match self.driver.ended(&mut one.link.state) {
             Received::Complete(whole) => {
@@ -506,6 +509,27 @@ impl<D: Driver, S: Script> Requester<D, S> {
             Received::Failed(failure) => self.fail(core, user, failure, now_ns),
             _ => self.fail(core, user, Failure::Closed, now_ns),
         }
+    }
+}
+
+/// Why a connection failed; if it is a stream of HTTP/2, more is known.
+fn explained<Y: Sys, D: Driver, S: Script>(
+    core: &Core<Y, Requester<D, S>>,
+    id: ConnId,
+    why: Closed,
+    opened: bool,
+) -> Failure {
+    if !D::PUSHES {
+        return Failure::of_closed(why, opened);
+    }
+    match core.server_fault(id) {
+        Some(ServerFault::StreamReset(code)) => of_reset(code),
+        Some(ServerFault::GoAway) => Failure::GoAway,
+        Some(ServerFault::NoExtendedConnect) => Failure::NoExtendedConnect,
+        Some(ServerFault::ProxyRefused) => Failure::ProxyRefused,
+        Some(ServerFault::Violation(violation)) => Failure::Protocol(violation),
+        Some(ServerFault::Carrier(why)) => Failure::of_closed(why, false),
+        Some(ServerFault::Status(_)) | None => Failure::of_closed(why, opened),
     }
 }
 

@@ -38,7 +38,12 @@ impl<D: Driver, S: Script> Requester<D, S> {
             return Some(route.clone());
         }
         let endpoint = self.targets.resolved(number)?;
-        let route = connect_route(core, &endpoint);
+        let over_streams = D::PUSHES && self.config.streams.is_some();
+        // Connections that carry streams lead to the targets of the run only.
+        let route = match over_streams && at >= self.config.endpoints.len() {
+            true => ConnectRoute::Failed(Failure::RedirectElsewhere),
+            false => connect_route(core, &endpoint, over_streams),
+        };
         if self.routes.len() <= at {
             self.routes.resize(at + 1, None);
         }
@@ -144,6 +149,7 @@ impl ConnectRoute {
 fn connect_route<Y: Sys, D: Driver, S: Script>(
     core: &mut Core<Y, Requester<D, S>>,
     endpoint: &Endpoint,
+    over_streams: bool,
 ) -> ConnectRoute {
     let mut target = Target::raw(endpoint.address);
     let mut through = None;
@@ -154,11 +160,13 @@ fn connect_route<Y: Sys, D: Driver, S: Script>(
         Route::Unresolved(_) => return ConnectRoute::Failed(Failure::Dns),
         Route::Unix(path) => target.unix_socket = Some(Arc::clone(path)),
         Route::Direct | Route::Forward(_) => {}
+        // Connections that carry streams open their tunnels and TLS themselves.
+        Route::Tunnel(_) if over_streams => {}
         Route::Tunnel(proxy) => {
             through = Some(Arc::new(TunnelRequest::new(proxy, endpoint)));
         }
     }
-    if through.is_none() {
+    if through.is_none() && !over_streams {
         target.tls = endpoint.client.clone().filter(|_| endpoint.tls);
     }
     match (core.add_target(target), through) {

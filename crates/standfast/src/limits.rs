@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use engine::{ClassLimits, Compression, SlowConsumer};
 
-/// The limits of a server. Give those that differ:
+/// The limits of a server. Give those that differ; there may be more of them in a later version:
 ///
 /// ```
 /// use std::time::Duration;
@@ -58,6 +58,9 @@ pub struct Limits {
     /// Bytes that may wait in the mailbox of one worker: publications, and calls of other threads. Beyond
     /// it they are refused, counted as `mailbox_full`. Default 8 MiB.
     pub mailbox_bytes: usize,
+    /// Further limits may follow: end the expression with `..Limits::default()`.
+    #[doc(hidden)]
+    pub _further: (),
 }
 
 impl Default for Limits {
@@ -81,6 +84,7 @@ impl Default for Limits {
             compression: own.compression,
             compress_above_bytes: own.compress_above_bytes,
             mailbox_bytes: own.mailbox_bytes,
+            _further: (),
         }
     }
 }
@@ -131,6 +135,9 @@ pub struct RouteOptions {
     /// Interval of [`Handler::tick`](crate::Handler::tick); `None` for no ticks. A worker that is late
     /// leaves out those that it missed.
     pub tick: Option<Duration>,
+    /// Further options may follow: end the expression with `..RouteOptions::default()`.
+    #[doc(hidden)]
+    pub _further: (),
 }
 
 impl RouteOptions {

@@ -1,8 +1,8 @@
 //! The examples of the library, run as their users run them, and its page in the docs.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
-use std::net::SocketAddr;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -151,6 +151,28 @@ fn the_jwt_example_lets_in_who_has_a_token() {
     assert_eq!(ask(&format!("Bearer {}", token("another secret of thirty-two chars", 60))), 403);
     assert_eq!(ask(&format!("Bearer {}", token(secret, -3_600))), 403);
     assert_eq!((ask("Bearer nonsense"), ask("")), (403, 401));
+}
+
+#[test]
+fn the_pieces_example_counts_writes_and_answers_later() {
+    let example = Example::start("pieces", &[]);
+    let body = "x".repeat(300_000);
+    let put = format!(
+        "PUT /upload HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 300000\r\n\r\n{body}"
+    );
+    assert_eq!(http::ask(example.address, &put).body, "{\"bytes\":300000}\n");
+    // To a client of HTTP/1.0 the end of the connection is that of the body.
+    let mut stream = TcpStream::connect(example.address).unwrap();
+    stream.write_all(b"GET /numbers/100000 HTTP/1.0\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let numbers = answer.split_once("\r\n\r\n").unwrap().1;
+    let sum: u64 = numbers.lines().map(|line| line.parse::<u64>().unwrap()).sum();
+    assert_eq!(sum, 5_000_050_000);
+    assert_eq!(get(example.address, "/prime/1000003").body, "true\n");
+    assert_eq!(get(example.address, "/prime/x").status, 400);
+    let metrics = get(example.address, "/metrics").body;
+    assert!(metrics.contains("\nstandfast_requests_total 4\n"), "{metrics}");
 }
 
 /// The page explains the program that is tested above.

@@ -42,7 +42,7 @@
 //! | do something at intervals | [`RouteOptions::tick`], [`Handler::tick`] |
 //! | do something for a socket after some time, such as ending it without a login | [`Socket::set_timer`], [`Handler::timer`] |
 //! | send much without filling memory | [`Sent::Queued`], [`Handler::drain`], [`Socket::pause`] |
-//! | limit messages, queues, idle sockets | [`Limits`], [`RouteOptions`] |
+//! | limit messages, queues, idle sockets, for all or for one path | [`Limits`], [`RouteOptions`] |
 //! | compress (permessage-deflate) | [`Limits::compression`], [`Socket::send_uncompressed`] |
 //! | answer plain HTTP | [`Server::get`], [`Server::post`] |
 //! | receive a body or send an answer in pieces | [`Server::exchange`], [`Exchange`] |
@@ -54,7 +54,7 @@
 //! | count, and show the counters to Prometheus | [`Running::totals`], [`Remote::metrics`] |
 //!
 //! Examples, each run by one command: `cargo run --release --example echo_server`, and the same with
-//! `topic_server`, `chat`, `ticker_thread` and `jwt`.
+//! `topic_server`, `chat`, `ticker_thread`, `jwt` and `pieces`.
 //!
 //! # Workers and the turn
 //!
@@ -130,6 +130,11 @@
 //! Redis Cluster and Sentinel, clients, timers that belong to no socket (see [`Handler::tick`]), HTTP/2, and
 //! files: a body is written by the program. Linux only.
 //!
+//! # Versions
+//!
+//! Rust 1.90 is the oldest that works. Until 1.0 a minor version may change the interface, a patch version
+//! does not: `cargo semver-checks` is part of each release.
+//!
 //! # What the types forbid
 //!
 //! A [`Socket`] cannot be kept beyond the call, nor sent to another thread:
@@ -141,7 +146,7 @@
 //! }
 //! ```
 //!
-//! ```compile_fail
+//! ```compile_fail,E0277
 //! fn needs_send<T: Send>() {}
 //! needs_send::<standfast::Socket<'static>>();
 //! ```
@@ -158,7 +163,7 @@
 //!
 //! A decision is made once:
 //!
-//! ```compile_fail
+//! ```compile_fail,E0382
 //! # use standfast::{Decision, Response};
 //! fn decide(decision: Decision<()>) {
 //!     decision.accept(());
@@ -166,9 +171,34 @@
 //! }
 //! ```
 //!
+//! A request is answered once, and what is called for it stays in its worker:
+//!
+//! ```compile_fail,E0382
+//! # use standfast::{Reply, Response};
+//! fn answer(reply: Reply) {
+//!     reply.respond(Response::new(200));
+//!     reply.respond(Response::new(500));
+//! }
+//! ```
+//!
+//! ```compile_fail,E0277
+//! fn needs_send<T: Send>() {}
+//! needs_send::<standfast::Http<'static>>();
+//! ```
+//!
+//! What was finished cannot be written to:
+//!
+//! ```compile_fail,E0382
+//! # use standfast::BodyWriter;
+//! fn write(body: BodyWriter) {
+//!     body.finish();
+//!     let _ = body.write(b"more");
+//! }
+//! ```
+//!
 //! What a thread decides about goes to a worker, so it has to be `Send`:
 //!
-//! ```compile_fail
+//! ```compile_fail,E0277
 //! # use standfast::Decision;
 //! fn decide(decision: Decision<std::rc::Rc<str>>) {
 //!     std::thread::spawn(move || decision.accept("name".into()));

@@ -5,10 +5,11 @@ use std::fs;
 use std::sync::Arc;
 use std::thread::available_parallelism;
 
-use standfast::{Request, Response, Routes, Server};
+use standfast::{Remote, Request, Response, Routes, Server};
 
-use crate::chat::{Chat, Delivery, count, same_secret};
+use crate::chat::{Chat, Delivery, NOT_ONLINE, count, same_secret};
 use crate::codes::Code;
+use crate::nodes::{Gathered, Question};
 use crate::protocol::{self, push_json};
 use crate::users::UserId;
 
@@ -18,21 +19,48 @@ const FORM_BYTES: u64 = 256 * 1024;
 const METHODS: &str = "GET, POST, OPTIONS";
 const HEADERS: &str = "Authorization, Content-Type";
 
+/// The answer to a request, or what the other nodes are asked first.
+enum Answer {
+    Now(Response),
+    Ask(Question, Finish),
+}
+
+/// Makes the answer of what the other nodes have answered.
+type Finish = Box<dyn FnOnce(&Chat, &Remote, Gathered) -> Response + Send>;
+type Respond = fn(&Arc<Chat>, &Request<'_>) -> Answer;
+
 /// The paths of plain requests, for a server.
 pub(crate) fn routes<R: Routes>(mut server: Server<R>, chat: &Arc<Chat>) -> Server<R> {
-    type Answer = fn(&Chat, &Request<'_>) -> Response;
-    let gets: [(&str, Answer); 3] =
-        [("/user/list", list), ("/user/online", online), ("/system/state", state)];
-    for (path, answer) in gets {
+    let forms = Some(FORM_BYTES);
+    let paths: [(&str, &str, Option<u64>, Respond); 5] = [
+        ("GET", "/user/list", None, list),
+        ("GET", "/user/online", None, online),
+        ("GET", "/system/state", None, state),
+        ("POST", "/user/sendMessage", forms, send),
+        ("POST", "/user/sendMessageAll", forms, send_to_all),
+    ];
+    for (method, path, body_bytes, respond) in paths {
         let own = Arc::clone(chat);
-        server = server.get(path, move |request| guarded(&own, request, answer));
-        server = server.http("OPTIONS", path, None, |_| cross_origin(Response::new(204)));
-    }
-    let posts: [(&str, Answer); 2] =
-        [("/user/sendMessage", send), ("/user/sendMessageAll", send_to_all)];
-    for (path, answer) in posts {
-        let own = Arc::clone(chat);
-        server = server.post(path, FORM_BYTES, move |request| guarded(&own, request, answer));
+        // On a node alone everything is answered at once.
+        server = match &chat.nodes {
+            None => server.http(method, path, body_bytes, move |request| {
+                match guarded(&own, request, respond) {
+                    Answer::Now(response) => response,
+                    Answer::Ask(_, finish) => finish(&own, request.remote(), Gathered::default()),
+                }
+            }),
+            Some(_) => server.later(method, path, body_bytes, move |request, reply| {
+                match (guarded(&own, request, respond), &own.nodes) {
+                    (Answer::Ask(question, finish), Some(nodes)) => {
+                        nodes.ask(&own, request.remote(), question, |chat, remote, gathered| {
+                            reply.respond(finish(chat, remote, gathered));
+                        });
+                    }
+                    (Answer::Now(response), _) => reply.respond(response),
+                    (Answer::Ask(..), None) => {}
+                }
+            }),
+        };
         server = server.http("OPTIONS", path, None, |_| cross_origin(Response::new(204)));
     }
     let apps: Vec<String> = chat.settings.apps.iter().map(u32::to_string).collect();
@@ -43,88 +71,124 @@ pub(crate) fn routes<R: Routes>(mut server: Server<R>, chat: &Arc<Chat>) -> Serv
 }
 
 /// Answers whoever has the key.
-fn guarded(
-    chat: &Chat,
-    request: &Request<'_>,
-    answer: fn(&Chat, &Request<'_>) -> Response,
-) -> Response {
+fn guarded(chat: &Arc<Chat>, request: &Request<'_>, respond: Respond) -> Answer {
     let key = chat.settings.api_key.as_deref();
     let given = request.bearer_token().unwrap_or_default();
     if key.is_some_and(|key| !same_secret(key, given)) {
-        return respond(Code::Unauthorized, "null");
+        return Answer::Now(respond_with(Code::Unauthorized, "null"));
     }
-    answer(chat, request)
+    respond(chat, request)
 }
 
-fn list(chat: &Chat, request: &Request<'_>) -> Response {
-    let app = chat.app(number(request.query("appID")));
+fn list(chat: &Arc<Chat>, request: &Request<'_>) -> Answer {
+    let id = number(request.query("appID"));
+    match &chat.nodes {
+        None => Answer::Now(list_of(chat, id, &Gathered::default())),
+        Some(_) => Answer::Ask(
+            Question::List { app: id },
+            Box::new(move |chat, _, gathered| list_of(chat, id, &gathered)),
+        ),
+    }
+}
+
+/// The users of this node and of the others.
+fn list_of(chat: &Chat, id: u32, others: &Gathered) -> Response {
+    let app = chat.app(id);
     let (mut data, mut listed) = (String::from("{\"userCount\":"), 0);
-    let users = app.map_or(0, |app| chat.users.in_app(app));
+    let users = app.map_or(0, |app| chat.users.in_app(app)) + others.count;
     data.push_str(&users.to_string());
     data.push_str(",\"userList\":[");
+    let limit = chat.settings.list_users;
     if app.is_some() {
-        chat.users.each(app, chat.settings.list_users, |_, user, _| {
+        chat.users.each(app, limit, |_, user, _| {
             push_item(&mut data, &mut listed, user.as_str());
         });
     }
-    if users > chat.settings.list_users as u64 {
+    for user in others.users.iter().take(limit.saturating_sub(listed)) {
+        push_item(&mut data, &mut listed, user);
+    }
+    if users > limit as u64 {
         count(&chat.counters.lists_cut);
     }
     data.push_str("]}");
-    respond(Code::Ok, &data)
+    respond_with(Code::Ok, &data)
 }
 
-fn online(chat: &Chat, request: &Request<'_>) -> Response {
-    let name = request.query("userID").unwrap_or_default();
-    let online = UserId::new(&name).is_some_and(|user| match number(request.query("appID")) {
-        0 => (0..chat.settings.apps.len()).any(|app| chat.is_online(app as u8, &user)),
-        app => chat.app(app).is_some_and(|app| chat.is_online(app, &user)),
-    });
-    let mut data = format!("{{\"online\":{online},\"userID\":");
-    push_json(&mut data, &name);
-    data.push('}');
-    respond(Code::Ok, &data)
-}
-
-fn send(chat: &Chat, request: &Request<'_>) -> Response {
-    let form = Form::of(request);
-    if !chat.message_ids.is_new(&form.message_id, chat.now_seconds()) {
-        return respond_delivery(&Delivery::Duplicate);
+fn online(chat: &Arc<Chat>, request: &Request<'_>) -> Answer {
+    let name = request.query("userID").unwrap_or_default().into_owned();
+    let app = number(request.query("appID"));
+    let here = chat.is_online_in(app, &name);
+    if here || chat.nodes.is_none() {
+        return Answer::Now(online_of(&name, here));
     }
+    let question = Question::Online { app, user: name.clone() };
+    Answer::Ask(question, Box::new(move |_, _, gathered| online_of(&name, gathered.online)))
+}
+
+fn online_of(name: &str, online: bool) -> Response {
+    let mut data = format!("{{\"online\":{online},\"userID\":");
+    push_json(&mut data, name);
+    data.push('}');
+    respond_with(Code::Ok, &data)
+}
+
+fn send(chat: &Arc<Chat>, request: &Request<'_>) -> Answer {
+    let Form { app, user, from, message_id: id, message } = Form::of(request);
     let mut text = String::new();
     // The original has no sender here: `from` is the recipient unless the form has `fromID`.
-    let from = if form.from.is_empty() { &form.user } else { &form.from };
-    protocol::push(&mut text, &form.message_id, "msg", &form.message, from, "");
-    let delivery = match (chat.app(form.app), UserId::new(&form.user)) {
-        (Some(app), Some(user)) => chat.send(request.remote(), app, &user, &text),
-        _ => Delivery::Failed(crate::chat::NOT_ONLINE),
-    };
-    respond_delivery(&delivery)
-}
-
-fn send_to_all(chat: &Chat, request: &Request<'_>) -> Response {
-    let form = Form::of(request);
-    if !chat.message_ids.is_new(&form.message_id, chat.now_seconds()) {
-        return respond_delivery(&Delivery::Duplicate);
+    let from = if from.is_empty() { &user } else { &from };
+    protocol::push(&mut text, &id, "msg", &message, from, "");
+    match chat.begin_send(request.remote(), app, user, id, text) {
+        Ok(delivery) => Answer::Now(respond_delivery(&delivery)),
+        Err(question) => Answer::Ask(
+            question,
+            Box::new(|chat, _, gathered| respond_delivery(&chat.end_send(&gathered))),
+        ),
     }
-    let Some(app) = chat.app(form.app) else {
-        return respond_delivery(&Delivery::Failed(Code::Unauthorized.text()));
-    };
-    let mut text = String::new();
-    protocol::push(&mut text, &form.message_id, "msg", &form.message, &form.user, "");
-    let sender = UserId::new(&form.user).and_then(|user| chat.users.find(app, &user));
-    let socket = sender.map(|sender| sender.socket);
-    respond_delivery(&chat.send_to_all(request.remote(), app, socket, text))
 }
 
-fn state(chat: &Chat, request: &Request<'_>) -> Response {
+fn send_to_all(chat: &Arc<Chat>, request: &Request<'_>) -> Answer {
+    let Form { app: id, user, message_id, message, .. } = Form::of(request);
+    let Some(app) = chat.app(id) else {
+        return Answer::Now(respond_delivery(&Delivery::Failed(Code::Unauthorized.text())));
+    };
+    if !chat.message_ids.is_new(&message_id, chat.now_seconds()) {
+        return Answer::Now(respond_delivery(&Delivery::Duplicate));
+    }
+    let mut text = String::new();
+    protocol::push(&mut text, &message_id, "msg", &message, &user, "");
+    let sender = chat.find(id, &user).map(|(_, _, socket)| socket);
+    let may_be_elsewhere = sender.is_none() && UserId::new(&user).is_some();
+    if chat.nodes.is_none() || !may_be_elsewhere {
+        chat.used(&message_id);
+        return Answer::Now(respond_delivery(&chat.send_to_all(
+            request.remote(),
+            app,
+            sender,
+            text,
+        )));
+    }
+    // The node of the sender leaves the sender out; it is published here if there is none.
+    let question = Question::SendAll { app: id, user, id: message_id, text: text.clone() };
+    Answer::Ask(
+        question,
+        Box::new(move |chat, remote, gathered| {
+            respond_delivery(&match gathered.delivery() {
+                Delivery::Failed(NOT_ONLINE) => chat.send_to_all(remote, app, None, text),
+                delivery => delivery,
+            })
+        }),
+    )
+}
+
+fn state(chat: &Arc<Chat>, request: &Request<'_>) -> Answer {
     let totals = request.remote().totals();
     let cores = available_parallelism().map_or(0, usize::from);
     let users = chat.users.len();
     let mut data = format!(
         "{{\"managerInfo\":{{\"chanBroadcastLen\":0,\"chanLoginLen\":0,\"chanRegisterLen\":0,\
          \"chanUnregisterLen\":0,\"clientsLen\":{},\"usersLen\":{users}",
-        totals.websockets
+        totals.websockets.saturating_sub(u64::from(chat.nodes.is_some()))
     );
     if request.query("isDebug").as_deref() == Some("true") {
         let (mut names, mut sockets) = (String::new(), String::new());
@@ -154,8 +218,24 @@ fn state(chat: &Chat, request: &Request<'_>) -> Response {
         let comma = if at > 0 { "," } else { "" };
         data.push_str(&format!("{comma}\"{name}\":{value}"));
     }
+    if let Some(nodes) = &chat.nodes {
+        let (names, counters) = nodes.describe();
+        for (name, value) in counters {
+            data.push_str(&format!(",\"{name}\":{value}"));
+        }
+        data.push_str("},\"nodes\":{\"others\":[");
+        let mut listed = 0;
+        for name in &names {
+            push_item(&mut data, &mut listed, name);
+        }
+        data.push_str("],\"trouble\":");
+        match request.remote().broker().and_then(|broker| broker.trouble) {
+            Some(trouble) => push_json(&mut data, &trouble),
+            None => data.push_str("null"),
+        }
+    }
     data.push_str("}}");
-    respond(Code::Ok, &data)
+    Answer::Now(respond_with(Code::Ok, &data))
 }
 
 /// Threads of this process: what comes nearest to goroutines.
@@ -187,10 +267,10 @@ fn respond_delivery(delivery: &Delivery) -> Response {
             data
         }
     };
-    respond(Code::Ok, &data)
+    respond_with(Code::Ok, &data)
 }
 
-fn respond(code: Code, data: &str) -> Response {
+fn respond_with(code: Code, data: &str) -> Response {
     let mut body = format!("{{\"code\":{},\"msg\":", code as u16);
     push_json(&mut body, code.text());
     body.push_str(",\"data\":");

@@ -9,13 +9,14 @@ use standfast::{CloseCode, Remote, Socket, SocketId};
 use crate::announce::{Announcements, Event, push_text};
 use crate::codes::Code;
 use crate::message_ids::MessageIds;
+use crate::nodes::{Gathered, Nodes, Question};
 use crate::protocol;
 use crate::settings::Settings;
 use crate::users::{AppIndex, UserId, UserRef, Users};
 
 /// The close code of a socket whose user has logged in on another one.
-const ELSEWHERE: CloseCode = CloseCode(4009);
-const ELSEWHERE_REASON: &str = "logged in elsewhere";
+pub(crate) const ELSEWHERE: CloseCode = CloseCode(4009);
+pub(crate) const ELSEWHERE_REASON: &str = "logged in elsewhere";
 
 /// What became of a message to a user.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -38,6 +39,8 @@ pub(crate) struct Chat {
     pub(crate) message_ids: MessageIds,
     pub(crate) announcements: Announcements,
     pub(crate) counters: Counters,
+    /// The other nodes; `None` on a node without a broker.
+    pub(crate) nodes: Option<Nodes>,
     /// The topic of each application.
     topics: Vec<String>,
     clock: Clock,
@@ -104,7 +107,7 @@ impl Clock {
 }
 
 impl Chat {
-    pub(crate) fn new(settings: Settings) -> Arc<Self> {
+    pub(crate) fn new(settings: Settings, nodes: Option<Nodes>) -> Arc<Self> {
         let apps = settings.apps.len();
         Arc::new(Chat {
             users: Users::new(apps),
@@ -115,6 +118,7 @@ impl Chat {
                 settings.announce_rate,
             ),
             counters: Counters::default(),
+            nodes,
             topics: settings.apps.iter().map(|app| format!("app/{app}")).collect(),
             clock: Clock::new(),
             stopping: AtomicBool::new(false),
@@ -166,6 +170,9 @@ impl Chat {
         let now_ms = self.now_ms();
         let (entry, before) = self.users.login(app, user, socket.id(), now_ms);
         count(&self.counters.logins);
+        if let (Some(nodes), Some(app)) = (&self.nodes, self.settings.apps.get(usize::from(app))) {
+            nodes.logged_in(*app, user, now_ms);
+        }
         match before {
             Some(before) => {
                 count(&self.counters.replaced);
@@ -192,7 +199,7 @@ impl Chat {
 
     /// Tells the other users of an application that one enters or leaves, now or later.
     fn announce(&self, socket: &mut Socket<'_>, app: AppIndex, event: Event, user: &UserId) {
-        let (users, now_ms) = (self.users.in_app(app), self.now_ms());
+        let (users, now_ms) = (self.users_in_app(app), self.now_ms());
         if self.announcements.add(app, event, user, users, now_ms) {
             let (mut text, seq) = (String::new(), self.next_sequence());
             protocol::push(&mut text, &seq, event.command(), event.text(), user.as_str(), "");
@@ -203,7 +210,7 @@ impl Chat {
     /// Publishes the announcements that had to wait.
     pub(crate) fn announce_waiting(&self, remote: &Remote) {
         for app in 0..self.topics.len() as AppIndex {
-            let waiting = self.announcements.take(app, self.users.in_app(app), self.now_ms());
+            let waiting = self.announcements.take(app, self.users_in_app(app), self.now_ms());
             for (event, together) in waiting {
                 let mut text = String::new();
                 push_text(&self.next_sequence(), event, &together, &mut text);
@@ -216,6 +223,65 @@ impl Chat {
     pub(crate) fn is_online(&self, app: AppIndex, user: &UserId) -> bool {
         let oldest = self.now_seconds().saturating_sub(self.settings.online_seconds);
         self.users.find(app, user).is_some_and(|found| found.heartbeat >= oldest)
+    }
+
+    /// Users of an application on all nodes.
+    fn users_in_app(&self, app: AppIndex) -> u64 {
+        let others = self.nodes.as_ref().map_or(0, |nodes| nodes.users_in_app(app.into()));
+        self.users.in_app(app) + others
+    }
+
+    /// Whether a user is online here; application 0: in any.
+    pub(crate) fn is_online_in(&self, app: u32, user: &str) -> bool {
+        UserId::new(user).is_some_and(|user| match app {
+            0 => (0..self.settings.apps.len()).any(|app| self.is_online(app as AppIndex, &user)),
+            app => self.app(app).is_some_and(|app| self.is_online(app, &user)),
+        })
+    }
+
+    /// A user of this node.
+    pub(crate) fn find(&self, app: u32, user: &str) -> Option<(AppIndex, UserId, SocketId)> {
+        let (app, user) = (self.app(app)?, UserId::new(user)?);
+        self.users.find(app, &user).map(|found| (app, user, found.socket))
+    }
+
+    /// Sends a message to a user of this node, or returns what the other nodes have to be asked.
+    pub(crate) fn begin_send(
+        &self,
+        remote: &Remote,
+        app: u32,
+        user: String,
+        id: String,
+        text: String,
+    ) -> Result<Delivery, Question> {
+        if !self.message_ids.is_new(&id, self.now_seconds()) {
+            return Ok(Delivery::Duplicate);
+        }
+        if let Some((app, user, _)) = self.find(app, &user) {
+            self.used(&id);
+            return Ok(self.send(remote, app, &user, &text));
+        }
+        if self.nodes.is_some() && self.app(app).is_some() && UserId::new(&user).is_some() {
+            return Err(Question::Send { app, user, id, text });
+        }
+        count(&self.counters.not_online);
+        Ok(Delivery::Failed(NOT_ONLINE))
+    }
+
+    /// What became of a message that the other nodes were asked to send.
+    pub(crate) fn end_send(&self, gathered: &Gathered) -> Delivery {
+        let delivery = gathered.delivery();
+        if delivery == Delivery::Failed(NOT_ONLINE) {
+            count(&self.counters.not_online);
+        }
+        delivery
+    }
+
+    /// Tells the other nodes of a message id.
+    pub(crate) fn used(&self, id: &str) {
+        if let Some(nodes) = self.nodes.as_ref().filter(|_| !id.is_empty()) {
+            nodes.used(id);
+        }
     }
 
     /// Sends a message to a user of this node.

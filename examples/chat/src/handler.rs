@@ -61,14 +61,16 @@ impl Handler for Acc {
             return;
         };
         let answered = match &*request.cmd {
-            "ping" => Ok("\"pong\""),
-            "heartbeat" => self.heartbeat(socket, session, request.data),
-            "login" => self.login(socket, session, request.data),
-            "msg" => self.send(socket, session, request.data),
+            "ping" => Ok(Some("\"pong\"")),
+            "heartbeat" => self.heartbeat(socket, session, &request.data).map(Some),
+            "login" => self.login(socket, session, request.data).map(Some),
+            "msg" => self.send(socket, session, &request.seq, request.data),
             _ => Err(Code::UnknownCommand),
         };
         let (code, data) = match answered {
-            Ok(data) => (Code::Ok, data),
+            Ok(Some(data)) => (Code::Ok, data),
+            // The other nodes are asked.
+            Ok(None) => return,
             Err(code) => (code, "null"),
         };
         self.text.clear();
@@ -119,7 +121,7 @@ impl Acc {
         &self,
         socket: &mut Socket<'_>,
         session: &Session,
-        data: serde_json::Value,
+        data: &serde_json::Value,
     ) -> Result<&'static str, Code> {
         if !(data.is_object() || data.is_null()) {
             return Err(Code::InvalidParameter);
@@ -132,38 +134,53 @@ impl Acc {
         Ok("null")
     }
 
-    /// Sends a message to a user, or to everyone in the application.
+    /// Sends a message to a user, or to everyone in the application. `None`: it is answered later.
     fn send(
         &mut self,
         socket: &mut Socket<'_>,
         session: &Session,
+        seq: &str,
         data: serde_json::Value,
-    ) -> Result<&'static str, Code> {
+    ) -> Result<Option<&'static str>, Code> {
         let Session::User(user) = session else { return Err(Code::NotLoggedIn) };
-        let outgoing: Outgoing = protocol::data(data)?;
+        let Outgoing { to, message, message_id } = protocol::data(data)?;
         let chat = Arc::clone(&self.chat);
         let (app, from) = chat.users.identity(*user, socket.id()).ok_or(Code::NotLoggedIn)?;
-        let to = match &*outgoing.to {
-            "" => None,
-            to => Some(UserId::new(to).ok_or(Code::InvalidUserId)?),
-        };
-        if !chat.message_ids.is_new(&outgoing.message_id, chat.now_seconds()) {
-            return Ok("{}");
-        }
-        self.text.clear();
-        let id = &outgoing.message_id;
-        protocol::push(&mut self.text, id, "msg", &outgoing.message, from.as_str(), &outgoing.to);
-        let delivery = match to {
-            Some(to) => chat.send(socket.remote(), app, &to, &self.text),
-            None => {
-                let published = socket.publish_to_others(chat.topic(app), &self.text).is_ok();
-                chat.count_sent(published, &chat.counters.sent_to_all)
+        let mut text = String::new();
+        protocol::push(&mut text, &message_id, "msg", &message, from.as_str(), &to);
+        if to.is_empty() {
+            if !chat.message_ids.is_new(&message_id, chat.now_seconds()) {
+                return Ok(Some(data_of(&Delivery::Duplicate)));
             }
+            chat.used(&message_id);
+            let published = socket.publish_to_others(chat.topic(app), &text).is_ok();
+            let delivery = chat.count_sent(published, &chat.counters.sent_to_all);
+            return Ok(Some(data_of(&delivery)));
+        }
+        UserId::new(&to).ok_or(Code::InvalidUserId)?;
+        let app = chat.settings.apps.get(usize::from(app)).copied().unwrap_or(0);
+        let question = match chat.begin_send(socket.remote(), app, to, message_id, text) {
+            Ok(delivery) => return Ok(Some(data_of(&delivery))),
+            Err(question) => question,
         };
-        Ok(match delivery {
-            Delivery::Sent => "{\"sendResults\":true}",
-            Delivery::Duplicate => "{}",
-            Delivery::Failed(_) => "{\"sendResults\":false}",
-        })
+        let (id, seq) = (socket.id(), seq.to_owned());
+        if let Some(nodes) = &chat.nodes {
+            nodes.ask(&chat, socket.remote(), question, move |chat, remote, gathered| {
+                let mut text = String::new();
+                let data = data_of(&chat.end_send(&gathered));
+                protocol::answer(&mut text, &seq, "msg", Code::Ok, data);
+                let _ = remote.send(id, &text);
+            });
+        }
+        Ok(None)
+    }
+}
+
+/// `data` of the answer to `msg`.
+fn data_of(delivery: &Delivery) -> &'static str {
+    match delivery {
+        Delivery::Sent => "{\"sendResults\":true}",
+        Delivery::Duplicate => "{}",
+        Delivery::Failed(_) => "{\"sendResults\":false}",
     }
 }

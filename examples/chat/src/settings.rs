@@ -38,6 +38,18 @@ pub(crate) struct Settings {
     /// Users in an answer of /user/list; userCount counts all
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     pub(crate) list_users: usize,
+    /// Nodes at the same Redis are one chat: redis://HOST:PORT
+    #[arg(long, value_name = "URL", conflicts_with = "nats")]
+    pub(crate) redis: Option<String>,
+    /// Nodes at the same NATS are one chat: nats://HOST:PORT
+    #[arg(long, value_name = "URL")]
+    pub(crate) nats: Option<String>,
+    /// Prefix of the channels at the broker: a chat of its own
+    #[arg(long, value_name = "PREFIX", default_value = "chat")]
+    pub(crate) prefix: String,
+    /// A node that is silent for this long is gone, with its users, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 5_000, value_parser = clap::value_parser!(u64).range(250..))]
+    pub(crate) node_ttl_ms: u64,
     /// Token that logins must have as serviceToken [default: any]
     #[arg(long, value_name = "TOKEN", env = "CHAT_SERVICE_TOKEN", hide_env_values = true)]
     pub(crate) service_token: Option<String>,

@@ -81,6 +81,11 @@ impl Node {
         self.data("/system/state")["counters"][name].as_u64().unwrap()
     }
 
+    /// The number of other nodes that it knows.
+    pub(crate) fn others(&self) -> usize {
+        self.data("/system/state")["nodes"]["others"].as_array().map_or(0, Vec::len)
+    }
+
     /// Waits until this many users are logged in.
     pub(crate) fn wait_for_users(&self, users: u64) {
         eventually("the number of users", || {

@@ -4,6 +4,9 @@
 
 mod announcing;
 mod api;
+mod brokers;
 mod client;
+mod kills;
+mod nodes;
 mod requests;
 mod storm;

@@ -1,0 +1,238 @@
+//! Seeded runs of three nodes, of which one is killed: each message arrives once or was answered as failed.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Instant;
+
+use serde_json::Value;
+
+use crate::brokers::{Broker, Kind};
+use crate::client::{Client, Node, PATIENCE};
+
+const USERS: u64 = 12;
+const SENDERS: u64 = 3;
+/// Messages of each sender.
+const MESSAGES: u64 = 60;
+
+/// Numbers that depend on a seed alone (SplitMix64).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % bound
+    }
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Answered {
+    Sent,
+    Duplicate,
+    Failed(String),
+    /// The node that was asked has ended.
+    Nothing,
+}
+
+#[derive(Debug)]
+struct Message {
+    id: String,
+    user: u64,
+    answered: Answered,
+    from: Instant,
+    to: Instant,
+}
+
+/// Sends a message by HTTP; the node may end meanwhile.
+fn send(address: SocketAddr, user: u64, id: &str) -> Answered {
+    let ask = || -> std::io::Result<String> {
+        let mut stream = TcpStream::connect(address)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        let form = format!("appID=101&userID=u{user}&msgID={id}&message=m");
+        let length = form.len();
+        let head = "POST /user/sendMessage HTTP/1.1\r\nHost: x\r\nConnection: close\r\n";
+        stream.write_all(format!("{head}Content-Length: {length}\r\n\r\n{form}").as_bytes())?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok(answer)
+    };
+    let answer = ask().unwrap_or_default();
+    let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+    let Ok(body) = serde_json::from_str::<Value>(body) else { return Answered::Nothing };
+    let data = &body["data"];
+    match (&data["sendResults"], &data["sendResultsErr"]) {
+        (Value::Bool(true), _) => Answered::Sent,
+        (Value::Bool(false), why) => Answered::Failed(why.as_str().unwrap_or_default().to_owned()),
+        _ => Answered::Duplicate,
+    }
+}
+
+fn login(node: &Node, user: u64) -> Client {
+    Client::login(node, &format!("u{user}"))
+}
+
+/// The ids that a client has received, until nothing more comes.
+fn ids(client: &mut Client, is_connected: bool) -> Vec<String> {
+    let id = |message: &Value| message["seq"].as_str().unwrap_or_default().to_owned();
+    if is_connected {
+        return client.received().iter().map(id).collect();
+    }
+    let mut received = Vec::new();
+    while let Ok(message) = client.socket.read() {
+        let text = message.to_text().unwrap_or_default();
+        received.extend(serde_json::from_str::<Value>(text).iter().map(id));
+    }
+    received
+}
+
+#[expect(clippy::disallowed_methods, reason = "orders what threads do")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+/// Counts of a run, and what is unexplained.
+#[derive(Default, Debug)]
+struct Verdict {
+    sent: u64,
+    failed: u64,
+    duplicates: u64,
+    /// Messages that the killed node, or its sockets, may have had.
+    with_the_node: u64,
+    unexplained: Vec<String>,
+}
+
+fn run(broker: &Broker, seed: u64) -> Verdict {
+    let mut random = Random(seed);
+    let args = ["--announce-users", "0", "--node-ttl-ms", "500"];
+    let mut nodes = broker.nodes(&format!("seed-{seed}"), &args);
+    let homes: Vec<u64> = (0..USERS).map(|_| random.below(3)).collect();
+    let mut clients: Vec<Client> =
+        (0..USERS).map(|user| login(&nodes[homes[user as usize] as usize], user)).collect();
+    let addresses: Vec<SocketAddr> = nodes.iter().map(|node| node.address).collect();
+    let progress = AtomicU64::new(0);
+    let (victim, kill_at) = (random.below(3), 20 + random.below(SENDERS * MESSAGES / 2));
+    let mut back: BTreeMap<u64, (Client, Instant)> = BTreeMap::new();
+    let (mut messages, mut killed) = (Vec::new(), now());
+    thread::scope(|scope| {
+        let senders: Vec<_> = (0..SENDERS)
+            .map(|sender| {
+                let (mut random, addresses, progress) =
+                    (Random(seed * 1_000 + sender), &addresses, &progress);
+                scope.spawn(move || {
+                    let mut sent: Vec<Message> = Vec::new();
+                    for number in 0..MESSAGES {
+                        // One of ten repeats what was sent before, perhaps at another node.
+                        let again = number > 0 && random.below(10) == 0;
+                        let (user, id) = match sent.last() {
+                            Some(last) if again => (last.user, last.id.clone()),
+                            _ => (random.below(USERS), format!("{sender}-{number}")),
+                        };
+                        let from = now();
+                        let answered = send(addresses[random.below(3) as usize], user, &id);
+                        sent.push(Message { id, user, answered, from, to: now() });
+                        progress.fetch_add(1, Ordering::Relaxed);
+                    }
+                    sent
+                })
+            })
+            .collect();
+        while progress.load(Ordering::Relaxed) < kill_at {
+            thread::yield_now();
+        }
+        killed = now();
+        nodes[victim as usize].child.kill().unwrap();
+        nodes[victim as usize].child.wait().unwrap();
+        for user in (0..USERS).filter(|user| homes[*user as usize] == victim) {
+            let node = &nodes[((victim + 1 + random.below(2)) % 3) as usize];
+            let client = login(node, user);
+            back.insert(user, (client, now()));
+        }
+        messages = senders.into_iter().flat_map(|sender| sender.join().unwrap()).collect();
+    });
+    let mut received: BTreeMap<(u64, String), u64> = BTreeMap::new();
+    for user in 0..USERS {
+        let home_lives = homes[user as usize] != victim;
+        let mut all = ids(&mut clients[user as usize], home_lives);
+        if let Some((client, _)) = back.get_mut(&user) {
+            all.extend(ids(client, true));
+        }
+        for id in all {
+            *received.entry((user, id)).or_default() += 1;
+        }
+    }
+    judge(&messages, received, killed, |user| back.get(&user).map(|(_, since)| *since))
+}
+
+/// `back` is when a user of the killed node had logged in again.
+fn judge(
+    messages: &[Message],
+    mut received: BTreeMap<(u64, String), u64>,
+    killed: Instant,
+    back: impl Fn(u64) -> Option<Instant>,
+) -> Verdict {
+    let mut verdict = Verdict::default();
+    let mut by_id: BTreeMap<&str, Vec<&Message>> = BTreeMap::new();
+    for message in messages {
+        by_id.entry(&message.id).or_default().push(message);
+    }
+    for (id, sends) in by_id {
+        let user = sends[0].user;
+        let arrived = received.remove(&(user, id.to_owned())).unwrap_or(0);
+        let answered = |is: fn(&Answered) -> bool| sends.iter().any(|send| is(&send.answered));
+        let sent = answered(|answered| *answered == Answered::Sent);
+        // Its user was on the killed node, or the node that was asked was.
+        let of_the_node = back(user).is_some();
+        let unanswered = answered(|answered| *answered == Answered::Nothing);
+        let late =
+            answered(|answered| matches!(answered, Answered::Failed(why) if why.contains("may")));
+        let during = |send: &&Message| {
+            back(send.user).is_some_and(|back| send.to >= killed && send.from <= back)
+        };
+        let explained = match (arrived, sent) {
+            (1, true) => {
+                verdict.sent += 1;
+                true
+            }
+            (0, true) => {
+                // The kernel had it for a socket that ended with the node.
+                verdict.with_the_node += 1;
+                of_the_node && sends[0].from <= killed
+            }
+            (0, false) => {
+                verdict.failed += 1;
+                unanswered || late || sends.iter().any(&during)
+            }
+            (1, false) => {
+                verdict.with_the_node += 1;
+                unanswered || late
+            }
+            _ => false,
+        };
+        verdict.duplicates +=
+            sends.iter().filter(|send| send.answered == Answered::Duplicate).count() as u64;
+        if !explained {
+            verdict.unexplained.push(format!("{arrived} times: {sends:?}"));
+        }
+    }
+    verdict.unexplained.extend(received.iter().map(|other| format!("foreign: {other:?}")));
+    verdict
+}
+
+/// `CHAT_SEEDS=FROM-TO` runs others.
+#[test]
+fn each_message_arrives_once_or_is_answered_as_failed() {
+    let seeds = std::env::var("CHAT_SEEDS").unwrap_or("1-20".into());
+    let (from, to) = seeds.split_once('-').unwrap_or((&seeds, &seeds));
+    let (from, to): (u64, u64) = (from.parse().unwrap(), to.parse().unwrap());
+    let brokers = [Broker::start(Kind::Redis), Broker::start(Kind::Nats)];
+    for seed in from..=to {
+        let verdict = run(&brokers[(seed % 2) as usize], seed);
+        println!("seed {seed}: {verdict:?}");
+        assert_eq!(verdict.unexplained, [""; 0], "seed {seed}");
+        assert!(verdict.sent > SENDERS * MESSAGES / 3, "seed {seed}: {verdict:?}");
+    }
+}

@@ -2,10 +2,10 @@
 
 use std::borrow::Cow;
 use std::fs;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread::available_parallelism;
 
-use standfast::{Remote, Request, Response, Routes, Server};
+use standfast::{DescriptorFreeRoutes, PrivateServer, Remote, Request, Response, Routes, Server};
 
 use crate::chat::{Chat, Delivery, NOT_ONLINE, count, same_secret};
 use crate::codes::Code;
@@ -63,11 +63,48 @@ pub(crate) fn routes<R: Routes>(mut server: Server<R>, chat: &Arc<Chat>) -> Serv
         };
         server = server.http("OPTIONS", path, None, |_| cross_origin(Response::new(204)));
     }
-    let apps: Vec<String> = chat.settings.apps.iter().map(u32::to_string).collect();
-    let page = PAGE.replace("{{apps}}", &apps.join(","));
+    let own = Arc::clone(chat);
     server
-        .get("/home/index", move |_| Response::html(page.clone()))
+        .get("/home/index", move |_| page_of(&own))
         .get("/", |_| Response::new(302).header("Location", "/home/index"))
+}
+
+/// The chat of [`private_routes`], whose functions own nothing.
+static ALONE: OnceLock<Arc<Chat>> = OnceLock::new();
+
+/// As [`routes`], for workers with descriptor tables of their own.
+pub(crate) fn private_routes<R: DescriptorFreeRoutes>(
+    mut server: PrivateServer<R>,
+    chat: &Arc<Chat>,
+) -> PrivateServer<R> {
+    fn here(request: &Request<'_>, respond: Respond) -> Response {
+        let Some(chat) = ALONE.get() else { return Response::new(503) };
+        match guarded(chat, request, respond) {
+            Answer::Now(response) => response,
+            Answer::Ask(_, finish) => finish(chat, request.remote(), Gathered::default()),
+        }
+    }
+    let _ = ALONE.set(Arc::clone(chat));
+    let forms = Some(FORM_BYTES);
+    type Here = fn(&Request<'_>) -> Response;
+    let paths: [(&str, &str, Option<u64>, Here); 6] = [
+        ("GET", "/user/list", None, |request| here(request, list)),
+        ("GET", "/user/online", None, |request| here(request, online)),
+        ("GET", "/system/state", None, |request| here(request, state)),
+        ("POST", "/user/sendMessage", forms, |request| here(request, send)),
+        ("POST", "/user/sendMessageAll", forms, |request| here(request, send_to_all)),
+        ("GET", "/home/index", None, |_| ALONE.get().map_or(Response::new(503), |c| page_of(c))),
+    ];
+    for (method, path, body_bytes, respond) in paths {
+        server = server.http(method, path, body_bytes, respond);
+        server = server.http("OPTIONS", path, None, |_| cross_origin(Response::new(204)));
+    }
+    server.get("/", |_| Response::new(302).header("Location", "/home/index"))
+}
+
+fn page_of(chat: &Chat) -> Response {
+    let apps: Vec<String> = chat.settings.apps.iter().map(u32::to_string).collect();
+    Response::html(PAGE.replace("{{apps}}", &apps.join(",")))
 }
 
 /// Answers whoever has the key.

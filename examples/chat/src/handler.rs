@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use standfast::{Accept, Close, Context, Handler, Message, Response, Socket, UpgradeRequest};
+use standfast::{
+    Accept, Close, Context, DescriptorFree, Handler, Message, Response, Socket, UpgradeRequest,
+};
 
 use crate::chat::{Chat, Delivery, count};
 use crate::codes::Code;
@@ -26,6 +28,9 @@ pub(crate) enum Session {
 }
 
 const _: () = assert!(size_of::<Session>() <= 16);
+
+/// It has no descriptors, starts no threads and wakes no tasks.
+impl DescriptorFree for Acc {}
 
 /// Longest answer whose memory is kept for the next one, in bytes.
 const TEXT_KEPT: usize = 4 * 1024;

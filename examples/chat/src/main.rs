@@ -18,7 +18,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
-use standfast::{Broker, Error, Limits, RouteOptions, Running, Server};
+use standfast::{Broker, Error, Limits, PrivateServer, RouteOptions, Running, Server};
 
 use crate::chat::Chat;
 use crate::handler::Acc;
@@ -41,26 +41,36 @@ fn main() -> ExitCode {
 }
 
 fn run(settings: Settings) -> Result<(), Error> {
-    let mut addresses = settings.listen.clone().into_iter();
-    let first = addresses.next().unwrap_or_else(|| ([127, 0, 0, 1], 8089).into());
-    let mut server = Server::bind(first)?;
-    for address in addresses {
+    // Clients send heartbeats; pings of the server would wake them twice.
+    let idle_timeout = Some(Duration::from_secs(settings.idle_seconds.into()));
+    let (connections, pings) = (settings.sockets, false);
+    let limits = Limits { connections, idle_timeout, pings, ..Limits::default() };
+    let ticks = RouteOptions { tick: Some(ANNOUNCE_INTERVAL), ..RouteOptions::default() };
+    let addresses = &settings.listen;
+    if settings.private_tables {
+        let (chat, workers) = (Chat::new(settings.clone(), None), settings.workers);
+        let mut server = PrivateServer::bind(&addresses[..1])?;
+        for address in &addresses[1..] {
+            server = server.and_bind(address)?;
+        }
+        if let Some(workers) = workers {
+            server = server.workers(workers);
+        }
+        let server = server.limits(limits).route_with("/acc", Acc::new(&chat), ticks);
+        return serve(api::private_routes(server, &chat).start()?);
+    }
+    let mut server = Server::bind(&addresses[..1])?.limits(limits);
+    for address in &addresses[1..] {
         server = server.and_bind(address)?;
     }
     if let Some(workers) = settings.workers {
         server = server.workers(workers);
     }
-    // Clients send heartbeats; pings of the server would wake them twice.
-    let idle_timeout = Some(Duration::from_secs(settings.idle_seconds.into()));
-    let (connections, pings) = (settings.sockets, false);
-    let limits = Limits { connections, idle_timeout, pings, ..Limits::default() };
-    let server = server.limits(limits);
     let broker = match (&settings.redis, &settings.nats) {
         (Some(url), _) => Some(Broker::redis(url)?),
         (None, Some(url)) => Some(Broker::nats(url)?),
         (None, None) => None,
     };
-    let ticks = RouteOptions { tick: Some(ANNOUNCE_INTERVAL), ..RouteOptions::default() };
     let Some(broker) = broker else {
         let chat = Chat::new(settings, None);
         let server = server.route_with("/acc", Acc::new(&chat), ticks);

@@ -20,6 +20,10 @@ pub(crate) struct Settings {
     /// Sockets at most [default: as the descriptor limit allows]
     #[arg(long, value_name = "N")]
     pub(crate) sockets: Option<u64>,
+    /// A descriptor table for each worker: more sockets than the limit of descriptors, with
+    /// --sockets N; a node alone
+    #[arg(long, requires = "sockets", conflicts_with_all = ["redis", "nats"])]
+    pub(crate) private_tables: bool,
     /// Close sockets that are silent for this long, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 360, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) idle_seconds: u32,

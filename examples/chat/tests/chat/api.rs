@@ -118,3 +118,15 @@ fn the_api_can_have_a_key() {
     assert!(body.contains(r#""sendResults":true"#), "{body}");
     assert_eq!(node.get("/home/index").0, 200);
 }
+
+#[test]
+fn each_worker_can_have_a_descriptor_table() {
+    let node = Node::start(&["--private-tables", "--sockets", "1000"]);
+    let mut ada = Client::login(&node, "ada");
+    assert_eq!(node.post("/user/sendMessage", &message("ada", "1", "hi"))["sendResults"], true);
+    assert_eq!(ada.json(), push("1", "msg", "hi", "ada"));
+    assert_eq!(node.data("/user/online?appID=101&userID=ada")["online"], true);
+    assert_eq!(node.data("/user/list?appID=101")["userCount"], 1);
+    assert_eq!(node.get("/home/index").0, 200);
+    assert_eq!(node.counter("logins"), 1);
+}

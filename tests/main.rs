@@ -63,6 +63,7 @@ mod load_grpc_web;
 mod load_hostile;
 mod load_http;
 mod load_http2;
+mod load_http2_faults;
 mod load_http2_sockets;
 mod load_merge;
 mod load_metrics;

@@ -117,6 +117,15 @@ pub(crate) struct Http2Server {
 
 impl Http2Server {
     pub(crate) fn start(conduct: Conduct) -> Http2Server {
+        Http2Server::of(conduct, false)
+    }
+
+    /// One that answers calls of gRPC where others answer requests.
+    pub(crate) fn of_calls(conduct: Conduct) -> Http2Server {
+        Http2Server::of(conduct, true)
+    }
+
+    fn of(conduct: Conduct, has_calls: bool) -> Http2Server {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let log = Arc::new(Mutex::new(Log::default()));
@@ -125,7 +134,7 @@ impl Http2Server {
             for stream in listener.incoming().map_while(Result::ok) {
                 own.lock().unwrap().connections += 1;
                 let log = Arc::clone(&own);
-                thread::spawn(move || Serving { stream, conduct, log }.serve());
+                thread::spawn(move || Serving { stream, conduct, has_calls, log }.serve());
             }
         });
         Http2Server { address, log }
@@ -139,6 +148,7 @@ impl Http2Server {
 struct Serving {
     stream: TcpStream,
     conduct: Conduct,
+    has_calls: bool,
     log: Arc<Mutex<Log>>,
 }
 
@@ -233,10 +243,11 @@ impl Serving {
     /// Answers a request. True if its stream has ended; `None` ends the connection.
     fn answer(&mut self, stream: u32, number: u64) -> Option<bool> {
         let is_tenth = number.is_multiple_of(10);
+        let head = if self.has_calls { GRPC_OK } else { OK };
         match self.conduct {
             Conduct::Silent | Conduct::Garbage | Conduct::Http11 => return Some(false),
             Conduct::Stalls => {
-                self.send(HEADERS, END_HEADERS, stream, OK)?;
+                self.send(HEADERS, END_HEADERS, stream, head)?;
                 return Some(false);
             }
             Conduct::Resets(code) if is_tenth => {
@@ -244,8 +255,9 @@ impl Serving {
                 return Some(true);
             }
             Conduct::Cuts if is_tenth => {
-                self.send(HEADERS, END_HEADERS, stream, OK)?;
-                let cut = [0, 0, 50, DATA, END_STREAM, 0, 0, 0, stream as u8, b'a', b'b'];
+                self.send(HEADERS, END_HEADERS, stream, head)?;
+                let [one, other] = if self.has_calls { [0, 0] } else { [b'a', b'b'] };
+                let cut = [0, 0, 50, DATA, END_STREAM, 0, 0, 0, stream as u8, one, other];
                 self.stream.write_all(&cut).ok()?;
                 return None;
             }
@@ -278,6 +290,9 @@ impl Serving {
                 return self.answer_call(stream, how);
             }
             _ => {}
+        }
+        if self.has_calls {
+            return self.answer_call(stream, Call::Right);
         }
         self.send(HEADERS, END_HEADERS, stream, OK)?;
         self.send(DATA, END_STREAM, stream, b"hello")?;

@@ -23,6 +23,16 @@ impl<S: Sys, H: Handler> Core<S, H> {
         Ok(index)
     }
 
+    /// Replaces a target that no connection uses any more.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no such target.
+    pub fn replace_target(&mut self, index: u8, target: Target) -> io::Result<()> {
+        let place = self.targets.get_mut(usize::from(index)).ok_or(io::ErrorKind::NotFound)?;
+        *place = target;
+        Ok(())
+    }
+
     /// Begins a connect and the WebSocket handshake of one of this worker's targets. The handler's
     /// `open` or `closed` reports the result.
     ///

@@ -143,6 +143,15 @@ pub trait Handler: Sized {
     /// A WebSocket is open, in either role.
     fn open<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId);
 
+    /// A server has accepted our handshake, with this subprotocol if any; [`Handler::open`] follows.
+    fn accepted<S: Sys>(
+        &mut self,
+        _core: &mut Core<S, Self>,
+        _id: ConnId,
+        _protocol: Option<&str>,
+    ) {
+    }
+
     /// A connect to a raw [`crate::Target`] succeeded: bytes in both directions from here.
     fn connected<S: Sys>(&mut self, _core: &mut Core<S, Self>, _id: ConnId) {}
 

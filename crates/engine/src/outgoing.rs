@@ -60,9 +60,15 @@ impl<S: Sys, H: Handler> Worker<S, H> {
                 status = (response.status != 101).then_some(response.status);
                 check_upgrade_response(&response, &key, &offered, deflate)
             })
-            .map(|switched| switched.deflate.as_ref().map(NegotiatedDeflate::as_client));
+            .map(|switched| {
+                (switched.deflate.as_ref().map(NegotiatedDeflate::as_client), switched.protocol)
+            });
+        let id = ConnId::new(self.core.index, slot, conn.generation);
         match checked {
-            Ok(deflate) => self.open_websocket(slot, deflate),
+            Ok((deflate, protocol)) => {
+                self.handler.accepted(&mut self.core, id, protocol);
+                self.open_websocket(slot, deflate);
+            }
             Err(violation) => {
                 self.core.counters().count_violation(violation);
                 let fault = status.map_or(ServerFault::Violation(violation), ServerFault::Status);

@@ -52,9 +52,11 @@
 //! | stop without losing clients | [`Remote::stop`], [`Running::stop`] |
 //! | hold more sockets than the limit of descriptors of a process | [`PrivateServer`] |
 //! | count, and show the counters to Prometheus | [`Running::totals`], [`Remote::metrics`] |
+//! | connect to other servers, and wait for answers | [`connect`], [`Connect`], [`Client`] |
+//! | keep connections to other servers, for bots and bridges | [`Clients`], [`ClientHandler`], [`Reconnect`] |
 //!
 //! Examples, each run by one command: `cargo run --release --example echo_server`, and the same with
-//! `topic_server`, `chat`, `ticker_thread`, `jwt` and `pieces`.
+//! `topic_server`, `chat`, `ticker_thread`, `jwt`, `pieces` and `echo_client`.
 //!
 //! # Workers and the turn
 //!
@@ -127,7 +129,7 @@
 //!
 //! # What is not there
 //!
-//! Redis Cluster and Sentinel, clients, timers that belong to no socket (see [`Handler::tick`]), HTTP/2, and
+//! Redis Cluster and Sentinel, timers that belong to no socket (see [`Handler::tick`]), HTTP/2, and
 //! files: a body is written by the program. Linux only.
 //!
 //! # Versions
@@ -209,6 +211,7 @@
 
 #[cfg(any(feature = "redis", feature = "nats"))]
 mod broker;
+mod client;
 mod decision;
 mod exchange;
 mod exchanges;
@@ -237,13 +240,17 @@ mod worker;
 
 pub use engine::{
     Closed, Compression, ConnId as SocketId, MailboxFull, Refusal, Sent, SlowConsumer, TlsClient,
-    TlsError, TlsIdentity, TlsServer, TlsVersion, Totals, WORKERS_MAX,
+    TlsError, TlsIdentity, TlsServer, TlsTrust, TlsVersion, Totals, WORKERS_MAX,
 };
 pub use wire::Violation;
 pub use wire::websocket::CloseCode;
 
 #[cfg(any(feature = "redis", feature = "nats"))]
 pub use crate::broker::{Broker, BrokerState};
+pub use crate::client::{
+    Client, ClientError, ClientHandler, ClientRemote, ClientSocket, Clients, Connect, Lost,
+    Reconnect,
+};
 pub use crate::decision::Decision;
 pub use crate::exchange::{Exchange, Http};
 pub use crate::handler::{Accept, Close, Handler};
@@ -259,3 +266,20 @@ pub use crate::response::Response;
 pub use crate::routes::{NoRoutes, Routed, Routes};
 pub use crate::server::{Error, Running, Server};
 pub use crate::socket::{Context, Socket};
+
+/// Connects to a WebSocket, and waits until it is open: [`Connect`] with nothing but its URL.
+///
+/// ```no_run
+/// # fn main() -> Result<(), standfast::ClientError> {
+/// let mut client = standfast::connect("ws://127.0.0.1:8080/echo")?;
+/// client.send("hello")?;
+/// println!("{:?}", client.receive()?);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// [`ClientError`].
+pub fn connect(url: &str) -> Result<Client, ClientError> {
+    Connect::to(url).open()
+}

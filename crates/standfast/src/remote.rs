@@ -108,10 +108,9 @@ impl Remote {
         to: SocketId,
         message: impl Into<Message<'m>>,
     ) -> Result<Receipt, MailboxFull> {
-        let shared = Arc::new(ReceiptShared::default());
-        let sender = ReceiptSender(Arc::clone(&shared), self.hub.waking.clone());
+        let (sender, receipt) = receipt(self.hub.waking.clone());
         self.post_message(to, message.into(), Some(sender))?;
-        Ok(Receipt(shared))
+        Ok(receipt)
     }
 
     /// Publishes to all subscribers of a topic, on all workers, and with a broker in all processes.
@@ -294,6 +293,11 @@ struct ReceiptState {
 /// The worker's side of a receipt. A post that is never processed drops it.
 #[derive(Debug)]
 pub(crate) struct ReceiptSender(Arc<ReceiptShared>, Waking);
+
+pub(crate) fn receipt(waking: Waking) -> (ReceiptSender, Receipt) {
+    let shared = Arc::new(ReceiptShared::default());
+    (ReceiptSender(Arc::clone(&shared), waking), Receipt(shared))
+}
 
 impl ReceiptSender {
     pub(crate) fn tell(&self, outcome: Result<Sent, Gone>) {

@@ -6,6 +6,7 @@
 
 mod brokers;
 mod client;
+mod clients;
 mod exchanges;
 mod flow;
 mod http;

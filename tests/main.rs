@@ -58,6 +58,7 @@ mod load_checks;
 mod load_counting;
 mod load_faults;
 mod load_grpc;
+mod load_grpc_held;
 mod load_grpc_streams;
 mod load_grpc_web;
 mod load_hostile;

@@ -56,7 +56,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         one.flights.push_back(Flight { times, ..Flight::default() });
         self.in_flight += 1;
         self.script.begin(user, due_ns, now_ns);
-        self.arm(user, now_ns);
+        self.arm(user, now_ns, now_ns);
         self.dispatch(core, user, now_ns);
         self.fill(core, user, now_ns);
     }

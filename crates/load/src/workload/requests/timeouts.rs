@@ -13,9 +13,12 @@ use crate::workload::requests::requester::{Requester, Wake};
 use crate::workload::requests::script::Script;
 
 impl<D: Driver, S: Script> Requester<D, S> {
-    /// Sets the wake-up for the timeout of a request.
-    pub(crate) fn arm(&mut self, user: u32, begun_ns: u64) {
-        let at_ns = begun_ns.saturating_add(self.timeout_of(user));
+    /// Sets the wake-up for the timeout of a request, or before that for the end of a call that only receives.
+    pub(crate) fn arm(&mut self, user: u32, begun_ns: u64, now_ns: u64) {
+        let mut at_ns = begun_ns.saturating_add(self.timeout_of(user));
+        if D::MESSAGES {
+            at_ns = at_ns.min(self.held_until(user, now_ns).unwrap_or(u64::MAX));
+        }
         let Some(one) = self.users.get_mut(user as usize) else {
             return invariant::broken("each user number is in the table of users");
         };
@@ -92,12 +95,20 @@ impl<D: Driver, S: Script> Requester<D, S> {
             return;
         }
         one.armed_ns = 0;
-        let Some(flight) = one.flights.front() else { return };
-        let begun_ns = flight.times.begun_ns;
-        if begun_ns.saturating_add(timeout_ns) <= now_ns {
+        let Some(times) = one.flights.front().map(|flight| flight.times) else { return };
+        let until_ns = times.begun_ns.saturating_add(timeout_ns);
+        let held_ns = match D::MESSAGES && times.sent_ns > 0 {
+            true => {
+                self.held_until(user, now_ns).filter(|held_ns| *held_ns <= now_ns.min(until_ns))
+            }
+            false => None,
+        };
+        if held_ns.is_some() {
+            self.end_held(core, user, now_ns);
+        } else if until_ns <= now_ns {
             self.time_out(core, user, now_ns);
         } else {
-            self.arm(user, begun_ns);
+            self.arm(user, times.begun_ns, now_ns);
         }
     }
 

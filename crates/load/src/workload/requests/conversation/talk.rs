@@ -14,6 +14,9 @@ use crate::workload::requests::conversation::{Conversation, Conversations, Messa
 use crate::workload::requests::requester::{Requester, Stage, Wake};
 use crate::workload::requests::script::{NextMessage, Script};
 
+/// How soon a call that is not sent yet is looked at again, at the least.
+const UNSENT_NS: u64 = 1_000_000;
+
 impl<D: Driver, S: Script> Requester<D, S> {
     /// Begins the call of a user whose stream is open.
     pub(crate) fn begin_conversation<Y: Sys>(
@@ -24,7 +27,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         now_ns: u64,
     ) {
         let Some(talks) = &mut self.conversations else { return };
-        let (sends, hold) = (talks.config.sends, talks.config.hold);
+        let sends = talks.config.sends;
         let Some(one) = talks.users.get_mut(user as usize) else { return };
         (one.at, one.stream, one.received) = (at, stream, 0);
         one.state = if sends { State::Open } else { State::Ended };
@@ -33,10 +36,17 @@ impl<D: Driver, S: Script> Requester<D, S> {
             (sender.begun_ns, sender.due_ns) = (now_ns, now_ns);
             (sender.is_awaiting, sender.wake_ns) = (false, 0);
             self.send_messages(core, user, now_ns);
-        } else if let Some(hold) = hold {
-            let at_ns = now_ns.saturating_add(hold.as_nanos() as u64);
-            self.wakes.push(Reverse((at_ns, user, Wake::Message)));
         }
+    }
+
+    /// When the call of a user that only receives ends; of one that is not sent yet, at the earliest.
+    pub(crate) fn held_until(&self, user: u32, now_ns: u64) -> Option<u64> {
+        let config = &self.conversations.as_ref()?.config;
+        let hold_ns = config.hold.filter(|_| !config.sends)?.as_nanos() as u64;
+        Some(match self.users.get(user as usize)?.flights.front()?.times.sent_ns {
+            0 => now_ns.saturating_add(hold_ns.max(UNSENT_NS)),
+            sent_ns => sent_ns.saturating_add(hold_ns),
+        })
     }
 
     /// Sets the wake-up of a call that sends, unless there is an earlier one.
@@ -343,15 +353,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         let Some(talks) = &mut self.conversations else { return };
         let Some(one) = talks.users.get(user as usize) else { return };
         let (at, state) = (one.at, one.state);
-        let Some(sender) = talks.senders.get_mut(user as usize) else {
-            // It may be of an earlier call.
-            let hold_ns = talks.config.hold.map_or(0, |hold| hold.as_nanos() as u64);
-            let flight = self.users.get(user as usize).and_then(|one| one.flights.front());
-            if flight.is_some_and(|one| one.times.sent_ns.saturating_add(hold_ns) == at_ns) {
-                self.end_held(core, user, now_ns);
-            }
-            return;
-        };
+        let Some(sender) = talks.senders.get_mut(user as usize) else { return };
         if sender.wake_ns == at_ns {
             sender.wake_ns = 0;
             if state == State::Open {

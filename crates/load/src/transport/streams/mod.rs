@@ -19,6 +19,8 @@ mod request;
 mod rooms;
 mod send;
 mod socket;
+#[cfg(test)]
+mod tests;
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, IoSlice};

@@ -1,6 +1,6 @@
 //! Client CPU per gRPC call: `standfast load grpc://` beside h2load, which sends the same bytes and reads no gRPC,
 //! and ghz, against a C program that answers as fast as frames can be written, client and server pinned to a
-//! core each; unary calls and streams of messages. Then the memory of `load` with held streams.
+//! core each; unary calls, streams of answers and, beside ghz only, streams in both directions. Then the memory of `load` with held streams.
 
 use std::fs;
 use std::path::PathBuf;
@@ -23,6 +23,8 @@ const GHZ_LEAST: f64 = 5.0;
 /// Connections and streams with ghz, which differs by far more than the machine varies.
 const GHZ_SHAPE: (u32, u32) = (10, 10);
 const GHZ_PAIRS: usize = 3;
+/// Messages that a call in both directions sends; the server answers with as many.
+const SENT: u32 = 100;
 /// Held streams of each of 10 connections: the memory of the first, and that of each further stream.
 const HELD: [u32; 2] = [1_000, 10_000];
 const HELD_CONNECTIONS: u32 = 10;
@@ -32,10 +34,10 @@ const HELD_RSS_MOST: f64 = 25e6;
 const STREAM_BYTES_MOST: f64 = 256.0;
 
 /// Types of the calls. A server of one's own (`--target`) answers `Call` with one message, `Stream` with any number,
-/// and holds the streams of `Hold`.
+/// and holds the streams of `Hold`; `Both` takes any number of messages.
 const PROTO: &str = "syntax = \"proto3\";\npackage bench;\nmessage Text { string text = 1; }\n\
                      service Bench {\n  rpc Call(Text) returns (Text);\n  rpc Stream(Text) returns (stream Text);\n  \
-                     rpc Hold(Text) returns (stream Text);\n}\n";
+                     rpc Hold(Text) returns (stream Text);\n  rpc Both(stream Text) returns (stream Text);\n}\n";
 
 /// What is called. The server answers by the letter.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -43,6 +45,7 @@ enum Method {
     Call,
     Stream,
     Hold,
+    Both,
 }
 
 impl Method {
@@ -51,15 +54,21 @@ impl Method {
             Method::Call => "Call",
             Method::Stream => "Stream",
             Method::Hold => "Hold",
+            Method::Both => "Both",
         }
     }
 
     fn letter(self) -> char {
         match self {
             Method::Call => 'u',
-            Method::Stream => 's',
+            Method::Stream | Method::Both => 's',
             Method::Hold => 'h',
         }
+    }
+
+    /// The flag for the messages that a call sends, as this generator names it.
+    fn messages(self, flag: &str) -> String {
+        if self == Method::Both { format!("{flag} {SENT}") } else { String::new() }
     }
 }
 
@@ -103,9 +112,11 @@ pub(super) fn run(bench: &Context) -> Result<bool> {
             targets.push(Target::at_most(format!("failed, {name}"), failed, 0.0));
             results.insert(name, rounds.json());
         }
+    }
+    for method in [Method::Call, Method::Stream, Method::Both] {
         let Some(ghz) = &server.ghz else {
             println!("ghz is not installed: left out (--ghz PATH)");
-            continue;
+            break;
         };
         let (name, pairs) = (format!("{} beside ghz", method.name()), bench.pairs.min(GHZ_PAIRS));
         println!("\n10 connections x 10 streams: {name} ({})", ghz.display());
@@ -180,11 +191,12 @@ fn once(
         }
         Generator::Ghz => format!(
             "{} --insecure --proto {} --call bench.Bench/{name} -d '{{\"text\":\"{}\"}}' --connections \
-             {connections} -c {} -z {seconds}s --duration-stop wait --format json -o {} {at}",
+             {connections} -c {} -z {seconds}s --duration-stop wait {} --format json -o {} {at}",
             server.ghz.as_deref().context("ghz is not installed")?.display(),
             folder.join("bench.proto").display(),
             method.letter(),
             connections * streams,
+            method.messages("--stream-call-count"),
             folder.join("ghz.json").display()
         ),
     };
@@ -241,12 +253,13 @@ impl Server {
     ) -> String {
         format!(
             "{} load grpc://{}/bench.Bench/{} --proto {} -d '{{\"text\":\"{}\"}}' --connections {connections} \
-             --streams {streams} --duration {seconds}s --timeout 60s --json {} --plain",
+             --streams {streams} --duration {seconds}s --timeout 60s {} --json {} --plain",
             bench.tools.standfast().display(),
             self.address,
             method.name(),
             self.folder.join("bench.proto").display(),
             method.letter(),
+            method.messages("--messages"),
             self.folder.join("load.json").display()
         )
     }

@@ -21,6 +21,7 @@ mod history;
 mod hold;
 mod http;
 mod http2;
+mod http2_sockets;
 mod idle_bytes;
 mod million;
 mod nodes;
@@ -120,6 +121,8 @@ enum Bench {
     /// Client CPU per HTTP/2 request, `load --http2` beside h2load: by streams and connections, over TLS,
     /// with the live screen
     Http2,
+    /// Client CPU of an echoed message, `load ws://` over HTTP/2 beside HTTP/1.1, through HAProxy
+    Http2Sockets,
     /// Client CPU per gRPC call, `load grpc://` beside h2load and ghz: unary and streams; memory of 100,000 held
     /// streams
     Grpc,
@@ -170,7 +173,7 @@ enum Bench {
     All,
 }
 
-const ALL: [Bench; 30] = [
+const ALL: [Bench; 31] = [
     Bench::Echo,
     Bench::Deflate,
     Bench::Tls,
@@ -183,6 +186,7 @@ const ALL: [Bench; 30] = [
     Bench::Memory,
     Bench::Http,
     Bench::Http2,
+    Bench::Http2Sockets,
     Bench::Grpc,
     Bench::NewConnections,
     Bench::Proxy,
@@ -250,6 +254,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
             Bench::Memory => hold::memory(&bench)?,
             Bench::Http => http::run(&bench)?,
             Bench::Http2 => http2::run(&bench)?,
+            Bench::Http2Sockets => http2_sockets::run(&bench)?,
             Bench::Grpc => grpc::run(&bench)?,
             Bench::NewConnections => http::new_connections(&bench)?,
             Bench::Proxy => proxy::run(&bench)?,

@@ -210,6 +210,10 @@ impl<R: RouteList> WorkerHandler<R> {
         id: ConnId,
         head: &Head<'_, '_>,
     ) -> Answer {
+        if self.by_route {
+            // It may have been refused as a WebSocket before.
+            core.set_class(id, u8::MAX);
+        }
         let index = match self.table.http(head.method, head.path()) {
             Ok(index) => index,
             Err(answer) => return answer,

@@ -136,7 +136,7 @@ fn mistakes_say_what_to_try() {
         ),
         (
             of("grpc-web", http2.address.to_string(), &types),
-            &["speaks HTTP/2, not HTTP/1.1", "use grpc:// instead of grpc-web://"],
+            &["speaks HTTP/2, and not HTTP/1.1", "call the method with grpc://"],
         ),
         (
             of("grpc", http2.address.to_string(), &["--proto", file.path(), "-d", "[{}]"]),

@@ -221,7 +221,7 @@ fn probe(
             Some(error) => Some(tls_failure(error, endpoint, address, (plain, secure))),
             None if endpoint.options.http2 && failed => Some(format!(
                 "{address} accepts TLS and answers with something else than HTTP/2: {}",
-                without_http2(plain)
+                instead_of_http2(plain)
             )),
             None => {
                 let is_plain = failed && plain != secure && speaks_http(&mut stream, host, time);
@@ -229,21 +229,50 @@ fn probe(
             }
         };
     }
-    if endpoint.options.http2 && failed && speaks_http(&mut stream, host, time) {
-        return Some(format!(
-            "{address} speaks HTTP/1.1, and HTTP/2 not without TLS: {}, or use {secure}:// instead of \
-             {plain}://",
-            without_http2(plain)
-        ));
+    if !failed {
+        return None;
     }
-    let is_web_call = plain.starts_with("grpc-web");
-    if is_web_call && failed && speaks_http2(&mut stream, time) {
-        return Some(format!(
-            "{address} speaks HTTP/2, not HTTP/1.1: use grpc:// instead of {plain}://"
-        ));
+    let again = || TcpStream::connect_timeout(&address, time);
+    if endpoint.options.http2 && speaks_http(&mut stream, host, time) {
+        return Some(match plain {
+            GRPC => {
+                format!("{address} speaks HTTP/1.1, gRPC needs HTTP/2: {}", instead_of_http2(plain))
+            }
+            _ => format!(
+                "{address} speaks HTTP/1.1, and HTTP/2 not without TLS: {}, or use {secure}:// instead \
+                 of {plain}://",
+                instead_of_http2(plain)
+            ),
+        });
     }
-    let is_tls = failed && plain != secure && speaks_tls(&mut stream, time);
-    is_tls.then(|| format!("{address} speaks TLS: use {secure}:// instead of {plain}://"))
+    if endpoint.options.http2 {
+        stream = again().ok()?;
+    }
+    if plain != secure && speaks_tls(&mut stream, time) {
+        return Some(format!("{address} speaks TLS: use {secure}:// instead of {plain}://"));
+    }
+    let hint = match plain {
+        _ if endpoint.options.http2 => return None,
+        "http" => "add --http2, or call methods of gRPC with grpc://",
+        "ws" => "add --http2",
+        "grpc-web" | "grpc-web-text" => "call the method with grpc://",
+        _ => return None,
+    };
+    let is_http2 = speaks_http2(&mut again().ok()?, time);
+    is_http2.then(|| format!("{address} speaks HTTP/2, and not HTTP/1.1: {hint}"))
+}
+
+/// The plain scheme of gRPC, which needs HTTP/2 without a flag.
+const GRPC: &str = Schemes::GRPC.plain;
+
+/// What to try where HTTP/2 is not spoken.
+fn instead_of_http2(plain: &str) -> &'static str {
+    match plain {
+        GRPC => {
+            "is this the port of a gRPC server? (a proxy before it must speak HTTP/2, too; gRPC-Web is called by grpc-web://)"
+        }
+        _ => "leave out --http2",
+    }
 }
 
 /// Why a UNIX socket cannot be reached. A connect blocks while the queue of the socket is full, and has
@@ -298,18 +327,19 @@ fn tls_failure(
         return not_tls(address, (plain, secure));
     }
     if error.contains("NoApplicationProtocol") {
-        let instead = without_http2(plain);
-        return format!("{address} does not offer HTTP/2 (h2 by ALPN): {instead}");
+        return format!(
+            "{address} does not offer HTTP/2 (h2 by ALPN): {}",
+            instead_of_http2(plain)
+        );
+    }
+    if error.contains("CaUsedAsEndEntity") {
+        return format!(
+            "the certificate of {name} is marked as an authority's (CA:TRUE), as openssl req -x509 does: \
+             accept any with --insecure, or make one with -addext basicConstraints=CA:FALSE and trust \
+             it with --ca FILE"
+        );
     }
     format!("TLS with {address} failed: {error}")
-}
-
-/// What to do where HTTP/2 is not spoken.
-fn without_http2(plain: &str) -> &'static str {
-    match plain {
-        "grpc" => "is this the port of a gRPC server? (gRPC-Web is called by grpc-web://)",
-        _ => "leave out --http2",
-    }
 }
 
 fn not_tls(address: SocketAddr, (plain, secure): (&str, &str)) -> String {
@@ -328,10 +358,11 @@ fn speaks_http(stream: &mut TcpStream, host: &str, time: Duration) -> bool {
     exchange::<5>(stream, request.as_bytes(), time).is_ok_and(|head| &head == b"HTTP/")
 }
 
-/// Begins HTTP/2 and returns whether its first frame comes back (RFC 9113 section 3.4).
+/// Begins HTTP/2 (RFC 9113 section 3.4) and returns whether SETTINGS come back, the first frame of a server.
 fn speaks_http2(stream: &mut TcpStream, time: Duration) -> bool {
-    let head = exchange::<4>(stream, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0", time);
-    matches!(head, Ok([0, _, _, 4]))
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+    let head = exchange::<9>(stream, preface, time);
+    matches!(head, Ok([_, _, _, 4, 0, 0, 0, 0, 0]))
 }
 
 /// Sends bytes and returns the first `N` that come back.
@@ -411,7 +442,7 @@ mod tests {
         let url = format!("http://{}/", listener.local_addr().unwrap());
         let holder = thread::spawn(move || {
             // Closes each connection, as a server that is not of TLS may.
-            listener.incoming().take(2).for_each(drop);
+            listener.incoming().take(4).for_each(drop);
         });
         let targets = [refused(), Endpoint::parse_web(&url).unwrap()];
         let opened = Contact { opened: true, ..FAILED };
@@ -438,9 +469,44 @@ mod tests {
             ("received corrupt message of type InvalidContentType", "use http:// instead of"),
             ("invalid peer certificate: certificate not valid for name \"a\"; …", "--sni"),
             ("invalid peer certificate: Expired", "Expired"),
+            ("invalid peer certificate: Other(OtherError(CaUsedAsEndEntity))", "--insecure"),
+            ("received fatal alert: NoApplicationProtocol", "leave out --http2"),
         ] {
             let text = tls_failure(error, &endpoint, endpoint.address, ("http", "https"));
             assert!(text.contains(hint), "{text}");
+        }
+    }
+
+    #[test]
+    fn advice_for_grpc_names_no_flag_that_it_lacks() {
+        let endpoint = Endpoint::parse_web("https://127.0.0.1:443/").unwrap();
+        let error = "received fatal alert: NoApplicationProtocol";
+        let text = tls_failure(error, &endpoint, endpoint.address, ("grpc", "grpcs"));
+        assert!(!text.contains("--http2") && text.contains("port of a gRPC server"), "{text}");
+    }
+
+    #[test]
+    fn a_port_that_speaks_only_http2_is_recognised() {
+        for (answer, found) in [
+            (&b"\0\0\0\x04\0\0\0\0\0"[..], true),
+            (b"\0\0\x06\x04\0\0\0\0\0\0\x03\0\0\0\x64", true),
+            (b"HTTP/1.1 400 Bad Request\r\n", false),
+        ] {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let url = format!("http://{}/", listener.local_addr().unwrap());
+            let server = thread::spawn(move || {
+                for stream in listener.incoming().take(3) {
+                    let mut stream = stream.unwrap();
+                    let mut bytes = [0; 9];
+                    if stream.read_exact(&mut bytes).is_ok() && bytes.starts_with(b"PRI ") {
+                        stream.write_all(answer).unwrap();
+                        return;
+                    }
+                }
+            });
+            let text = FirstContact::new(0).explain(&[Endpoint::parse_web(&url).unwrap()], FAILED);
+            server.join().unwrap();
+            assert_eq!(text.is_some_and(|text| text.contains("add --http2")), found, "{answer:?}");
         }
     }
 }

@@ -1,188 +1,17 @@
 //! Errors of the command line: what is wrong, where, and what to type instead, in at most three lines.
 //! Flags that other load generators and servers have are answered with ours: [`FOREIGN`].
 
+mod foreign;
+
 use std::fmt::Write as _;
 
 use admin::log;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
+use self::foreign::FOREIGN;
 use crate::EXIT_ENVIRONMENT;
 use crate::settings::nearest;
 use crate::units;
-
-/// Flags of other tools: command, their names, and what to use instead.
-const FOREIGN: &[(&str, &[&str], &str)] = &[
-    (
-        "load",
-        &["-n", "--number", "--num-requests", "--iterations", "-i", "--amount"],
-        "the total number of requests is --requests N; per WebSocket --messages N",
-    ),
-    (
-        "load",
-        &["-z", "--time", "--test-time", "--run-time"],
-        "the time to send is --duration TIME, such as --duration 10s",
-    ),
-    (
-        "load",
-        &["-u", "--users", "--vus", "--clients", "--concurrency", "-U"],
-        "concurrent users are connections: -c N or --connections N",
-    ),
-    (
-        "load",
-        &["-t", "--threads", "--workers", "-w"],
-        "there is a thread per core; a time limit is --duration 10s, of an answer --timeout 5s",
-    ),
-    (
-        "load",
-        &["-q", "-r", "-R", "--rps", "--qps", "--overallRate", "--connectionRate"],
-        "the rate over all connections is --rate N, per second",
-    ),
-    ("load", &["-m"], "the request method is -X METHOD or --method METHOD"),
-    (
-        "load",
-        &["-b", "--body", "-D", "--body-file"],
-        "the request body is --data TEXT or --data @FILE",
-    ),
-    (
-        "load",
-        &["-p", "--pipelining"],
-        "requests in flight are --pipeline N; a body is --data @FILE",
-    ),
-    (
-        "load",
-        &["-T", "--content-type"],
-        "the type is a header: -H 'Content-Type: application/json'",
-    ),
-    ("load", &["-A"], "the accepted type is a header: -H 'Accept: application/json'"),
-    (
-        "load",
-        &["-a", "--auth"],
-        "credentials are a header: -H 'Authorization: Basic …'; a number of requests --requests N",
-    ),
-    ("load", &["--cookie", "-C"], "cookies are a header: -H 'Cookie: name=value'"),
-    (
-        "load",
-        &["-k", "--keepalive"],
-        "connections stay open unless --new-connections; certificates are not checked with --insecure",
-    ),
-    (
-        "load",
-        &["--disable-keepalive", "--no-keepalive"],
-        "a connection per request is --new-connections",
-    ),
-    (
-        "load",
-        &["-s", "--script"],
-        "scripts are scenarios: standfast load init writes one, from-k6 and from-har convert",
-    ),
-    ("load", &["--stage"], "stages are one flag: --stages 30s:10k,2m:10k,30s:0"),
-    ("load", &["--ramp-up", "--spawn-rate"], "a ramp is --stages 30s:10k,2m:10k,30s:0"),
-    ("load", &["-x"], "the proxy is --proxy http://HOST:PORT"),
-    ("load", &["--latency", "-l", "--percentiles"], "percentiles are always printed: leave it out"),
-    ("load", &["--no-tui", "--no-color", "--no-progress", "--quiet"], "rows of text are --plain"),
-    (
-        "load",
-        &["-o", "--output", "--out", "--summary-export", "-j"],
-        "results go to --json FILE, --csv FILE and --html FILE",
-    ),
-    ("load", &["-2", "--h2", "--h2c"], "HTTP/2 is --http2, also without TLS"),
-    ("load", &["--max-concurrent-streams"], "requests in flight per connection are --streams N"),
-    ("load", &["--call"], "the method is in the URL: grpc://HOST:PORT/package.Service/Method"),
-    ("load", &["--import-paths", "-i"], "imports of .proto files begin at --proto-path DIR"),
-    ("load", &["--metadata"], "metadata is a header: -H 'name: value'"),
-    ("load", &["--skipTLS"], "any certificate is accepted with --insecure; plain text is grpc://"),
-    ("load", &["--cacert"], "the authority to trust is --ca FILE"),
-    ("load", &["--url", "--host"], "the URL needs no flag: standfast load URL"),
-    ("load", &["-L", "--location"], "redirects are followed with --redirects N"),
-    ("stress", &["-z"], "the time limit of the run is -timeout SECONDS"),
-    (
-        "stress",
-        &["-X", "-method"],
-        "-data TEXT makes the request a POST; other methods: -p FILE with curl",
-    ),
-    (
-        "prove",
-        &["-n", "-u", "--users", "--clients", "--vus"],
-        "the number of sockets is --connections N",
-    ),
-    ("prove", &["-d", "-z", "--duration", "--time"], "the time to hold the sockets is --hold TIME"),
-    (
-        "prove",
-        &["--url", "--target", "--host"],
-        "prove starts its own server; to load another: standfast load URL --connections N",
-    ),
-    (
-        "serve proxy",
-        &["-p", "--port", "-P"],
-        "address and port are one flag: --listen 127.0.0.1:8080",
-    ),
-    (
-        "serve proxy",
-        &["-b", "--bind", "--host", "--address", "--addr", "-l"],
-        "the address is --listen 127.0.0.1:8080",
-    ),
-    (
-        "serve proxy",
-        &["--cert", "--certificate", "--ssl-cert", "--tls"],
-        "TLS needs --tls-cert FILE and --tls-key FILE",
-    ),
-    ("serve proxy", &["--key", "--ssl-key"], "the TLS key is --tls-key FILE"),
-    ("serve proxy", &["-c", "--conf", "-f"], "the settings file is --config FILE"),
-    (
-        "serve proxy",
-        &["-v", "--verbose", "--debug", "--log-level", "--loglevel"],
-        "the log level is --log debug",
-    ),
-    (
-        "serve proxy",
-        &["-d", "--daemon", "--daemonize"],
-        "it runs in the foreground: start it with systemd or &",
-    ),
-    (
-        "serve",
-        &["--origin", "--cors", "--origins", "--allowed-origins", "--allowed_origins"],
-        "pages are allowed by --allow-origin https://example.com",
-    ),
-    (
-        "serve",
-        &["--jwt_id_key", "--jwt-key", "--token", "--auth"],
-        "tokens are checked with --secret file:PATH; an application decides with --auth-url URL",
-    ),
-    (
-        "serve",
-        &["--broker", "--presets"],
-        "messages are kept with --history memory, redis or nats, members with --presence memory",
-    ),
-    (
-        "serve",
-        &["--rpc", "--rpc-url", "--rpc_url", "--rpc-impl", "--rpc_impl", "--app-url"],
-        "the application is --rpc-host http://HOST/PATH or, by gRPC, --rpc-host HOST:PORT",
-    ),
-    ("serve", &["--norpc"], "no application is called without --rpc-host: leave it out"),
-    ("serve", &["--noauth"], "clients need no token without --enforce-jwt: leave it out"),
-    ("serve", &["--path"], "the path of Action Cable is --cable-path PATH"),
-    (
-        "serve",
-        &["--sse", "--turbo_streams", "--turbo-streams"],
-        "/events and Turbo Streams are always served: leave it out; signed streams need --secret",
-    ),
-    (
-        "serve",
-        &["--broadcast_adapter"],
-        "--broadcast-adapter; applications may also post to /_broadcast of the --admin listener",
-    ),
-    (
-        "serve proxy",
-        &["--metrics_http", "--metrics", "--metrics-port", "--metrics_port"],
-        "metrics are at /metrics of the --admin listener",
-    ),
-    (
-        "proxy",
-        &["--backend", "--backends", "--server", "--to", "--target"],
-        "servers are --upstream 127.0.0.1:8081,127.0.0.1:8082",
-    ),
-    ("doctor", &["-n", "-c", "--sockets", "--users"], "the number of sockets is --connections N"),
-];
 
 /// Words that other tools have as their first.
 const FOREIGN_COMMANDS: &[(&[&str], &str)] = &[
@@ -420,6 +249,42 @@ mod tests {
 
     use super::*;
     use crate::args::Args;
+
+    /// Each flag of the tables of `docs/load/moving.md` is one of ours or has a hint, in any of which ours is
+    /// named as the table names it.
+    #[test]
+    fn flags_of_h2load_and_ghz_are_answered_as_their_table_says() {
+        let page = include_str!("../docs/load/moving.md");
+        let whole = Args::command();
+        let load = whole.find_subcommand("load").unwrap();
+        let is_ours = |name: &str| {
+            load.get_arguments().any(|arg| {
+                arg.get_long().is_some_and(|long| name == format!("--{long}"))
+                    || arg.get_short().is_some_and(|short| name == format!("-{short}"))
+            })
+        };
+        let flags = |cell: &str| -> Vec<String> {
+            let quoted = cell.split('`').skip(1).step_by(2);
+            let flags = quoted.filter_map(|text| text.split(' ').next());
+            flags.filter(|text| text.starts_with('-')).map(str::to_owned).collect()
+        };
+        let mut count = 0;
+        for line in page.lines().filter(|line| line.starts_with("| ")) {
+            let cells: Vec<&str> = line.split('|').collect();
+            let instead = flags(cells[2]);
+            for name in flags(cells[1]) {
+                count += 1;
+                if is_ours(&name) {
+                    continue;
+                }
+                let of = ["standfast", "load", "http://a", name.as_str(), "1"].map(str::to_owned);
+                let hint = foreign("load", &name, &of).unwrap_or_else(|| panic!("no hint: {name}"));
+                let is_named = instead.iter().any(|ours| hint.contains(ours.as_str()));
+                assert!(is_named || instead.is_empty(), "{name}: {hint}; {instead:?}");
+            }
+        }
+        assert!(count > 60, "{count}");
+    }
 
     fn words(line: &str) -> Vec<String> {
         line.split(' ').map(str::to_owned).collect()

@@ -74,7 +74,10 @@ function failure(name) {
     return name in grpc.status ? { code: grpc.status[name], details: `no order of ${name}` } : null;
   }
   const metadata = new grpc.Metadata();
-  metadata.set('grpc-status-details-bin', Buffer.from([8, grpc.status.INVALID_ARGUMENT]));
+  const type = 'type.googleapis.com/google.rpc.Help';
+  const detail = Buffer.concat([Buffer.from([0x1a, type.length + 2, 0x0a, type.length]), Buffer.from(type)]);
+  const code = Buffer.from([8, grpc.status.INVALID_ARGUMENT]);
+  metadata.set('grpc-status-details-bin', Buffer.concat([code, detail]));
   return { code: grpc.status.INVALID_ARGUMENT, details: 'no such customer', metadata };
 }
 

@@ -70,8 +70,20 @@ pub fn status_details(value: &[u8], schema: Option<&Schema>) -> Option<Vec<Value
     Some(status.details.iter().take(STATUS_DETAILS).map(|any| detail(any, schema)).collect())
 }
 
+/// The names of the types of the details of a status; none if the header's value is not a status.
+#[must_use]
+pub(crate) fn detail_types(value: &[u8]) -> Vec<String> {
+    let status = decode_binary(value).and_then(|bytes| RpcStatus::decode(&*bytes).ok());
+    let details = status.map(|status| status.details).unwrap_or_default();
+    details.iter().take(STATUS_DETAILS).map(|any| type_name(any).to_owned()).collect()
+}
+
+fn type_name(any: &Any) -> &str {
+    any.type_url.rsplit('/').next().unwrap_or_default()
+}
+
 fn detail(any: &Any, schema: Option<&Schema>) -> Value {
-    let name = any.type_url.rsplit('/').next().unwrap_or_default();
+    let name = type_name(any);
     let own = schema.and_then(|schema| schema.pool().get_message_by_name(name));
     let kind = own.or_else(|| known().get_message_by_name(name));
     let message = kind.and_then(|kind| DynamicMessage::decode(kind, &*any.value).ok());
@@ -168,6 +180,15 @@ mod tests {
         let header = header(&[("a.Why", vec![10, 1, b'x'])]);
         let details = status_details(header.as_bytes(), Some(&schema)).unwrap();
         assert_eq!(details, [json!({"@type": "a.Why", "text": "x"})]);
+    }
+
+    #[test]
+    fn details_have_types_without_their_values() {
+        let details = [("google.rpc.Help", vec![255]), ("a.Why", Vec::new())];
+        assert_eq!(detail_types(header(&details).as_bytes()), ["google.rpc.Help", "a.Why"]);
+        assert!(detail_types(b"%%").is_empty());
+        let many = vec![("a.B", Vec::new()); 100];
+        assert_eq!(detail_types(header(&many).as_bytes()).len(), STATUS_DETAILS);
     }
 
     #[test]

@@ -36,3 +36,5 @@ pub(crate) const STATUS_DETAILS: usize = 16;
 pub(crate) const ANSWER_JSON_BYTES: usize = 16 << 20;
 /// Bytes of the trailers of a gRPC-Web answer: as of a head.
 pub(crate) const TRAILER_BYTES: usize = 16 << 10;
+/// Bytes of the text that is kept of the first failed call of each status.
+pub(crate) const CALL_ERROR_BYTES: usize = 512;

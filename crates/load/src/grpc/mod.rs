@@ -28,6 +28,7 @@ mod web_text;
 pub(crate) use self::answer::answer_json;
 pub use self::answer::{accepted_code, answer_status, code_of};
 pub use self::deadline::{encode_timeout, parse_timeout};
+pub(crate) use self::details::detail_types;
 pub use self::details::status_details;
 pub use self::frame::{
     Encoding, FrameError, MessageDecoder, PREFIX_BYTES, ReceivedMessage, encode, encode_gzip,

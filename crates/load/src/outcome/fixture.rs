@@ -55,7 +55,7 @@ pub(crate) fn full() -> Outcome {
             "dropped": 7, "seconds": 3.0, "per_second": 2.0, "good_per_second": 1.0,
             "latency": latency(), "service_time": latency(), "latency_of_all": of_all(),
             "time_to_first_byte": latency(), "send_lag": latency(), "scheduling_error": latency(),
-            "status": {"200": 6}, "errors": {"timeout": 1}, "body_bytes": 7, "decoded_bytes": 7,
+            "status": {"200": 6}, "errors": {"timeout": 1}, "call_errors": {"grpc_internal": "no"}, "body_bytes": 7, "decoded_bytes": 7,
             "connect_errors": {"dns": 1}, "retried_by": {"dns": 1}, "closed": {"reset": 1},
             "warm_up_messages": 7,
             "heartbeats": with(

@@ -330,6 +330,7 @@ fn add(one: Outcome, other: Outcome) -> Outcome {
         scheduling_error: None,
         status: maps(one.status, other.status),
         errors: maps(one.errors, other.errors),
+        call_errors: texts(one.call_errors, other.call_errors),
         body_bytes: known(one.body_bytes, other.body_bytes),
         decoded_bytes: known(one.decoded_bytes, other.decoded_bytes),
         connect_errors: maps(one.connect_errors, other.connect_errors),
@@ -571,6 +572,18 @@ fn sum(one: Option<f64>, other: Option<f64>) -> Option<f64> {
 
 fn least<T: Ord>(one: Option<T>, other: Option<T>) -> Option<T> {
     both(one, other, T::min)
+}
+
+/// A text of each kind: the least, so that the order of merging makes no difference.
+fn texts(
+    mut one: BTreeMap<String, String>,
+    other: BTreeMap<String, String>,
+) -> BTreeMap<String, String> {
+    for (kind, text) in other {
+        let kept = one.remove(&kind);
+        one.insert(kind, least(kept, Some(text.clone())).unwrap_or(text));
+    }
+    one
 }
 
 fn maps<K: Ord>(mut one: BTreeMap<K, u64>, other: BTreeMap<K, u64>) -> BTreeMap<K, u64> {

@@ -7,6 +7,7 @@
 
 pub(crate) mod bins;
 pub(crate) mod cable;
+pub(crate) mod call_errors;
 pub(crate) mod cause;
 pub(crate) mod churn;
 pub(crate) mod failure;
@@ -120,6 +121,9 @@ pub struct Outcome {
     pub status: BTreeMap<u16, u64>,
     /// Failed requests by kind.
     pub errors: BTreeMap<String, u64>,
+    /// What the first failed call of each gRPC status said, by kind; absent without.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub call_errors: BTreeMap<String, String>,
     /// Bytes of bodies received, without framing, before decoding.
     pub body_bytes: Option<u64>,
     /// Decoded bytes of bodies with a content coding that were used.
@@ -226,6 +230,14 @@ impl Outcome {
         });
         let churn = self.churn.as_ref().map_or(0, |churn| churn.owed);
         self.connections.requested + echo + broadcast + churn
+    }
+
+    /// Whether all calls of several messages lasted until the run ended, so that their rate and length are
+    /// those of the run.
+    #[must_use]
+    pub fn all_calls_lasted(&self) -> bool {
+        let requests = self.requests.filter(|_| self.messages.is_some());
+        requests.is_some_and(|of| of.answered > 0 && of.answered == of.stragglers)
     }
 
     /// Whether the generator was saturated, so that latencies and rates describe it and not the

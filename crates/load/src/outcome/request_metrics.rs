@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use engine::Counter;
 use engine::invariant;
 
+use crate::outcome::call_errors::CallErrors;
 use crate::outcome::failure::Failure;
 use crate::outcome::messages::MessageCounters;
 use crate::outcome::timings::Batches;
@@ -168,6 +169,7 @@ pub(crate) struct RequestMetrics {
     pub(crate) timed: Batches,
     /// Of calls with several messages.
     pub(crate) messages: Option<Box<MessageCounters>>,
+    pub(crate) call_errors: CallErrors,
     /// See [`crate::outcome::stalls`].
     pub(crate) stalled_ns: Counter,
     /// When the measured time ended.
@@ -183,6 +185,7 @@ impl RequestMetrics {
             counts: RequestCounts::new(),
             timed: Batches::default(),
             messages: has_messages.then(Box::default),
+            call_errors: CallErrors::default(),
             stalled_ns: Counter::default(),
             over_ns: AtomicU64::new(0),
             untaken: AtomicU64::new(0),

@@ -221,9 +221,8 @@ impl Outcome {
                 writeln!(f, "              {} {what}", Count(count))?;
             }
         }
-        let all_lasted = requests.answered > 0 && requests.answered == requests.stragglers;
         match self.seconds {
-            _ if self.messages.is_some() && all_lasted => write!(f, "answers       at the end")?,
+            _ if self.all_calls_lasted() => write!(f, "answers       at the end")?,
             Some(seconds) => {
                 let per_second = Decimal(self.per_second.unwrap_or(0.0), 1);
                 write!(f, "answers       {per_second} per second over {seconds:.2} s")?;
@@ -237,6 +236,9 @@ impl Outcome {
         let status = self.status.iter().map(|(status, n)| (format!("{status}:"), *n)).collect();
         write_causes(f, "  status      ", &status)?;
         write_causes(f, "  failed by   ", &self.errors)?;
+        for (kind, text) in &self.call_errors {
+            writeln!(f, "              {kind}, first: {text}")?;
+        }
         write_latencies(
             f,
             &[

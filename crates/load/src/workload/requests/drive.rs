@@ -108,6 +108,7 @@ pub fn drive_requests<D: Driver, S: Script>(
     // The last partial second, so that the rows add up to the total.
     row(&mut stages, &run.row(process::now_ns(), phase(is_marked)));
     let mut outcome = run.outcome(config, interrupted);
+    run.all_metrics.iter().for_each(|of| of.call_errors.add_to(&mut outcome.call_errors));
     outcome.stages = stages.finish();
     outcome.unreached = unreached;
     run.workers.drain(Duration::ZERO)?;

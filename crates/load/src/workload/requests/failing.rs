@@ -128,7 +128,13 @@ impl<D: Driver, S: Script> Requester<D, S> {
                 counts.ok.add(1);
                 counts.stragglers_ok.add(u64::from(is_straggler));
             }
-            Some(failure) => counts.count_failed(failure),
+            Some(failure) => {
+                counts.count_failed(failure);
+                let errors = &self.metrics.call_errors;
+                if failure.is_of_call() && errors.lacks(failure) {
+                    errors.note(failure, if head.is_empty() { self.driver.head() } else { head });
+                }
+            }
         }
     }
 

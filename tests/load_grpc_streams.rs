@@ -1,6 +1,8 @@
 //! `standfast load grpc://…` with client and bidirectional streams: against a server that logs each message and does
 //! each tenth call or message in a wrong way, to the unit; and against grpc-js.
 
+use std::fs;
+
 use serde_json::{Value, json};
 
 use crate::harness::executable::{self, Finished};
@@ -62,6 +64,32 @@ fn echoes_of_a_stream_are_matched_and_timed() {
         assert_eq!(count(&said, "/latency/count"), 100, "the histogram of calls: {said}");
         assert_eq!(count(&said, "/connections/opened"), 2, "{said}");
     }
+}
+
+#[test]
+fn the_page_has_the_counts_of_messages() {
+    let page = Scratch::new("streams-page.html", "");
+    let flags = ["-d", STAMP, "--echo", "--messages", "5", "--requests", "100"];
+    let (finished, said, log) =
+        call(Wrong::Drops, "Both", &[&flags[..], &["--html", page.path()]].concat());
+    let text = fs::read_to_string(page.path()).unwrap();
+    let lost = log.messages - log.echoed;
+    assert!(lost > 0 && count(&said, "/messages/lost") == lost, "{said} {finished:?}");
+    for part in [
+        format!("{} sent, {} received", log.messages, log.echoed),
+        format!("{lost}, 0"),
+        "messages lost, duplicated".to_owned(),
+        "Messages received".to_owned(),
+    ] {
+        assert!(text.contains(&part), "{part}: {text}");
+    }
+    // Streams that last as long as the run have no rate of answers.
+    let flags = ["-d", STAMP, "--message-every", "50ms", "--duration", "500ms"];
+    let (finished, _, _) =
+        call(Wrong::Nothing, "Both", &[&flags[..], &["--html", page.path()]].concat());
+    let text = fs::read_to_string(page.path()).unwrap();
+    assert!(text.contains("answers at the end"), "{finished:?} {text}");
+    assert!(!text.contains("Answer rate"), "{text}");
 }
 
 #[test]

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use capacity::{Count, Machine, Milliseconds};
 use load::scenario::StepSummary;
 use load::{
-    BroadcastSummary, CableSummary, Latency, Outcome, RequestCounts, SampleSeries, ThresholdResult,
-    Verdict,
+    BroadcastSummary, CableSummary, Latency, MessageSummary, Outcome, RequestCounts, SampleSeries,
+    ThresholdResult, Verdict,
 };
 
 use super::{Bars, Report, Rows, Table, Tile, Timings};
@@ -202,8 +202,18 @@ fn of_requests(outcome: &Outcome, of: &RequestCounts) -> Rows {
     let mut row = |name: &str, value: String| rows.push((name.to_owned(), value));
     row("requests", format!("{} ok, {} failed", Count(of.ok), Count(of.failed)));
     row("due but not sent", Count(of.unsent).to_string());
+    for (kind, text) in &outcome.call_errors {
+        row(&format!("first {}", kind.replace('_', " ")), text.clone());
+    }
+    if let Some(messages) = &outcome.messages {
+        of_messages(messages, &mut row);
+    }
     let (per_second, seconds) = (outcome.per_second.unwrap_or(0.0), outcome.seconds.unwrap_or(0.0));
-    row("answer rate", format!("{} over {seconds:.2} s", self::per_second(per_second)));
+    let rate = match outcome.all_calls_lasted() {
+        true => "answers at the end".to_owned(),
+        false => format!("{} over {seconds:.2} s", self::per_second(per_second)),
+    };
+    row("answer rate", rate);
     let c = &outcome.connections;
     row("connections", format!("{} opened, {} failed", count(c.opened), Count(c.failed)));
     row("maximum in TIME_WAIT on this machine", count(c.time_wait_most));
@@ -213,6 +223,38 @@ fn of_requests(outcome: &Outcome, of: &RequestCounts) -> Rows {
     }
     generated(outcome, row);
     rows
+}
+
+/// Adds the figures of messages of gRPC streams. What was not matched is unknown.
+fn of_messages(of: &MessageSummary, mut add: impl FnMut(&str, String)) {
+    add("messages", format!("{} sent, {} received", Count(of.sent), Count(of.received)));
+    if let Some((sent, received)) = of.sent_per_second.zip(of.received_per_second) {
+        let [sent, received] = [sent, received].map(per_second);
+        add("messages sent, received per second", format!("{sent}, {received}"));
+    }
+    if of.unsent > 0 {
+        add("messages due and not sent", Count(of.unsent).to_string());
+    }
+    if of.matched_by.is_none() {
+        return add(
+            "messages lost, duplicated",
+            "not checked: nothing to match them by".to_owned(),
+        );
+    }
+    let counts = |all: &[Option<u64>]| all.iter().map(|n| count(*n)).collect::<Vec<_>>().join(", ");
+    add("messages answered", count(of.answered));
+    add("messages lost, duplicated", counts(&[of.lost, of.duplicated]));
+    let rest = counts(&[of.reordered, of.corrupted, of.late]);
+    add("messages reordered, corrupted, late", rest);
+    for (count, what) in [
+        (of.unknown, "messages in flight at the end"),
+        (of.stale, "messages far behind the newest of their call"),
+        (of.unexpected, "messages that answered none of their call"),
+    ] {
+        if let Some(count) = count.filter(|count| *count > 0) {
+            add(what, Count(count).to_string());
+        }
+    }
 }
 
 /// Returns answers by status, and failures without one by kind.
@@ -260,9 +302,20 @@ fn tiles(outcome: &Outcome) -> Vec<Tile> {
     let mut tiles = Vec::new();
     let c = &outcome.connections;
     if let Some(of) = &outcome.requests {
-        let rate = outcome.per_second.map_or("unknown".to_owned(), per_second);
         let over = outcome.seconds.map(|seconds| format!("over {seconds:.1} s"));
-        tiles.push(Tile::new("Answer rate", rate, over.unwrap_or_default()));
+        let over = over.unwrap_or_default();
+        let shown = |rate: Option<f64>| rate.map_or("unknown".to_owned(), per_second);
+        if !outcome.all_calls_lasted() {
+            tiles.push(Tile::new("Answer rate", shown(outcome.per_second), over.clone()));
+        }
+        if let Some(messages) = &outcome.messages {
+            let rate = shown(messages.received_per_second);
+            tiles.push(Tile::new("Messages received", rate, over));
+            if let Some(lost) = messages.lost {
+                let of = format!("of {} messages", Count(messages.sent));
+                tiles.push(Tile::bad("Lost", lost, of));
+            }
+        }
         let all = of.ok + of.failed;
         tiles.push(Tile::new("Requests", Count(all).to_string(), ""));
         let share = 100.0 * of.failed as f64 / all.max(1) as f64;
@@ -284,7 +337,9 @@ fn tiles(outcome: &Outcome) -> Vec<Tile> {
         }
     }
     let broadcast = outcome.broadcast.as_ref().and_then(|broadcast| broadcast.latency);
-    if let Some(l) = outcome.latency.or(broadcast) {
+    let messages = outcome.messages.as_ref().and_then(|messages| messages.latency);
+    let calls = outcome.latency.filter(|_| !outcome.all_calls_lasted());
+    if let Some(l) = calls.or(messages).or(broadcast) {
         tiles.extend(Tile::percentiles(l.p50_ms, l.p99_ms, l.max_ms));
     }
     tiles

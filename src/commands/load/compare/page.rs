@@ -143,6 +143,8 @@ fn change(
 fn meaning(figure: Figure) -> &'static str {
     match figure {
         Figure::Rate => "per second",
+        Figure::Messages => "messages received per second",
+        Figure::ReceiptP50 | Figure::ReceiptP99 | Figure::ReceiptMax => "latency of messages",
         Figure::Connecting => "connections opened per second",
         Figure::Memory => "memory per connection",
         Figure::Cpu => "CPU per 1,000 messages",
@@ -152,10 +154,10 @@ fn meaning(figure: Figure) -> &'static str {
 
 fn shown(figure: Figure, value: f64) -> String {
     match figure {
-        Figure::Rate | Figure::Connecting if value >= 100.0 => {
+        Figure::Rate | Figure::Messages | Figure::Connecting if value >= 100.0 => {
             format!("{}/s", Count(value.round() as u64))
         }
-        Figure::Rate | Figure::Connecting => format!("{}/s", Decimal(value, 2)),
+        Figure::Rate | Figure::Messages | Figure::Connecting => format!("{}/s", Decimal(value, 2)),
         // It may have shrunk.
         Figure::Memory if value < 0.0 => format!("{} B", Decimal(value, 0)),
         Figure::Memory => Bytes(value.round() as u64).to_string(),

@@ -27,19 +27,28 @@ pub(super) enum Figure {
     P99,
     P999,
     Max,
+    /// Messages of gRPC streams.
+    Messages,
+    ReceiptP50,
+    ReceiptP99,
+    ReceiptMax,
     Connecting,
     Memory,
     Cpu,
 }
 
 impl Figure {
-    pub(super) const ALL: [Figure; 9] = [
+    pub(super) const ALL: [Figure; 13] = [
         Figure::Rate,
         Figure::P50,
         Figure::P90,
         Figure::P99,
         Figure::P999,
         Figure::Max,
+        Figure::Messages,
+        Figure::ReceiptP50,
+        Figure::ReceiptP99,
+        Figure::ReceiptMax,
         Figure::Connecting,
         Figure::Memory,
         Figure::Cpu,
@@ -54,6 +63,10 @@ impl Figure {
             Figure::P99 => "p99",
             Figure::P999 => "p999",
             Figure::Max => "max",
+            Figure::Messages => "messages",
+            Figure::ReceiptP50 => "receipt_p50",
+            Figure::ReceiptP99 => "receipt_p99",
+            Figure::ReceiptMax => "receipt_max",
             Figure::Connecting => "connects",
             Figure::Memory => "memory",
             Figure::Cpu => "cpu",
@@ -62,7 +75,7 @@ impl Figure {
 
     pub(super) fn unit(self) -> &'static str {
         match self {
-            Figure::Rate | Figure::Connecting => "/s",
+            Figure::Rate | Figure::Messages | Figure::Connecting => "/s",
             Figure::Memory => "B/conn",
             Figure::Cpu => "ms/1k",
             _ => "ms",
@@ -70,17 +83,19 @@ impl Figure {
     }
 
     pub(super) fn more_is_better(self) -> bool {
-        matches!(self, Figure::Rate | Figure::Connecting)
+        matches!(self, Figure::Rate | Figure::Messages | Figure::Connecting)
     }
 
-    /// Returns whether the figure affects the exit code. The maximum does not: it is a single value that
-    /// varies from run to run.
+    /// Returns whether the figure affects the exit code. Maxima do not: they are single values that
+    /// vary from run to run.
     pub(super) fn is_judged(self) -> bool {
-        self != Figure::Max
+        !matches!(self, Figure::Max | Figure::ReceiptMax)
     }
 
     fn of(self, kind: Kind, outcome: &Outcome) -> Option<f64> {
         let latency = |pick: fn(&Latency) -> f64| kind.latency(outcome).map(pick);
+        let messages = outcome.messages.as_ref();
+        let receipt = |pick: fn(&Latency) -> f64| messages?.latency.as_ref().map(pick);
         let watched = outcome.watched.as_ref();
         match self {
             Figure::Rate => kind.rate(outcome),
@@ -89,6 +104,10 @@ impl Figure {
             Figure::P99 => latency(|latency| latency.p99_ms),
             Figure::P999 => latency(|latency| latency.p999_ms),
             Figure::Max => latency(|latency| latency.max_ms),
+            Figure::Messages => messages?.received_per_second,
+            Figure::ReceiptP50 => receipt(|latency| latency.p50_ms),
+            Figure::ReceiptP99 => receipt(|latency| latency.p99_ms),
+            Figure::ReceiptMax => receipt(|latency| latency.max_ms),
             Figure::Connecting => outcome.connections.per_second,
             Figure::Memory => watched?.rss_bytes_per_connection(),
             Figure::Cpu => watched?.cpu_ms_per_1000_messages(),
@@ -128,6 +147,7 @@ impl Kind {
 
     fn latency(self, outcome: &Outcome) -> Option<&Latency> {
         match self {
+            Kind::Requests if outcome.all_calls_lasted() => None,
             Kind::Requests | Kind::Echo => outcome.latency.as_ref(),
             Kind::Broadcast => outcome.broadcast.as_ref()?.latency.as_ref(),
             Kind::Churn => outcome.churn.as_ref()?.latency.as_ref(),
@@ -151,6 +171,7 @@ impl Kind {
     fn rate(self, outcome: &Outcome) -> Option<f64> {
         let rate = outcome.good_rate();
         match self {
+            Kind::Requests if outcome.all_calls_lasted() => None,
             Kind::Requests => rate.or_else(|| {
                 let seconds = outcome.seconds.filter(|seconds| *seconds > 0.0)?;
                 Some(outcome.requests?.ok as f64 / seconds)

@@ -339,3 +339,39 @@ fn what_a_file_does_not_record_is_noted() {
     let error = format!("{:#}", side("later", &[later]).err().unwrap());
     assert!(error.contains("version 99"), "{error}");
 }
+
+#[test]
+fn messages_of_streams_are_compared_and_calls_that_lasted_are_not() {
+    let streams = |p99: f64| {
+        let mut run = requests();
+        run["requests"]["answered"] = 4.into();
+        run["requests"]["stragglers"] = 4.into();
+        let latency = json!({"count": 9, "above_range": 0, "p50_ms": 1.0, "p90_ms": 2.0,
+            "p95_ms": 3.0, "p99_ms": p99, "p999_ms": 9.0, "max_ms": 9.5});
+        run["messages"] = json!({"sent": 90, "unsent": 0, "warm_up": 0, "received": 90,
+            "sent_per_second": 30.0, "received_per_second": 30.0, "calls_answered_early": 0,
+            "calls_ended_by_client": 0, "latency": latency});
+        run
+    };
+    let (before, after) = ([3.0, 3.1, 2.9].map(streams), [6.0, 6.1, 5.9].map(streams));
+    let (comparison, value) = compare("streams", &before, &after, &["receipt_p99=10%"]);
+    assert!(comparison.regressed(), "{comparison}");
+    assert_eq!(row(&value, "receipt_p99")["verdict"], "worse", "{comparison}");
+    assert_eq!(row(&value, "messages")["before"], 30.0, "{comparison}");
+    assert_eq!(row(&value, "receipt_max")["verdict"], "not_judged", "{comparison}");
+    let names: Vec<_> =
+        value["figures"].as_array().unwrap().iter().map(|row| &row["figure"]).collect();
+    assert!(
+        !names.iter().any(|name| ["rate", "p50", "p99"].iter().any(|of| *name == of)),
+        "{names:?}"
+    );
+    // Calls that ended before the run have both.
+    let ended = || {
+        let mut run = streams(3.0);
+        run["requests"]["stragglers"] = 0.into();
+        run
+    };
+    let (comparison, value) = compare("calls", &[ended(), ended()], &[ended(), ended()], &[]);
+    assert!(row(&value, "rate")["before"].as_f64() > Some(0.0), "{comparison}");
+    assert_eq!(row(&value, "receipt_p50")["change"], 0.0, "{comparison}");
+}

@@ -9,13 +9,16 @@ use super::judge::{Basis, Comparison, Errors, Row, Verdict};
 pub(super) fn write(f: &mut Formatter<'_>, comparison: &Comparison) -> fmt::Result {
     writeln!(f, "A  {}\nB  {}", comparison.before, comparison.after)?;
     let titles = ["", "A", "B", "change", "95 % interval"];
-    write_columns(f, titles, Verdict::NotJudged)?;
+    let names = comparison.figures.iter().map(|row| row.figure.len());
+    let wide = names.max().unwrap_or_default().max(9);
+    write_columns(f, wide, titles, Verdict::NotJudged)?;
     for row in &comparison.figures {
         let [before, after] =
             [row.before, row.after].map(|value| format!("{} {}", Decimal(value, 3), row.unit));
         let change = row.change.map_or("-".to_owned(), signed);
         write_columns(
             f,
+            wide,
             [row.figure, &before, &after, &change, &range(row.interval, signed)],
             row.verdict,
         )?;
@@ -24,21 +27,27 @@ pub(super) fn write(f: &mut Formatter<'_>, comparison: &Comparison) -> fmt::Resu
         let [a, b] = [before, after].map(|(bad, all)| format!("{}/{}", Count(*bad), Count(*all)));
         let share = |(bad, all): (u64, u64)| bad as f64 / all as f64;
         let change = points(share(*after) - share(*before));
-        write_columns(f, ["errors", &a, &b, &change, &range(*interval, points)], *verdict)?;
+        write_columns(f, wide, ["errors", &a, &b, &change, &range(*interval, points)], *verdict)?;
     }
     comparison.notes.iter().try_for_each(|note| writeln!(f, "note       {note}"))?;
     writeln!(f, "\n{}", explained(comparison))?;
     writeln!(f, "{}", conclusion(comparison))
 }
 
-fn write_columns(f: &mut Formatter<'_>, columns: [&str; 5], verdict: Verdict) -> fmt::Result {
+fn write_columns(
+    f: &mut Formatter<'_>,
+    wide: usize,
+    columns: [&str; 5],
+    verdict: Verdict,
+) -> fmt::Result {
     let [figure, before, after, change, interval] = columns;
     let mark = match verdict {
         Verdict::Worse => "  WORSE",
         Verdict::Undecided => "  undecided",
         Verdict::NotWorse | Verdict::NotJudged => "",
     };
-    let line = format!("{figure:<9}  {before:>15}  {after:>15}  {change:>9}  {interval:<22}{mark}");
+    let line =
+        format!("{figure:<wide$}  {before:>15}  {after:>15}  {change:>9}  {interval:<22}{mark}");
     writeln!(f, "{}", line.trim_end())
 }
 

@@ -80,7 +80,8 @@ fn split(error: &serde_json::Error) -> (String, String) {
     let what = text.rsplit_once(" at line ").map_or(text.as_str(), |(what, _)| what);
     let place = match error.line() {
         0 => String::new(),
-        line => format!(", line {line} column {}", error.column()),
+        // Columns count from 1, those of an error in the first character from 0.
+        line => format!(", line {line} column {}", error.column().max(1)),
     };
     (what.to_owned(), place)
 }

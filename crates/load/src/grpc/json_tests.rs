@@ -108,7 +108,7 @@ fn what_does_not_fit_is_told_with_field_and_place() {
         (r#"{"took":5}"#, "took: expected a duration as \"1.5s\", found the number 5"),
         (r#"{"maybe":"x"}"#, "maybe: expected an integer, found \"x\""),
         (r#"{"any":1}"#, "any: expected an object, found the number 1"),
-        ("[1]", "expected an object, found an array, line 1 column 0; message Hello"),
+        ("[1]", "expected an object, found an array, line 1 column 1; message Hello"),
         ("5", "expected an object, found the number 5"),
         (
             r#"{"text":"a","number":1}"#,

@@ -162,19 +162,20 @@ impl Schema {
     /// # Errors
     /// There is none; with those that there are.
     pub fn method(&self, path: &str) -> Result<Method, SchemaError> {
+        let whole = path.trim_matches('/');
+        if let Some(service) = self.pool.get_service_by_name(whole) {
+            return Err(SchemaError(format!(
+                "missing method after {whole}; {}",
+                methods(&service)
+            )));
+        }
         let (service, method) = split_path(path)?;
         let Some(descriptor) = self.pool.get_service_by_name(service) else {
             return Err(self.no_service(service));
         };
         let found = descriptor.methods().find(|one| one.name() == method);
         found.map(Method::new).ok_or_else(|| {
-            let names: Vec<String> =
-                descriptor.methods().map(|one| one.name().to_owned()).collect();
-            let known = match names.as_slice() {
-                [] => "it has no methods".to_owned(),
-                names => format!("it has {}", listed(names)),
-            };
-            SchemaError(format!("no method {method} in {service}; {known}"))
+            SchemaError(format!("no method {method} in {service}; {}", methods(&descriptor)))
         })
     }
 
@@ -192,6 +193,15 @@ impl Schema {
     /// The types of messages, for details of statuses.
     pub(crate) fn pool(&self) -> &DescriptorPool {
         &self.pool
+    }
+}
+
+/// The methods of a service, for an error.
+fn methods(service: &ServiceDescriptor) -> String {
+    let names: Vec<String> = service.methods().map(|one| one.name().to_owned()).collect();
+    match names.as_slice() {
+        [] => "it has no methods".to_owned(),
+        names => format!("it has {}", listed(names)),
     }
 }
 
@@ -280,6 +290,12 @@ fn name_in(folders: &[PathBuf], file: &Path) -> Result<String, SchemaError> {
         }
         Err(why) => return Err(SchemaError(format!("cannot read {}: {why}", file.display()))),
     };
+    if whole.is_dir() {
+        return Err(SchemaError(format!(
+            "{} is a folder: expected a .proto file; the folder that imports begin in is --proto-path",
+            file.display()
+        )));
+    }
     for folder in folders {
         let Ok(folder) = folder.canonicalize() else { continue };
         if let Ok(below) = whole.strip_prefix(&folder) {

@@ -227,13 +227,34 @@ pub(in crate::commands::load) fn split_messages(text: &str) -> Vec<&str> {
     messages
 }
 
+/// Placeholders that need the lists, names or groups of a scenario.
+const OF_SCENARIOS: [&str; 12] = [
+    "boundary",
+    "group",
+    "member",
+    "to",
+    "to NAME.COLUMN",
+    "NAME[N]",
+    "random NAME",
+    "count NAME",
+    "item",
+    "url NAME",
+    "json NAME",
+    "pass",
+];
+
 /// Why a message cannot be made.
 fn because(why: MessageTemplateError) -> String {
     match why {
         MessageTemplateError::Json(why) => why.to_string(),
         MessageTemplateError::Template(BadTemplate::Invalid(why)) => why,
         MessageTemplateError::Template(BadTemplate::Unknown { name, known }) => {
-            format!("unknown placeholder {{{{{name}}}}}: expected one of {}", known.join(", "))
+            let known: Vec<String> =
+                known.into_iter().filter(|one| !OF_SCENARIOS.contains(&one.as_str())).collect();
+            format!(
+                "unknown placeholder {{{{{name}}}}}: expected one of {}; a scenario has more",
+                known.join(", ")
+            )
         }
     }
 }

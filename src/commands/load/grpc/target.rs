@@ -1,10 +1,11 @@
 //! [`Target`]: a gRPC server as it is typed, `HOST:PORT`, `grpc://HOST:PORT` or `grpcs://HOST:PORT`.
 
 use std::fmt;
+use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use engine::TlsClient;
-use load::Endpoint;
+use load::{ConnectOptions, Endpoint};
 
 use super::reach::Reach;
 use crate::tls::ClientFlags;
@@ -28,6 +29,24 @@ impl Target {
         let (tls, host, port) = parse(text)?;
         let tls = flags.for_host(&host, tls)?;
         Ok(Target { host, port, tls, reach: Reach::Name })
+    }
+
+    /// The server as [`Target::new`], reached by these options.
+    ///
+    /// # Errors
+    /// As [`Target::new`].
+    pub(super) fn by(
+        text: &str,
+        flags: &ClientFlags,
+        options: &Arc<ConnectOptions>,
+    ) -> Result<Target> {
+        let target = Target::new(text, flags)?;
+        if options.unix_socket.is_none() && options.resolve.is_empty() {
+            return Ok(target);
+        }
+        let url = format!("{}://{}", target.scheme(), target.authority());
+        let endpoint = options.grpc(&url).map_err(anyhow::Error::msg)?;
+        Ok(Target { reach: Reach::of(&endpoint, &target.authority()), ..target })
     }
 
     /// The server of an endpoint, reached as the endpoint is.

@@ -1,6 +1,13 @@
 //! `standfast load grpc://…`: against a server that logs and answers each tenth call in a wrong way, to the unit;
 //! and against grpc-js.
 
+use std::fs;
+use std::io;
+use std::net::{Shutdown, TcpStream};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::thread;
+
 use serde_json::{Value, json};
 
 use crate::harness::Scratch;
@@ -85,6 +92,10 @@ fn what_cannot_be_called_is_said_before_the_run() {
     let url = |path: &str| format!("grpc://{}/{path}", server.address);
     for (path, more, parts) in [
         ("a.B/Two", vec![], vec!["no method Two in a.B", "One"]),
+        ("a.B", vec![], vec!["missing method after a.B", "it has One, Many"]),
+        ("a.B/One", vec!["-d", "[1]"], vec!["expected an object", "line 1 column 1;"]),
+        ("a.B/One", vec!["--proto", "."], vec![". is a folder: expected a .proto file"]),
+        ("a.B/One", vec!["-d", "{\"text\":\"{{sek}}\"}"], vec!["{{sek}}", "a scenario has more"]),
         ("", vec![], vec!["package.Service/Method", "grpc-list"]),
         ("a.B/One", vec!["--messages", "5"], vec!["--messages is for streams", "unary"]),
         ("a.B/One", vec!["-d", "{\"text\":1}"], vec!["--data", "text", "string", "column"]),
@@ -147,6 +158,102 @@ fn mistakes_say_what_to_try() {
         let text = format!("{}{}", finished.stdout, finished.stderr);
         assert!(parts.iter().all(|part| text.contains(part)), "{parts:?}: {finished:?}");
         assert!(!text.contains("leave out --http2"), "{finished:?}");
+    }
+}
+
+#[test]
+fn the_first_message_of_a_status_is_shown() {
+    let Some(server) = Program::start(&peer::GRPC_REFLECTION, "grpc_shop.js", &["v1"]) else {
+        return;
+    };
+    let url = format!("grpc://127.0.0.1:{}/shop.v1.Orders", server.first_line());
+    let not_found = json!({"grpc_not_found": "no order of NOT_FOUND"});
+    let denied = json!({"grpc_invalid_argument": "no such customer [google.rpc.Help]"});
+    for (method, name, more, texts) in [
+        ("Place", "NOT_FOUND", vec![], &not_found),
+        ("Place", "NOT_FOUND", vec!["--check", "json $.text is thanks"], &not_found),
+        ("Negotiate", "NOT_FOUND", vec!["--message-every", "1ms", "--messages", "2"], &not_found),
+        ("Place", "DETAILS", vec![], &denied),
+    ] {
+        let message = format!("{{\"customerName\":\"{name}\"}}");
+        let (finished, said) =
+            call(&format!("{url}/{method}"), &[&["-d", &message][..], &more].concat());
+        assert_eq!(finished.code, Some(1), "{finished:?}");
+        assert_eq!(&said["call_errors"], texts, "{method} {more:?} {said}");
+    }
+    let place = format!("{url}/Place");
+    let flags = ["-c", "1", "--requests", "3", "-d", "{\"customerName\":\"NOT_FOUND\"}"];
+    let finished = executable::run(&[&["load", &place][..], &flags].concat());
+    let line = "grpc_not_found, first: no order of NOT_FOUND\n";
+    assert!(finished.stdout.contains(line), "{finished:?}");
+    let (_, said) = call(&place, &[]);
+    assert_eq!(said.get("call_errors"), None, "{said}");
+}
+
+/// A UNIX socket whose connections go to a port.
+fn unix_socket(port: &str, name: &str) -> String {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = fs::remove_file(&path);
+    let listener = UnixListener::bind(&path).unwrap();
+    let to = format!("127.0.0.1:{port}");
+    thread::spawn(move || {
+        for near in listener.incoming() {
+            let (near, far) = (near.unwrap(), TcpStream::connect(&to).unwrap());
+            let (mut from, mut to) = (near.try_clone().unwrap(), far.try_clone().unwrap());
+            thread::spawn(move || {
+                let _ = io::copy(&mut from, &mut to);
+                to.shutdown(Shutdown::Write)
+            });
+            let (mut from, mut to) = (far, near);
+            thread::spawn(move || {
+                let _ = io::copy(&mut from, &mut to);
+                to.shutdown(Shutdown::Write)
+            });
+        }
+    });
+    path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn reflection_health_checks_and_lists_follow_resolve_and_unix_socket() {
+    let Some(server) = Program::start(&peer::GRPC_REFLECTION, "grpc_shop.js", &["v1"]) else {
+        return;
+    };
+    let port = server.first_line();
+    let entry = format!("shop.invalid:{port}:127.0.0.1");
+    let socket = unix_socket(&port, &format!("shop-{port}.sock"));
+    for by in [["--resolve", &entry], ["--unix-socket", &socket]] {
+        let place = format!("grpc://shop.invalid:{port}/shop.v1.Orders/Place");
+        let (finished, said) = call(&place, &[&["--health"][..], &by].concat());
+        assert_eq!(finished.code, Some(0), "{by:?} {finished:?}");
+        assert_eq!(said["requests"]["ok"], 200, "{by:?} {said}");
+        let server = format!("shop.invalid:{port}");
+        let finished = executable::run(&[&["load", "grpc-list", &server][..], &by].concat());
+        assert_eq!(finished.code, Some(0), "{by:?} {finished:?}");
+        let command = format!("{} {}\n", by[0], by[1]);
+        assert!(finished.stdout.contains(&command), "{by:?} {finished:?}");
+    }
+}
+
+#[test]
+fn a_port_of_something_else_is_named_with_advice_that_fits() {
+    let file = Scratch::new("else.proto", PROTO);
+    let web = crate::harness::server::Server::start(&[]);
+    let url = format!("grpc://{}/a.B/One", web.listen);
+    let flags = ["load", &url, "--proto", file.path(), "--requests", "5"];
+    let finished = executable::run(&flags);
+    assert_eq!(finished.code, Some(1), "{finished:?}");
+    assert!(finished.stdout.contains("speaks HTTP/1.1, gRPC needs HTTP/2"), "{finished:?}");
+    assert!(!finished.stdout.contains("--http2"), "{finished:?}");
+    let server = Http2Server::start(Conduct::Calls(Call::Right));
+    for (scheme, hint) in [("http", "add --http2, or call"), ("grpc-web", "with grpc://")] {
+        let url = format!("{scheme}://{}/a.B/One", server.address);
+        let proto = if scheme == "http" { &[][..] } else { &["--proto", file.path()] };
+        let flags = [&["load", &url, "-c", "2", "--duration", "5s"][..], proto].concat();
+        let finished = executable::run(&flags);
+        assert_eq!(finished.code, Some(1), "{finished:?}");
+        assert!(finished.stdout.contains("speaks HTTP/2, and not HTTP/1.1"), "{finished:?}");
+        assert!(finished.stdout.contains(hint), "{finished:?}");
     }
 }
 

@@ -66,7 +66,8 @@ impl Bed {
             explicit_release: true,
             ..Config::default()
         });
-        let settings = StreamSettings { streams: 8, upstreams: vec![upstream], config };
+        let settings =
+            StreamSettings { streams: 8, upstreams: vec![upstream], config, has_requests: false };
         let most = usize::MAX;
         let inner = Inner { read_max: most, write_max: most, is_ended: false, conns: Vec::new() };
         let inner = Rc::new(RefCell::new(inner));

@@ -93,7 +93,7 @@ fn what_cannot_be_called_is_said_before_the_run() {
     for (path, more, parts) in [
         ("a.B/Two", vec![], vec!["no method Two in a.B", "One"]),
         ("a.B", vec![], vec!["missing method after a.B", "it has One, Many"]),
-        ("a.B/One", vec!["-d", "[1]"], vec!["expected an object", "line 1 column 1;"]),
+        ("a.B/One", vec!["-d", "[1]"], vec!["takes one message", "a list is for methods"]),
         ("a.B/One", vec!["--proto", "."], vec![". is a folder: expected a .proto file"]),
         ("a.B/One", vec!["-d", "{\"text\":\"{{sek}}\"}"], vec!["{{sek}}", "a scenario has more"]),
         ("", vec![], vec!["package.Service/Method", "grpc-list"]),

@@ -77,10 +77,10 @@ fn agree(what: &str, said: &Value, log: &Log, requests: u64, failed: u64) {
     let of = |name: &str| said["requests"][name].as_u64().unwrap_or_default();
     assert_eq!((of("ok"), of("failed")), (requests - failed, failed), "{what}: {said}");
     assert_eq!((of("sent"), of("unsent")), (log.requests, 0), "{what}: {said} {log:?}");
-    // Where nothing was answered, another connection finds out why.
-    let own =
-        log.connections - u64::from(failed == requests && log.connections > of_connections(said));
-    assert_eq!(of_connections(said), own, "{what}: {said} {log:?}");
+    // Where nothing was answered, up to two more connections find out why.
+    let probes = log.connections.checked_sub(of_connections(said));
+    let most = if failed == requests { 2 } else { 0 };
+    assert!(probes.is_some_and(|probes| probes <= most), "{what}: {said} {log:?}");
 }
 
 fn of_connections(said: &Value) -> u64 {

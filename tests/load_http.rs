@@ -124,6 +124,16 @@ fn silent_server_meets_no_error_threshold() {
 }
 
 #[test]
+fn nothing_is_known_to_be_lost_without_messages() {
+    let web = Web::start(|_| (200, Vec::new(), "ok".to_owned()));
+    let line = format!("load http://{}/ --requests 10 --json - --fail lost==0", web.address);
+    let (finished, said) = run(&line);
+    let lost = &said["thresholds"][0];
+    assert_eq!((&lost["met"], &lost["value"]), (&json!(false), &json!(null)), "{said}");
+    assert_eq!(finished.code, Some(1), "{finished:?}");
+}
+
+#[test]
 fn missed_rate_falls_short_regardless_of_thresholds() {
     let slow = Web::start(|_| {
         std::thread::sleep(Duration::from_millis(50));
@@ -131,7 +141,8 @@ fn missed_rate_falls_short_regardless_of_thresholds() {
     });
     let url = format!("http://{}/", slow.address);
     let line = format!("load {url} --connections 1 --duration 500ms --json - --rate 200");
-    let (finished, said) = run(&format!("{line} --fail errors<100% --fail p99<1m --fail lost<1k"));
+    let (finished, said) =
+        run(&format!("{line} --fail errors<100% --fail p99<1m --fail failed<1k"));
     assert_eq!(
         (&said["generator"]["rate_missed"], finished.code),
         (&json!(true), Some(1)),

@@ -303,16 +303,13 @@ impl Outcome {
                 Some(_) => self.connections.closed_idle,
                 None => Some(self.closed.values().sum()),
             }),
-            Metric::Lost => count(
-                self.delivered(
-                    |echo| echo.lost,
-                    |broadcast| broadcast.lost,
-                    |churn| churn.lost,
-                    |groups| groups.lost,
-                    |messages| messages.lost,
-                )
-                .or(self.requests.map(|of| of.failed + of.unsent)),
-            ),
+            Metric::Lost => count(self.delivered(
+                |echo| echo.lost,
+                |broadcast| broadcast.lost,
+                |churn| churn.lost,
+                |groups| groups.lost,
+                |messages| messages.lost,
+            )),
             Metric::Duplicated => count(self.delivered(
                 |echo| echo.duplicated,
                 |broadcast| broadcast.duplicated,

@@ -11,7 +11,7 @@ use crate::transport::driver::{CompleteAnswer, Driver, Opened, StreamEvent};
 use crate::workload::requests::exchange::{ConnectStart, start_connect};
 use crate::workload::requests::link::StreamId;
 use crate::workload::requests::pool::Shared;
-use crate::workload::requests::requester::Requester;
+use crate::workload::requests::requester::{Requester, Stage};
 use crate::workload::requests::script::Script;
 use crate::workload::requests::user::Socket;
 
@@ -268,6 +268,10 @@ impl<D: Driver, S: Script> Requester<D, S> {
         }
         let mut rest = data;
         loop {
+            if self.stage == Stage::Over {
+                // What was awaited is given up and counted.
+                return;
+            }
             self.switch_to(core, at);
             let Some(shared) = self.pool.get(at).filter(|shared| shared.conn == Some(id)) else {
                 return;

@@ -248,7 +248,7 @@ impl Conversations {
         one.answered = one.answered.saturating_add(u32::from(first.is_some()));
     }
 
-    /// Ends the call of a user.
+    /// Ends the call of a user, at this time or that of the last message, if that is earlier.
     fn end(&mut self, counts: &MessageCounters, user: u32, failure: Option<Failure>, now_ns: u64) {
         let measure_ns = self.measure_ns;
         let Some(one) = self.users.get_mut(user as usize) else { return };
@@ -263,10 +263,11 @@ impl Conversations {
         }
         counts.early.add(u64::from(was_open && failure.is_none()));
         if was_open {
-            let is_cut = one.rest_at < one.rest.len() && one.rest_ns.1 >= measure_ns;
+            let is_blocked = one.rest_at < one.rest.len();
+            let is_cut = is_blocked && one.rest_ns.1 >= measure_ns;
             counts.unsent.add(u64::from(is_cut));
             if let MessagePace::Every(interval) = self.config.pace
-                && failure.is_some()
+                && (failure.is_some() || is_blocked)
             {
                 let interval_ns = (interval.as_nanos() as u64).max(1);
                 let left = self.config.per_call.unwrap_or(u32::MAX).saturating_sub(one.begun);

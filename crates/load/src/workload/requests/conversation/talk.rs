@@ -384,7 +384,8 @@ impl<D: Driver, S: Script> Requester<D, S> {
     /// Notes the end of the call of a user.
     pub(crate) fn end_conversation(&mut self, user: u32, failure: Option<Failure>, now_ns: u64) {
         if let (Some(talks), Some(counts)) = (&mut self.conversations, &self.metrics.messages) {
-            talks.end(counts, user, failure, now_ns);
+            // In the grace period no message is due.
+            talks.end(counts, user, failure, now_ns.min(self.schedule.until_ns));
         }
     }
 

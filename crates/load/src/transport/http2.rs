@@ -38,6 +38,8 @@ struct Prepared {
     shape: Shape,
     /// Where its body begins.
     body: usize,
+    /// The body, once a window was too small for it: all streams share it.
+    shared: Option<Arc<[u8]>>,
 }
 
 /// The state of a connection.
@@ -47,14 +49,14 @@ pub struct Http2State(Option<Box<Open>>);
 /// A connection that has begun.
 struct Open {
     connection: Connection,
-    /// Bodies that are not sent yet, for lack of window.
+    /// Bodies that are not sent yet, for lack of window, by stream.
     unsent: Vec<Unsent>,
 }
 
-/// The rest of a body.
+/// A body that is sent up to a place.
 struct Unsent {
     stream: StreamId,
-    bytes: Box<[u8]>,
+    bytes: Arc<[u8]>,
     at: usize,
 }
 
@@ -62,7 +64,8 @@ impl Http2 {
     /// A driver with windows that never delay a server.
     #[must_use]
     pub fn new() -> Http2 {
-        let config = Arc::new(Config::default());
+        // Until the server has said how many it allows, a second stream may be refused.
+        let config = Arc::new(Config { initial_max_streams: 1, ..Config::default() });
         Http2 {
             config,
             out: Vec::new(),
@@ -144,8 +147,13 @@ impl Http2 {
         let body = bytes.get(body..).unwrap_or_default();
         if !body.is_empty() {
             let sent = connection.send_data(stream, body, true, out).unwrap_or(body.len());
-            if let Some(rest) = body.get(sent..).filter(|rest| !rest.is_empty()) {
-                open.unsent.push(Unsent { stream, bytes: rest.into(), at: 0 });
+            if sent < body.len() {
+                let shared = prepared.and_then(|at| self.prepared.get_mut(at));
+                let bytes = match shared {
+                    Some(one) => Arc::clone(one.shared.get_or_insert_with(|| body.into())),
+                    None => body.into(),
+                };
+                open.unsent.push(Unsent { stream, bytes, at: sent });
             }
         }
         Opened::Stream(stream.get())
@@ -171,7 +179,7 @@ impl Http2 {
         let (shape, body) = translate(request.bytes(), secure, &mut self.names, |fields, _| {
             Shape::new(fields.map(|(name, value)| (name, Some(value))))
         })?;
-        self.prepared.push(Prepared { id, secure, shape, body });
+        self.prepared.push(Prepared { id, secure, shape, body, shared: None });
         Some(self.prepared.len() - 1)
     }
 
@@ -264,18 +272,38 @@ impl Open {
     /// Gives up the request on a stream.
     fn cancel(&mut self, stream: StreamId, out: &mut Vec<u8>) {
         self.connection.reset(stream, ErrorCode::CANCEL, out);
-        self.unsent.retain(|unsent| unsent.stream != stream);
+        self.forget(stream);
+    }
+
+    /// Forgets the body for a stream that has ended. Returns whether there was one.
+    #[inline]
+    fn forget(&mut self, stream: StreamId) -> bool {
+        if self.unsent.is_empty() {
+            return false;
+        }
+        let at = self.place_of(stream);
+        at.map(|at| self.unsent.remove(at)).is_some()
+    }
+
+    /// The place of a body. Streams are opened in the order of their numbers.
+    fn place_of(&self, stream: StreamId) -> Option<usize> {
+        self.unsent.binary_search_by_key(&stream.get(), |unsent| unsent.stream.get()).ok()
     }
 
     /// Stops sending the body of a request that is answered.
     #[inline]
     fn answered(&mut self, stream: StreamId, out: &mut Vec<u8>) {
-        if self.unsent.is_empty() {
-            return;
-        }
-        if let Some(at) = self.unsent.iter().position(|unsent| unsent.stream == stream) {
-            self.unsent.remove(at);
+        if self.forget(stream) {
             self.connection.reset(stream, ErrorCode::NO_ERROR, out);
+        }
+    }
+
+    /// Sends as much of the body for a stream as the windows allow.
+    fn send_body(&mut self, stream: StreamId, out: &mut Vec<u8>) {
+        let Some(at) = self.place_of(stream) else { return };
+        let Some(unsent) = self.unsent.get_mut(at) else { return };
+        if !unsent.send(&mut self.connection, out) {
+            self.unsent.remove(at);
         }
     }
 
@@ -283,16 +311,23 @@ impl Open {
     fn send_bodies(&mut self, out: &mut Vec<u8>) {
         let connection = &mut self.connection;
         self.unsent.retain_mut(|unsent| {
-            let rest = unsent.bytes.get(unsent.at..).unwrap_or_default();
-            match connection.send_data(unsent.stream, rest, true, out) {
-                Ok(sent) => {
-                    unsent.at += sent;
-                    unsent.at < unsent.bytes.len()
-                }
-                // The server has answered or reset it.
-                Err(_) => false,
-            }
+            connection.connection_window() == 0 || unsent.send(connection, out)
         });
+    }
+}
+
+impl Unsent {
+    /// Returns whether there is more to send.
+    fn send(&mut self, connection: &mut Connection, out: &mut Vec<u8>) -> bool {
+        let rest = self.bytes.get(self.at..).unwrap_or_default();
+        match connection.send_data(self.stream, rest, true, out) {
+            Ok(sent) => {
+                self.at += sent;
+                self.at < self.bytes.len()
+            }
+            // The server has answered or reset it.
+            Err(_) => false,
+        }
     }
 }
 
@@ -353,13 +388,17 @@ impl Driver for Http2 {
                 }
                 StreamEvent::Body(tag, data, end_stream)
             }
-            Event::Reset { tag, code, .. }
-                if code == ErrorCode::REFUSED_STREAM && open.connection.is_going_away() =>
-            {
-                StreamEvent::Unprocessed(tag)
+            Event::Reset { stream, tag, code } => {
+                open.forget(stream);
+                match code {
+                    ErrorCode::REFUSED_STREAM if open.connection.is_going_away() => {
+                        StreamEvent::Unprocessed(tag)
+                    }
+                    _ => StreamEvent::Failed(tag, of_reset(code)),
+                }
             }
-            Event::Reset { tag, code, .. } => StreamEvent::Failed(tag, of_reset(code)),
-            Event::StreamFailed { tag, violation, .. } => {
+            Event::StreamFailed { stream, tag, violation } => {
+                open.forget(stream);
                 StreamEvent::Failed(tag, Failure::Protocol(violation))
             }
             Event::GoAway { .. } => StreamEvent::Leaving,
@@ -368,7 +407,10 @@ impl Driver for Http2 {
                 StreamEvent::Writable(Writable::All)
             }
             Event::WindowOpened(of) => {
-                open.send_bodies(&mut self.out);
+                match of {
+                    Some((stream, _)) => open.send_body(stream, &mut self.out),
+                    None => open.send_bodies(&mut self.out),
+                }
                 let of = of.map_or(Writable::Connection, |(_, user)| Writable::Stream(user));
                 StreamEvent::Writable(of)
             }
@@ -418,5 +460,65 @@ impl Http2 {
             open.connection.go_away_for(violation, &mut self.out);
         }
         Failure::Protocol(violation)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workload::requests::request::HttpRequest;
+
+    const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+
+    fn reset(stream: u8) -> [u8; 13] {
+        [0, 0, 4, 3, 0, 0, 0, 0, stream, 0, 0, 0, 11]
+    }
+
+    /// A request whose body is longer than the first windows.
+    fn upload() -> Request {
+        let http = HttpRequest {
+            method: "POST",
+            target: "/",
+            host: "a",
+            headers: &[],
+            body: &[b'x'; 100_000],
+            close: false,
+        };
+        Request::http(0, &http)
+    }
+
+    fn unsent(state: &Http2State) -> &[Unsent] {
+        state.0.as_ref().map(|open| open.unsent.as_slice()).unwrap()
+    }
+
+    #[test]
+    fn one_stream_is_open_until_the_server_says_how_many_it_allows() {
+        let (mut driver, mut state, request) = (Http2::new(), Http2State::default(), upload());
+        driver.start(&mut state);
+        assert!(matches!(driver.open(&mut state, &request, 0, false), Opened::Stream(1)));
+        assert!(matches!(driver.open(&mut state, &request, 1, false), Opened::Later));
+        driver.receive_streams(&mut state, &SETTINGS);
+        assert!(matches!(driver.open(&mut state, &request, 1, false), Opened::Stream(3)));
+    }
+
+    #[test]
+    fn bodies_of_streams_that_were_reset_are_forgotten_and_constant_ones_are_shared() {
+        for request in [upload(), upload().constant()] {
+            let (mut driver, mut state) = (Http2::new(), Http2State::default());
+            driver.start(&mut state);
+            driver.open(&mut state, &request, 0, false);
+            driver.receive_streams(&mut state, &SETTINGS);
+            driver.open(&mut state, &request, 1, false);
+            let is_shared = request.id().is_some();
+            let holders = if is_shared { 3 } else { 1 };
+            let held = unsent(&state).iter().map(|one| Arc::strong_count(&one.bytes));
+            assert_eq!(held.collect::<Vec<_>>(), [holders; 2]);
+            for (stream, rest) in [(1, 1), (3, 0)] {
+                let frame = reset(stream);
+                let event = driver.receive_streams(&mut state, &frame).1;
+                assert!(matches!(event, StreamEvent::Failed(_, Failure::StreamEnhanceYourCalm)));
+                assert_eq!(unsent(&state).len(), rest);
+            }
+        }
     }
 }

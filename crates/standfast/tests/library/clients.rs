@@ -14,7 +14,7 @@ use crate::client::next;
 
 /// Sends back what it gets; `close` closes, `abort` aborts.
 #[derive(Clone)]
-struct Echo;
+pub(crate) struct Echo;
 
 impl Handler for Echo {
     type Data = ();

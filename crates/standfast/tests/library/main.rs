@@ -6,6 +6,7 @@
 
 mod brokers;
 mod client;
+mod client_links;
 mod clients;
 mod exchanges;
 mod flow;

@@ -9,10 +9,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::json;
 
-use crate::harness::eventually;
+use crate::harness::brokers::{Broker, NatsClient};
 use crate::harness::http::{self, get};
 use crate::harness::peer::{self, NODE};
 use crate::harness::socket::{BINARY, Frame, Socket, TEXT, upgrade};
+use crate::harness::{Deserted, eventually};
 
 /// A running example.
 struct Example {
@@ -173,6 +174,68 @@ fn the_pieces_example_counts_writes_and_answers_later() {
     assert_eq!(get(example.address, "/prime/x").status, 400);
     let metrics = get(example.address, "/metrics").body;
     assert!(metrics.contains("\nstandfast_requests_total 4\n"), "{metrics}");
+}
+
+#[test]
+fn the_bridge_example_connects_topics_with_subjects_of_nats() {
+    let port = Deserted::port();
+    let name = format!("bridge-{}.conf", std::process::id());
+    let configuration = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let listener = format!("host: 127.0.0.1, port: {}, no_tls: true", port.address.port());
+    fs::write(&configuration, format!("websocket {{ {listener} }}\n")).unwrap();
+    let Some(mut nats) = Broker::nats(&["--config", configuration.to_str().unwrap()]) else {
+        return;
+    };
+    let url = format!("ws://{}", port.address);
+    let bridges: Vec<_> = (0..2).map(|_| Example::start("bridge", &[&url])).collect();
+    let eventually_all = |status| {
+        eventually("the bridges notice NATS", || {
+            bridges.iter().all(|bridge| get(bridge.address, "/ready").status == status)
+        });
+    };
+    eventually_all(200);
+    let open = |bridge: &Example| {
+        let mut socket = Socket::open(bridge.address, "/subjects/news.today");
+        // The subscription is in effect when a message was processed after it.
+        socket.send_frame(TEXT, b"here");
+        socket
+    };
+    let mut other = NatsClient::connect(&nats, "", "");
+    other.subscribe("web.>");
+    let here = || ("web.news.today".to_owned(), "here".to_owned());
+    let mut first = open(&bridges[0]);
+    assert_eq!(other.message(), here());
+    let mut second = open(&bridges[1]);
+    assert_eq!((other.message(), text(&mut first)), (here(), "here".to_owned()));
+    // From a client to other programs and to clients of all bridges, once each and not back.
+    let long = "x".repeat(60_000);
+    first.send_frame(TEXT, long.as_bytes());
+    assert_eq!(other.message().1, long);
+    assert_eq!(text(&mut second), long);
+    // From other programs to clients of all bridges, in order.
+    let mut program = NatsClient::connect(&nats, "", "");
+    for number in 0..100 {
+        program.publish("web.news.today", &number.to_string());
+        program.publish("web.elsewhere", "not for these");
+    }
+    for socket in [&mut first, &mut second] {
+        let numbers: Vec<_> = (0..100).map(|_| text(socket)).collect();
+        assert!(numbers.iter().enumerate().all(|(n, text)| *text == n.to_string()), "{numbers:?}");
+    }
+    // Without NATS the clients of one bridge have each other.
+    nats.kill();
+    eventually_all(503);
+    let mut neighbour = Socket::open(bridges[0].address, "/subjects/news.today");
+    neighbour.send_frame(TEXT, b"alone");
+    assert_eq!(text(&mut first), "alone");
+    assert!(text(&mut neighbour).starts_with("* not sent to NATS"));
+    nats.restart();
+    eventually_all(200);
+    first.send_frame(TEXT, b"together");
+    assert_eq!((text(&mut neighbour), text(&mut second)), ("together".into(), "together".into()));
+    assert_eq!(get(bridges[0].address, "/subjects/news").status, 426);
+    drop(nats);
+    let _ = fs::remove_file(configuration);
 }
 
 /// The page explains the program that is tested above.

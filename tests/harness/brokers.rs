@@ -188,6 +188,30 @@ impl NatsClient {
         }
     }
 
+    /// Subscribes to a subject, and waits until the server has processed it.
+    pub(crate) fn subscribe(&mut self, subject: &str) {
+        self.send(&format!("SUB {subject} 1\r\nPING\r\n"));
+        while self.line() != "PONG" {}
+    }
+
+    /// The next message of a subscription: subject and body.
+    pub(crate) fn message(&mut self) -> (String, String) {
+        loop {
+            let line = self.line();
+            let words: Vec<_> = line.split(' ').collect();
+            match words[0] {
+                "MSG" => {
+                    let mut body = vec![0; words[words.len() - 1].parse::<usize>().unwrap() + 2];
+                    self.0.read_exact(&mut body).expect("NATS sends all of it");
+                    body.truncate(body.len() - 2);
+                    return (words[1].to_owned(), String::from_utf8(body).unwrap());
+                }
+                "PING" => self.send("PONG\r\n"),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
     fn send(&mut self, text: &str) {
         self.0.get_mut().write_all(text.as_bytes()).expect("NATS reads");
     }

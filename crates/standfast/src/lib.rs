@@ -56,7 +56,7 @@
 //! | keep connections to other servers, for bots and bridges | [`Clients`], [`ClientHandler`], [`Reconnect`] |
 //!
 //! Examples, each run by one command: `cargo run --release --example echo_server`, and the same with
-//! `topic_server`, `chat`, `ticker_thread`, `jwt`, `pieces` and `echo_client`.
+//! `topic_server`, `chat`, `ticker_thread`, `jwt`, `pieces`, `bridge` and `echo_client`.
 //!
 //! # Workers and the turn
 //!

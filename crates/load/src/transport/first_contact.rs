@@ -254,7 +254,6 @@ fn probe(
     let hint = match plain {
         _ if endpoint.options.http2 => return None,
         "http" => "add --http2, or call methods of gRPC with grpc://",
-        "ws" => "add --http2",
         "grpc-web" | "grpc-web-text" => "call the method with grpc://",
         _ => return None,
     };

@@ -133,7 +133,8 @@ fn methods_of_reflection_and_of_files_are_called_with_json() {
     assert_eq!(said["stress"]["codes"], json!({"200": 10}), "{said}");
     let said = result(&format!("-c 2 -n 5 -v json -u {url}/Place"), 1);
     assert_eq!(said["stress"]["codes"], json!({"0": 10}), "a message without a code: {said}");
-    let said = result(&format!("-c 2 -n 5 -u {url}/Watch"), 1);
+    let missing = r#"-data {"customerName":"UNIMPLEMENTED"}"#;
+    let said = result(&format!("-c 2 -n 5 -u {url}/Place {missing}"), 1);
     assert_eq!(said["stress"]["codes"], json!({"12": 10}), "the number of UNIMPLEMENTED: {said}");
     for (flags, part) in [
         (format!("-u {url}/Nothing"), "no method Nothing"),

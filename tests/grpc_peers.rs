@@ -140,3 +140,15 @@ fn tonic_conforms() {
     assert_eq!(listed.code, Some(2), "{listed:?}");
     assert!(listed.stderr.contains("no reflection service (UNIMPLEMENTED)"), "{listed:?}");
 }
+
+#[test]
+fn more_than_waits_to_be_sent_at_a_time_is_sent() {
+    let server = Shop::start(Reflected::V1);
+    let url = format!("grpc://{}/shop.v1.Orders/Import", server.address);
+    let message = format!("{{\"customerName\":\"{}\"}}", "x".repeat(3_000));
+    let flags = ["-c", "1", "--streams", "50", "--messages", "100", "--requests", "50"];
+    let flags = [&["load", &url, "-d", &message][..], &flags, &["--json", "-"]].concat();
+    let said = executable::run(&flags).json();
+    assert_eq!(said["requests"]["ok"], 50, "{said}");
+    assert_eq!(said["messages"]["sent"], 5_000, "{said}");
+}

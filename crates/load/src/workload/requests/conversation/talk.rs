@@ -116,7 +116,8 @@ impl<D: Driver, S: Script> Requester<D, S> {
             }
             let waiting = driver.outgoing().map_or(0, |outgoing| outgoing.len());
             if queued.saturating_add(waiting) > WAITING_BYTES {
-                return talks.block(user, Window::Connection);
+                // If the kernel takes all of it at once, no event says so.
+                return self.wake_at(user, now_ns.saturating_add(UNSENT_NS));
             }
             let due_ns = match config.pace {
                 MessagePace::Every(interval) => {

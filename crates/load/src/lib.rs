@@ -14,7 +14,6 @@ mod config;
 pub mod control;
 mod delivery;
 mod drive;
-pub mod files;
 pub mod grpc;
 mod outcome;
 pub mod radius;

@@ -13,7 +13,6 @@ use protox::file::{ChainFileResolver, File, FileResolver, GoogleFileResolver};
 
 use super::limits::{LISTED_NAMES, PROTO_BYTES, PROTOSET_BYTES};
 use super::method::Method;
-use crate::files;
 
 /// Services with the types of their messages.
 #[derive(Clone, Debug)]
@@ -342,8 +341,6 @@ impl FileResolver for Folders {
                 ))));
             }
             if metadata.is_file() {
-                files::admit(&path)
-                    .map_err(|error| protox::Error::new(SchemaError(error.to_string())))?;
                 return File::open(name, &path);
             }
         }

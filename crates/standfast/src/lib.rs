@@ -115,10 +115,10 @@
 //!
 //! Other processes get a publication at most once. While the broker cannot be reached, subscribers of the own
 //! process still get everything; for the others publications wait up to `Broker::spool_bytes` and are lost
-//! beyond that, counted as `BrokerState::lost`. What may have been missed meanwhile is found by numbers,
-//! counted as `gaps`, and each worker with subscribers of that topic is told by [`Handler::missed`]. A topic
-//! with its first subscriber in a process hears the others once the broker has confirmed it, usually within a
-//! millisecond: `BrokerState::is_ready`. Processes of `standfast serve --pubsub` with the same broker and
+//! beyond that, counted as `BrokerState::lost`. Publications are numbered: a process that finds a number missing
+//! counts it as a gap (`BrokerState::gaps`) and calls [`Handler::missed`] on each worker with subscribers of the
+//! topic. The first subscriber to a topic in a process gets publications of other processes once the broker has
+//! confirmed the subscription, usually within a millisecond: `BrokerState::is_ready`. Processes of `standfast serve --pubsub` with the same broker and
 //! prefix share their plain topics with the library's.
 //!
 //! The connections have a thread with tokio, a second thread wakes it, and what happens to them is logged by

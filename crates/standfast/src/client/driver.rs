@@ -1,4 +1,4 @@
-//! [`Driver`]: a worker of clients, which whoever has it drives.
+//! [`Driver`]: a worker of clients. Its owner calls it, turn by turn.
 
 use std::io;
 use std::time::Duration;

@@ -225,7 +225,7 @@ fn an_outage_is_counted_and_told(kind: Kind) {
     ready(&[&one, &two]);
     assert_eq!(next(&notes), "missed room");
     assert_eq!(elsewhere.text(), "missed");
-    // It may be sent before the other process has subscribed again, which that one is told.
+    // It may be sent before the other process has subscribed again; that process then reports a gap.
     eventually("what was kept is sent", || state(&two).waiting == 0);
     one.remote().publish("room", "again").unwrap();
     let mut got = vec![here.text()];

@@ -101,7 +101,7 @@ fn messages_and_codes_pass_over_tls() {
     loop {
         match client.read().unwrap() {
             Message::Close(Some(frame)) => break assert_eq!(u16::from(frame.code), 3003),
-            // The handler is told that the long message was sent.
+            // The server sends it from `drain`, when the long message has left.
             Message::Text(text) => assert_eq!(text.as_str(), "done"),
             other => panic!("{other:?}"),
         }

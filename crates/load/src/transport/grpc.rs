@@ -127,7 +127,7 @@ impl Grpc {
         let (mut is_grpc, mut coding) = (false, Coding::Identity);
         for (name, value) in self.http2.fields() {
             match name {
-                b"content-type" => is_grpc = value.starts_with(b"application/grpc"),
+                b"content-type" => is_grpc = is_type(value, b"application/grpc"),
                 b"grpc-encoding" => coding = Coding::of(value),
                 _ => {}
             }
@@ -328,9 +328,26 @@ impl Driver for Grpc {
     }
 }
 
+/// Whether the value of a Content-Type is this type, perhaps with a codec (`+proto`) or parameters.
+pub(crate) fn is_type(value: &[u8], of: &[u8]) -> bool {
+    let rest = value.strip_prefix(of).map(<[u8]>::first);
+    matches!(rest, Some(None | Some(b'+' | b';' | b' ')))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn content_types_are_compared_as_a_whole() {
+        let grpc = b"application/grpc";
+        for is in ["application/grpc", "application/grpc+proto", "application/grpc;x=y"] {
+            assert!(is_type(is.as_bytes(), grpc), "{is}");
+        }
+        for other in ["application/grpcfoo", "application/grpc-web", "text/html", ""] {
+            assert!(!is_type(other.as_bytes(), grpc), "{other}");
+        }
+    }
 
     #[test]
     fn each_status_is_a_failure_of_its_own() {

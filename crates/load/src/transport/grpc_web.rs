@@ -9,6 +9,7 @@ use wire::http::{EMPTY_HEADER, MAX_HEADERS, parse_response};
 use crate::grpc::{Code, TextDecoder, WebDecoder, answer_status, encode_text, trailer};
 use crate::outcome::failure::Failure;
 use crate::transport::driver::{CompleteAnswer, Driver, Received};
+use crate::transport::grpc::is_type;
 use crate::transport::http1::{Http1, Http1State};
 use crate::workload::requests::answer::{Awaited, Wants};
 use crate::workload::requests::request::{Kind, Request};
@@ -99,8 +100,8 @@ impl GrpcWeb {
             return Begun { status: 0, is_grpc: false, code: None, text: None, decoder };
         };
         let kind = head.header("content-type").unwrap_or_default();
-        let text = kind.starts_with(TEXT).then(TextDecoder::default);
-        let is_grpc = kind.starts_with(b"application/grpc-web") && (text.is_none() || may_be_text);
+        let text = is_type(kind, TEXT).then(TextDecoder::default);
+        let is_grpc = is_type(kind, b"application/grpc-web") || text.is_some() && may_be_text;
         let code = head.header("grpc-status").map(Code::parse);
         Begun { status: head.status, is_grpc, code, text, decoder }
     }

@@ -88,10 +88,12 @@ impl Http2 {
         self.fields.get(name)
     }
 
-    /// Ends our side of the request of the last event, whose answer is complete, if it is still open.
+    /// Ends our side of the request of the last event, whose answer is complete, if it is still open. An empty
+    /// frame does that without a window. A reset (RFC 9113 section 8.1) would count towards the limit that
+    /// servers have against rapid resets.
     pub(crate) fn end_last(&mut self, state: &mut Http2State) {
         if let (Some(open), Some(stream)) = (&mut state.0, self.last) {
-            open.connection.reset(stream, ErrorCode::NO_ERROR, &mut self.out);
+            let _ = open.connection.send_data(stream, &[], true, &mut self.out);
         }
     }
 

@@ -106,7 +106,9 @@ impl<D: Driver, S: Script> Requester<D, S> {
         }
         let Some(one) = self.users.get_mut(user as usize) else { return };
         let Some(flight) = one.flights.front_mut() else { return };
-        if std::mem::replace(&mut flight.is_repeated, true) {
+        // A server that has begun to answer has processed the call.
+        let is_answered = flight.times.first_ns > 0;
+        if std::mem::replace(&mut flight.is_repeated, true) || is_answered {
             return self.fail(core, user, Failure::GoAway, now_ns);
         }
         if one.hops == 0 && flight.times.sent_ns > 0 {

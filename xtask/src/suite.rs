@@ -40,7 +40,7 @@ const PROVED: u64 = 50_000;
 /// A step with more failed tests than these runs none of them again.
 const SECOND_RUN_MAX: usize = 3;
 
-/// Steps at low priority that run at the same time: one that waits leaves the other.
+/// Queues of steps beside the tests that are worked off at the same time: one that waits leaves the other.
 const BESIDE: usize = 2;
 
 /// What the suite may do to this machine.
@@ -49,18 +49,6 @@ pub(crate) struct TestArgs {
     /// Install what is missing: system packages, npm packages, the Autobahn TestSuite [default: only with CI set]
     #[arg(long)]
     install: bool,
-}
-
-/// Steps that are taken one after another, this many at the same time.
-struct Queue {
-    steps: Vec<Step>,
-    lanes: usize,
-}
-
-impl Queue {
-    fn beside(steps: Vec<Step>) -> Queue {
-        Queue { steps, lanes: BESIDE }
-    }
 }
 
 /// A name, and what is to run.
@@ -87,36 +75,26 @@ impl Step {
     }
 
     fn run(self) -> Result<Outcome> {
-        let run =
-            |name: &str, command: &mut Command| Ok((step::run(name, command)?, String::new()));
-        Ok(self.run_by(run)?.0)
-    }
-
-    /// Runs it and returns its output instead of showing it.
-    fn run_quietly(self) -> Result<(Outcome, String)> {
-        self.run_by(step::run_quietly)
-    }
-
-    fn run_by(
-        self,
-        run: impl Fn(&str, &mut Command) -> Result<(Outcome, String)>,
-    ) -> Result<(Outcome, String)> {
-        let Some(mut command) = self.command else {
-            return Ok((Outcome::skipped(&self.name), "skipped\n".to_owned()));
-        };
-        let (mut outcome, mut output) = run(&self.name, &mut command)?;
+        let Some(mut command) = self.command else { return Ok(Outcome::skipped(&self.name)) };
+        let mut outcome = step::run(&self.name, &mut command)?;
         let failures = outcome.failures.len();
         if self.second_run && (1..=SECOND_RUN_MAX).contains(&failures) {
             let name = format!("{}, failed tests again", self.name);
-            let (again, its_output) =
-                run(&name, &mut step::only_tests(&command, &outcome.failures))?;
-            outcome.count_second_run(&again);
-            output.push_str(&its_output);
+            let mut again = step::only_tests(&command, &outcome.failures);
+            outcome.count_second_run(&step::run(&name, &mut again)?);
         }
         if let Some(check) = self.check {
             check(&mut outcome);
         }
-        Ok((outcome, output))
+        Ok(outcome)
+    }
+
+    /// Runs it and returns its output instead of showing it.
+    fn run_quietly(self) -> Result<(Outcome, String)> {
+        match self.command {
+            Some(mut command) => step::run_quietly(&self.name, &mut command),
+            None => Ok((Outcome::skipped(&self.name), "skipped\n".to_owned())),
+        }
     }
 
     /// The step at the lowest priority.
@@ -144,7 +122,7 @@ pub(crate) fn run(args: &TestArgs) -> Result<bool> {
         true => beside.insert(0, requirements),
         false => outcomes.push(requirements.run()?),
     }
-    outcomes.extend(together(checks(), vec![Queue::beside(beside)])?);
+    outcomes.extend(together(checks(), beside, BESIDE)?);
     let has = Installed {
         may_install: install,
         autobahn: install || autobahn::is_installed(),
@@ -153,9 +131,9 @@ pub(crate) fn run(args: &TestArgs) -> Result<bool> {
     // Built above; where that failed, its step says so.
     let executables = tests::build(&[]).unwrap_or_default();
     let (here, beside) = test_stage(executables, &has)?;
-    outcomes.extend(together(here, beside)?);
+    outcomes.extend(together(here, beside, BESIDE)?);
     let (here, beside) = conformance_stage(&has);
-    outcomes.extend(together(here, vec![Queue::beside(beside)])?);
+    outcomes.extend(together(here, beside, BESIDE)?);
     Ok(summarise(&outcomes, started.elapsed()))
 }
 
@@ -185,8 +163,7 @@ pub(crate) fn quick() -> Result<bool> {
         command.args(["floors::", "docs::links"]);
         Step::new("rules about crates, links of the docs", command)
     });
-    let rules = Queue { steps: rules.collect(), lanes: 1 };
-    outcomes.extend(together(units.collect(), vec![rules])?);
+    outcomes.extend(together(units.collect(), rules.collect(), 1)?);
     Ok(summarise(&outcomes, started.elapsed()))
 }
 
@@ -216,18 +193,11 @@ fn release_build() -> Step {
     Step::new("release build", step::cargo(&["build", "--release"]))
 }
 
-/// The tests of the executable, and what runs beside them: the other tests, which wait as well, and at low
-/// priority the rest.
-fn test_stage(
-    executables: Vec<TestExecutable>,
-    has: &Installed,
-) -> Result<(Vec<Step>, Vec<Queue>)> {
+/// What runs one after another, and beside it the same at low priority.
+fn test_stage(executables: Vec<TestExecutable>, has: &Installed) -> Result<(Vec<Step>, Vec<Step>)> {
     let (computing, waiting): (Vec<_>, Vec<_>) =
         executables.into_iter().partition(|tests| COMPUTING.contains(&tests.name.as_str()));
-    let (longest, waiting): (Vec<_>, Vec<_>) =
-        waiting.into_iter().partition(|tests| tests.name == tests::EXECUTABLE_TESTS);
-    let here = longest.iter().map(Step::tests).collect();
-    let waiting = Queue { steps: waiting.iter().map(Step::tests).collect(), lanes: 1 };
+    let waiting = waiting.iter().map(Step::tests).collect();
     // The longest first. Those from `computing` on need the folder of the tests' build, which cargo locks for
     // the packages until they are built.
     let mut aside = vec![
@@ -243,8 +213,7 @@ fn test_stage(
         Step::new("without features", step::cargo(&["check", "--quiet", "--no-default-features"])),
         Step::new("examples in the docs of code", step::cargo(&["test", "--workspace", "--doc"])),
     ]);
-    let aside = aside.into_iter().map(Step::low_priority).collect();
-    Ok((here, vec![waiting, Queue::beside(aside)]))
+    Ok((waiting, aside.into_iter().map(Step::low_priority).collect()))
 }
 
 /// The Autobahn TestSuite, the simulations and the proof, one after another; beside them the same and, with
@@ -270,11 +239,12 @@ fn conformance_stage(has: &Installed) -> (Vec<Step>, Vec<Step>) {
     (here, beside)
 }
 
-/// Runs `here` with its output as it arrives, and at the same time each of the queues; their output follows.
-fn together(here: Vec<Step>, beside: Vec<Queue>) -> Result<Vec<Outcome>> {
-    let ended = Mutex::new(Vec::new());
-    let lane = |queue: &Mutex<VecDeque<Step>>| {
-        let next = || queue.lock().ok().and_then(|mut queue| queue.pop_front());
+/// Runs `here` with its output as it arrives. At the same time takes steps from `beside`, `lanes` at once; their
+/// output follows.
+fn together(here: Vec<Step>, beside: Vec<Step>, lanes: usize) -> Result<Vec<Outcome>> {
+    let (queue, ended) = (Mutex::new(VecDeque::from(beside)), Mutex::new(Vec::new()));
+    let next = || queue.lock().ok().and_then(|mut queue| queue.pop_front());
+    let lane = || {
         while let Some(step) = next() {
             let result = step.run_quietly();
             if let Ok(mut ended) = ended.lock() {
@@ -282,12 +252,9 @@ fn together(here: Vec<Step>, beside: Vec<Queue>) -> Result<Vec<Outcome>> {
             }
         }
     };
-    let queues: Vec<(Mutex<VecDeque<Step>>, usize)> =
-        beside.into_iter().map(|queue| (Mutex::new(queue.steps.into()), queue.lanes)).collect();
     let mut outcomes = Vec::new();
     thread::scope(|scope| {
-        let lanes = queues.iter().flat_map(|(queue, lanes)| (0..*lanes).map(move |_| queue));
-        let lanes: Vec<_> = lanes.map(|queue| scope.spawn(|| lane(queue))).collect();
+        let lanes: Vec<_> = (0..lanes).map(|_| scope.spawn(lane)).collect();
         for step in here {
             outcomes.push(step.run()?);
         }
@@ -418,12 +385,11 @@ mod counting {
     #[test]
     fn step_whose_needs_are_missing_is_skipped_and_counted() {
         let step = || Step::new("needs a compiler", Command::new("false"));
-        let beside = Queue::beside(vec![step().only_with(false)]);
-        let outcomes = together(vec![step().only_with(false)], vec![beside]);
+        let outcomes = together(vec![step().only_with(false)], vec![step().only_with(false)], 1);
         let outcomes = outcomes.unwrap();
         assert_eq!(outcomes.iter().map(|outcome| outcome.skipped).sum::<u64>(), 2);
         assert!(summarise(&outcomes, Duration::ZERO), "a skip is no failure");
-        let outcomes = together(vec![step().only_with(true)], Vec::new()).unwrap();
+        let outcomes = together(vec![step().only_with(true)], Vec::new(), 1).unwrap();
         assert!(!summarise(&outcomes, Duration::ZERO));
     }
 
@@ -431,7 +397,7 @@ mod counting {
     fn steps_beside_others_run_at_the_same_time_and_each_once() {
         let folder = step::target_folder().join(format!("beside-{}", process::id()));
         fs::create_dir_all(&folder).unwrap();
-        // Each waits for another; in one lane the first would fail.
+        // Each of the two waits for the other; in one lane the first would fail.
         let wait = |own: &str, other: &str| {
             let script = format!(
                 "touch {own}; for i in $(seq 600); do test -e {other} && exit; sleep 0.1; done; exit 1"
@@ -440,11 +406,10 @@ mod counting {
             command.args(["-c", &script]).current_dir(&folder);
             Step::new(own, command)
         };
-        let two = Queue::beside(vec![wait("a", "b"), wait("b", "c")]);
-        let other = Queue { steps: vec![wait("d", "a")], lanes: 1 };
-        let outcomes = together(vec![wait("c", "d")], vec![two, other]).unwrap();
-        assert_eq!(outcomes.iter().map(|outcome| outcome.passed).sum::<u64>(), 4);
-        assert_eq!(outcomes.len(), 4);
+        let beside = vec![wait("a", "b"), wait("b", "c")];
+        let outcomes = together(vec![wait("c", "a")], beside, 2).unwrap();
+        assert_eq!(outcomes.iter().map(|outcome| outcome.passed).sum::<u64>(), 3);
+        assert_eq!(outcomes.len(), 3);
         fs::remove_dir_all(&folder).unwrap();
     }
 
@@ -452,7 +417,7 @@ mod counting {
     fn check_of_a_step_decides() {
         let fail: fn(&mut Outcome) = |outcome| outcome.failed = 1;
         let step = Step { check: Some(fail), ..Step::new("checked", Command::new("true")) };
-        assert_eq!(together(vec![step], Vec::new()).unwrap()[0].failed, 1);
+        assert_eq!(together(vec![step], Vec::new(), 1).unwrap()[0].failed, 1);
     }
 
     #[test]

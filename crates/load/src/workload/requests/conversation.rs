@@ -266,14 +266,22 @@ impl Conversations {
             let is_blocked = one.rest_at < one.rest.len();
             let is_cut = is_blocked && one.rest_ns.1 >= measure_ns;
             counts.unsent.add(u64::from(is_cut));
-            if let MessagePace::Every(interval) = self.config.pace
-                && (failure.is_some() || is_blocked)
-            {
+            if let MessagePace::Every(interval) = self.config.pace {
                 let interval_ns = (interval.as_nanos() as u64).max(1);
+                // After the time that calls are held, none is due.
+                let held_ns = self.config.hold.map_or(u64::MAX, |hold| {
+                    one.begun_ns.saturating_add(hold.as_nanos() as u64).saturating_sub(1)
+                });
+                let now_ns = now_ns.min(held_ns);
                 let left = self.config.per_call.unwrap_or(u32::MAX).saturating_sub(one.begun);
                 let due_ns = one.due_ns.max(measure_ns);
-                let due = now_ns.checked_sub(due_ns).map_or(0, |late_ns| late_ns / interval_ns + 1);
-                counts.unsent.add(due.min(u64::from(left)));
+                // A message that is just due was not late: the call ended first.
+                let is_late = now_ns.saturating_sub(one.due_ns) >= interval_ns;
+                if failure.is_some() || is_blocked || is_late {
+                    let late_ns = now_ns.checked_sub(due_ns);
+                    let due = late_ns.map_or(0, |late_ns| late_ns / interval_ns + 1);
+                    counts.unsent.add(due.min(u64::from(left)));
+                }
             }
         }
         one.unanswered.clear();

@@ -114,10 +114,17 @@ impl<D: Driver, S: Script> Requester<D, S> {
                 }
                 return;
             }
+            if queued > WAITING_BYTES {
+                // The engine says when its queue is empty.
+                return talks.block(user, Window::Connection);
+            }
             let waiting = driver.outgoing().map_or(0, |outgoing| outgoing.len());
             if queued.saturating_add(waiting) > WAITING_BYTES {
-                // If the kernel takes all of it at once, no event says so.
-                return self.wake_at(user, now_ns.saturating_add(UNSENT_NS));
+                // The kernel may take all of it at once, and no event says so: it is tried after the next flush.
+                if !std::mem::replace(&mut one.is_ready, true) {
+                    talks.ready.push_back(user);
+                }
+                return;
             }
             let due_ns = match config.pace {
                 MessagePace::Every(interval) => {
@@ -183,6 +190,9 @@ impl<D: Driver, S: Script> Requester<D, S> {
             if one.state == State::Open {
                 self.switch_to(core, at);
                 last = Some(at);
+                if self.driver.outgoing().is_some_and(|outgoing| outgoing.len() > WAITING_BYTES) {
+                    self.flush_messages(core, at);
+                }
                 self.send_messages(core, user, now_ns);
             }
         }

@@ -243,7 +243,7 @@ fn translate<T>(
 }
 
 /// Whether a header is not for HTTP/2 (RFC 9113 section 8.2.2), or is in a pseudo-field.
-fn is_of_connection(name: &[u8], value: &[u8]) -> bool {
+pub(crate) fn is_of_connection(name: &[u8], value: &[u8]) -> bool {
     match name {
         b"host" | b"connection" | b"keep-alive" | b"proxy-connection" | b"transfer-encoding"
         | b"upgrade" => true,

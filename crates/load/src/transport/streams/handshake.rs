@@ -1,6 +1,7 @@
 //! The handshake of a WebSocket on a stream (RFC 8441 section 5): the request that the engine writes for
 //! HTTP/1.1 as an extended CONNECT, and the answer to it as the engine expects it.
 
+use crate::transport::http2::is_of_connection;
 use wire::http::{EMPTY_HEADER, MAX_HEADERS, parse_request};
 use wire::http2::hpack::HeaderList;
 use wire::websocket::accept_key;
@@ -50,19 +51,8 @@ pub(super) fn translate<T>(
         Some((name, header.value))
     });
     // The stream replaces the upgrade and the key (RFC 8441 section 5).
-    let is_left_out = |name: &[u8]| {
-        matches!(
-            name,
-            b"host"
-                | b"connection"
-                | b"keep-alive"
-                | b"proxy-connection"
-                | b"transfer-encoding"
-                | b"upgrade"
-                | b"sec-websocket-key"
-        )
-    };
-    let others = others.filter(|(name, _)| !is_left_out(name));
+    let others = others
+        .filter(|(name, value)| *name != b"sec-websocket-key" && !is_of_connection(name, value));
     Some(open(&mut pseudo.into_iter().chain(others)))
 }
 

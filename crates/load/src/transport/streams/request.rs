@@ -6,6 +6,7 @@ use wire::http2::hpack::HeaderList;
 use wire::websocket::accept_key;
 
 use super::socket::Held;
+use crate::transport::http2::is_of_connection;
 
 /// The Host of a request or a handshake, which may have a body behind it; `None` if it is neither.
 pub(super) fn host(bytes: &[u8]) -> Option<&[u8]> {
@@ -82,19 +83,7 @@ pub(super) fn translate<T>(
         rest = behind;
         Some((name, header.value))
     });
-    // RFC 9113 section 8.2.2.
-    let is_left_out = |name: &[u8]| {
-        matches!(
-            name,
-            b"host"
-                | b"connection"
-                | b"keep-alive"
-                | b"proxy-connection"
-                | b"transfer-encoding"
-                | b"upgrade"
-        )
-    };
-    let others = others.filter(|(name, _)| !is_left_out(name));
+    let others = others.filter(|(name, value)| !is_of_connection(name, value));
     Some(open(&mut pseudo.into_iter().chain(others)))
 }
 

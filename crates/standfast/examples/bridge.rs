@@ -2,7 +2,7 @@
 //! client of /subjects/NAME sends is published to the subject `web.NAME`, and what others publish to that
 //! subject reaches the clients of /subjects/NAME, at all bridges. NATS is reached by its WebSocket listener
 //! (`websocket { port: 8081, no_tls: true }` in its configuration), and again when it was away:
-//! `cargo run --release --example bridge -- 127.0.0.1:8080 ws://127.0.0.1:8081`, then
+//! `cargo run --release -p standfast --example bridge -- 127.0.0.1:8080 ws://127.0.0.1:8081`, then
 //! `nats publish web.news hello`.
 
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,4 @@
-//! A chat with rooms, and its page: `cargo run --release --example chat -- 127.0.0.1:8080`.
+//! A chat with rooms, and its page: `cargo run --release -p standfast --example chat -- 127.0.0.1:8080`.
 
 use standfast::{Accept, Close, Handler, Message, Response, Server, Socket, UpgradeRequest};
 

@@ -1,5 +1,5 @@
 //! Sends a text to an echo server so many times and waits for each answer, on so many sockets:
-//! `cargo run --release --example echo_client -- ws://127.0.0.1:8080/echo 100000 1`.
+//! `cargo run --release -p standfast --example echo_client -- ws://127.0.0.1:8080/echo 100000 1`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,4 +1,4 @@
-//! Sends every message back: `cargo run --release --example echo_server -- 127.0.0.1:8080`.
+//! Sends every message back: `cargo run --release -p standfast --example echo_server -- 127.0.0.1:8080`.
 
 use standfast::{Accept, Handler, Message, Response, Server, Socket, UpgradeRequest};
 

@@ -1,5 +1,5 @@
 //! Clients with a JSON Web Token, as `Authorization: Bearer` or `?token=`, which is checked in another
-//! thread: `SECRET=… cargo run --release --example jwt -- 127.0.0.1:8080`. The token is signed with HS256,
+//! thread: `SECRET=… cargo run --release -p standfast --example jwt -- 127.0.0.1:8080`. The token is signed with HS256,
 //! expires, and names the client in `sub`.
 
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};

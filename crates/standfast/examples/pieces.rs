@@ -1,5 +1,5 @@
 //! Plain HTTP in pieces: an upload that is counted, a download that a thread writes, an answer that a thread
-//! gives later, and metrics: `cargo run --release --example pieces -- 127.0.0.1:8080`.
+//! gives later, and metrics: `cargo run --release -p standfast --example pieces -- 127.0.0.1:8080`.
 //!
 //! Try it: `curl -T FILE http://127.0.0.1:8080/upload`, `curl http://127.0.0.1:8080/numbers/1000000 | tail -n1`,
 //! `curl http://127.0.0.1:8080/prime/1000003`, `curl http://127.0.0.1:8080/metrics`.

@@ -1,5 +1,5 @@
 //! A thread that publishes numbers to all sockets, at an interval in milliseconds, and stops the server
-//! when standard input ends: `cargo run --release --example ticker_thread -- 127.0.0.1:8080 1000`.
+//! when standard input ends: `cargo run --release -p standfast --example ticker_thread -- 127.0.0.1:8080 1000`.
 
 use std::io;
 use std::sync::mpsc::{RecvTimeoutError, channel};

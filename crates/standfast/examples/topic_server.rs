@@ -1,5 +1,5 @@
 //! A server of topics: who connects to /topics/NAME gets what others send there, and what is posted there.
-//! `cargo run --release --example topic_server -- 127.0.0.1:8080`, then
+//! `cargo run --release -p standfast --example topic_server -- 127.0.0.1:8080`, then
 //! `curl --data hello http://127.0.0.1:8080/topics/news`.
 
 use standfast::{Accept, Handler, Message, Request, Response, Server, Socket, UpgradeRequest};

@@ -200,11 +200,24 @@ impl<S: Sys, H: Handler> Core<S, H> {
         {
             return Sent::Dropped;
         }
+        self.write_after(slot, bytes)
+    }
+
+    fn write_after(&mut self, slot: u32, bytes: &[u8]) -> Sent {
         if self.corked == Some(slot) {
             self.cork.extend_from_slice(bytes);
             return Sent::Sent;
         }
         self.write_out(slot, bytes, 0)
+    }
+
+    /// As [`Core::write`], however much waits: for programs that limit themselves what they write, and whose
+    /// bytes must not be left out in between.
+    pub fn write_unlimited(&mut self, id: ConnId, bytes: &[u8]) -> Sent {
+        match self.live(id).map(|conn| (conn.mode, conn.cold.is_some())) {
+            Some((Mode::Raw | Mode::HalfClosed, true)) => self.write_after(id.slot(), bytes),
+            _ => self.write(id, bytes),
+        }
     }
 
     /// Sends a ping with at most 125 bytes. Like pongs and close frames it is exempt from the

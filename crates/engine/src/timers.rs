@@ -87,8 +87,7 @@ pub(crate) struct Timers {
     began_ns: u64,
     /// Idle ticks after which a connection is closed: the fewest of any class, `None` if none is.
     pub(crate) idle_ticks: Option<u16>,
-    /// Those of connections without a class, and of each class; without classes only if there is a
-    /// timeout.
+    /// Idle ticks without a class, then of each class; [`NEVER`] without a timeout.
     class_ticks: Box<[u16]>,
     /// Ticks in which the sweep checks every slot once.
     period_ticks: u64,

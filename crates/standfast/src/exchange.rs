@@ -225,7 +225,10 @@ impl Http<'_> {
             return;
         }
         self.state.written += self.out.len();
-        self.operations.write(self.id, self.out);
+        if self.operations.write(self.id, self.out) == Sent::Dropped {
+            // The connection has ended.
+            self.state.progress = Progress::Aborted;
+        }
         self.out.clear();
         self.out.shrink_to(2 * OUT_BYTES);
     }

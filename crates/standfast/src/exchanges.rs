@@ -211,7 +211,9 @@ impl<R: RouteList> WorkerHandler<R> {
         let mut http = Http { operations: &mut operations, id, state: &mut own.state, out };
         http.state.keep_alive = false;
         if !http.respond(response) {
-            http.abort();
+            // An end of the connection would pass for the end of the answer.
+            self.close_exchange(id, false);
+            return core.reset(id);
         }
         http.flush();
         self.close_exchange(id, false);
@@ -321,14 +323,16 @@ impl<R: RouteList> WorkerHandler<R> {
             }
         }
         for (id, status) in late {
-            if status == 408 {
+            let queued = core.queued(id);
+            // With something queued the client is late with taking its answer.
+            if status == 408 && queued == 0 {
                 core.counters().bodies_late.add(1);
             }
             let text = match status {
                 408 => "The request body was not received in time.\n",
                 _ => "The application did not answer this request in time.\n",
             };
-            if core.queued(id) > 0 {
+            if queued > 0 {
                 self.close_exchange(id, false);
                 core.reset(id);
             } else {

@@ -22,7 +22,7 @@ impl std::fmt::Display for InvalidHeader {
             InvalidHeader::Value => {
                 "invalid value of a header: expected no line break and no other control character"
             }
-            InvalidHeader::Reserved => "the server sets this header itself",
+            InvalidHeader::Reserved => "the library sets this header itself",
         })
     }
 }

@@ -55,7 +55,7 @@
 //! | connect to other servers, and wait for answers | [`connect`], [`Connect`], [`Client`] |
 //! | keep connections to other servers, for bots and bridges | [`Clients`], [`ClientHandler`], [`Reconnect`] |
 //!
-//! Examples, each run by one command: `cargo run --release --example echo_server`, and the same with
+//! Examples, each run by one command: `cargo run --release -p standfast --example echo_server`, and the same with
 //! `topic_server`, `chat`, `ticker_thread`, `jwt`, `pieces`, `bridge` and `echo_client`.
 //!
 //! # Workers and the turn

@@ -45,6 +45,19 @@ impl<'a> Message<'a> {
         self.as_bytes().is_empty()
     }
 
+    /// A received message; `None` for text that is not UTF-8, which the decoder has excluded.
+    #[inline]
+    pub(crate) fn received(opcode: OpCode, data: &'a [u8]) -> Option<Self> {
+        if opcode != OpCode::Text {
+            return Some(Message::Binary(data));
+        }
+        let text = std::str::from_utf8(data);
+        if text.is_err() {
+            engine::invariant::broken("the decoder has checked text");
+        }
+        text.ok().map(Message::Text)
+    }
+
     pub(crate) fn opcode(self) -> OpCode {
         match self {
             Message::Text(_) => OpCode::Text,

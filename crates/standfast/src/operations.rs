@@ -125,7 +125,7 @@ impl<S: Sys, R: RouteList> Operations for WorkerOperations<'_, S, R> {
     }
 
     fn write(&mut self, id: ConnId, bytes: &[u8]) -> Sent {
-        self.core.write(id, bytes)
+        self.core.write_unlimited(id, bytes)
     }
 
     fn queue_limit(&self) -> usize {

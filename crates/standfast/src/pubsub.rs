@@ -3,7 +3,6 @@
 //! Subscribers of this process get a publication at once, as without a broker; the broker has it for the others.
 //! What it returns of this process is not delivered again.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,6 +17,7 @@ use topics::{Directory, Publication};
 
 use crate::broker::{Broker, BrokerState, Transports};
 use crate::remote::Post;
+use crate::routes::random;
 use crate::{Error, Refused};
 
 /// Longest time for which an ending server waits for the broker to take what was published before.
@@ -231,9 +231,4 @@ fn host_name() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let name = name.trim();
     if name.is_empty() { "unnamed".to_owned() } else { name.to_owned() }
-}
-
-/// The keys of hash tables differ between processes.
-fn random() -> u64 {
-    RandomState::new().build_hasher().finish()
 }

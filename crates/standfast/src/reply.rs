@@ -39,7 +39,8 @@ pub struct BodyWriter {
 /// Why a piece was not taken.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum WriteError {
-    /// 256 KiB wait for the client: write it again after [`BodyWriter::ready`] or [`BodyWriter::wait`].
+    /// More than 128 KiB wait for the client, and with this piece more than 256 KiB: write it again after
+    /// [`BodyWriter::ready`] or [`BodyWriter::wait`].
     Full,
     /// The client has left, or was too slow.
     Gone,
@@ -236,7 +237,8 @@ impl BodyWriter {
         if state.gone {
             return Err(WriteError::Gone);
         }
-        if state.waiting > 0 && state.waiting + data.len() > WRITER_BYTES {
+        // What is ready takes a piece of any length: otherwise a long one would be refused and awaited in turn.
+        if !state.has_room() && state.waiting + data.len() > WRITER_BYTES {
             return Err(WriteError::Full);
         }
         drop(state);

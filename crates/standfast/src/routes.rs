@@ -322,6 +322,12 @@ impl<H: Handler, R: RouteList> RouteList for Routed<H, R> {
     }
 }
 
+/// A random number: the keys of hash tables are some.
+pub(crate) fn random() -> u64 {
+    use std::hash::{BuildHasher, Hasher, RandomState};
+    RandomState::new().build_hasher().finish()
+}
+
 pub(crate) fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -249,7 +249,8 @@ impl<R: Routes> Server<R> {
     }
 
     /// Answers plain requests later, from other threads or futures: the function is called in the workers,
-    /// and passes the [`Reply`](crate::Reply) on. Bodies are as for [`Server::http`].
+    /// and passes the [`Reply`](crate::Reply) on. A longer body than the limit is answered 413, without a limit any
+    /// body.
     ///
     /// ```no_run
     /// # use standfast::{Response, Server};
@@ -455,7 +456,11 @@ impl<R: Routes> Server<R> {
             WorkerHandler::new(worker, own, &shared, workers)
         };
         let workers = Workers::start(plan, &limits, &all, handler).map_err(Error::Workers)?;
-        link.start(workers.remote(), &directory).map_err(Error::Workers)?;
+        if let Err(error) = link.start(workers.remote(), &directory) {
+            let _ = workers.drain(Duration::ZERO);
+            link.end();
+            return Err(Error::Workers(error));
+        }
         let remote = Remote::new(workers.remote().clone(), directory, link, hub);
         Ok(Running { workers, remote, addresses, ended })
     }
@@ -534,8 +539,9 @@ impl Running {
         self.remote.metrics()
     }
 
-    /// Stops the server as [`Remote::stop`], and waits until all connections have ended: `over`, and at
-    /// most [`Limits::close_timeout`] longer.
+    /// Stops the server as [`Remote::stop`], and waits until all connections have ended: `over`, then at most
+    /// [`Limits::stop_grace`] for answers under way and [`Limits::close_timeout`] for the peers, and with a
+    /// broker one second until it has what was published.
     ///
     /// # Errors
     /// [`Error::Failed`].

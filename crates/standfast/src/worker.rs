@@ -354,13 +354,7 @@ impl<R: RouteList> engine::Handler for WorkerHandler<R> {
         opcode: OpCode,
         data: &mut [u8],
     ) {
-        let message = match opcode {
-            OpCode::Text => match std::str::from_utf8(data) {
-                Ok(text) => Message::Text(text),
-                Err(_) => return invariant::broken("the decoder has checked text"),
-            },
-            _ => Message::Binary(data),
-        };
+        let Some(message) = Message::received(opcode, data) else { return };
         self.call(core, id, |routes, socket, slot| routes.message(socket, slot, message));
     }
 

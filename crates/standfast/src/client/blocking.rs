@@ -111,7 +111,7 @@ impl Client {
         match self.driver.core().send(id, message.opcode(), message.as_bytes()) {
             Sent::Sent => Ok(()),
             Sent::Queued(_) => self.flush_below(id, SEND_AHEAD_BYTES),
-            Sent::Dropped => self.turn(Some(Duration::ZERO)).and(Err(self.lost())),
+            Sent::Dropped => Err(self.dropped()?),
         }
     }
 
@@ -124,15 +124,25 @@ impl Client {
         messages: impl IntoIterator<Item = Message<'m>>,
     ) -> Result<(), ClientError> {
         let id = self.connected()?;
-        let core = self.driver.core();
-        let begun = core.begin_cork(id);
-        let mut send = |message: Message<'_>| core.send(id, message.opcode(), message.as_bytes());
-        let dropped = messages.into_iter().any(|message| send(message) == Sent::Dropped);
-        if begun {
-            core.end_cork();
+        let mut begun = self.driver.core().begin_cork(id);
+        for message in messages {
+            let core = self.driver.core();
+            let sent = core.send(id, message.opcode(), message.as_bytes());
+            let is_behind = core.queued(id) > SEND_AHEAD_BYTES;
+            if begun && (is_behind || sent == Sent::Dropped) {
+                core.end_cork();
+                begun = false;
+            }
+            if sent == Sent::Dropped {
+                return Err(self.dropped()?);
+            }
+            if is_behind {
+                self.flush_below(id, SEND_AHEAD_BYTES)?;
+                begun = self.driver.core().begin_cork(id);
+            }
         }
-        if dropped {
-            return Err(self.lost());
+        if begun {
+            self.driver.core().end_cork();
         }
         self.flush_below(id, SEND_AHEAD_BYTES)
     }
@@ -242,8 +252,18 @@ impl Client {
     }
 
     fn lost(&self) -> ClientError {
+        self.lost_or(Closed::ByPeer)
+    }
+
+    /// Why a message was not taken: what is known, or else that too much waits for the server.
+    fn dropped(&mut self) -> Result<ClientError, ClientError> {
+        self.turn(Some(Duration::ZERO))?;
+        Ok(self.lost_or(Closed::SlowConsumer))
+    }
+
+    fn lost_or(&self, cause: Closed) -> ClientError {
         let lost = self.state.borrow().lost.clone();
-        ClientError::Lost(lost.unwrap_or_else(|| Lost::new(Closed::ByPeer, true)))
+        ClientError::Lost(lost.unwrap_or_else(|| Lost::new(cause, true)))
     }
 
     /// Gets what has arrived, or waits for something to happen.

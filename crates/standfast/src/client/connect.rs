@@ -6,8 +6,8 @@ use engine::{Compression, Target, TlsClient, TlsTrust};
 
 use super::address::Address;
 use super::{Client, ClientError, ClientHandler, Lost};
-use crate::Limits;
 use crate::client::driver::Driver;
+use crate::{InvalidHeader, Limits, header};
 
 /// A WebSocket to connect to: its URL, headers, subprotocols, limits, and whether it is opened again.
 ///
@@ -158,18 +158,12 @@ impl Connect {
     pub(super) fn check(&self) -> Result<Checked, ClientError> {
         let address = Address::parse(&self.url).map_err(ClientError::Options)?;
         for (name, value) in &self.headers {
-            let is_token =
-                |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
-            let is_value = |byte: u8| byte >= b' ' && byte != 0x7f || byte == b'\t';
-            if name.is_empty() || !name.bytes().all(is_token) || !value.bytes().all(is_value) {
-                let what = format!("invalid header {name:?}: expected a name and one line of text");
-                return Err(ClientError::Options(what));
-            }
-            let own = ["host", "upgrade", "connection"];
-            let lower = name.to_ascii_lowercase();
-            if own.contains(&&*lower) || lower.starts_with("sec-websocket-") {
-                let what = format!("the header {name} is the handshake's own: leave it out");
-                return Err(ClientError::Options(what));
+            let checked = match name.eq_ignore_ascii_case("host") {
+                true => Err(InvalidHeader::Reserved),
+                false => header::check(name, value),
+            };
+            if let Err(error) = checked {
+                return Err(ClientError::Options(format!("invalid header {name:?}: {error}")));
             }
         }
         let is_token =
@@ -233,7 +227,7 @@ mod tests {
             attempts: Some(60),
         };
         let longest = |failures| reconnect.pause(failures, u64::MAX).unwrap().as_millis();
-        assert_eq!([1, 2, 3, 4, 5, 60].map(longest), [99, 199, 399, 799, 999, 999]);
+        assert_eq!([1, 2, 3, 4, 5, 60].map(longest), [100, 200, 400, 800, 1000, 1000]);
         assert_eq!(reconnect.pause(7, 0), Some(Duration::ZERO));
         assert_eq!(reconnect.pause(61, 0), None);
     }
@@ -245,6 +239,8 @@ mod tests {
             Connect::to(url).header("a b", "c"),
             Connect::to(url).header("a", "b\r\nc: d"),
             Connect::to(url).header("Sec-WebSocket-Key", "x"),
+            Connect::to(url).header("Content-Length", "5"),
+            Connect::to(url).header("host", "x"),
             Connect::to(url).protocol("a, b"),
             Connect::to("localhost"),
         ] {

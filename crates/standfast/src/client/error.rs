@@ -18,8 +18,6 @@ pub enum ClientError {
     Worker(io::Error),
     /// The connection could not be opened, or has ended.
     Lost(Lost),
-    /// 255 different places are connected to by one worker already.
-    TooManyTargets,
 }
 
 /// How a connection ended, or why it was not opened.
@@ -95,9 +93,6 @@ impl fmt::Display for ClientError {
             ClientError::Tls(error) => write!(f, "TLS: {error}"),
             ClientError::Worker(error) => write!(f, "cannot start the client: {error}"),
             ClientError::Lost(lost) => lost.fmt(f),
-            ClientError::TooManyTargets => f.write_str(
-                "too many targets: one worker connects to at most 255 different URLs and addresses",
-            ),
         }
     }
 }

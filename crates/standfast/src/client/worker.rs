@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
+use std::time::Duration;
 
 use engine::{Answer, Closed, ConnId, Core, Incoming, Response, Sys, invariant};
 use wire::websocket::{CloseCode, OpCode};
@@ -14,10 +15,12 @@ use super::connect::Checked;
 use super::{ClientHandler, ClientRemote, ClientSocket, Lost};
 use crate::Message;
 use crate::remote::{Gone, ReceiptSender};
-use crate::routes::nanoseconds;
+use crate::routes::{nanoseconds, random};
 
 /// A connection that has lasted for this long is followed by the first pause again.
 const STEADY_NS: u64 = 5_000_000_000;
+/// When an address is handed again to a worker whose mailbox is full.
+const RESOLVED_AGAIN: Duration = Duration::from_millis(10);
 
 /// What other threads post.
 pub(super) enum ClientPost {
@@ -133,8 +136,12 @@ impl<H: ClientHandler> ClientWorker<H> {
         self.waiting.insert(number, connection);
         let resolve = move || {
             let found = (&*host, port).to_socket_addrs().map(Iterator::collect);
-            let post = ClientPost::Resolved { number, found };
-            let _ = workers.post(0, post, 0);
+            let mut post = ClientPost::Resolved { number, found };
+            // A worker that has ended takes it and drops it.
+            while let Err(again) = workers.post_or_return(0, post, 0) {
+                post = again;
+                std::thread::sleep(RESOLVED_AGAIN);
+            }
         };
         let thread = std::thread::Builder::new().name("resolve".to_owned()).spawn(resolve);
         if let Err(error) = thread {
@@ -337,13 +344,7 @@ impl<H: ClientHandler> engine::Handler for ClientWorker<H> {
         opcode: OpCode,
         data: &mut [u8],
     ) {
-        let message = match opcode {
-            OpCode::Text => match std::str::from_utf8(data) {
-                Ok(text) => Message::Text(text),
-                Err(_) => return invariant::broken("the decoder has checked text"),
-            },
-            _ => Message::Binary(data),
-        };
+        let Some(message) = Message::received(opcode, data) else { return };
         self.call(core, id, |handler, socket| handler.message(socket, message));
     }
 
@@ -432,12 +433,6 @@ impl<H: ClientHandler> engine::Handler for ClientWorker<H> {
     fn turn<S: Sys>(&mut self, core: &mut Core<S, Self>) -> Option<u64> {
         if self.due.is_empty() { None } else { self.connect_due(core) }
     }
-}
-
-/// For pauses: the keys of hash tables are random.
-fn random() -> u64 {
-    use std::hash::{BuildHasher, Hasher, RandomState};
-    RandomState::new().build_hasher().finish()
 }
 
 const _: () = assert!(size_of::<Option<Box<Connection<()>>>>() == 8);

@@ -3,14 +3,14 @@
 
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use standfast::{
     Accept, Broker, BrokerState, Context, Error, Handler, Message, Response, Running, Server,
     Socket, UpgradeRequest,
 };
 
-use crate::client::{Client, PATIENCE, next};
+use crate::client::{Client, eventually, next};
 
 /// A redis-server or nats-server on a free port.
 struct BrokerServer {
@@ -80,15 +80,6 @@ impl Drop for BrokerServer {
     fn drop(&mut self) {
         self.kill();
         let _ = std::fs::remove_dir_all(&self.folder);
-    }
-}
-
-#[expect(clippy::disallowed_methods, reason = "the time limit of a condition")]
-fn eventually(what: &str, holds: impl Fn() -> bool) {
-    let began = Instant::now();
-    while !holds() {
-        assert!(began.elapsed() < PATIENCE, "not in time: {what}");
-        std::thread::sleep(Duration::from_millis(2));
     }
 }
 

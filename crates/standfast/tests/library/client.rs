@@ -2,7 +2,7 @@
 
 use std::net::{SocketAddr, TcpStream};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use standfast::{Accept, Close, Handler, Message, Response, Socket, UpgradeRequest};
 use tungstenite::client::IntoClientRequest;
@@ -153,4 +153,13 @@ pub(crate) fn id_of(note: &str) -> standfast::SocketId {
     let mut parts = note.strip_prefix("open ").unwrap().split('.').map(|part| part.parse::<u64>());
     let mut part = || parts.next().unwrap().unwrap();
     standfast::SocketId::from_u64(part() << 54 | part() << 32 | part())
+}
+
+#[expect(clippy::disallowed_methods, reason = "the time limit of a condition")]
+pub(crate) fn eventually(what: &str, holds: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !holds() {
+        assert!(began.elapsed() < PATIENCE, "not in time: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
 }

@@ -106,6 +106,11 @@ fn much_is_sent_and_received_with_backpressure() {
         assert_eq!(client.receive().unwrap().len(), payload.len());
         received += 1;
     }
+    // Together, too, they wait for the server.
+    client.send_all((0..40).map(|_| Message::Binary(&payload))).unwrap();
+    for _ in 0..40 {
+        assert_eq!(client.receive().unwrap().len(), payload.len());
+    }
     drop(client);
     server.stop(Duration::ZERO).unwrap();
 }

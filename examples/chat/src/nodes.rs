@@ -24,7 +24,8 @@ const ASKED_MAX: usize = 10_000;
 const ALIVE_INTERVAL_MS: u64 = 1_000;
 /// How often the state is looked at.
 const INTERVAL: Duration = Duration::from_millis(50);
-/// Logins and message ids that wait to be told; beyond it the oldest are not told, counted as `untold`.
+/// Logins and message ids that wait to be told, of each; beyond it further ones are not told, counted as
+/// `untold`.
 const TOLD_MAX: usize = 100_000;
 /// Those in one message, and users in one answer.
 const BATCH: usize = 500;
@@ -188,6 +189,7 @@ impl Nodes {
         }
         if state.asked.len() >= ASKED_MAX {
             drop(state);
+            count(&chat.counters.overloaded);
             return done(chat, remote, Gathered { overloaded: true, ..Gathered::default() });
         }
         state.next += 1;
@@ -200,6 +202,7 @@ impl Nodes {
         if !publish(remote, inbox::ALL, &letter)
             && let Some(asked) = self.lock().asked.remove(&id)
         {
+            count(&chat.counters.overloaded);
             (asked.done)(chat, remote, Gathered { overloaded: true, ..asked.gathered });
         }
     }
@@ -367,9 +370,10 @@ impl Nodes {
             let (from, to) = (part * BATCH, (part + 1) * BATCH);
             let logins = logins.get(from..to.min(logins.len())).unwrap_or_default().to_vec();
             let ids = ids.get(from..to.min(ids.len())).unwrap_or_default().to_vec();
+            let told = (logins.len() + ids.len()) as u64;
             let letter = Letter::Told { node: self.node.clone(), logins, ids };
             if !publish(remote, inbox::ALL, &letter) {
-                count(&self.untold);
+                self.untold.fetch_add(told, Ordering::Relaxed);
             }
         }
     }

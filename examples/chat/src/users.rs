@@ -380,22 +380,18 @@ mod tests {
         }
     }
 
-    /// Prints what a million users take; run with `--ignored --nocapture`.
     #[test]
-    #[ignore = "measures"]
-    fn a_million_users_take_64_bytes_each() {
-        let resident = || -> u64 {
-            let status = std::fs::read_to_string("/proc/self/status").unwrap();
-            let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-            line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1_024
-        };
-        let before = resident();
+    fn users_take_64_bytes_each() {
+        const USERS: u64 = 100_000;
         let users = Users::new(4);
-        for number in 0..1_000_000 {
+        for number in 0..USERS {
             users.login((number % 4) as AppIndex, &user(number), socket(number), 0);
         }
-        let each = (resident() - before) / 1_000_000;
-        println!("{each} bytes for each user");
-        assert!(each <= 64, "{each} bytes");
+        let bytes = |shard: &Shard| {
+            shard.chunks.len() * CHUNK * size_of::<Entry>() + shard.index.allocation_size()
+        };
+        let all: usize = users.shards.iter().map(|shard| bytes(&shard.lock().unwrap())).sum();
+        let each = all as u64 / USERS;
+        assert!(each <= 64, "{each} bytes each");
     }
 }

@@ -299,7 +299,15 @@ fn dist() -> Command {
 /// Each published crate has what it needs to be published; `cargo publish --dry-run` also builds it.
 fn crates() -> Command {
     let mut package = step::cargo(&["package", "--workspace", "--exclude", "xtask", "--exclude"]);
-    package.args(["standfast-sim", "--no-verify", "--allow-dirty", "--offline", "--quiet"]);
+    package.args([
+        "standfast-sim",
+        "--exclude",
+        "standfast-chat",
+        "--no-verify",
+        "--allow-dirty",
+        "--offline",
+        "--quiet",
+    ]);
     package
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Instant;
@@ -119,7 +120,7 @@ fn run(broker: &Broker, seed: u64) -> Verdict {
     let progress = AtomicU64::new(0);
     let (victim, kill_at) = (random.below(3), 20 + random.below(SENDERS * MESSAGES / 2));
     let mut back: BTreeMap<u64, (Client, Instant)> = BTreeMap::new();
-    let (mut messages, mut killed) = (Vec::new(), now());
+    let (mut messages, mut killed) = (Vec::new(), now()..now());
     thread::scope(|scope| {
         let senders: Vec<_> = (0..SENDERS)
             .map(|sender| {
@@ -146,9 +147,11 @@ fn run(broker: &Broker, seed: u64) -> Verdict {
         while progress.load(Ordering::Relaxed) < kill_at {
             thread::yield_now();
         }
-        killed = now();
+        let begin = now();
         nodes[victim as usize].child.kill().unwrap();
         nodes[victim as usize].child.wait().unwrap();
+        // Until then it may have taken messages.
+        killed = begin..now();
         for user in (0..USERS).filter(|user| homes[*user as usize] == victim) {
             let node = &nodes[((victim + 1 + random.below(2)) % 3) as usize];
             let client = login(node, user);
@@ -171,14 +174,14 @@ fn run(broker: &Broker, seed: u64) -> Verdict {
     // Each of them has lost the killed node, or is about to.
     let lost: u64 = survivors.map(|(_, node)| node.counter("nodesLost").saturating_sub(1)).sum();
     let back = |user| back.get(&user).map(|(_, since)| *since);
-    judge(&messages, received, killed, lost, back)
+    judge(&messages, received, &killed, lost, back)
 }
 
 /// `back` is when a user of the killed node had logged in again.
 fn judge(
     messages: &[Message],
     mut received: BTreeMap<(u64, String), u64>,
-    killed: Instant,
+    killed: &Range<Instant>,
     suspected: u64,
     back: impl Fn(u64) -> Option<Instant>,
 ) -> Verdict {
@@ -198,7 +201,7 @@ fn judge(
         let late =
             answered(|answered| matches!(answered, Answered::Failed(why) if why.contains("may")));
         let during = |send: &&Message| {
-            back(send.user).is_some_and(|back| send.to >= killed && send.from <= back)
+            back(send.user).is_some_and(|back| send.to >= killed.start && send.from <= back)
         };
         let explained = match (arrived, sent) {
             (1, true) => {
@@ -208,7 +211,7 @@ fn judge(
             (0, true) => {
                 // The kernel had it for a socket that ended with the node.
                 verdict.with_the_node += 1;
-                of_the_node && sends[0].from <= killed
+                of_the_node && sends[0].from <= killed.end
             }
             (0, false) => {
                 verdict.failed += 1;

@@ -81,12 +81,19 @@ struct State {
     gone: bool,
     /// The worker was told and has not looked yet.
     signalled: bool,
-    waker: Option<Waker>,
+    /// The futures that wait for room, each by its number.
+    wakers: Vec<(u64, Waker)>,
+    next_waiter: u64,
 }
 
 impl State {
     fn has_room(&self) -> bool {
         self.waiting <= WRITER_BYTES / 2
+    }
+
+    fn take_waker(&mut self, number: u64) -> Option<Waker> {
+        let at = self.wakers.iter().position(|(own, _)| *own == number)?;
+        Some(self.wakers.swap_remove(at).1)
     }
 }
 
@@ -95,18 +102,24 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the state and tells the worker, unless the exchange has ended.
-    fn tell(&self, id: SocketId, remote: &Remote, change: impl FnOnce(&mut State)) {
+    /// Changes the state and tells the worker, unless the exchange has ended or nothing was changed.
+    fn tell(
+        &self,
+        id: SocketId,
+        remote: &Remote,
+        change: impl FnOnce(&mut State) -> Result<(), WriteError>,
+    ) -> Result<(), WriteError> {
         let mut state = self.lock();
         if state.gone {
-            return;
+            return Err(WriteError::Gone);
         }
-        change(&mut state);
+        change(&mut state)?;
         let signal = !std::mem::replace(&mut state.signalled, true);
         drop(state);
         if signal {
             remote.signal(id);
         }
+        Ok(())
     }
 
     // ---- the worker's side ----
@@ -115,66 +128,58 @@ impl Shared {
     pub(crate) fn write_to(&self, http: &mut Http<'_>, waking: &Waking) {
         let mut state = self.lock();
         state.signalled = false;
-        let begin = state.begin.take();
+        let (begin, mut pieces) = (state.begin.take(), std::mem::take(&mut state.pieces));
+        let (finished, aborted) = (state.finished, state.aborted);
         drop(state);
         match begin {
             Some(Begin::Complete(response)) => drop(http.respond(response)),
             Some(Begin::Stream(response, length)) => drop(http.begin(response, length)),
             None => {}
         }
-        loop {
-            let mut state = self.lock();
-            let Some(piece) = state.pieces.pop_front() else {
-                let (finished, aborted) = (state.finished, state.aborted);
-                drop(state);
-                if finished {
-                    http.finish();
-                } else if aborted {
-                    http.abort();
-                }
-                break;
-            };
-            drop(state);
+        let (mut written, mut too_long) = (0, false);
+        while let Some(piece) = pieces.front() {
             http.state.refused = false;
-            let sent = http.write(&piece);
-            let mut state = self.lock();
-            if sent != crate::Sent::Dropped {
-                state.waiting -= piece.len();
-            } else if http.state.refused {
-                state.pieces.push_front(piece);
-                break;
-            } else {
-                // More than the announced length.
-                drop(state);
-                http.abort();
+            if http.write(piece) == crate::Sent::Dropped {
+                // Otherwise it is more than the announced length.
+                too_long = !http.state.refused;
                 break;
             }
+            written += piece.len();
+            pieces.pop_front();
         }
-        self.notify(waking);
+        if too_long {
+            http.abort();
+        } else if pieces.is_empty() && finished {
+            http.finish();
+        } else if pieces.is_empty() && aborted {
+            http.abort();
+        }
+        let mut state = self.lock();
+        state.waiting -= written;
+        // What was refused precedes what was added meanwhile.
+        pieces.append(&mut state.pieces);
+        state.pieces = pieces;
+        self.notify(state, waking);
     }
 
-    /// Tells the writer that there is room, or that nobody is there.
-    fn notify(&self, waking: &Waking) {
-        let mut state = self.lock();
+    /// Tells the writers that there is room, or that nobody is there.
+    fn notify(&self, mut state: MutexGuard<'_, State>, waking: &Waking) {
         if !state.has_room() && !state.gone {
             return;
         }
-        let waker = state.waker.take();
+        let wakers = std::mem::take(&mut state.wakers);
         drop(state);
         self.changed.notify_all();
-        if let Some(waker) = waker {
-            waking.wake(waker);
-        }
+        wakers.into_iter().for_each(|(_, waker)| waking.wake(waker));
     }
 
     /// The exchange has ended.
     pub(crate) fn end(&self, waking: &Waking) {
         let mut state = self.lock();
         state.gone = true;
-        let (begin, pieces) = (state.begin.take(), std::mem::take(&mut state.pieces));
-        drop(state);
-        drop((begin, pieces));
-        self.notify(waking);
+        let dropped = (state.begin.take(), std::mem::take(&mut state.pieces));
+        self.notify(state, waking);
+        drop(dropped);
     }
 }
 
@@ -206,7 +211,12 @@ impl Reply {
 
     fn answer(&mut self, begin: Begin) {
         self.answered = true;
-        self.shared.tell(self.id, &self.remote, |state| state.begin = Some(begin));
+        let begins = |state: &mut State| {
+            state.begin = Some(begin);
+            Ok(())
+        };
+        // A client that has left needs no answer.
+        let _ = self.shared.tell(self.id, &self.remote, begins);
     }
 }
 
@@ -233,28 +243,24 @@ impl BodyWriter {
     /// # Errors
     /// [`WriteError`]: nothing of the piece was taken.
     pub fn write(&self, data: &[u8]) -> Result<(), WriteError> {
-        let state = self.shared.lock();
-        if state.gone {
-            return Err(WriteError::Gone);
-        }
-        // What is ready takes a piece of any length: otherwise a long one would be refused and awaited in turn.
-        if !state.has_room() && state.waiting + data.len() > WRITER_BYTES {
-            return Err(WriteError::Full);
-        }
-        drop(state);
         self.shared.tell(self.id, &self.remote, |state| {
+            // What is ready takes a piece of any length: otherwise a long one would be refused and awaited in turn.
+            if !state.has_room() && state.waiting + data.len() > WRITER_BYTES {
+                return Err(WriteError::Full);
+            }
             state.waiting += data.len();
             state.pieces.push_back(data.into());
-        });
-        Ok(())
+            Ok(())
+        })
     }
 
-    /// A future that is done when at most 128 KiB wait.
+    /// A future that is done when at most 128 KiB wait. Any number of tasks may wait at a time; they are woken
+    /// together, so one of them may find [`WriteError::Full`] again.
     ///
     /// # Errors
     /// [`Gone`], if the client has left.
     pub fn ready(&self) -> impl Future<Output = Result<(), Gone>> + Send + '_ {
-        Ready(&self.shared)
+        Ready { shared: &self.shared, number: None }
     }
 
     /// Waits as [`BodyWriter::ready`]. Not in a handler: it would wait for itself.
@@ -272,7 +278,16 @@ impl BodyWriter {
     /// Ends the body.
     pub fn finish(mut self) {
         self.finished = true;
-        self.shared.tell(self.id, &self.remote, |state| state.finished = true);
+        self.end(|state| state.finished = true);
+    }
+
+    fn end(&self, how: impl FnOnce(&mut State)) {
+        let ends = |state: &mut State| {
+            how(state);
+            Ok(())
+        };
+        // A client that has left needs no end.
+        let _ = self.shared.tell(self.id, &self.remote, ends);
     }
 
     /// Whether the client has left, or was too slow.
@@ -285,7 +300,7 @@ impl BodyWriter {
 impl Drop for BodyWriter {
     fn drop(&mut self) {
         if !self.finished {
-            self.shared.tell(self.id, &self.remote, |state| state.aborted = true);
+            self.end(|state| state.aborted = true);
         }
     }
 }
@@ -296,20 +311,43 @@ impl std::fmt::Debug for BodyWriter {
     }
 }
 
-struct Ready<'a>(&'a Shared);
+struct Ready<'a> {
+    shared: &'a Shared,
+    /// That of its waker, once it waits.
+    number: Option<u64>,
+}
 
 impl Future for Ready<'_> {
     type Output = Result<(), Gone>;
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut state = self.0.lock();
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut state = self.shared.lock();
         if state.gone {
             return Poll::Ready(Err(Gone));
         }
         if state.has_room() {
             return Poll::Ready(Ok(()));
         }
-        state.waker = Some(context.waker().clone());
+        let number = self.number.unwrap_or_else(|| {
+            state.next_waiter += 1;
+            state.next_waiter
+        });
+        let before = state.take_waker(number);
+        state.wakers.push((number, context.waker().clone()));
+        drop(state);
+        // Not with the lock held: it may own a task that has a writer.
+        drop(before);
+        self.number = Some(number);
         Poll::Pending
+    }
+}
+
+/// One that is no longer waited for is not woken.
+impl Drop for Ready<'_> {
+    fn drop(&mut self) {
+        if let Some(number) = self.number {
+            let waker = self.shared.lock().take_waker(number);
+            drop(waker);
+        }
     }
 }

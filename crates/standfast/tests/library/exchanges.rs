@@ -2,7 +2,10 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use standfast::{
@@ -378,6 +381,54 @@ fn another_thread_sends_an_answer_in_pieces() {
     }
     assert_eq!((writer.write(b"x"), writer.wait()), (Err(WriteError::Gone), Err(Gone)));
     drop((peer, cut));
+    server.stop(Duration::ZERO).unwrap();
+}
+
+/// Counts how often it is woken.
+#[derive(Default)]
+struct Woken(AtomicU32);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn all_tasks_that_wait_for_room_are_woken() {
+    let (server, _notes, replies) = start(Limits::default());
+    let (mut peer, writer) = stream(&server, &replies);
+    let (piece, mut pieces) = (vec![b'x'; 100_000], 0);
+    let queue_bytes = Limits::default().send_queue_bytes / 2;
+    let is_full = || server.totals().queued_bytes as usize + piece.len() > queue_bytes;
+    // Until the buffers of the kernel, the queue and then the writer are full: nothing moves any more.
+    let mut fits = || {
+        let fits = writer.write(&piece).is_ok();
+        pieces += usize::from(fits);
+        fits
+    };
+    while fits() || !is_full() || fits() {
+        std::thread::yield_now();
+    }
+    let mut waiting: Vec<_> =
+        (0..3).map(|_| (Box::pin(writer.ready()), Arc::new(Woken::default()))).collect();
+    // The second one is polled twice.
+    for at in [0, 1, 2, 1] {
+        let (future, woken) = &mut waiting[at];
+        let waker = Waker::from(Arc::clone(woken));
+        assert!(future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    }
+    // One task ends before.
+    let (ended, not_woken) = waiting.remove(0);
+    drop(ended);
+    let reading = std::thread::spawn(move || peer.answer("GET"));
+    for (_, waker) in &waiting {
+        eventually("the task is woken", || waker.0.load(Ordering::Relaxed) == 1);
+    }
+    assert_eq!(not_woken.0.load(Ordering::Relaxed), 0);
+    drop(waiting);
+    writer.finish();
+    assert_eq!(reading.join().unwrap().body.len(), 6 + pieces * 100_000);
     server.stop(Duration::ZERO).unwrap();
 }
 

@@ -2,7 +2,7 @@
 
 use wire::http::{
     CONTINUE, EMPTY_HEADER, HeadScanner, MAX_HEADERS, encode_response_head, expects_continue,
-    keep_alive, parse_request,
+    is_bodiless, keep_alive, parse_request,
 };
 use wire::websocket::{Deflate, accept_key, check_upgrade, encode_upgrade_response_with};
 use wire::{Status, Violation};
@@ -301,11 +301,12 @@ impl<S: Sys, H: Handler> Core<S, H> {
         let length = decimal(response.body.len(), &mut length);
         let connection = if keep { "keep-alive" } else { "close" };
         let own = [("Content-Type", response.content_type), ("Connection", connection)];
-        let framing = (!stream).then_some(("Content-Length", length));
+        let bodiless = is_bodiless(response.status);
+        let framing = (!stream && !bodiless).then_some(("Content-Length", length));
         let extra = response.headers.iter().map(|(name, value)| (&**name, &**value));
         let headers = own.into_iter().chain(framing).chain(extra);
         encode_response_head(&mut self.cork, response.status, headers);
-        if !context.head_only {
+        if !context.head_only && !bodiless {
             self.cork.extend_from_slice(&response.body);
         }
         self.counters().requests.add(1);

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use wire::http::{BodyDecoder, LAST_CHUNK, encode_chunk, encode_response_head};
+use wire::http::{BodyDecoder, LAST_CHUNK, encode_chunk, encode_response_head, is_bodiless};
 
 use crate::operations::Operations;
 use crate::reply::{Reply, Shared};
@@ -155,7 +155,7 @@ impl Http<'_> {
             return false;
         }
         let response = response.0;
-        let without = matches!(response.status, 100..=199 | 204 | 304);
+        let without = is_bodiless(response.status);
         self.state.bodiless = self.state.head_only || without;
         self.state.chunked = length.is_none() && !without && !self.state.http_1_0;
         if length.is_none() && self.state.http_1_0 || response.close {

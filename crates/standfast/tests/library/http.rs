@@ -39,6 +39,7 @@ fn plain_requests_are_answered_by_path_and_method() {
                 .header("X-One", "1")
         })
         .http("DELETE", "/upload", None, |_| Response::new(204))
+        .get("/cached", |_| Response::text(304, "not sent").header("ETag", "\"1\""))
         .start()
         .unwrap();
     let ask = |line: &str, headers: &str, body: &str| {
@@ -64,6 +65,11 @@ fn plain_requests_are_answered_by_path_and_method() {
         assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{line}: {answer}");
     }
     assert!(ask("GET /upload", "", "").contains("Allow: POST, DELETE"));
+    // Neither has a body, nor a length (RFC 9110 8.6).
+    for line in ["DELETE /upload", "OPTIONS /upload", "GET /cached"] {
+        let answer = ask(line, "", "");
+        assert!(!answer.contains("Length") && answer.ends_with("\r\n\r\n"), "{line}: {answer}");
+    }
     server.stop(Duration::ZERO).unwrap();
 }
 

@@ -2,6 +2,7 @@
 //! 7). Chunk extensions and trailers are checked and discarded. Not a buffer: data is passed on as
 //! it arrives.
 
+use super::encode::is_bodiless;
 use super::head::{Framing, Request, Response};
 use super::scan::is_tchar;
 use crate::{Limits, Status, Violation};
@@ -80,7 +81,7 @@ impl BodyDecoder {
         method: &str,
         limits: &Limits,
     ) -> Result<BodyDecoder, Violation> {
-        let bodiless = matches!(response.status, 100..=199 | 204 | 304)
+        let bodiless = is_bodiless(response.status)
             || method == "HEAD"
             || method == "CONNECT" && matches!(response.status, 200..=299);
         let framing = if bodiless { Framing::Length(0) } else { response.framing };

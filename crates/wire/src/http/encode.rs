@@ -20,7 +20,14 @@ pub fn encode_response_head<'a>(
     push_headers(out, headers);
 }
 
-/// Appends a complete response with a body and its Content-Length.
+/// Whether a response with this status has no body, and no Content-Length or Transfer-Encoding: 1xx, 204 and
+/// 304 (RFC 9110 6.4.1, 8.6). The length in a 304 would be that of the 200 that it stands for.
+pub const fn is_bodiless(status: u16) -> bool {
+    matches!(status, 100..=199 | 204 | 304)
+}
+
+/// Appends a complete response with a body and its Content-Length, or without both where the status has none
+/// ([`is_bodiless`]).
 pub fn encode_response<'a>(
     out: &mut Vec<u8>,
     status: u16,
@@ -28,6 +35,9 @@ pub fn encode_response<'a>(
     body: &[u8],
 ) {
     push_status_line(out, status);
+    if is_bodiless(status) {
+        return push_headers(out, headers);
+    }
     out.extend_from_slice(b"Content-Length: ");
     push_decimal(out, body.len() as u64);
     out.extend_from_slice(b"\r\n");

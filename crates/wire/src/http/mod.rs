@@ -16,7 +16,7 @@ pub use body::{BodyDecoder, BodyEvent};
 pub use coding::Coding;
 pub use encode::{
     CONTINUE, LAST_CHUNK, encode_chunk, encode_request_head, encode_response, encode_response_head,
-    reason_phrase,
+    is_bodiless, reason_phrase,
 };
 pub use forwarded::ForwardedBy;
 pub use head::{Head, Request, Response, expects_continue, keep_alive};

@@ -361,6 +361,13 @@ fn heads_and_chunks_are_encoded() {
         "HTTP/1.1 404 Not Found\r\nContent-Length: 4\r\nA: b  Evil: 1\r\nC: d\r\n\r\ngone";
     assert_eq!(String::from_utf8(out).unwrap(), expected);
 
+    for status in [103, 204, 304] {
+        let mut out = vec![];
+        encode_response(&mut out, status, [("A", "b")], b"none");
+        let head = String::from_utf8(out).unwrap();
+        assert!(head.ends_with("\r\nA: b\r\n\r\n") && !head.contains("Length"), "{head}");
+    }
+
     let mut out = vec![];
     encode_response_head(&mut out, 299, []);
     assert_eq!(out, b"HTTP/1.1 299 \r\n\r\n");

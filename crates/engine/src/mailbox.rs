@@ -263,6 +263,14 @@ impl<P> Remote<P> {
         self.post_or_return(worker, post, bytes).map_err(|_| MailboxFull)
     }
 
+    /// Whether a worker is gone, so that what is posted to it is dropped.
+    #[must_use]
+    pub fn is_closed(&self, worker: usize) -> bool {
+        self.shared.mailboxes.get(worker).is_none_or(|mailbox| {
+            mailbox.queues.lock().unwrap_or_else(PoisonError::into_inner).closed
+        })
+    }
+
     /// As [`Remote::post`].
     ///
     /// # Errors

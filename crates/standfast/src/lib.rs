@@ -252,8 +252,8 @@ pub use wire::websocket::CloseCode;
 #[cfg(any(feature = "redis", feature = "nats"))]
 pub use crate::broker::{Broker, BrokerState};
 pub use crate::client::{
-    Client, ClientError, ClientHandler, ClientRemote, ClientSocket, Clients, Connect, Lost,
-    Reconnect,
+    Client, ClientError, ClientHandler, ClientRemote, ClientSocket, Clients, Connect, Lookups,
+    Lost, Reconnect,
 };
 pub use crate::decision::Decision;
 pub use crate::exchange::{Exchange, Http};

@@ -58,6 +58,9 @@ pub struct Limits {
     /// Bytes that may wait in the mailbox of one worker: publications, and calls of other threads. Beyond
     /// it they are refused, counted as `mailbox_full`. Default 8 MiB.
     pub mailbox_bytes: usize,
+    /// Names that the connections of one [`Clients`](crate::Clients) look up at a time, each in a thread; further
+    /// lookups wait, counted as [`Lookups::delayed`](crate::Lookups::delayed). Default 4.
+    pub lookups: usize,
     /// Further limits may follow: end the expression with `..Limits::default()`.
     #[doc(hidden)]
     pub _further: (),
@@ -84,6 +87,7 @@ impl Default for Limits {
             compression: own.compression,
             compress_above_bytes: own.compress_above_bytes,
             mailbox_bytes: own.mailbox_bytes,
+            lookups: 4,
             _further: (),
         }
     }

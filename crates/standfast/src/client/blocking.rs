@@ -9,6 +9,7 @@ use engine::sys::process::now_ns;
 use engine::{Closed, ConnId, Sent};
 
 use super::driver::Driver;
+use super::resolver::Resolver;
 use super::{ClientError, ClientHandler, ClientRemote, ClientSocket, Connect, Lost};
 use crate::routes::nanoseconds;
 use crate::{CloseCode, Message};
@@ -80,7 +81,8 @@ impl ClientHandler for Inbox {
 impl Client {
     pub(super) fn open(connect: Connect) -> Result<Client, ClientError> {
         let checked = connect.check()?;
-        let mut driver = Driver::new(&connect.limits).map_err(ClientError::Worker)?;
+        let resolver = Resolver::new(1);
+        let mut driver = Driver::new(&connect.limits, resolver).map_err(ClientError::Worker)?;
         let state = Rc::new(RefCell::new(State::default()));
         let remote = driver.begin(checked, Inbox(Rc::clone(&state)));
         let (bytes, messages) = Default::default();
@@ -209,7 +211,7 @@ impl Client {
     /// [`ClientError::Worker`].
     pub fn close(mut self, code: CloseCode, reason: &str) -> Result<Lost, ClientError> {
         // Also if there is no connection at the moment.
-        let _ = self.remote.close(code, reason);
+        self.driver.close(code, reason);
         loop {
             if let Some(lost) = self.driver.take_ended() {
                 return Ok(lost);

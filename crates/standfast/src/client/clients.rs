@@ -11,6 +11,7 @@ use engine::{MailboxFull, Totals};
 use wire::websocket::OpCode;
 
 use super::driver::Driver;
+use super::resolver::{Lookups, Resolver};
 use super::worker::{ClientPost, Connection};
 use super::{ClientError, ClientHandler, Connect};
 use crate::remote::{ReceiptSender, receipt};
@@ -40,9 +41,9 @@ use crate::{CloseCode, Limits, Message, Receipt};
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug)]
 pub struct Clients<H> {
     remote: ClientRemote,
+    resolver: Resolver,
     next: AtomicU64,
     thread: JoinHandle<io::Result<()>>,
     handler: PhantomData<fn(H)>,
@@ -55,9 +56,11 @@ impl<H: ClientHandler + Send> Clients<H> {
     /// [`ClientError::Worker`].
     pub fn start(limits: Limits) -> Result<Clients<H>, ClientError> {
         let (started, start) = mpsc::channel();
+        let resolver = Resolver::new(limits.lookups);
+        let own_resolver = resolver.clone();
         let run = move || {
             // The descriptors of a driver belong to its thread.
-            let mut driver = match Driver::<H>::new(&limits) {
+            let mut driver = match Driver::<H>::new(&limits, own_resolver) {
                 Ok(driver) => driver,
                 Err(error) => {
                     let _ = started.send(Err(error));
@@ -70,17 +73,17 @@ impl<H: ClientHandler + Send> Clients<H> {
         };
         let thread = std::thread::Builder::new().name("clients".to_owned()).spawn(run);
         let thread = thread.map_err(ClientError::Worker)?;
-        let ended = || io::Error::other("the thread has ended");
         let workers = start.recv().unwrap_or_else(|_| Err(ended())).map_err(ClientError::Worker)?;
         let remote = ClientRemote { workers, number: 0 };
-        Ok(Clients { remote, next: AtomicU64::new(1), thread, handler: PhantomData })
+        Ok(Clients { remote, resolver, next: AtomicU64::new(1), thread, handler: PhantomData })
     }
 
     /// Begins a connection. [`ClientHandler::open`] or [`ClientHandler::close`] reports what becomes of it.
     /// With [`Connect::reconnect`] a first connection that fails is tried again, too.
     ///
     /// # Errors
-    /// [`ClientError`], or [`ClientError::Worker`] if the mailbox is full.
+    /// [`ClientError`], or [`ClientError::Worker`] if the mailbox is full, or the thread has ended because a handler
+    /// panicked: [`Clients::wait`] tells.
     pub fn connect(&self, connect: &Connect, handler: H) -> Result<ClientRemote, ClientError> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let remote = ClientRemote { workers: self.remote.workers.clone(), number };
@@ -88,7 +91,16 @@ impl<H: ClientHandler + Send> Clients<H> {
         let bytes = size_of::<Connection<H>>();
         let posted = self.remote.workers.post(0, ClientPost::Connect(connection), bytes);
         posted.map_err(|full| ClientError::Worker(io::Error::other(full.to_string())))?;
+        if self.remote.workers.is_closed(0) {
+            return Err(ClientError::Worker(ended()));
+        }
         Ok(remote)
+    }
+
+    /// Lookups of names, now and since the start.
+    #[must_use]
+    pub fn lookups(&self) -> Lookups {
+        self.resolver.figures()
     }
 
     /// What was counted, over all connections.
@@ -115,6 +127,16 @@ impl<H: ClientHandler + Send> Clients<H> {
         let panicked = |_| Err(io::Error::other("a handler panicked"));
         self.thread.join().unwrap_or_else(panicked).map_err(ClientError::Worker)
     }
+}
+
+impl<H> std::fmt::Debug for Clients<H> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Clients({} begun)", self.next.load(Ordering::Relaxed) - 1)
+    }
+}
+
+fn ended() -> io::Error {
+    io::Error::other("the thread of the clients has ended: a handler has panicked")
 }
 
 /// A handle to a connection of a client that any thread and any future can have. It stays valid when the

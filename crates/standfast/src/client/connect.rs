@@ -5,6 +5,7 @@ use std::time::Duration;
 use engine::{Compression, Target, TlsClient, TlsTrust};
 
 use super::address::Address;
+use super::resolver::Resolver;
 use super::{Client, ClientError, ClientHandler, Lost};
 use crate::client::driver::Driver;
 use crate::{InvalidHeader, Limits, header};
@@ -145,7 +146,8 @@ impl Connect {
     /// [`ClientError`], except for [`ClientError::Lost`].
     pub fn run<H: ClientHandler>(self, handler: H) -> Result<Lost, ClientError> {
         let checked = self.check()?;
-        let mut driver = Driver::new(&self.limits).map_err(ClientError::Worker)?;
+        let mut driver =
+            Driver::new(&self.limits, Resolver::new(1)).map_err(ClientError::Worker)?;
         driver.begin(checked, handler);
         loop {
             driver.turn(None).map_err(ClientError::Worker)?;

@@ -8,10 +8,11 @@ use engine::sys::process;
 use engine::{Core, Remote, SLOTS_MAX, Turn, Wake, Worker};
 
 use super::connect::Checked;
+use super::resolver::Resolver;
 use super::worker::{ClientPost, ClientWorker, Connection};
 use super::{ClientHandler, ClientRemote, Lost};
-use crate::Limits;
 use crate::limits::Classes;
+use crate::{CloseCode, Limits};
 
 /// A wake-up descriptor, open as long as any thread may write to it.
 struct WakeByDescriptor(i32);
@@ -33,12 +34,12 @@ pub(super) struct Driver<H: ClientHandler> {
 }
 
 impl<H: ClientHandler> Driver<H> {
-    pub(super) fn new(limits: &Limits) -> io::Result<Self> {
+    pub(super) fn new(limits: &Limits, resolver: Resolver) -> io::Result<Self> {
         let wake = process::wake_descriptor()?;
         let remote = Remote::new(vec![Box::new(WakeByDescriptor(wake))], limits.mailbox_bytes);
         let kernel = Linux::new(Some(wake))?;
         let limits = limits.of_engine(limits.message_bytes, Classes::new(&[], limits));
-        let handler = ClientWorker::new();
+        let handler = ClientWorker::new(resolver);
         let worker = Worker::new(kernel, 0, limits, remote, &[], SLOTS_MAX, handler)?;
         Ok(Driver { worker })
     }
@@ -65,6 +66,12 @@ impl<H: ClientHandler> Driver<H> {
     /// Waits for something to do, and does it. False when the worker has ended.
     pub(super) fn turn(&mut self, timeout: Option<Duration>) -> io::Result<bool> {
         Ok(self.worker.turn(timeout)? == Turn::Running)
+    }
+
+    /// Closes the connection of [`Driver::begin`], whatever the mailbox has room for.
+    pub(super) fn close(&mut self, code: CloseCode, reason: &str) {
+        let (worker, core) = self.worker.parts();
+        worker.close(core, 1, code, reason);
     }
 
     /// How the connection has ended, if it is not opened again.

@@ -7,6 +7,7 @@ mod clients;
 mod connect;
 mod driver;
 mod error;
+mod resolver;
 mod socket;
 mod worker;
 
@@ -14,4 +15,5 @@ pub use self::blocking::Client;
 pub use self::clients::{ClientRemote, Clients};
 pub use self::connect::{Connect, Reconnect};
 pub use self::error::{ClientError, Lost};
+pub use self::resolver::Lookups;
 pub use self::socket::{ClientHandler, ClientSocket};

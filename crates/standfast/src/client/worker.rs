@@ -3,8 +3,7 @@
 
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +11,7 @@ use engine::{Answer, Closed, ConnId, Core, Incoming, Response, Sys, invariant};
 use wire::websocket::{CloseCode, OpCode};
 
 use super::connect::Checked;
+use super::resolver::{Found, Resolver};
 use super::{ClientHandler, ClientRemote, ClientSocket, Lost};
 use crate::Message;
 use crate::remote::{Gone, ReceiptSender};
@@ -28,7 +28,7 @@ pub(super) enum ClientPost {
     Connect(Box<dyn Any + Send>),
     Resolved {
         number: u64,
-        found: io::Result<Vec<SocketAddr>>,
+        found: Found,
     },
     Send {
         number: u64,
@@ -94,6 +94,7 @@ pub(super) struct ClientWorker<H: ClientHandler> {
     /// When to connect those of them that have an address.
     due: BTreeSet<(u64, u64)>,
     targets: Vec<Used>,
+    resolver: Resolver,
     close_frames: Vec<(ConnId, CloseCode, Box<str>)>,
     /// How the last connection that is not opened again has ended.
     ended: Option<Lost>,
@@ -101,12 +102,13 @@ pub(super) struct ClientWorker<H: ClientHandler> {
 }
 
 impl<H: ClientHandler> ClientWorker<H> {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(resolver: Resolver) -> Self {
         ClientWorker {
             open: BTreeMap::new(),
             waiting: BTreeMap::new(),
             due: BTreeSet::new(),
             targets: Vec::new(),
+            resolver,
             close_frames: Vec::new(),
             ended: None,
             stopping: false,
@@ -117,7 +119,7 @@ impl<H: ClientHandler> ClientWorker<H> {
         self.ended.take()
     }
 
-    /// Finds the addresses of a connection, in another thread if they have to be asked for.
+    /// Finds the addresses of a connection, by another thread if they have to be looked up.
     pub(super) fn begin(&mut self, now_ns: u64, mut connection: Box<Connection<H>>) {
         let number = connection.number;
         if self.stopping {
@@ -131,11 +133,8 @@ impl<H: ClientHandler> ClientWorker<H> {
             self.due.insert((now_ns, number));
             return;
         }
-        let (host, port) = (address.host.clone(), address.port);
         let workers = connection.remote.workers.clone();
-        self.waiting.insert(number, connection);
-        let resolve = move || {
-            let found = (&*host, port).to_socket_addrs().map(Iterator::collect);
+        let done = move |found| {
             let mut post = ClientPost::Resolved { number, found };
             // A worker that has ended takes it and drops it.
             while let Err(again) = workers.post_or_return(0, post, 0) {
@@ -143,13 +142,14 @@ impl<H: ClientHandler> ClientWorker<H> {
                 std::thread::sleep(RESOLVED_AGAIN);
             }
         };
-        let thread = std::thread::Builder::new().name("resolve".to_owned()).spawn(resolve);
-        if let Err(error) = thread {
+        let begun = self.resolver.look_up(number, (&address.host, address.port), done);
+        self.waiting.insert(number, connection);
+        if let Err(error) = begun {
             self.resolved(now_ns, number, Err(error));
         }
     }
 
-    fn resolved(&mut self, now_ns: u64, number: u64, found: io::Result<Vec<SocketAddr>>) {
+    fn resolved(&mut self, now_ns: u64, number: u64, found: Found) {
         let Some(mut connection) = self.waiting.remove(&number) else { return };
         match found {
             Ok(addresses) if !addresses.is_empty() => {
@@ -291,6 +291,29 @@ impl<H: ClientHandler> ClientWorker<H> {
         }
     }
 
+    /// Closes a connection, which is not opened again.
+    pub(super) fn close<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        number: u64,
+        code: CloseCode,
+        reason: &str,
+    ) {
+        if let Some(mut connection) = self.waiting.remove(&number) {
+            self.resolver.forget(number);
+            connection.leaves = true;
+            return self.end(core.now_ns(), connection, Lost::new(Closed::ByUs, false));
+        }
+        let Some(&id) = self.open.get(&number) else { return };
+        if core.is_open(id) {
+            return self.call(core, id, |_, socket| socket.close(code, reason));
+        }
+        if let Some(connection) = core.user_mut(id).and_then(Option::as_mut) {
+            connection.leaves = true;
+        }
+        core.abort(id);
+    }
+
     fn connect_due<S: Sys>(&mut self, core: &mut Core<S, Self>) -> Option<u64> {
         // Those that fail at once are due again: they have the next turn.
         let now_ns = core.now_ns();
@@ -391,6 +414,7 @@ impl<H: ClientHandler> engine::Handler for ClientWorker<H> {
     fn draining<S: Sys>(&mut self, core: &mut Core<S, Self>) {
         self.stopping = true;
         self.due.clear();
+        self.resolver.forget_all();
         for (_, connection) in std::mem::take(&mut self.waiting) {
             self.end(core.now_ns(), connection, Lost::new(Closed::Draining, false));
         }
@@ -412,21 +436,7 @@ impl<H: ClientHandler> engine::Handler for ClientWorker<H> {
                     receipt.tell(sent);
                 }
             }
-            ClientPost::Close { number, code, reason } => {
-                if let Some(connection) = self.waiting.remove(&number) {
-                    let mut connection = connection;
-                    connection.leaves = true;
-                    return self.end(core.now_ns(), connection, Lost::new(Closed::ByUs, false));
-                }
-                let Some(&id) = self.open.get(&number) else { return };
-                if core.is_open(id) {
-                    return self.call(core, id, |_, socket| socket.close(code, &reason));
-                }
-                if let Some(connection) = core.user_mut(id).and_then(Option::as_mut) {
-                    connection.leaves = true;
-                }
-                core.abort(id);
-            }
+            ClientPost::Close { number, code, reason } => self.close(core, number, code, &reason),
         }
     }
 

@@ -1,7 +1,9 @@
 //! The crate's own clients, with its server and with tungstenite's.
 
+use std::io::Write as _;
 use std::net::TcpListener;
 use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use standfast::{
@@ -10,7 +12,7 @@ use standfast::{
     UpgradeRequest,
 };
 
-use crate::client::next;
+use crate::client::{eventually, next};
 
 /// Sends back what it gets; `close` closes, `abort` aborts.
 #[derive(Clone)]
@@ -113,6 +115,95 @@ fn much_is_sent_and_received_with_backpressure() {
     }
     drop(client);
     server.stop(Duration::ZERO).unwrap();
+}
+
+/// Answers a handshake, writes 18 MiB, and only then reads, without an answer to anything.
+fn flood() -> (String, JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("ws://{}/", listener.local_addr().unwrap());
+    let flooding = std::thread::spawn(move || {
+        let socket = tungstenite::accept(listener.accept().unwrap().0).unwrap();
+        let mut stream = socket.into_inner();
+        let frame = [&[0x82, 126, 0xFF, 0xFF][..], &[0; 0xFFFF]].concat();
+        (0..288).for_each(|_| stream.write_all(&frame).unwrap());
+        let _ = std::io::copy(&mut stream, &mut std::io::sink());
+    });
+    (url, flooding)
+}
+
+#[test]
+fn a_client_closes_in_time_whatever_waits() {
+    let close_timeout = Duration::from_millis(300);
+    let limits = Limits { close_timeout, mailbox_bytes: 100_000, ..Limits::default() };
+    // It receives more than it keeps while it waits for the server to read, and so reads no more itself.
+    let (flooded, flooding) = flood();
+    let mut client = Connect::to(&flooded).limits(limits.clone()).open().unwrap();
+    let server = server(Limits::default());
+    let piece = vec![0; 0xFFFF];
+    client.send_all((0..288).map(|_| Message::Binary(&piece))).unwrap();
+    let end = client.close(CloseCode::NORMAL, "enough").unwrap();
+    assert_eq!(end.cause, Closed::ByUs);
+    flooding.join().unwrap();
+    // What other threads have posted leaves no room in the mailbox.
+    let client = Connect::to(&url(&server)).limits(limits).open().unwrap();
+    while client.remote().send("posted").is_ok() {}
+    assert_eq!(client.close(CloseCode::NORMAL, "bye").unwrap().cause, Closed::ByUs);
+    server.stop(Duration::ZERO).unwrap();
+}
+
+#[test]
+fn clients_whose_handler_has_panicked_take_no_connection() {
+    struct Panics;
+    impl ClientHandler for Panics {
+        fn message(&mut self, _: &mut ClientSocket<'_>, _: Message<'_>) {
+            panic!("as the test wants");
+        }
+    }
+    let server = server(Limits::default());
+    let connect = Connect::to(&url(&server));
+    let clients = Clients::start(Limits::default()).unwrap();
+    let first = clients.connect(&connect, Panics).unwrap();
+    eventually("the handler panics", || {
+        let _ = first.send("x");
+        match clients.connect(&connect, Panics) {
+            Ok(_) => false,
+            Err(ClientError::Worker(error)) => {
+                assert!(error.to_string().contains("has panicked"), "{error}");
+                true
+            }
+            Err(error) => panic!("{error}"),
+        }
+    });
+    let error = clients.wait().unwrap_err();
+    assert!(error.to_string().contains("panicked"), "{error}");
+    server.stop(Duration::ZERO).unwrap();
+}
+
+#[test]
+fn names_are_looked_up_by_a_few_threads() {
+    let server = server(Limits::default());
+    let clients = Clients::start(Limits { lookups: 1, ..Limits::default() }).unwrap();
+    let (notes, noted) = channel();
+    let url = format!("ws://localhost:{}/echo", server.address().port());
+    for _ in 0..20 {
+        clients.connect(&Connect::to(&url), Opens(notes.clone())).unwrap();
+    }
+    (0..20).for_each(|_| drop(next(&noted)));
+    let lookups = clients.lookups();
+    assert_eq!((lookups.begun, lookups.waiting), (20, 0), "{lookups:?}");
+    clients.stop(Duration::ZERO).unwrap();
+    server.stop(Duration::ZERO).unwrap();
+}
+
+/// Notes that it is open.
+struct Opens(Sender<String>);
+
+impl ClientHandler for Opens {
+    fn open(&mut self, _: &mut ClientSocket<'_>, _: Option<&str>) {
+        self.0.send("open".into()).unwrap();
+    }
+
+    fn message(&mut self, _: &mut ClientSocket<'_>, _: Message<'_>) {}
 }
 
 #[test]

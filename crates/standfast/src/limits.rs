@@ -58,6 +58,10 @@ pub struct Limits {
     /// Bytes that may wait in the mailbox of one worker: publications, and calls of other threads. Beyond
     /// it they are refused, counted as `mailbox_full`. Default 8 MiB.
     pub mailbox_bytes: usize,
+    /// Connections that may wait to be accepted, for each worker and address (`listen(2)`); the kernel limits it to
+    /// `net.core.somaxconn`. Beyond it the kernel drops their packets, counted as `ListenOverflows` of
+    /// `nstat`, and clients try again after a second. Default 4,096.
+    pub backlog: u32,
     /// Names that the connections of one [`Clients`](crate::Clients) look up at a time, each in a thread; further
     /// lookups wait, counted as [`Lookups::delayed`](crate::Lookups::delayed). Default 4.
     pub lookups: usize,
@@ -87,6 +91,7 @@ impl Default for Limits {
             compression: own.compression,
             compress_above_bytes: own.compress_above_bytes,
             mailbox_bytes: own.mailbox_bytes,
+            backlog: 4096,
             lookups: 4,
             _further: (),
         }

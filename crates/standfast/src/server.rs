@@ -23,8 +23,6 @@ use crate::{Exchange, Handler, Limits, Remote, Reply, Request, Response, RouteOp
 
 /// A connection is accepted when its request has arrived, or after this time (`TCP_DEFER_ACCEPT`).
 const ACCEPT_DEFER: Duration = Duration::from_secs(1);
-/// Length of the accept queue of a listener; the kernel limits it to `net.core.somaxconn`.
-const BACKLOG: u32 = 4096;
 
 /// Why a server did not start, or ended. `Debug` is the same text as `Display`: it is what a `main` that
 /// returns the error shows.
@@ -410,10 +408,15 @@ impl<R: Routes> Server<R> {
             plan.capacity = plan.capacity.min(u32::try_from(share).unwrap_or(u32::MAX));
         }
         let addresses: Vec<_> = self.listeners.0.iter().map(|(address, _)| *address).collect();
-        let mut rest = Listeners::default();
+        let (mut rest, backlog) = (Listeners::default(), self.limits.backlog);
+        for (address, number) in &self.listeners.0 {
+            // It listens since it was bound, before there were limits.
+            process::set_backlog(*number, backlog)
+                .map_err(|error| Error::Listen(*address, error))?;
+        }
         for address in &addresses {
             for _ in 1..workers {
-                let opened = process::listen(&options(*address, true));
+                let opened = process::listen(&options(*address, true, backlog));
                 let (number, _) = opened.map_err(|error| Error::Listen(*address, error))?;
                 rest.0.push((*address, number));
             }
@@ -488,15 +491,16 @@ impl<R: Routes> fmt::Debug for Server<R> {
 
 /// Opens the first listener of an address. Others may share its port from then on.
 fn listen_first(address: SocketAddr) -> io::Result<(SocketAddr, i32)> {
+    let backlog = Limits::default().backlog;
     if address.port() != 0 {
         // SO_REUSEPORT would also share it with another server of this user: try without it first.
-        process::try_bind(&options(address, false))?;
+        process::try_bind(&options(address, false, backlog))?;
     }
-    process::listen(&options(address, true)).map(|(number, actual)| (actual, number))
+    process::listen(&options(address, true, backlog)).map(|(number, actual)| (actual, number))
 }
 
-fn options(address: SocketAddr, shared_port: bool) -> Listen {
-    Listen { address, backlog: BACKLOG, shared_port, defer: ACCEPT_DEFER, v6_only: false }
+fn options(address: SocketAddr, shared_port: bool, backlog: u32) -> Listen {
+    Listen { address, backlog, shared_port, defer: ACCEPT_DEFER, v6_only: false }
 }
 
 /// A server that has started. Dropping this leaves it running.

@@ -86,14 +86,22 @@ pub struct Listen {
 /// # Errors
 /// Those of socket(2), bind(2) and listen(2), above all `EADDRINUSE`.
 pub fn listen(options: &Listen) -> io::Result<(i32, SocketAddr)> {
-    let backlog = i32::try_from(options.backlog).unwrap_or(i32::MAX);
     let (number, address) = bind(options)?;
-    // SAFETY: no pointers are passed.
-    if let Err(error) = check(unsafe { libc::listen(number, backlog) }) {
+    if let Err(error) = set_backlog(number, options.backlog) {
         close(number);
         return Err(error);
     }
     Ok((number, address))
+}
+
+/// Changes the length of a listener's accept queue, see [`Listen::backlog`].
+///
+/// # Errors
+/// Those of listen(2).
+pub fn set_backlog(listener: i32, backlog: u32) -> io::Result<()> {
+    let backlog = i32::try_from(backlog).unwrap_or(i32::MAX);
+    // SAFETY: no pointers are passed.
+    check(unsafe { libc::listen(listener, backlog) }).map(drop)
 }
 
 /// Checks whether the address is free without listening on it, so no client is accepted by a listener

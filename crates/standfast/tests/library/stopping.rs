@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use standfast::{Error, Server};
+use standfast::{Error, Limits, Server};
 
 use crate::client::{Client, Noted, next};
 
@@ -40,6 +40,21 @@ fn a_handler_that_panics_ends_the_server_with_an_error() {
     let error = server.wait().unwrap_err();
     assert!(matches!(error, Error::Failed(_)), "{error}");
     assert!(error.to_string().contains("panicked"), "{error}");
+}
+
+#[test]
+fn the_length_of_accept_queues_is_a_limit() {
+    let (handler, _) = Noted::new(|_, _, _| {});
+    let limits = Limits { backlog: 7, ..Limits::default() };
+    let server = Server::bind("127.0.0.1:0").unwrap().route("/", handler).workers(3);
+    let server = server.limits(limits).start().unwrap();
+    let port = format!("sport = :{}", server.address().port());
+    let listeners = std::process::Command::new("ss").args(["-ltnH", &port]).output().unwrap();
+    let listeners = String::from_utf8(listeners.stdout).unwrap();
+    // State, what waits, and the length.
+    let lengths = listeners.lines().map(|line| line.split_whitespace().nth(2).unwrap());
+    assert_eq!(lengths.collect::<Vec<_>>(), ["7"; 3], "{listeners}");
+    server.stop(Duration::ZERO).unwrap();
 }
 
 #[test]

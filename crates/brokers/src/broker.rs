@@ -119,6 +119,10 @@ pub enum Undelivered {
     Overloaded,
 }
 
+/// A topic for which a broker had room for a publication ([`Broker::accepts`]).
+#[derive(Debug)]
+pub struct Accepted(Channel);
+
 /// Why a publication is not taken.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Unavailable {
@@ -411,7 +415,19 @@ impl Broker {
         publication: Publication,
         ticket: Option<Arc<Ticket>>,
     ) -> Result<(), Unavailable> {
-        let channel = self.channel(topic);
+        self.publish_accepted(Accepted(self.channel(topic)), publication, ticket)
+    }
+
+    /// As [`Broker::publish`], of a publication that was asked about before.
+    ///
+    /// # Errors
+    /// As [`Broker::publish`], if others have taken the room.
+    pub fn publish_accepted(
+        &self,
+        Accepted(channel): Accepted,
+        publication: Publication,
+        ticket: Option<Arc<Ticket>>,
+    ) -> Result<(), Unavailable> {
         self.queue(Queued { channel, content: Content::Publication(publication), ticket })
     }
 
@@ -454,15 +470,19 @@ impl Broker {
         self.shards.iter().map(|shard| shard.outbox.len()).sum()
     }
 
-    /// Whether there is room for a publication with this many bytes of payload, unless others take it before.
+    /// Whether there is room for a publication with this many bytes of payload, unless others take it before. While
+    /// there is no connection, there may be none in [`Broker::publish_accepted`], either.
     ///
     /// # Errors
-    /// As [`Broker::publish`].
-    pub fn accepts(&self, topic: &str, bytes: usize) -> Result<(), Unavailable> {
+    /// [`Unavailable::Full`].
+    pub fn accepts(&self, topic: &str, bytes: usize) -> Result<Accepted, Unavailable> {
         let channel = self.channel(topic);
         let bytes = size_of::<Queued>() + channel.len() + bytes;
-        let inner = self.shard(&channel).lock();
-        self.room_for(&inner, bytes).map(drop)
+        let room = self.room_for(&self.shard(&channel).lock(), bytes);
+        match room {
+            Err(Unavailable::Full) => Err(Unavailable::Full),
+            Ok(_) | Err(Unavailable::Down) => Ok(Accepted(channel)),
+        }
     }
 
     /// The bytes that wait after these.

@@ -31,8 +31,8 @@ mod ticket;
 pub mod transport;
 
 pub use broker::{
-    Broker, ConfirmedTopic, NO_ROOM, OwnedExcept, Publication, Receiver, Settings, Unavailable,
-    Undelivered,
+    Accepted, Broker, ConfirmedTopic, NO_ROOM, OwnedExcept, Publication, Receiver, Settings,
+    Unavailable, Undelivered,
 };
 pub use figures::{Counters, GapCause, NodeSeen, ShardFigures};
 pub use kept::{HistorySettings, Kept, Past, Position};

@@ -9,9 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use brokers::envelope::{Message, NodeId};
-use brokers::{
-    ConfirmedTopic, GapCause, Kept, OwnedExcept, Past, Receiver, Unavailable, Undelivered,
-};
+use brokers::{ConfirmedTopic, GapCause, Kept, OwnedExcept, Past, Receiver, Undelivered};
 use engine::sys::process::now_ns;
 use topics::{Directory, Publication};
 
@@ -156,10 +154,8 @@ impl Pubsub {
         publication: &Publication,
         here: impl FnOnce() -> Result<(), topics::Refused>,
     ) -> Result<(), Refused> {
-        let topic = &publication.topic;
-        if self.broker.accepts(topic, publication.data.len()) == Err(Unavailable::Full) {
-            return Err(Refused::BrokerFull);
-        }
+        let accepted = self.broker.accepts(&publication.topic, publication.data.len());
+        let accepted = accepted.map_err(|_| Refused::BrokerFull)?;
         here()?;
         let message = brokers::Publication {
             data: Arc::clone(&publication.data),
@@ -168,7 +164,7 @@ impl Pubsub {
             except: OwnedExcept::None,
             kind: None,
         };
-        if self.broker.publish(topic, message, None).is_err() {
+        if self.broker.publish_accepted(accepted, message, None).is_err() {
             self.lost.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())

@@ -19,8 +19,6 @@ const HEADING: &str = "Nodes";
 const REDIS_VARIABLE: &str = "REDIS_URL";
 /// The server on this machine, without it.
 const REDIS_HERE: &str = "redis://127.0.0.1:6379";
-/// The port of a sentinel without one.
-const SENTINEL_PORT: u16 = 26379;
 /// Longest name of a node, in bytes.
 const NAME_BYTES_MAX: usize = 255;
 
@@ -36,7 +34,7 @@ pub(crate) struct Flags {
     #[arg(long, value_name = "URL", value_delimiter = ',', help_heading = HEADING)]
     redis_url: Vec<RedisUrl>,
     /// Sentinels, [:PASSWORD@]HOST[:PORT]; the host of --redis-url is the name of their master
-    #[arg(long, value_name = "ADDRESS", value_delimiter = ',', value_parser = sentinel,
+    #[arg(long, value_name = "ADDRESS", value_delimiter = ',', value_parser = RedisUrl::of_sentinel,
         help_heading = HEADING)]
     redis_sentinels: Vec<RedisUrl>,
     /// The --redis-url are nodes of a Redis Cluster (Redis 7 or Valkey), which names its masters
@@ -169,13 +167,6 @@ fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-fn sentinel(text: &str) -> Result<RedisUrl, String> {
-    let host = text.rsplit_once('@').map_or(text, |(_, host)| host);
-    let port = if host.contains(':') { String::new() } else { format!(":{SENTINEL_PORT}") };
-    let parsed = format!("redis://{text}{port}").parse();
-    parsed.map_err(|_| "expected [:PASSWORD@]HOST[:PORT]".to_owned())
-}
-
 fn prefix(text: &str) -> Result<String, String> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte);
     match (1..=64).contains(&text.len()) && text.bytes().all(plain) {
@@ -202,15 +193,6 @@ fn name(text: &str) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sentinels_have_a_port_and_perhaps_a_password() {
-        assert_eq!(sentinel("a.example").unwrap().to_string(), "redis://a.example:26379");
-        let full = sentinel(":secret@10.0.0.1:5000").unwrap();
-        assert_eq!(full.to_string(), "redis://10.0.0.1:5000");
-        assert_eq!(full.password.as_deref(), Some("secret"));
-        assert!(sentinel("a:b").is_err());
-    }
 
     #[test]
     fn prefixes_and_names_are_what_brokers_and_logs_can_carry() {

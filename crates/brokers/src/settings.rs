@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 /// The port of Redis without one in the URL.
 const REDIS_PORT: u16 = 6379;
+/// The port of a sentinel without one.
+const SENTINEL_PORT: u16 = 26379;
 
 /// The address of a server.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -44,6 +46,19 @@ pub struct UrlError {
 impl UrlError {
     pub(crate) fn new(broker: &'static str, url: &str, why: &'static str) -> Self {
         UrlError { broker, shown: without_password(url), why }
+    }
+}
+
+impl RedisUrl {
+    /// A sentinel, `[[USER]:PASSWORD@]HOST[:PORT]`.
+    ///
+    /// # Errors
+    /// What is expected, for people.
+    pub fn of_sentinel(text: &str) -> Result<RedisUrl, &'static str> {
+        let place = text.rsplit_once('@').map_or(text, |(_, place)| place);
+        let port = if place.contains(':') { String::new() } else { format!(":{SENTINEL_PORT}") };
+        let parsed = format!("redis://{text}{port}").parse();
+        parsed.map_err(|_| "expected [:PASSWORD@]HOST[:PORT]")
     }
 }
 
@@ -179,6 +194,16 @@ fn without_password(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sentinels_have_a_port_and_perhaps_a_password() {
+        let of = |text| RedisUrl::of_sentinel(text);
+        assert_eq!(of("a.example").unwrap().to_string(), "redis://a.example:26379");
+        let full = of(":secret@10.0.0.1:5000").unwrap();
+        assert_eq!(full.to_string(), "redis://10.0.0.1:5000");
+        assert_eq!(full.password.as_deref(), Some("secret"));
+        assert!(of("a:b").is_err());
+    }
 
     fn parsed(text: &str) -> RedisUrl {
         text.parse().unwrap()

@@ -5,7 +5,7 @@ use std::time::Duration;
 #[cfg(feature = "nats")]
 use brokers::nats::NatsTransport;
 #[cfg(feature = "redis")]
-use brokers::redis::RedisTransport;
+use brokers::redis::{ClusterTransport, RedisTransport};
 use engine::{TlsClient, TlsTrust};
 
 use crate::Error;
@@ -34,7 +34,9 @@ pub struct Broker {
 #[derive(Clone, Debug)]
 enum Servers {
     #[cfg(feature = "redis")]
-    Redis(Vec<brokers::RedisUrl>),
+    Redis { urls: Vec<brokers::RedisUrl>, sentinels: Vec<brokers::RedisUrl> },
+    #[cfg(feature = "redis")]
+    RedisCluster(Vec<brokers::RedisUrl>),
     #[cfg(feature = "nats")]
     Nats(Vec<brokers::NatsUrl>),
 }
@@ -44,6 +46,8 @@ enum Servers {
 pub(crate) enum Transports {
     #[cfg(feature = "redis")]
     Redis(Vec<RedisTransport>),
+    #[cfg(feature = "redis")]
+    RedisCluster(Vec<ClusterTransport>),
     #[cfg(feature = "nats")]
     Nats(NatsTransport),
 }
@@ -57,9 +61,56 @@ impl Broker {
     /// [`Error::Broker`]: a URL that names no server.
     #[cfg(feature = "redis")]
     pub fn redis(urls: &str) -> Result<Broker, Error> {
-        let parsed: Result<_, _> = urls.split(',').map(|url| url.trim().parse()).collect();
-        let parsed = parsed.map_err(|error: brokers::UrlError| Error::Broker(error.to_string()));
-        Ok(Broker::of(Servers::Redis(parsed?)))
+        Ok(Broker::of(Servers::Redis { urls: redis_urls(urls)?, sentinels: Vec::new() }))
+    }
+
+    /// A Redis Cluster of Redis 7 or newer, or of Valkey, by the URLs of some of its nodes, with commas between them:
+    /// `redis://` or `rediss://`. The others are found by them. A topic is published to the master of its hash slot by
+    /// sharded channels; when slots move or a replica becomes a master, the connections follow.
+    ///
+    /// [`Server::start`](crate::Server::start) asks the nodes for the masters: at most 5 s for each. It starts without an
+    /// answer as well, with some connections more.
+    ///
+    /// # Errors
+    /// As [`Broker::redis`], and for a `unix:` URL or a database other than 0, which a cluster has not.
+    #[cfg(feature = "redis")]
+    pub fn redis_cluster(urls: &str) -> Result<Broker, Error> {
+        let urls = redis_urls(urls)?;
+        let is_tcp = |url: &brokers::RedisUrl| {
+            matches!(url.address, brokers::ServerAddress::Tcp(..)) && url.database == 0
+        };
+        if !urls.iter().all(is_tcp) {
+            let expected = "expected redis://HOST or rediss://HOST, without a database";
+            return Err(Error::Broker(format!("invalid node of a Redis Cluster: {expected}")));
+        }
+        Ok(Broker::of(Servers::RedisCluster(urls)))
+    }
+
+    /// The sentinels that know the address of the Redis, whose URL has the name of its master for a host: `[:PASSWORD@]HOST[:PORT]`
+    /// with commas between them, the port 26379 if there is none. They are asked in this order whenever a connection is opened,
+    /// so that it follows a failover.
+    ///
+    /// ```no_run
+    /// # use standfast::Broker;
+    /// # fn main() -> Result<(), standfast::Error> {
+    /// let redis = Broker::redis("redis://live")?.sentinels("10.0.0.1,10.0.0.2,10.0.0.3")?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Broker`]: an address that is none, or a broker that is no [`Broker::redis`].
+    #[cfg(feature = "redis")]
+    pub fn sentinels(mut self, addresses: &str) -> Result<Broker, Error> {
+        let Servers::Redis { sentinels, .. } = &mut self.servers else {
+            return Err(Error::Broker("sentinels are for Broker::redis only".into()));
+        };
+        for address in addresses.split(',').map(str::trim) {
+            let sentinel = brokers::RedisUrl::of_sentinel(address);
+            let of = |error| Error::Broker(format!("invalid sentinel {address:?}: {error}"));
+            sentinels.push(sentinel.map_err(of)?);
+        }
+        Ok(self)
     }
 
     /// A NATS: `nats://` or `tls://`. Several URLs, with commas between them, are servers of one cluster, of
@@ -144,16 +195,21 @@ impl Broker {
             let client = client.map_err(|error| Error::Broker(format!("TLS: {error}")))?;
             Ok(Some(client.parts().0))
         };
+        #[cfg(feature = "redis")]
+        let redis = |url: &brokers::RedisUrl, sentinels: &[brokers::RedisUrl]| {
+            let (url, sentinels) = (url.clone(), sentinels.to_vec());
+            Ok::<_, Error>(RedisTransport { tls: tls(url.tls)?, url, sentinels })
+        };
         Ok(match &self.servers {
             #[cfg(feature = "redis")]
-            Servers::Redis(urls) => {
-                let tls = tls(urls.iter().any(|url| url.tls))?;
-                let transport = |url: &brokers::RedisUrl| RedisTransport {
-                    url: url.clone(),
-                    tls: tls.clone().filter(|_| url.tls),
-                    sentinels: Vec::new(),
-                };
-                Transports::Redis(urls.iter().map(transport).collect())
+            Servers::Redis { urls, sentinels } => {
+                let all: Result<_, _> = urls.iter().map(|url| redis(url, sentinels)).collect();
+                Transports::Redis(all?)
+            }
+            #[cfg(feature = "redis")]
+            Servers::RedisCluster(urls) => {
+                let seeds: Result<_, _> = urls.iter().map(|url| redis(url, &[])).collect();
+                Transports::RedisCluster(parts(ClusterTransport::new(seeds?))?)
             }
             #[cfg(feature = "nats")]
             Servers::Nats(urls) => {
@@ -163,6 +219,22 @@ impl Broker {
             }
         })
     }
+}
+
+#[cfg(feature = "redis")]
+fn redis_urls(urls: &str) -> Result<Vec<brokers::RedisUrl>, Error> {
+    let parsed: Result<_, _> = urls.split(',').map(|url| url.trim().parse()).collect();
+    parsed.map_err(|error: brokers::UrlError| Error::Broker(error.to_string()))
+}
+
+/// A part for each master.
+#[cfg(feature = "redis")]
+fn parts(whole: ClusterTransport) -> Result<Vec<ClusterTransport>, Error> {
+    // In a thread of its own: the caller's may run a runtime, within which there cannot be another.
+    let asking = std::thread::Builder::new().name("redis-cluster".into());
+    let found = asking.spawn(move || whole.discover()).map_err(Error::Workers)?.join();
+    let panicked = |_| Error::Broker("Redis Cluster: asking for the masters has failed".into());
+    found.map_err(panicked)?.map_err(|fault| Error::Broker(format!("Redis Cluster: {fault}")))
 }
 
 /// How the connection to the broker is, and what was counted since the start. See

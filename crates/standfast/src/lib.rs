@@ -121,6 +121,8 @@
 //! confirmed the subscription, usually within a millisecond: `BrokerState::is_ready`. Processes of `standfast serve --pubsub` with the same broker and
 //! prefix share their plain topics with the library's.
 //!
+//! `Broker::redis_cluster` is for a Redis Cluster, `Broker::sentinels` for a Redis whose address sentinels know.
+//!
 //! The connections have a thread with tokio, a second thread wakes it, and what happens to them is logged by
 //! `tracing`. A publication costs its publisher a copy of its topic, two locks and, if that thread sleeps, a
 //! system call. Without the features none of it is compiled; without a broker, publishing compares one pointer.
@@ -133,8 +135,8 @@
 //!
 //! # What is not there
 //!
-//! Redis Cluster and Sentinel, timers that belong to no socket (see [`Handler::tick`]), HTTP/2, and
-//! files: a body is written by the program. Linux only.
+//! Timers that belong to no socket (see [`Handler::tick`]), HTTP/2, and files: a body is written by the program.
+//! Linux only.
 //!
 //! # Versions
 //!

@@ -59,6 +59,8 @@ impl Link {
         let broker = match &transports {
             #[cfg(feature = "redis")]
             Transports::Redis(servers) => brokers::Broker::new(settings, servers),
+            #[cfg(feature = "redis")]
+            Transports::RedisCluster(parts) => brokers::Broker::new(settings, parts),
             #[cfg(feature = "nats")]
             Transports::Nats(servers) => {
                 brokers::Broker::new(settings, std::slice::from_ref(servers))
@@ -88,6 +90,8 @@ impl Link {
         match pubsub.transports.clone() {
             #[cfg(feature = "redis")]
             Transports::Redis(servers) => pubsub.broker.start(servers, receiver),
+            #[cfg(feature = "redis")]
+            Transports::RedisCluster(parts) => pubsub.broker.start(parts, receiver),
             #[cfg(feature = "nats")]
             Transports::Nats(servers) => pubsub.broker.start(vec![servers], receiver),
         }

@@ -1,6 +1,9 @@
 //! Topics across processes: several servers of this process, each a process for the broker, with Redis and
 //! with NATS.
 
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
@@ -10,14 +13,17 @@ use standfast::{
     Socket, UpgradeRequest,
 };
 
-use crate::client::{Client, eventually, next};
+use crate::client::{Client, PATIENCE, eventually, next};
 
 /// A redis-server or nats-server on a free port.
 struct BrokerServer {
     child: Option<Child>,
     kind: Kind,
     port: u16,
-    folder: std::path::PathBuf,
+    /// That of a cluster's bus.
+    second: u16,
+    folder: PathBuf,
+    arguments: Vec<String>,
 }
 
 #[derive(Copy, Clone, PartialEq, Debug)]
@@ -28,15 +34,33 @@ enum Kind {
 
 impl BrokerServer {
     fn start(kind: Kind) -> BrokerServer {
-        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = free.local_addr().unwrap().port();
-        drop(free);
+        BrokerServer::start_with(kind, |_, _| Vec::new())
+    }
+
+    /// With arguments, perhaps of its folder, its port and another one that is free.
+    fn start_with(kind: Kind, arguments: impl Fn(&Path, [u16; 2]) -> Vec<String>) -> BrokerServer {
+        let free = || std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let (one, other) = (free(), free());
+        let ports = [&one, &other].map(|free| free.local_addr().unwrap().port());
+        let [port, second] = ports;
+        drop((one, other));
         let name = format!("standfast-library-{}-{port}", std::process::id());
         let folder = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&folder).unwrap();
-        let mut server = BrokerServer { child: None, kind, port, folder };
+        let arguments = arguments(&folder, ports);
+        let mut server = BrokerServer { child: None, kind, port, second, folder, arguments };
         server.again();
         server
+    }
+
+    /// Executes an inline command of Redis; returns the first line of the answer.
+    fn ask(&self, command: &str) -> String {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        write!(stream, "{command}\r\n").unwrap();
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
     }
 
     /// Starts it again on its port.
@@ -45,7 +69,9 @@ impl BrokerServer {
         let mut command = match self.kind {
             Kind::Redis => {
                 let mut command = Command::new("redis-server");
-                command.args(["--bind", "127.0.0.1", "--save", "", "--port", &port]);
+                if self.arguments.iter().all(|argument| argument != "--sentinel") {
+                    command.args(["--bind", "127.0.0.1", "--save", "", "--port", &port]);
+                }
                 command
             }
             Kind::Nats => {
@@ -54,7 +80,11 @@ impl BrokerServer {
                 command
             }
         };
-        command.current_dir(&self.folder).stdout(Stdio::null()).stderr(Stdio::null());
+        command
+            .args(&self.arguments)
+            .current_dir(&self.folder)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
         self.child = Some(command.spawn().unwrap());
         eventually("the broker listens", || {
             std::net::TcpStream::connect(("127.0.0.1", self.port)).is_ok()
@@ -242,6 +272,97 @@ fn an_outage_of_nats_is_counted_and_told() {
     an_outage_is_counted_and_told(Kind::Nats);
 }
 
+fn strings<const N: usize>(arguments: [&str; N]) -> Vec<String> {
+    arguments.map(str::to_owned).to_vec()
+}
+
+#[test]
+fn publications_reach_all_processes_by_a_redis_cluster() {
+    let masters = [(); 2].map(|()| {
+        BrokerServer::start_with(Kind::Redis, |_, [_, bus]| {
+            let timeout = ["--cluster-node-timeout", "1500"];
+            let mut own = strings(["--cluster-enabled", "yes", "--cluster-port", &bus.to_string()]);
+            own.extend(strings(timeout));
+            own
+        })
+    });
+    for (at, master) in masters.iter().enumerate() {
+        let (first, last) = (at * 8192, at * 8192 + 8191);
+        assert_eq!(master.ask(&format!("CLUSTER ADDSLOTSRANGE {first} {last}")), "+OK");
+        master.ask(&format!("CLUSTER SET-CONFIG-EPOCH {}", at + 1));
+    }
+    let [first, second] = &masters;
+    let meet = format!("CLUSTER MEET 127.0.0.1 {} {}", second.port, second.second);
+    assert_eq!(first.ask(&meet), "+OK");
+    // The slots of the other one as well: SET is answered, or with where the slot is.
+    let knows = |master: &BrokerServer| {
+        ["a", "b", "c", "d"].iter().all(|key| !master.ask(&format!("SET {key} 1")).contains("DOWN"))
+    };
+    eventually("the cluster is complete", || masters.iter().all(knows));
+    let broker = || Broker::redis_cluster(&format!("redis://127.0.0.1:{}", first.port)).unwrap();
+    let (one, _) = node(broker());
+    let (two, _) = node(broker());
+    let topics: Vec<String> = (0..8).map(|number| format!("room {number}")).collect();
+    let mut clients: Vec<Client> =
+        topics.iter().map(|topic| open(&two, &topic.replace(' ', "%20"))).collect();
+    ready(&[&one, &two]);
+    for topic in &topics {
+        one.remote().publish(topic, topic.as_str()).unwrap();
+    }
+    for (client, topic) in clients.iter_mut().zip(&topics) {
+        assert_eq!(client.text(), *topic);
+    }
+    // A connection to each master, each with some of the topics.
+    eventually("both have told their figures", || state(&one).published == 8);
+    assert_eq!((state(&one).connected, state(&one).lost), (2, 0));
+    let channels = |master: &BrokerServer| master.ask("PUBSUB SHARDCHANNELS *room*");
+    let of = masters.each_ref().map(channels);
+    assert!(of.iter().all(|many| many.starts_with('*') && many != "*0"), "{of:?}");
+    drop(clients);
+    one.stop(Duration::ZERO).unwrap();
+    two.stop(Duration::ZERO).unwrap();
+}
+
+#[test]
+fn processes_follow_the_master_of_a_sentinel() {
+    let mut master = BrokerServer::start(Kind::Redis);
+    let of = master.port.to_string();
+    let replica =
+        BrokerServer::start_with(Kind::Redis, |_, _| strings(["--replicaof", "127.0.0.1", &of]));
+    let sentinel = BrokerServer::start_with(Kind::Redis, |folder, [port, _]| {
+        let config = format!(
+            "port {port}\nbind 127.0.0.1\nsentinel monitor live 127.0.0.1 {of} 1\n\
+             sentinel down-after-milliseconds live 500\nsentinel failover-timeout live 3000\n"
+        );
+        let path = folder.join("sentinel.conf");
+        std::fs::write(&path, config).unwrap();
+        strings([path.to_str().unwrap(), "--sentinel"])
+    });
+    eventually("the sentinel knows the replica", || {
+        sentinel.ask("SENTINEL replicas live") == "*1" && replica.ask("ROLE") == "*5"
+    });
+    let broker = || {
+        let sentinels = format!("127.0.0.1:1, 127.0.0.1:{}", sentinel.port);
+        Broker::redis("redis://live").unwrap().sentinels(&sentinels).unwrap()
+    };
+    let (one, _) = node(broker());
+    let (two, notes) = node(broker());
+    let mut client = open(&two, "room");
+    ready(&[&one, &two]);
+    one.remote().publish("room", "by the first").unwrap();
+    assert_eq!(client.text(), "by the first");
+    master.kill();
+    eventually("the loss is noticed", || !state(&one).is_ready() && !state(&two).is_ready());
+    eventually("the replica is promoted", || replica.ask("ROLE") == "*3");
+    ready(&[&one, &two]);
+    assert_eq!((next(&notes), client.text()), ("missed room".into(), "missed".into()));
+    one.remote().publish("room", "by the second").unwrap();
+    assert_eq!(client.text(), "by the second");
+    drop(client);
+    one.stop(Duration::ZERO).unwrap();
+    two.stop(Duration::ZERO).unwrap();
+}
+
 #[test]
 fn without_its_broker_a_server_is_one_process() {
     let (server, _notes) = node(Broker::redis("redis://127.0.0.1:1").unwrap());
@@ -267,6 +388,16 @@ fn what_names_no_broker_is_an_error() {
         assert!(what.contains(expected), "{what}");
     }
     assert!(matches!(Broker::nats("redis://h"), Err(Error::Broker(_))));
+    for wrong in ["redis://h/1", "unix:/redis"] {
+        let Err(Error::Broker(what)) = Broker::redis_cluster(wrong) else { panic!("{wrong}") };
+        assert!(what.contains("expected redis://HOST"), "{what}");
+    }
+    let sentinels = |broker: Result<Broker, Error>, of| broker.unwrap().sentinels(of);
+    let Err(Error::Broker(what)) = sentinels(Broker::redis("redis://live"), "a, b:c") else {
+        panic!("taken")
+    };
+    assert!(what.contains("\"b:c\"") && what.contains("HOST[:PORT]"), "{what}");
+    assert!(sentinels(Broker::nats("nats://h"), "a").is_err());
     let broker = Broker::redis("redis://h").unwrap().prefix("two words");
     let (notes, _noted) = channel();
     let server = Server::bind("127.0.0.1:0").unwrap().route("/", Node(notes)).broker(broker);

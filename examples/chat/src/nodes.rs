@@ -234,7 +234,8 @@ impl Nodes {
             Letter::Alive { node, users } if node != self.node => {
                 let heard_ms = chat.now_ms();
                 let peer = Peer { heard_ms, users };
-                if self.lock().peers.insert(node, peer).is_none() {
+                if self.lock().peers.insert(node.clone(), peer).is_none() {
+                    eprintln!("chat: node joined: {node} at {} ms of Unix time", chat.now_ms());
                     self.send_alive(chat, remote);
                 }
             }
@@ -344,9 +345,15 @@ impl Nodes {
         let now_ms = chat.now_ms();
         let mut ended = Vec::new();
         let mut state = self.lock();
-        let before = state.peers.len();
-        state.peers.retain(|_, peer| peer.heard_ms + self.ttl_ms > now_ms);
-        self.lost.fetch_add((before - state.peers.len()) as u64, Ordering::Relaxed);
+        let is_silent = |(_, peer): &(&String, &Peer)| peer.heard_ms + self.ttl_ms <= now_ms;
+        let lost: Vec<String> =
+            state.peers.iter().filter(is_silent).map(|(node, _)| node.clone()).collect();
+        for node in &lost {
+            state.peers.remove(node);
+            let silent = format!("silent for {} ms, its users are offline here", self.ttl_ms);
+            eprintln!("chat: node lost: {node} at {now_ms} ms of Unix time: {silent}");
+        }
+        self.lost.fetch_add(lost.len() as u64, Ordering::Relaxed);
         let late: Vec<u64> = state
             .asked
             .iter()

@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -16,21 +17,31 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) struct Node {
     pub(crate) child: Child,
     pub(crate) address: SocketAddr,
+    /// Lines of standard error; an empty one is its end.
+    log: Arc<Mutex<Vec<String>>>,
     _stdout: BufReader<ChildStdout>,
 }
 
 impl Node {
     pub(crate) fn start(args: &[&str]) -> Node {
         let mut command = Command::new(env!("CARGO_BIN_EXE_chat"));
-        command.args(["--listen", "127.0.0.1:0"]).args(args).stdout(Stdio::piped());
-        let mut child = command.spawn().unwrap();
+        command.args(["--listen", "127.0.0.1:0"]).args(args);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let log = Arc::<Mutex<Vec<String>>>::default();
+        let (noted, stderr) = (Arc::clone(&log), BufReader::new(child.stderr.take().unwrap()));
+        thread::spawn(move || {
+            for line in stderr.lines().map_while(Result::ok).chain([String::new()]) {
+                eprintln!("{line}");
+                noted.lock().unwrap().push(line);
+            }
+        });
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
         let mut line = String::new();
         stdout.read_line(&mut line).unwrap();
         let address = line.trim().strip_prefix("http://").and_then(|url| url.split('/').next());
         let address = address.and_then(|address| address.parse().ok());
         let address = address.unwrap_or_else(|| panic!("{line:?}"));
-        Node { child, address, _stdout: stdout }
+        Node { child, address, log, _stdout: stdout }
     }
 
     /// What a GET answers: status, headers, body.
@@ -79,6 +90,17 @@ impl Node {
     /// A counter of `/system/state`.
     pub(crate) fn counter(&self, name: &str) -> u64 {
         self.data("/system/state")["counters"][name].as_u64().unwrap()
+    }
+
+    /// What it has logged.
+    pub(crate) fn log(&self) -> Vec<String> {
+        self.log.lock().unwrap().clone()
+    }
+
+    /// The names of the other nodes that it knows.
+    pub(crate) fn names_of_others(&self) -> Vec<String> {
+        let names = self.data("/system/state")["nodes"]["others"].clone();
+        serde_json::from_value(names).unwrap()
     }
 
     /// The number of other nodes that it knows.

@@ -45,6 +45,11 @@ impl Listener {
     fn accepts(&self) -> bool {
         self.owned && self.paused_until_ns.is_none()
     }
+
+    /// Whether its place can be used again: see [`Worker::remove_listener`].
+    pub(crate) fn is_removed(&self) -> bool {
+        self.fd.number() < 0
+    }
 }
 
 /// Whether the error means that the kernel may have room again later.
@@ -68,6 +73,9 @@ impl<S: Sys, H: Handler> Worker<S, H> {
     pub(crate) fn start_listening(&mut self, index: usize) {
         let draining = self.is_draining();
         let Some(listener) = listener_at(&mut self.listeners, index) else { return };
+        if listener.is_removed() {
+            return;
+        }
         listener.owned = true;
         listener.paused_until_ns = None;
         if draining {
@@ -99,6 +107,20 @@ impl<S: Sys, H: Handler> Worker<S, H> {
                 self.core.sys.stop_listening(listener.fd);
             }
         }
+        self.set_accepting();
+    }
+
+    /// Closes a listener of a worker that is the only one of its server; clients that it has queued are reset.
+    /// Its index may be used again.
+    pub fn remove_listener(&mut self, index: usize) {
+        self.unwatch_listener(index);
+        let Some(listener) = self.listeners.get_mut(index).filter(|one| !one.is_removed()) else {
+            return;
+        };
+        let fd = std::mem::replace(&mut listener.fd, Fd::new(-1));
+        (listener.owned, listener.paused_until_ns) = (false, None);
+        self.core.remote.shared.parked.take(index);
+        self.core.sys.close(fd);
         self.set_accepting();
     }
 

@@ -18,6 +18,13 @@ impl<S: Sys, H: Handler> Core<S, H> {
         }
     }
 
+    /// As [`Core::close`] of a WebSocket, with an empty close frame: for its peer that is 1005.
+    pub fn close_without_code(&mut self, id: ConnId) {
+        if self.live(id).is_some() {
+            self.close_with(id.slot(), Closed::ByUs, None, "");
+        }
+    }
+
     /// Ends a connection at once, without a close frame.
     pub fn abort(&mut self, id: ConnId) {
         if self.live(id).is_some() {

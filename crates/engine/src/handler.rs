@@ -40,6 +40,12 @@ pub enum Answer {
     UpgradeWith(Option<Box<str>>, Box<[(Box<str>, Box<str>)]>),
     /// A complete answer.
     Respond(Response),
+    /// A complete answer that the handler has appended to [`Core::answer_buffer`]. Another request may follow
+    /// if both sides keep the connection.
+    Written {
+        /// The answer does not announce the end of the connection.
+        keep_alive: bool,
+    },
     /// A head and the first bytes of a body that continues: the connection becomes raw, and
     /// [`Core::write`] sends the rest.
     Stream(Response),
@@ -163,6 +169,9 @@ pub trait Handler: Sized {
         opcode: OpCode,
         data: &mut [u8],
     );
+
+    /// A ping was received; its answer is sent already.
+    fn ping<S: Sys>(&mut self, _core: &mut Core<S, Self>, _id: ConnId, _data: &[u8]) {}
 
     /// A pong was received.
     fn pong<S: Sys>(&mut self, _core: &mut Core<S, Self>, _id: ConnId, _data: &[u8]) {}

@@ -208,6 +208,12 @@ impl<S: Sys, H: Handler> Worker<S, H> {
             Answer::Respond(response) => self.core.respond_to(slot, &response, context),
             Answer::Body(_) => self.core.respond(slot, &body_not_kept(), false, context, false),
             Answer::Stream(response) => self.core.respond(slot, &response, false, context, true),
+            Answer::Written { keep_alive } => {
+                let keep = keep_alive && context.keep_alive && !self.core.clients_wait();
+                if self.core.slab.get(slot).is_some_and(|conn| conn.mode == Mode::Http) {
+                    self.core.answered(slot, keep, Closed::Answered, false);
+                }
+            }
             Answer::Raw => self.core.switch_to_raw(slot),
             Answer::RawContinue => {
                 self.core.cork.extend_from_slice(CONTINUE);
@@ -309,16 +315,29 @@ impl<S: Sys, H: Handler> Core<S, H> {
         if !context.head_only && !bodiless {
             self.cork.extend_from_slice(&response.body);
         }
+        let cause = if response.status >= 400 { Closed::Refused } else { Closed::Answered };
+        self.answered(slot, keep, cause, stream && !context.head_only);
+    }
+
+    /// Where an answer to the request that is being handled is collected, in [`Handler::request`] and
+    /// [`Handler::late_answer`]: return [`Answer::Written`] once it is complete, or [`Answer::Raw`] if more
+    /// follows. `None` if the connection has ended meanwhile, or in other calls.
+    pub fn answer_buffer(&mut self, id: ConnId) -> Option<&mut Vec<u8>> {
+        let http = self.live(id).is_some_and(|conn| conn.mode == Mode::Http);
+        (http && self.corked == Some(id.slot())).then_some(&mut self.cork)
+    }
+
+    /// Sets the next state of a connection whose request was answered.
+    fn answered(&mut self, slot: u32, keep: bool, cause: Closed, raw: bool) {
         self.counters().requests.add(1);
         let tick = self.tick;
         let Some(conn) = self.slab.get_mut(slot) else { return broken(SLOT_IN_USE) };
         let before = conn.set_answered();
         conn.last_active = tick;
-        if stream && !context.head_only {
+        if raw {
             conn.mode = Mode::Raw;
         } else if !keep {
-            let refused = response.status >= 400;
-            conn.closed = if refused { Closed::Refused } else { Closed::Answered };
+            conn.closed = cause;
             self.finish(slot);
         } else {
             self.set_may_make_room(true);

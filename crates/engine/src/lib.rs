@@ -20,6 +20,8 @@ mod connect;
 mod core;
 mod counters;
 mod deflate;
+#[cfg(target_os = "linux")]
+mod embedded;
 #[cfg(test)]
 mod generations;
 mod handler;

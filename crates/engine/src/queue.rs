@@ -50,6 +50,8 @@ pub enum SlowConsumer {
     DropOldest,
     /// Keep only the newest publication.
     LatestOnly,
+    /// Refuse what is new while more than the limit waits.
+    RefuseNew,
 }
 
 #[derive(Debug)]

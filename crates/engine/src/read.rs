@@ -271,7 +271,10 @@ impl<S: Sys, H: Handler> Worker<S, H> {
                     self.core.give_buffer(message);
                 }
             }
-            FrameEvent::Ping(payload) if open => core.answer_ping(slot, payload),
+            FrameEvent::Ping(payload) if open => {
+                core.answer_ping(slot, payload);
+                self.handler.ping(core, id, payload);
+            }
             FrameEvent::Pong(payload) if open => {
                 core.counters().pongs_in.add(1);
                 self.handler.pong(core, id, payload);

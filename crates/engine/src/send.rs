@@ -263,7 +263,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         let queue = &mut conn.cold.get_or_insert_default().queue;
         let before = queue.len();
         let dropped = match policy {
-            SlowConsumer::Disconnect => 0,
+            SlowConsumer::Disconnect | SlowConsumer::RefuseNew => 0,
             SlowConsumer::DropOldest => queue.drop_oldest(room, limit),
             SlowConsumer::LatestOnly => queue.drop_publications(),
         };

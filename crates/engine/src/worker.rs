@@ -68,7 +68,7 @@ pub struct Worker<S: Sys, H: Handler> {
     /// The mailbox may hold something, and may hold more than at the last look.
     posts_pending: bool,
     woken: bool,
-    handler_wants_ns: Option<u64>,
+    pub(crate) handler_wants_ns: Option<u64>,
     /// When a handshake in flight can be evicted, while there are too many.
     evict_due_ns: Option<u64>,
     drain: Option<Drain>,

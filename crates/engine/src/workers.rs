@@ -94,7 +94,7 @@ pub struct Workers<P> {
 }
 
 /// A wake-up descriptor, open as long as any thread may write to it.
-struct WakeByDescriptor(i32);
+pub(crate) struct WakeByDescriptor(pub(crate) i32);
 
 impl Drop for WakeByDescriptor {
     fn drop(&mut self) {

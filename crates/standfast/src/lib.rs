@@ -51,6 +51,7 @@
 //! | reach the sockets of other processes | [several processes](#several-processes) |
 //! | stop without losing clients | [`Remote::stop`], [`Running::stop`] |
 //! | hold more sockets than the limit of descriptors of a process | [`PrivateServer`] |
+//! | drive a worker from an event loop that is there already | [`Server::embed`], [`Embedded`] |
 //! | count, and show the counters to Prometheus | [`Running::totals`], [`Remote::metrics`] |
 //! | connect to other servers, and wait for answers | [`connect`], [`Connect`], [`Client`] |
 //! | keep connections to other servers, for bots and bridges | [`Clients`], [`ClientHandler`], [`Reconnect`] |
@@ -219,6 +220,7 @@
 mod broker;
 mod client;
 mod decision;
+mod embedded;
 mod exchange;
 mod exchanges;
 mod handler;
@@ -258,6 +260,7 @@ pub use crate::client::{
     Lost, Reconnect,
 };
 pub use crate::decision::Decision;
+pub use crate::embedded::Embedded;
 pub use crate::exchange::{Exchange, Http};
 pub use crate::handler::{Accept, Close, Handler};
 pub use crate::header::InvalidHeader;

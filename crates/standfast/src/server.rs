@@ -118,6 +118,16 @@ pub struct Server<R: Routes = NoRoutes> {
     mistake: Option<String>,
 }
 
+/// A server whose workers can start.
+pub(crate) struct Prepared<R> {
+    pub(crate) plan: Plan,
+    pub(crate) limits: engine::Limits,
+    pub(crate) addresses: Vec<SocketAddr>,
+    pub(crate) listeners: Vec<i32>,
+    pub(crate) routes: R,
+    pub(crate) shared: Shared,
+}
+
 /// Addresses with one listener each, which are closed if the server does not start.
 #[derive(Default)]
 struct Listeners(Vec<(SocketAddr, i32)>);
@@ -390,12 +400,33 @@ impl<R: Routes> Server<R> {
         self.start_with(Tables::Shared)
     }
 
-    pub(crate) fn start_with(mut self, tables: Tables) -> Result<Running, Error> {
+    pub(crate) fn start_with(self, tables: Tables) -> Result<Running, Error> {
+        let cores = || available_parallelism().map_or(1, usize::from);
+        let workers = self.workers.unwrap_or_else(cores).clamp(1, WORKERS_MAX);
+        let prepared = self.prepare(workers, tables)?;
+        let Prepared { plan, limits, addresses, listeners, routes, shared } = prepared;
+        let (directory, link) = (shared.directory.clone(), shared.link.clone());
+        let (ended, hub) = (Arc::clone(&shared.ended), Arc::clone(&shared.hub));
+        let routes = Mutex::new(routes);
+        let handler = move |worker: u16, workers: &engine::Remote<Post>| {
+            let own = routes.lock().unwrap_or_else(PoisonError::into_inner).fork();
+            WorkerHandler::new(worker, own, &shared, workers)
+        };
+        let workers = Workers::start(plan, &limits, &listeners, handler).map_err(Error::Workers)?;
+        if let Err(error) = link.start(workers.remote(), &directory) {
+            let _ = workers.drain(Duration::ZERO);
+            link.end();
+            return Err(Error::Workers(error));
+        }
+        let remote = Remote::new(workers.remote().clone(), directory, link, hub);
+        Ok(Running { workers, remote, addresses, ended })
+    }
+
+    /// Checks the routes and opens the listeners of all workers.
+    pub(crate) fn prepare(mut self, workers: usize, tables: Tables) -> Result<Prepared<R>, Error> {
         if let Some(mistake) = self.mistake {
             return Err(Error::Route(mistake));
         }
-        let cores = || available_parallelism().map_or(1, usize::from);
-        let workers = self.workers.unwrap_or_else(cores).clamp(1, WORKERS_MAX);
         let listeners = self.listeners.0.len() * workers;
         if listeners > LISTENERS_MAX {
             return Err(Error::TooManyListeners);
@@ -439,8 +470,8 @@ impl<R: Routes> Server<R> {
         let link = Link::new(self.broker, &mut directory)?;
         let shared = Shared {
             table: Arc::new(self.table),
-            directory: directory.clone(),
-            link: link.clone(),
+            directory,
+            link,
             tls: self.tls,
             by_route,
             reply_timeout: self.limits.reply_timeout,
@@ -448,24 +479,10 @@ impl<R: Routes> Server<R> {
             hub: Arc::new(Hub::new(plan.workers, waking)),
             ended: Arc::default(),
         };
-        let ended = Arc::clone(&shared.ended);
-        let hub = Arc::clone(&shared.hub);
-        // From here on the workers own the listeners.
+        // From here on the caller owns the listeners.
         let all = self.listeners.0.drain(..).chain(rest.0.drain(..));
-        let all: Vec<i32> = all.map(|(_, number)| number).collect();
-        let routes = Mutex::new(self.routes);
-        let handler = move |worker: u16, workers: &engine::Remote<Post>| {
-            let own = routes.lock().unwrap_or_else(PoisonError::into_inner).fork();
-            WorkerHandler::new(worker, own, &shared, workers)
-        };
-        let workers = Workers::start(plan, &limits, &all, handler).map_err(Error::Workers)?;
-        if let Err(error) = link.start(workers.remote(), &directory) {
-            let _ = workers.drain(Duration::ZERO);
-            link.end();
-            return Err(Error::Workers(error));
-        }
-        let remote = Remote::new(workers.remote().clone(), directory, link, hub);
-        Ok(Running { workers, remote, addresses, ended })
+        let listeners = all.map(|(_, number)| number).collect();
+        Ok(Prepared { plan, limits, addresses, listeners, routes: self.routes, shared })
     }
 
     /// Starts the server and waits until it ends, as [`Running::wait`].

@@ -221,9 +221,14 @@ impl<'a> Socket<'a> {
     pub fn worker(&self) -> usize {
         usize::from(self.id.worker())
     }
+
+    /// The worker, to reach its other sockets.
+    pub fn context(&mut self) -> Context<'_> {
+        Context::new(&mut *self.operations)
+    }
 }
 
-/// A worker, in a call that concerns no socket.
+/// A worker, in a call that concerns no socket, or between two turns of an [`Embedded`](crate::Embedded) one.
 pub struct Context<'a> {
     operations: &'a mut dyn Operations,
 }
@@ -231,6 +236,12 @@ pub struct Context<'a> {
 impl<'a> Context<'a> {
     pub(crate) fn new(operations: &'a mut dyn Operations) -> Self {
         Context { operations }
+    }
+
+    /// A socket of this worker. What is done with one that has closed, or belongs to another worker, has no
+    /// effect: sending returns [`Sent::Dropped`], and it is not [open](Socket::is_open).
+    pub fn socket(&mut self, id: SocketId) -> Socket<'_> {
+        Socket::new(&mut *self.operations, id)
     }
 
     /// As [`Socket::publish`].

@@ -6,7 +6,7 @@
 use std::io::{self, IoSlice};
 use std::mem::{MaybeUninit, size_of};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
-use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
@@ -105,6 +105,14 @@ impl Linux {
         // SAFETY: `event` lives through the call, which copies it.
         check(unsafe { libc::epoll_ctl(self.epoll.number(), op, fd.number(), &mut event) })?;
         Ok(())
+    }
+}
+
+impl AsFd for Linux {
+    /// The epoll instance.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: it is open as long as `Linux` is there.
+        unsafe { BorrowedFd::borrow_raw(self.epoll.number()) }
     }
 }
 

@@ -8,6 +8,7 @@ mod brokers;
 mod client;
 mod client_links;
 mod clients;
+mod embedded;
 mod exchanges;
 mod flow;
 mod http;

@@ -1,0 +1,75 @@
+//! A [`Worker`] without a thread of its own, which another event loop drives.
+//!
+//! The loop watches [`Worker::poll_fd`], calls [`Worker::turn`] when it is readable and at
+//! [`Worker::deadline`], and may act on connections between two turns by [`Worker::act`].
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use crate::accept::Listener;
+use crate::parked::LISTENERS_MAX;
+use crate::sys::linux::Linux;
+use crate::sys::process;
+use crate::workers::WakeByDescriptor;
+use crate::{Closed, Core, Handler, Limits, Remote, Sys, Wake, Worker};
+
+impl<H: Handler> Worker<Linux, H> {
+    /// A worker that is the only one of its server, without listeners. `handler` gets the way to it from
+    /// other threads.
+    ///
+    /// # Errors
+    /// No descriptors for the wake-up or the epoll instance (`EMFILE`).
+    pub fn embedded(
+        limits: Limits,
+        capacity: u32,
+        handler: impl FnOnce(&Remote<H::Post>) -> H,
+    ) -> io::Result<Self> {
+        let wake = process::wake_descriptor()?;
+        let waker: Box<dyn Wake> = Box::new(WakeByDescriptor(wake));
+        let remote = Remote::new(vec![waker], limits.mailbox_bytes);
+        let handler = handler(&remote);
+        Worker::new(Linux::new(Some(wake))?, 0, limits, remote, &[], capacity, handler)
+    }
+}
+
+impl<H: Handler> AsFd for Worker<Linux, H> {
+    /// As [`Worker::poll_fd`].
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.core.sys.as_fd()
+    }
+}
+
+impl<S: Sys, H: Handler> Worker<S, H> {
+    /// Handler and core between two turns, at the time of the clock. The next turn is due at once.
+    pub fn act(&mut self) -> (&mut H, &mut Core<S, H>) {
+        self.core.now_ns = self.core.sys.now_ns();
+        self.core.tick = self.core.timers.tick(self.core.now_ns);
+        self.handler_wants_ns = Some(self.core.now_ns);
+        (&mut self.handler, &mut self.core)
+    }
+
+    /// Accepts from a further listener, from the next turn on. Returns its index; `None` if there are
+    /// [`LISTENERS_MAX`] already.
+    pub fn add_listener(&mut self, number: i32) -> Option<usize> {
+        let listener = Listener::new(number, &self.core.sys);
+        let free = self.listeners.iter().position(Listener::is_removed);
+        let index = free.unwrap_or(self.listeners.len());
+        match self.listeners.get_mut(index) {
+            Some(place) => *place = listener,
+            None if index < LISTENERS_MAX => self.listeners.push(listener),
+            None => return None,
+        }
+        self.core.remote.give_listener(usize::from(self.core.index), index);
+        Some(index)
+    }
+
+    /// Ends every connection at once, and reports them to the handler.
+    pub fn end_all(&mut self) {
+        for slot in 0..self.core.slab.end() {
+            if self.core.id_at(slot).is_some() {
+                self.core.end(slot, Closed::Aborted);
+            }
+        }
+        while self.reap() {}
+    }
+}

@@ -54,6 +54,9 @@ fn tunnel(mut client: TcpStream, book: &Mutex<Vec<String>>, refusal: Option<&str
         Some(refusal) => client.write_all(refusal.as_bytes()).unwrap(),
         None => {
             let server = TcpStream::connect(("127.0.0.1", port)).unwrap();
+            // Interim answers are allowed before it (RFC 9110 section 15.2).
+            let interim = b"HTTP/1.1 103 Early Hints\r\nx-a: b\r\n\r\n";
+            client.write_all(interim).unwrap();
             client.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n").unwrap();
             let (to, from) = (server.try_clone().unwrap(), client.try_clone().unwrap());
             thread::spawn(move || copy(from, to));

@@ -52,6 +52,7 @@ pub use crate::run::{ENDPOINTS_MAX, Run, StartError};
 pub use crate::transport::connect_options::{ConnectOptions, Proxy, Resolve, Route, basic};
 pub use crate::transport::endpoint::Endpoint;
 pub use crate::transport::retry::{Growth, Retry};
+pub use crate::transport::tunnel::Tunnel;
 pub use crate::workload::fanout::http::HttpPublish;
 pub use crate::workload::validator::{AnswerVerdict, Validator};
 pub use crate::workload::{requests, scenario, stages, subscribers};

@@ -28,8 +28,8 @@ impl TunnelRequest {
 }
 
 /// The state of a tunnel.
-#[derive(Default)]
-pub(crate) struct Tunnel {
+#[derive(Default, Debug)]
+pub struct Tunnel {
     /// CONNECT was sent.
     pub(crate) is_requested: bool,
     /// The proxy has opened the tunnel.
@@ -44,7 +44,7 @@ impl Tunnel {
     /// # Errors
     /// The proxy refused, its answer is invalid, or the server sends before the client in another protocol than
     /// HTTP/2 without TLS, where it may (RFC 9113 section 3.4).
-    pub(crate) fn receive(
+    pub fn receive(
         &mut self,
         bytes: &[u8],
         may_send_first: bool,
@@ -69,6 +69,12 @@ impl Tunnel {
             }
         }
     }
+
+    /// The first line of an answer that has not opened the tunnel.
+    #[must_use]
+    pub fn refusal(&self) -> &[u8] {
+        self.head.split(|byte| *byte == b'\r').next().unwrap_or_default()
+    }
 }
 
 #[cfg(test)]
@@ -88,6 +94,9 @@ mod tests {
         }
         let of = |bytes: &[u8]| Tunnel::default().receive(bytes, false);
         assert_eq!(of(b"HTTP/1.1 407 No\r\n\r\n"), Err(Failure::ProxyRefused));
+        let mut refused = Tunnel::default();
+        assert!(refused.receive(b"HTTP/1.1 103 A\r\n\r\nHTTP/1.1 407 No\r\n\r\nx", true).is_err());
+        assert_eq!(refused.refusal(), b"HTTP/1.1 407 No");
         assert_eq!(of(b"HTTP/1.1 200 OK\r\n\r\nmore"), Err(Failure::ProxyRefused));
         let first = Tunnel::default().receive(b"HTTP/1.1 200 OK\r\n\r\nmore", true);
         assert_eq!(first, Ok(Some(b"more".to_vec())));

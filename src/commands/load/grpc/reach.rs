@@ -6,14 +6,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use load::{Endpoint, Route};
+use load::{Endpoint, Route, Tunnel};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpStream, UnixStream};
 
 use super::target::Target;
-
-/// Bytes of the answer of a proxy.
-const PROXY_HEAD_BYTES: usize = 16 * 1024;
 
 /// How a server is reached.
 #[derive(Clone, Debug)]
@@ -78,28 +75,26 @@ pub(super) async fn connect(target: &Target) -> Result<Box<dyn Stream>> {
 async fn tunnel(mut stream: TcpStream, request: &[u8]) -> Result<TcpStream> {
     stream.set_nodelay(true)?;
     stream.write_all(request).await?;
-    let mut head = Vec::new();
-    // What follows the head belongs to the tunnel.
-    while !head.ends_with(b"\r\n\r\n") {
-        if head.len() >= PROXY_HEAD_BYTES {
-            bail!("the answer of the proxy is longer than {PROXY_HEAD_BYTES} bytes");
-        }
+    let mut tunnel = Tunnel::default();
+    loop {
+        // Byte by byte, as what follows the answer belongs to the tunnel.
         let byte = stream.read_u8().await.map_err(|error| match error.kind() {
             io::ErrorKind::UnexpectedEof => {
                 anyhow!("the proxy closed the connection without opening a tunnel")
             }
             _ => anyhow!("the proxy does not answer CONNECT: {error}"),
         })?;
-        head.push(byte);
+        match tunnel.receive(&[byte], true) {
+            Ok(None) => {}
+            Ok(Some(_)) => return Ok(stream),
+            Err(_) => {
+                let shown = admin::log::shown(tunnel.refusal());
+                bail!(
+                    "the proxy refused the tunnel ({shown}): check --proxy, with its user and password"
+                )
+            }
+        }
     }
-    let line = head.split(|byte| *byte == b'\r').next().unwrap_or_default();
-    let shown = admin::log::shown(line);
-    let mut words = line.split(|byte| *byte == b' ');
-    let is_http = words.next().is_some_and(|version| version.starts_with(b"HTTP/1."));
-    if !is_http || !words.next().is_some_and(|status| status.starts_with(b"2")) {
-        bail!("the proxy refused the tunnel ({shown}): check --proxy, with its user and password");
-    }
-    Ok(stream)
 }
 
 fn unreached(error: &io::Error) -> anyhow::Error {

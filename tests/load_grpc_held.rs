@@ -2,11 +2,11 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread;
 
+use crate::harness::accept::accept;
 use crate::harness::executable::{Running, standfast};
 use crate::harness::http2::{frame, frame_bytes};
 use crate::harness::{Scratch, eventually};
@@ -22,16 +22,9 @@ const STREAM_BYTES_MAX: u64 = 256;
 
 /// A server that takes requests and answers none, and how many it has taken.
 fn silent_server() -> (SocketAddr, Arc<AtomicU64>) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (address, taken) = (listener.local_addr().unwrap(), Arc::default());
+    let taken = Arc::<AtomicU64>::default();
     let count = Arc::clone(&taken);
-    thread::spawn(move || {
-        for stream in listener.incoming().map_while(Result::ok) {
-            let count = Arc::clone(&count);
-            thread::spawn(move || take(stream, &count));
-        }
-    });
-    (address, taken)
+    (accept(move |stream| take(stream, &count)), taken)
 }
 
 /// Counts requests until the client leaves.

@@ -289,15 +289,9 @@ fn load(url: &str, line: &str) -> Value {
 #[test]
 fn haproxy_is_loaded_in_the_clear_and_over_tls() {
     let server = Server::start(&["--max-message", "2MiB", "--compression", "shared"]);
-    let Some(plain) = Haproxy::start("proto h2", "", server.listen) else { return };
     let authority = Authority::new();
-    authority.sign("server", &["localhost", "127.0.0.1"]);
-    let [cert, key, ca] = ["server.pem", "server.key", "ca.pem"].map(|file| authority.path(file));
-    let both = std::fs::read_to_string(&cert).unwrap() + &std::fs::read_to_string(&key).unwrap();
-    let pem = authority.path("both.pem");
-    std::fs::write(&pem, both).unwrap();
-    let tls = Haproxy::start(&format!("ssl crt {pem} alpn h2"), "", server.listen)
-        .expect("haproxy is installed");
+    let Some((plain, tls)) = Haproxy::both(&authority, server.listen) else { return };
+    let ca = authority.path("ca.pem");
     let taken = || server.metrics()["standfast_messages_in_total"];
     for (url, more) in [
         (format!("ws://{}", plain.listen), String::new()),

@@ -37,14 +37,9 @@ const ECHO: &str = "[[flows.steps]]\nconnect = '/echo'\n\
 #[test]
 fn sockets_and_requests_share_connections_through_haproxy() {
     let server = Server::start(&["--compression", "shared", "--public-streams"]);
-    let Some(plain) = Haproxy::start("proto h2", "", server.listen) else { return };
     let authority = Authority::new();
-    authority.sign("server", &["localhost", "127.0.0.1"]);
-    let [cert, key, ca] = ["server.pem", "server.key", "ca.pem"].map(|file| authority.path(file));
-    let both = std::fs::read_to_string(&cert).unwrap() + &std::fs::read_to_string(&key).unwrap();
-    let pem = authority.path("both.pem");
-    std::fs::write(&pem, both).unwrap();
-    let tls = Haproxy::start(&format!("ssl crt {pem} alpn h2"), "", server.listen).unwrap();
+    let Some((plain, tls)) = Haproxy::both(&authority, server.listen) else { return };
+    let ca = authority.path("ca.pem");
     let steps = format!(
         "[[flows.steps]]\nurl = '/health'\nchecks = [{{ status = 200 }}]\n{ECHO}\
          [[flows.steps]]\nurl = '/no'\nmethod = 'POST'\nbody = '{}'\nchecks = [{{ status = '400-499' }}]\n\

@@ -3,13 +3,13 @@
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex};
-use std::thread;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
+use super::accept::{accept, end};
 use super::http2::{frame, frame_bytes};
 
 const DATA: u8 = 0;
@@ -97,22 +97,13 @@ pub(crate) struct EchoServer {
 
 impl EchoServer {
     pub(crate) fn start(wrong: Wrong) -> EchoServer {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
         let log = Arc::new(Mutex::new(EchoLog::default()));
         let own = Arc::clone(&log);
-        thread::spawn(move || {
-            for stream in listener.incoming().map_while(Result::ok) {
-                own.lock().unwrap().connections += 1;
-                let log = Arc::clone(&own);
-                let calls = HashMap::new();
-                let serving = Serving { stream, wrong, log, calls, begun: 0, last: u32::MAX };
-                let ended = Arc::clone(&own);
-                thread::spawn(move || {
-                    serving.serve();
-                    ended.lock().unwrap().ended += 1;
-                });
-            }
+        let address = accept(move |stream| {
+            own.lock().unwrap().connections += 1;
+            let (log, calls) = (Arc::clone(&own), HashMap::new());
+            Serving { stream, wrong, log, calls, begun: 0, last: u32::MAX }.serve();
+            own.lock().unwrap().ended += 1;
         });
         EchoServer { address, log }
     }
@@ -142,7 +133,6 @@ struct Serving {
 
 impl Serving {
     fn serve(mut self) -> Option<()> {
-        self.stream.set_nodelay(true).ok()?;
         self.stream.read_exact(&mut [0; PREFACE_BYTES]).ok()?;
         let window = match self.wrong {
             Wrong::Stalls(bytes) => vec![0, 4, 0, 0, 0, bytes],
@@ -341,11 +331,8 @@ impl Serving {
         self.stream.write_all(&frame_bytes(kind, flags, id, payload)?).ok()
     }
 
-    /// Ends the connection so that all that was sent arrives.
     fn end(&mut self) -> Option<()> {
-        self.stream.shutdown(std::net::Shutdown::Write).ok()?;
-        while self.stream.read(&mut [0; 4096]).ok()? > 0 {}
-        None
+        end(&mut self.stream)
     }
 }
 

@@ -1,10 +1,12 @@
 //! HAProxy as a child process, in front of a server of ours: it takes WebSockets over HTTP/2 (RFC 8441).
 
+use std::fs;
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use super::executable::Running;
+use super::tls::Authority;
 use super::{Deserted, Scratch, eventually, skip};
 
 /// Where Debian puts it.
@@ -19,6 +21,18 @@ pub(crate) struct Haproxy {
 }
 
 impl Haproxy {
+    /// Two of them in front of `upstream`: one speaks HTTP/2 in plain text, the other over TLS with a certificate of
+    /// `authority`; `None` if it is not installed.
+    pub(crate) fn both(authority: &Authority, upstream: SocketAddr) -> Option<(Haproxy, Haproxy)> {
+        authority.sign("server", &["localhost", "127.0.0.1"]);
+        let read = |file| fs::read_to_string(authority.path(file)).unwrap();
+        let pem = authority.path("both.pem");
+        fs::write(&pem, read("server.pem") + &read("server.key")).unwrap();
+        let plain = Haproxy::start("proto h2", "", upstream)?;
+        let tls = Haproxy::start(&format!("ssl crt {pem} alpn h2"), "", upstream)?;
+        Some((plain, tls))
+    }
+
     /// Starts HAProxy in front of `upstream` with these options of its `bind`; `None` if it is not installed.
     pub(crate) fn start(options: &str, global: &str, upstream: SocketAddr) -> Option<Haproxy> {
         if !Path::new(PROGRAM).is_file() {

@@ -3,10 +3,12 @@
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex};
-use std::thread;
 use std::time::Duration;
+
+use super::accept::{accept, end};
+use super::http2::{frame, frame_bytes};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const DATA: u8 = 0;
@@ -102,18 +104,12 @@ pub(crate) struct SocketServer {
 
 impl SocketServer {
     pub(crate) fn start(conduct: Conduct) -> SocketServer {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
         let log = Arc::new(Mutex::new(Log::default()));
         let own = Arc::clone(&log);
-        thread::spawn(move || {
-            for stream in listener.incoming().map_while(Result::ok) {
-                own.lock().unwrap().connections += 1;
-                stream.set_nodelay(true).unwrap();
-                let log = Arc::clone(&own);
-                let sockets = BTreeMap::new();
-                thread::spawn(move || Serving { stream, conduct, log, sockets }.serve());
-            }
+        let address = accept(move |stream| {
+            own.lock().unwrap().connections += 1;
+            let (log, sockets) = (Arc::clone(&own), BTreeMap::new());
+            Serving { stream, conduct, log, sockets }.serve()
         });
         SocketServer { address, log }
     }
@@ -181,7 +177,7 @@ impl Serving {
         self.send(SETTINGS, 0, 0, &settings)?;
         let (mut mine, mut is_leaving) = (0, false);
         loop {
-            let (kind, flags, stream, payload) = self.frame()?;
+            let (kind, flags, stream, payload) = frame(&mut self.stream)?;
             match kind {
                 SETTINGS if flags & 1 == 0 => self.send(SETTINGS, 1, 0, &[])?,
                 PING if flags & 1 == 0 => self.send(PING, 1, 0, &payload)?,
@@ -326,29 +322,12 @@ impl Serving {
         echo.chunks(piece).try_for_each(|piece| self.send(DATA, 0, stream, piece))
     }
 
-    /// Ends the connection so that all that was sent arrives.
     fn end(&mut self) -> Option<()> {
-        self.stream.shutdown(Shutdown::Write).ok()?;
-        while self.stream.read(&mut [0; 4096]).ok()? > 0 {}
-        None
+        end(&mut self.stream)
     }
 
     fn send(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Option<()> {
-        let mut bytes = (payload.len() as u32).to_be_bytes().get(1..)?.to_vec();
-        bytes.extend([kind, flags]);
-        bytes.extend(stream.to_be_bytes());
-        bytes.extend(payload);
-        self.stream.write_all(&bytes).ok()
-    }
-
-    fn frame(&mut self) -> Option<(u8, u8, u32, Vec<u8>)> {
-        let mut header = [0; 9];
-        self.stream.set_read_timeout(Some(Duration::from_secs(120))).ok()?;
-        self.stream.read_exact(&mut header).ok()?;
-        let [a, b, c, kind, flags, stream @ ..] = header;
-        let mut payload = vec![0; usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c)];
-        self.stream.read_exact(&mut payload).ok()?;
-        Some((kind, flags, u32::from_be_bytes(stream) & 0x7fff_ffff, payload))
+        self.stream.write_all(&frame_bytes(kind, flags, stream, payload)?).ok()
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! No test lives here, and nothing here knows what any test expects.
 
+pub(crate) mod accept;
 pub(crate) mod app;
 pub(crate) mod brokers;
 pub(crate) mod cable;

@@ -127,6 +127,7 @@ mod room;
 mod scenario_bodies;
 mod scenario_flows;
 mod scenario_grpc;
+mod scenario_grpc_open;
 mod scenario_grpc_streams;
 mod scenario_http2_sockets;
 mod scenario_lists;

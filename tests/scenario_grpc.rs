@@ -250,7 +250,7 @@ fn errors_name_the_line_and_the_key() {
         ),
         (
             files(&format!("{plain}[[flows.steps]]\nconnect = '/'\n")),
-            &["line 8", "connect:", "no sockets yet"],
+            &["line 8", "connect:", "http2 = true in [connect]"],
         ),
         (
             files(&format!("{plain}[connect]\nhttp2 = false\n")),

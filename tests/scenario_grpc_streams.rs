@@ -230,7 +230,7 @@ fn what_does_not_go_together_is_refused_with_its_line() {
             &format!("{call}[[flows.steps]]\ngrpc = 'grpc://127.0.0.1:1/a.B/One'\n"),
             &["line 9", "cannot be in one scenario"],
         ),
-        (web, &format!("{call}[[flows.steps]]\nconnect = '/'\n"), &["line 8", "no sockets beside"]),
+        (grpc, &format!("{call}[[flows.steps]]\nconnect = '/'\n"), &["line 8", "http2 = true"]),
         (web, &format!("{call}[connect]\nhttp2 = true\n"), &["line 8", "remove http2 = true"]),
     ] {
         let finished = of(target, more);

@@ -65,7 +65,11 @@ fn a_user_holds_several_sockets_over_passes() {
             "socket = 'three'\n[[flows.steps]]\nurl",
             "no socket \"two\"",
         ),
-        ("url = '/between'", "url = '/between'\nhold = true", "hold needs connect or cable"),
+        (
+            "url = '/between'",
+            "url = '/between'\nhold = true",
+            "hold needs connect, cable or stream",
+        ),
         (
             "url = '/between'",
             "url = '/between'\nsocket = 'one'",

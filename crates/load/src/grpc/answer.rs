@@ -86,6 +86,23 @@ pub(crate) fn answer_json(
     decoder.finish().map_err(failure)
 }
 
+/// Appends a message that answers a call, without prefix, as JSON.
+///
+/// # Errors
+/// As [`answer_json`].
+pub(crate) fn message_json(
+    method: &Method,
+    message: &[u8],
+    out: &mut String,
+) -> Result<(), Failure> {
+    let text = json::of_bytes_whole(&method.answer(), message).map_err(|_| Failure::GrpcMessage)?;
+    if text.len() > ANSWER_JSON_BYTES {
+        return Err(Failure::TooLarge);
+    }
+    out.push_str(&text);
+    Ok(())
+}
+
 fn failure(error: FrameError) -> Failure {
     match error {
         FrameError::TooLong { .. } => Failure::TooLarge,

@@ -2,6 +2,8 @@
 
 /// Longest message that is received by default, in bytes: as in gRPC's libraries.
 pub const MESSAGE_BYTES: usize = 4 << 20;
+/// Longest message of a call that stays open over steps, in bytes: as on WebSockets.
+pub const OPEN_CALL_MESSAGE_BYTES: usize = 1 << 20;
 /// Largest buffer that a stream keeps between two messages, in bytes.
 pub(crate) const KEPT_BYTES: usize = 64 << 10;
 /// Messages that are sent on a stream before others get their turn.

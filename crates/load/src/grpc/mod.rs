@@ -25,8 +25,8 @@ mod variant;
 mod web;
 mod web_text;
 
-pub(crate) use self::answer::answer_json;
 pub use self::answer::{accepted_code, answer_status, code_of};
+pub(crate) use self::answer::{answer_json, message_json};
 pub use self::deadline::{encode_timeout, parse_timeout};
 pub(crate) use self::details::detail_types;
 pub use self::details::status_details;
@@ -42,5 +42,5 @@ pub use self::schema::{Schema, SchemaError, Service};
 pub use self::status::{Code, decode_message};
 pub use self::template::{MessageTemplate, MessageTemplateError};
 pub use self::variant::Variant;
-pub(crate) use self::web::{WebDecoder, trailer};
+pub(crate) use self::web::{TRAILERS, WebDecoder, trailer};
 pub(crate) use self::web_text::{TextDecoder, encode_text};

@@ -6,7 +6,7 @@ use super::limits::TRAILER_BYTES;
 use crate::outcome::failure::Failure;
 
 /// The flag of the frame with the trailers.
-const TRAILERS: u8 = 0x80;
+pub(crate) const TRAILERS: u8 = 0x80;
 
 /// Finds messages and trailers of a body. It keeps bytes of trailers only.
 #[derive(Debug)]

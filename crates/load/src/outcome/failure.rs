@@ -123,6 +123,8 @@ failures! {
     GrpcUnauthenticated = "grpc_unauthenticated",
     /// A status without a name.
     GrpcOther = "grpc_other_status",
+    /// A gRPC call ended with OK before the message that was awaited.
+    GrpcEnded = "grpc_ended",
     /// A gRPC call ended without a status.
     GrpcNoStatus = "grpc_no_status",
     /// The answer to a gRPC call has another content type.

@@ -122,7 +122,9 @@ pub(crate) fn full() -> Outcome {
             )],
             "sockets": with(
                 counts("received unread_dropped reopened gone"),
-                json!({"closed_by": {"1001": 1}, "broken": {"masked_frame": 1}}),
+                json!({
+                    "closed_by": {"1001": 1}, "broken": {"masked_frame": 1}, "ended_by": {"OK": 1},
+                }),
             ),
         }),
     );

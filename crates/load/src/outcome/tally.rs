@@ -49,6 +49,9 @@ pub struct SocketSummary {
     pub gone: u64,
     /// WebSockets on which the server violated the protocol, by kind.
     pub broken: BTreeMap<String, u64>,
+    /// Open gRPC calls that the server ended before a step closed them, by status.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub ended_by: BTreeMap<String, u64>,
 }
 
 #[derive(Clone, Default)]
@@ -235,6 +238,9 @@ impl SocketSummary {
         }
         for (kind, count) in &other.broken {
             *self.broken.entry(kind.clone()).or_default() += count;
+        }
+        for (status, count) in &other.ended_by {
+            *self.ended_by.entry(status.clone()).or_default() += count;
         }
     }
 }

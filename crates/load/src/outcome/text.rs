@@ -322,11 +322,18 @@ fn write_scenario_sockets(
     for (code, count) in &sockets.closed_by {
         writeln!(f, "              {} closed by the server with {code}", Count(*count))?;
     }
+    for (status, count) in &sockets.ended_by {
+        writeln!(
+            f,
+            "              {} calls ended early by the server with {status}",
+            Count(*count)
+        )?;
+    }
     for (kind, count) in &sockets.broken {
         writeln!(f, "              {} broken by the server: {kind}", Count(*count))?;
     }
     for (count, what) in [
-        (sockets.gone, "ended without a close frame"),
+        (sockets.gone, "ended without a close frame or status"),
         (sockets.reopened, "held over passes were opened again"),
         (sockets.unread_dropped, "messages dropped because no step waited for them"),
     ] {

@@ -99,9 +99,12 @@ impl Driver for Cable {
             }
         };
         state.awaits = match request.kind() {
-            Kind::Plain | Kind::Connect | Kind::ConnectCable | Kind::Unary | Kind::ServerStream => {
-                Awaits::Welcome
-            }
+            Kind::Plain
+            | Kind::Connect
+            | Kind::ConnectCable
+            | Kind::Unary
+            | Kind::ServerStream
+            | Kind::Call { .. } => Awaits::Welcome,
             Kind::Subscribe => named().map_or(Awaits::Nothing, Awaits::Subscription),
             _ => Awaits::Nothing,
         };
@@ -143,7 +146,12 @@ impl Driver for Cable {
     }
 
     fn message(&self) -> Push<'_> {
-        Push { data: &self.data, is_text: true, identifier: Some(&self.identifier) }
+        Push {
+            data: &self.data,
+            is_text: true,
+            identifier: Some(&self.identifier),
+            ..Push::default()
+        }
     }
 
     fn reply(&self) -> &[u8] {

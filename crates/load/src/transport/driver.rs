@@ -1,6 +1,7 @@
 //! [`Driver`]: the protocol of a connection. It encodes requests and decodes answers; sockets, clocks,
 //! pacing and counting belong to the requester.
 
+use crate::grpc::Code;
 use crate::outcome::failure::Failure;
 use crate::workload::requests::answer::Awaited;
 use crate::workload::requests::request::Request;
@@ -13,8 +14,8 @@ pub trait Driver: Send + 'static {
     /// The state of a connection.
     type State: Default + Send;
 
-    /// Whether the server pushes messages: [`Driver::receive`] may return [`Received::Pushed`] and
-    /// [`Received::Closing`], and the methods below it are called. If false, pushes cost nothing.
+    /// Whether the server pushes messages: [`Driver::receive`] may return [`Received::Pushed`],
+    /// [`Received::Closing`] and [`Received::Ended`], and the methods below it are called. If false, pushes cost nothing.
     const PUSHES: bool = false;
 
     /// Whether connections have streams, so that users share them: [`Driver::start`] and the methods
@@ -52,6 +53,16 @@ pub trait Driver: Send + 'static {
         &[]
     }
 
+    /// Whether our side of the connection ends after what [`Driver::encode`] returned.
+    fn ends_our_side(&self, _state: &Self::State) -> bool {
+        false
+    }
+
+    /// Whether a working connection is reset when it is left.
+    fn is_reset(&self, _state: &Self::State) -> bool {
+        false
+    }
+
     /// Bytes to send before a working connection is closed.
     fn close<'a>(&'a mut self, _state: &mut Self::State) -> &'a [u8] {
         &[]
@@ -82,7 +93,7 @@ pub trait Driver: Send + 'static {
         (bytes.len(), StreamEvent::More)
     }
 
-    /// The head of the last [`StreamEvent::Head`], as in HTTP/1.1.
+    /// The head of the last [`StreamEvent::Head`], or of the last call that has ended, as in HTTP/1.1.
     fn head(&mut self) -> &[u8] {
         &[]
     }
@@ -197,6 +208,8 @@ pub struct Push<'a> {
     pub data: &'a [u8],
     /// Whether it is text, and so UTF-8.
     pub is_text: bool,
+    /// Whether it is a message of Protocol Buffers.
+    pub is_protobuf: bool,
     /// The identifier of its subscription, with Action Cable.
     pub identifier: Option<&'a str>,
 }
@@ -214,6 +227,8 @@ pub enum Received {
     Pushed(usize),
     /// The server closes the connection with this close code.
     Closing(u16),
+    /// The server has ended the call that the connection is, before that was awaited.
+    Ended(Code),
 }
 
 /// A complete answer.

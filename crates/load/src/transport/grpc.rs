@@ -198,7 +198,7 @@ impl Grpc {
 
 /// The encoding of compressed messages, by `grpc-encoding`.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
-enum Coding {
+pub(crate) enum Coding {
     #[default]
     Identity,
     Gzip,
@@ -207,7 +207,7 @@ enum Coding {
 }
 
 impl Coding {
-    fn of(value: &[u8]) -> Coding {
+    pub(crate) fn of(value: &[u8]) -> Coding {
         match Encoding::parse(value) {
             Encoding::Identity => Coding::Identity,
             Encoding::Gzip => Coding::Gzip,
@@ -217,7 +217,7 @@ impl Coding {
     }
 
     /// Decompresses a message into `out`.
-    fn inflate<'m>(
+    pub(crate) fn inflate<'m>(
         self,
         bytes: &[u8],
         most: usize,
@@ -237,7 +237,7 @@ impl Coding {
 }
 
 /// The failure of a call whose answer is not messages.
-fn of_frame(why: &FrameError) -> Failure {
+pub(crate) fn of_frame(why: &FrameError) -> Failure {
     match why {
         FrameError::TooLong { .. } => Failure::TooLarge,
         FrameError::Encoding(_) | FrameError::Compressed(_) => Failure::GrpcEncoding,

@@ -6,7 +6,7 @@ use std::io::Write;
 
 use wire::http::{EMPTY_HEADER, MAX_HEADERS, parse_response};
 
-use crate::grpc::{Code, TextDecoder, WebDecoder, answer_status, encode_text, trailer};
+use crate::grpc::{Code, TextDecoder, Variant, WebDecoder, answer_status, encode_text, trailer};
 use crate::outcome::failure::Failure;
 use crate::transport::driver::{CompleteAnswer, Driver, Received};
 use crate::transport::grpc::is_type;
@@ -19,6 +19,8 @@ const PREPARED_MAX: usize = 1_024;
 
 /// The content type of bodies in Base64.
 const TEXT: &[u8] = b"application/grpc-web-text";
+/// The header of calls that [`crate::transport::streams`] makes over HTTP/2, whose answers it translates.
+const NATIVE: &[u8] = b"content-type: application/grpc\r\n";
 
 /// The gRPC-Web driver of one worker.
 pub struct GrpcWeb {
@@ -41,7 +43,7 @@ pub struct GrpcWeb {
 /// A rendered call.
 struct Prepared {
     bytes: Box<[u8]>,
-    is_text: bool,
+    form: Variant,
 }
 
 /// The state of a connection.
@@ -50,7 +52,7 @@ pub struct GrpcWebState {
     http: Http1State,
     /// What the last request was.
     kind: Kind,
-    is_text: bool,
+    form: Variant,
     /// The answer that has begun.
     answer: Option<Begun>,
 }
@@ -91,7 +93,7 @@ impl GrpcWeb {
     }
 
     /// An answer with this head.
-    fn begin(&mut self, head: &[u8], may_be_text: bool) -> Begun {
+    fn begin(&mut self, head: &[u8], form: Variant) -> Begun {
         let bytes_max = self.message_bytes_max;
         let decoder = self.decoders.pop().unwrap_or_else(|| Box::new(WebDecoder::new(bytes_max)));
         let mut headers = [EMPTY_HEADER; MAX_HEADERS];
@@ -101,7 +103,11 @@ impl GrpcWeb {
         };
         let kind = head.header("content-type").unwrap_or_default();
         let text = is_type(kind, TEXT).then(TextDecoder::default);
-        let is_grpc = is_type(kind, b"application/grpc-web") || text.is_some() && may_be_text;
+        let is_grpc = match form {
+            Variant::Http2 => is_type(kind, b"application/grpc"),
+            Variant::Web => is_type(kind, b"application/grpc-web"),
+            Variant::WebText => is_type(kind, b"application/grpc-web") || text.is_some(),
+        };
         let code = head.header("grpc-status").map(Code::parse);
         Begun { status: head.status, is_grpc, code, text, decoder }
     }
@@ -138,15 +144,15 @@ impl GrpcWeb {
     }
 }
 
-/// Appends a request with the length of its body, which calls over HTTP/2 do not have. Returns whether the body
-/// is in Base64.
-fn render(request: &Request, out: &mut Vec<u8>) -> bool {
+/// Appends a request with the length of its body. Returns its form, by which the body is in Base64.
+fn render(request: &Request, out: &mut Vec<u8>) -> Variant {
     let bytes = request.bytes();
     let end =
         bytes.windows(4).position(|four| four == b"\r\n\r\n").map_or(bytes.len(), |at| at + 2);
     let (head, rest) = bytes.split_at(end);
     let body = rest.get(2..).unwrap_or_default();
-    let is_text = head.windows(TEXT.len()).any(|part| part == TEXT);
+    let has = |text: &[u8]| head.windows(text.len()).any(|part| part == text);
+    let is_text = has(TEXT);
     out.extend_from_slice(head);
     let length = if is_text { body.len().div_ceil(3) * 4 } else { body.len() };
     // Writing to a `Vec` cannot fail.
@@ -155,11 +161,15 @@ fn render(request: &Request, out: &mut Vec<u8>) -> bool {
         true => encode_text(body, out),
         false => out.extend_from_slice(body),
     }
-    is_text
+    match is_text {
+        true => Variant::WebText,
+        false if has(NATIVE) => Variant::Http2,
+        false => Variant::Web,
+    }
 }
 
 /// Trailers as a head of HTTP/1.1.
-fn as_head(lines: &[u8]) -> Vec<u8> {
+pub(crate) fn as_head(lines: &[u8]) -> Vec<u8> {
     let mut head = b"HTTP/1.1 200\r\n".to_vec();
     for line in lines.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii) {
         if !line.is_empty() {
@@ -186,16 +196,16 @@ impl Driver for GrpcWeb {
         let known = id.and_then(|id| self.prepared.iter().position(|(one, _)| *one == id));
         if known.is_none() {
             self.out.clear();
-            state.is_text = render(request, &mut self.out);
+            state.form = render(request, &mut self.out);
             if let Some(id) = id.filter(|_| self.prepared.len() < PREPARED_MAX) {
                 let bytes = self.out.as_slice().into();
-                self.prepared.push((id, Prepared { bytes, is_text: state.is_text }));
+                self.prepared.push((id, Prepared { bytes, form: state.form }));
             }
         }
         let Some((_, prepared)) = known.and_then(|at| self.prepared.get(at)) else {
             return &self.out;
         };
-        state.is_text = prepared.is_text;
+        state.form = prepared.form;
         &prepared.bytes
     }
 
@@ -213,7 +223,7 @@ impl Driver for GrpcWeb {
         let received = self.http.receive(&mut state.http, bytes, &mut found);
         let (head, body, _) = found.kept();
         if !head.is_empty() {
-            let answer = self.begin(head, state.is_text);
+            let answer = self.begin(head, state.form);
             awaited.head(answer.status, head);
             state.answer = Some(answer);
         }
@@ -264,7 +274,8 @@ mod tests {
     /// The end of an answer that arrives in pieces, with what scripts see of it.
     fn received(answer: &[u8], piece: usize) -> (Received, Awaited) {
         let mut driver = GrpcWeb::new(true, 100);
-        let mut state = GrpcWebState { kind: Kind::Unary, is_text: true, ..Default::default() };
+        let mut state =
+            GrpcWebState { kind: Kind::Unary, form: Variant::WebText, ..Default::default() };
         let mut awaited = Awaited::default();
         awaited.begin(Wants::Body(100), false, false);
         for bytes in answer.chunks(piece) {
@@ -388,7 +399,7 @@ mod tests {
         for call in [Request::raw(0, bytes.clone()), Request::raw(0, bytes).constant()] {
             for _ in 0..2 {
                 assert_eq!(driver.encode(&mut state, &call), expected.as_bytes());
-                assert!(std::mem::take(&mut state.is_text));
+                assert!(std::mem::take(&mut state.form) == Variant::WebText);
             }
         }
     }

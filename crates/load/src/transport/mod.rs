@@ -17,6 +17,7 @@ pub(crate) mod http1;
 pub(crate) mod http2;
 pub(crate) mod http2_grpc;
 pub(crate) mod in_flight;
+pub(crate) mod open_call;
 pub(crate) mod retry;
 pub(crate) mod sources;
 pub(crate) mod streams;

@@ -379,9 +379,12 @@ impl Driver for WebSocket {
         let bytes = request.bytes();
         state.awaits = Awaits::Nothing;
         match request.kind() {
-            Kind::Plain | Kind::Connect | Kind::ConnectCable | Kind::Unary | Kind::ServerStream => {
-                self.begin(state, bytes)
-            }
+            Kind::Plain
+            | Kind::Connect
+            | Kind::ConnectCable
+            | Kind::Unary
+            | Kind::ServerStream
+            | Kind::Call { .. } => self.begin(state, bytes),
             Kind::Text | Kind::Subscribe => self.push_message(state.window, OpCode::Text, bytes),
             Kind::Binary => self.push_message(state.window, OpCode::Binary, bytes),
             Kind::Await => {}
@@ -417,7 +420,7 @@ impl Driver for WebSocket {
     }
 
     fn message(&self) -> Push<'_> {
-        Push { data: &self.message, is_text: self.is_text, identifier: None }
+        Push { data: &self.message, is_text: self.is_text, ..Push::default() }
     }
 
     fn reply(&self) -> &[u8] {

@@ -73,7 +73,7 @@ fn heard_by(
                     heard.push(failure.name().to_owned());
                     return (heard, replied);
                 }
-                Received::Complete(whole) => panic!("{whole:?}: unexpected"),
+                other => panic!("{other:?}: unexpected"),
             }
         }
     }

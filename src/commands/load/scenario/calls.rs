@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Result, anyhow};
 use load::Endpoint;
@@ -94,26 +95,19 @@ impl<'a> Calls<'a> {
     /// Refuses a step that cannot be beside calls, and keys of calls in another one.
     pub(super) fn note(&self, table: &Table<'_>, action_key: &'static str) -> Result<()> {
         let wrong = |what: String| Err(table.doc.wrong(table.at, what));
-        if action_key == "grpc" {
+        if matches!(action_key, "grpc" | "stream") {
             return Ok(());
         }
         if let Some(key) = OF_CALLS.into_iter().find(|key| table.has(key)) {
-            return wrong(format!("{key} needs grpc"));
+            return wrong(format!("{key} needs grpc or stream"));
         }
-        match (action_key, self.form) {
-            (_, None) | ("meet" | "stay", _) => Ok(()),
-            ("url", Some(form)) if form.is_web() || self.has_http2 => Ok(()),
-            (key, Some(form)) if form.is_web() => wrong(format!(
-                "{key}: there are no sockets beside calls of gRPC-Web yet: use two scenarios"
+        let is_own = matches!(action_key, "url" | "connect" | "cable");
+        match self.form.filter(|_| is_own) {
+            Some(Variant::Http2) if !self.has_http2 => wrong(format!(
+                "{action_key}: a scenario with gRPC calls is HTTP/2: set http2 = true in [connect], or use \
+                 a scenario of their own for these steps"
             )),
-            ("url", _) => wrong(
-                "url: a scenario with gRPC calls is HTTP/2: set http2 = true in [connect], or make these \
-                 requests in a scenario of their own"
-                    .to_owned(),
-            ),
-            (key, _) => wrong(format!(
-                "{key}: beside gRPC calls there are no sockets yet: use two scenarios"
-            )),
+            _ => Ok(()),
         }
     }
 
@@ -160,8 +154,10 @@ fn form(top: &Table<'_>, target_form: Variant) -> Result<Option<Variant>> {
         parallel.extend(step.tables("parallel", &PARALLEL)?);
     }
     let mut found = None;
-    for step in steps.iter().chain(&parallel) {
-        let Some(named) = step.text("grpc")? else { continue };
+    let of_parallel = parallel.iter().filter(|step| step.has("grpc"));
+    for step in steps.iter().chain(of_parallel) {
+        let key = if step.has("grpc") { "grpc" } else { "stream" };
+        let Some(named) = step.text(key)? else { continue };
         let form = hosts::variant(&named.text).unwrap_or(target_form);
         if found.is_some_and(|found: Variant| found.is_web() != form.is_web()) {
             let what = "grpc: calls over HTTP/2 and of gRPC-Web cannot be in one scenario: use two";
@@ -189,23 +185,68 @@ fn of_file(why: &anyhow::Error) -> String {
     .fold(format!("{why:#}"), |text, (flag, key)| text.replace(flag, key))
 }
 
+/// Which method a step calls, and where.
+pub(super) struct CallHead {
+    key: &'static str,
+    at: usize,
+    pub(super) endpoint: u8,
+    pub(super) method: Method,
+    pub(super) variant: Variant,
+    metadata: Vec<(String, Template)>,
+    pub(super) target: Template,
+}
+
+impl CallHead {
+    /// Whether the method takes a stream.
+    pub(super) fn sends(&self) -> bool {
+        matches!(self.method.kind(), MethodKind::ClientStream | MethodKind::BidiStream)
+    }
+
+    pub(super) fn wrong(&self, table: &Table<'_>, why: &str) -> anyhow::Error {
+        table.doc.wrong(self.at, format!("{}: {why}", self.key))
+    }
+}
+
 impl Reader<'_> {
-    /// Reads a gRPC call.
+    /// Reads a gRPC call that ends with its answer.
     pub(super) fn call(&mut self, table: &Table<'_>) -> Result<Step> {
+        let head = self.call_head(table, "grpc")?;
+        let (method, variant) = (&head.method, head.variant);
+        if head.sends() && variant.is_web() {
+            return Err(head.wrong(
+                table,
+                &format!(
+                    "{} is a {}: gRPC-Web is for methods that take one message; use grpc://",
+                    method.path(),
+                    method.kind()
+                ),
+            ));
+        }
+        let messages = self.messages(table, "message", method, head.sends())?;
+        let deadline = table.parsed("within", units::positive_duration)?;
+        let headers = self.call_headers(table, &head, deadline)?;
+        let name = method.path().trim_start_matches('/').to_owned();
+        let blank = self.blank(table, head.endpoint, Action::Request, name)?;
+        let call = Some(Arc::new(Call { method: head.method, variant, messages }));
+        Ok(Step { method: "POST".to_owned(), target: head.target, headers, call, ..blank })
+    }
+
+    /// Reads which method a step calls.
+    pub(super) fn call_head(&mut self, table: &Table<'_>, key: &'static str) -> Result<CallHead> {
         let mut rejected = BODY_KEYS.iter().chain(&NOT_OF_CALLS);
-        if let Some(key) = rejected.find(|key| table.has(key)) {
-            let instead = match *key {
+        if let Some(rejected) = rejected.find(|key| table.has(key)) {
+            let instead = match *rejected {
                 "headers" | "basic" => ": use metadata",
                 "method" => "",
                 _ => ": use message",
             };
-            let what = format!("{key} cannot be combined with grpc{instead}");
+            let what = format!("{rejected} cannot be combined with {key}{instead}");
             return Err(table.doc.wrong(table.at, what));
         }
-        let named = table.required("grpc")?;
-        let wrong = |why: String| table.doc.wrong(named.at, format!("grpc: {why}"));
+        let named = table.required(key)?;
+        let wrong = |why: String| table.doc.wrong(named.at, format!("{key}: {why}"));
         let url = Located { text: hosts::as_http(&named.text), at: named.at };
-        let (endpoint, path) = self.method_place(table, &url)?;
+        let (endpoint, path) = self.method_place(table, key, &url)?;
         let headers = self.metadata(table)?;
         let server = self.hosts.endpoints.get(usize::from(endpoint));
         let constant = |(name, value): &(String, Template)| {
@@ -216,48 +257,49 @@ impl Reader<'_> {
         let method = found.map_err(|why| wrong(of_file(&why)))?.method(&path);
         let method = method.map_err(|why| wrong(why.to_string()))?;
         let variant = hosts::variant(&named.text).unwrap_or(self.calls.target_form);
-        let kind = method.kind();
-        let sends = matches!(kind, MethodKind::ClientStream | MethodKind::BidiStream);
-        if sends && variant.is_web() {
-            return Err(wrong(format!(
-                "{} is a {kind}: gRPC-Web is for methods that take one message; use grpc://",
-                method.path()
-            )));
-        }
-        let messages = self.messages(table, &method, sends)?;
-        let own = variant.headers().iter().copied().chain([("user-agent", AGENT)]);
+        let target = Located { text: method.path(), at: named.at };
+        let target = self.template(table, &target, TemplateContext::Target)?;
+        Ok(CallHead { key, at: named.at, endpoint, method, variant, metadata: headers, target })
+    }
+
+    /// The header fields of a call.
+    pub(super) fn call_headers(
+        &self,
+        table: &Table<'_>,
+        head: &CallHead,
+        deadline: Option<Duration>,
+    ) -> Result<Vec<(String, Template)>> {
+        let given = &head.metadata;
+        let own = head.variant.headers().iter().copied().chain([("user-agent", AGENT)]);
         let own = own.map(|(name, value)| (name, value.to_owned()));
-        let deadline = table.parsed("within", units::positive_duration)?;
         let deadline = deadline.map(|time| ("grpc-timeout", encode_timeout(time)));
-        let own =
-            own.chain(deadline).filter(|(name, _)| !headers.iter().any(|(one, _)| one == name));
+        let own = own.chain(deadline).filter(|(name, _)| !given.iter().any(|(one, _)| one == name));
         let own = own.map(|(name, value)| {
-            let value = Located { text: value, at: named.at };
+            let value = Located { text: value, at: head.at };
             Ok((name.to_owned(), self.template(table, &value, TemplateContext::Header)?))
         });
         let mut all: Vec<(String, Template)> = own.collect::<Result<_>>()?;
-        all.extend(headers);
-        let target = Located { text: method.path(), at: named.at };
-        let target = self.template(table, &target, TemplateContext::Target)?;
-        let name = method.path().trim_start_matches('/').to_owned();
-        let blank = self.blank(table, endpoint, Action::Request, name)?;
-        let call = Some(Arc::new(Call { method, variant, messages }));
-        Ok(Step { method: "POST".to_owned(), target, headers: all, call, ..blank })
+        all.extend(given.iter().cloned());
+        Ok(all)
     }
 
     /// Resolves `package.Service/Method`, or a URL with it, to a server and the method.
-    fn method_place(&mut self, table: &Table<'_>, url: &Located) -> Result<(u8, String)> {
+    fn method_place(
+        &mut self,
+        table: &Table<'_>,
+        key: &str,
+        url: &Located,
+    ) -> Result<(u8, String)> {
         if url.text.contains("{{") {
-            return Err(table
-                .doc
-                .wrong(url.at, "grpc: the method must be fixed, without templates"));
+            let what = format!("{key}: the method must be fixed, without templates");
+            return Err(table.doc.wrong(url.at, what));
         }
         if let Some((origin, path)) = hosts::split(&url.text) {
             return Ok((self.hosts.number(table, url, origin)?, path.to_owned()));
         }
         if url.text.contains("://") {
             let what = format!(
-                "grpc: invalid URL {:?}: expected grpc://, grpcs://, grpc-web:// or grpc-webs://",
+                "{key}: invalid URL {:?}: expected grpc://, grpcs://, grpc-web:// or grpc-webs://",
                 url.text
             );
             return Err(table.doc.wrong(url.at, what));
@@ -267,7 +309,7 @@ impl Reader<'_> {
             None => Err(table.doc.wrong(
                 url.at,
                 format!(
-                    "grpc: {:?} is a method, but there is no target: set target, or use \
+                    "{key}: {:?} is a method, but there is no target: set target, or use \
                      grpc://HOST:PORT/{}",
                     url.text,
                     url.text.trim_start_matches('/')
@@ -310,13 +352,14 @@ impl Reader<'_> {
     }
 
     /// The messages of a call: several only of a method that takes a stream.
-    fn messages(
+    pub(super) fn messages(
         &mut self,
         table: &Table<'_>,
+        key: &'static str,
         method: &Method,
         sends: bool,
     ) -> Result<Vec<MessageTemplate>> {
-        let (value, at) = table.json("message")?.unwrap_or((Value::Object(Map::new()), table.at));
+        let (value, at) = table.json(key)?.unwrap_or((Value::Object(Map::new()), table.at));
         let texts = match value {
             Value::String(text) if sends => {
                 split_messages(&text).into_iter().map(|text| (text.to_owned(), true)).collect()
@@ -324,8 +367,13 @@ impl Reader<'_> {
             Value::Array(elements) if sends => {
                 let texts = elements.into_iter().map(message_text).collect::<Option<Vec<_>>>();
                 texts.ok_or_else(|| {
-                    table.doc.wrong(at, "message: expected tables, or JSON in strings")
+                    table.doc.wrong(at, format!("{key}: expected tables, or JSON in strings"))
                 })?
+            }
+            Value::Array(_) if key == "send" => {
+                let what =
+                    "send: expected one message, a table or JSON: use a step for each, or repeat";
+                return Err(table.doc.wrong(at, what));
             }
             Value::Array(_) => {
                 let what = format!(
@@ -336,7 +384,7 @@ impl Reader<'_> {
                 return Err(table.doc.wrong(at, what));
             }
             value => vec![message_text(value).ok_or_else(|| {
-                table.doc.wrong(at, "message: expected a table, or JSON in a string")
+                table.doc.wrong(at, format!("{key}: expected a table, or JSON in a string"))
             })?],
         };
         if texts.len() > CALL_MESSAGES_MAX {
@@ -356,7 +404,7 @@ impl Reader<'_> {
                     let why = why.to_string();
                     let why = if is_json { why } else { without_place(&why) };
                     let which = if is_list { format!(" {}", number + 1) } else { String::new() };
-                    table.doc.wrong(at, format!("message{which}: {why}"))
+                    table.doc.wrong(at, format!("{key}{which}: {why}"))
                 }
             })?);
         }

@@ -8,6 +8,7 @@ mod fixtures;
 mod groups;
 mod hosts;
 mod keys;
+mod open_calls;
 mod parallel;
 mod report;
 mod run;

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
+use load::grpc::MessageTemplate;
 use load::scenario::{
     Action, BadTemplate, Bound, Capture, Check, Condition, Expected, Flow, ITEMS_MAX, Items, Names,
     Rule, STEPS_MAX, Source, Step, Take, Template, TemplateContext,
@@ -15,6 +16,7 @@ use load::scenario::{
 use super::calls::Calls;
 use super::hosts::{self, Hosts};
 use super::keys::{CAPTURE, CHECK, STEP};
+use super::open_calls;
 use super::tables::{Located, Table};
 use super::talk::{self, Socket};
 use crate::settings::nearest;
@@ -131,6 +133,7 @@ impl Reader<'_> {
         let step = match action_key {
             "url" => self.request(table)?,
             "grpc" => self.call(table)?,
+            "stream" => self.open_call(table)?,
             action_key => self.socket_step(table, action_key)?,
         };
         let held = self.is_held(table, &step.action)?;
@@ -147,7 +150,11 @@ impl Reader<'_> {
         let tags = tags(table)?;
         let think = table.parsed("think", units::duration_range)?.or(self.think);
         let checks = table.tables("checks", &CHECK)?;
-        Ok(Step {
+        let sent = step.call.as_ref().filter(|_| matches!(step.action, Action::Send { .. }));
+        let mut sent = sent.into_iter().flat_map(|call| &call.messages);
+        let stamped = step.body.as_ref().is_some_and(Template::is_stamped)
+            || sent.any(MessageTemplate::is_stamped);
+        let step = Step {
             name: name.unwrap_or(step.name),
             tags,
             receive,
@@ -167,10 +174,12 @@ impl Reader<'_> {
             items: self.items(table)?,
             continues: on_failure(table)?.unwrap_or(self.continues),
             each: table.boolean("each")?.unwrap_or(false),
-            stamped: step.body.as_ref().is_some_and(Template::is_stamped),
+            stamped,
             captures: self.captures(table)?,
             ..step
-        })
+        };
+        open_calls::check_parts(table, &step)?;
+        Ok(step)
     }
 
     /// Reads `when`.

@@ -1,9 +1,11 @@
 //! Steps on sockets in a scenario file: connect, send, receive, subscribe, and the steps of users in
 //! groups.
 
+use std::sync::Arc;
+
 use anyhow::Result;
 use load::scenario::{
-    Action, Expected, Match, Receive, SOCKETS_MAX, Source, Step, Template, TemplateContext,
+    Action, Call, Expected, Match, Receive, SOCKETS_MAX, Source, Step, Template, TemplateContext,
 };
 
 use super::bodies::{BODY_KEYS, each_text, escaped};
@@ -13,9 +15,10 @@ use super::steps::Reader;
 use super::tables::{Located, Table};
 
 /// Keys that select the action of a step; a step without any of them only receives.
-pub(super) const ACTION_KEYS: [&str; 13] = [
+pub(super) const ACTION_KEYS: [&str; 14] = [
     "url",
     "grpc",
+    "stream",
     "connect",
     "cable",
     "send",
@@ -32,13 +35,21 @@ pub(super) const ACTION_KEYS: [&str; 13] = [
 /// Keys that are valid in handshakes, too.
 const HEADER_KEYS: [&str; 3] = ["headers", "basic", "bearer"];
 
-/// The open socket of a flow.
+/// The open socket or call of a flow.
 #[derive(Clone, Debug)]
 pub(super) struct Socket {
     endpoint: u8,
     is_cable: bool,
     /// The identifier of the last subscription.
     subscribed: Option<Located>,
+    /// The call that it is.
+    call: Option<Arc<Call>>,
+}
+
+impl Socket {
+    pub(super) fn of_call(endpoint: u8, call: Arc<Call>) -> Socket {
+        Socket { endpoint, is_cable: false, subscribed: None, call: Some(call) }
+    }
 }
 
 /// Returns the key that selects the action of a step.
@@ -78,6 +89,11 @@ impl Reader<'_> {
         }
         if opens {
             return self.connect(table, action_key);
+        }
+        if !matches!(action_key, "meet" | "stay")
+            && let Some(Socket { endpoint, call: Some(call), .. }) = self.known_socket(table)?
+        {
+            return self.call_step(table, action_key, (endpoint, &call));
         }
         let (mut body, mut name) = (None, action_key.to_owned());
         let action = match action_key {
@@ -153,11 +169,8 @@ impl Reader<'_> {
         let endpoint = endpoint.map_err(|error| table.doc.wrong(url.at, error))?;
         let is_cable = action_key == "cable";
         let socket = self.slot(table)?;
-        let at = usize::from(socket) - 1;
-        self.sockets.resize(self.sockets.len().max(at + 1), None);
-        if let Some(open) = self.sockets.get_mut(at) {
-            *open = Some(Socket { endpoint, is_cable, subscribed: None });
-        }
+        let opened = Socket { endpoint, is_cable, subscribed: None, call: None };
+        self.open_socket(socket, opened);
         let action = if is_cable { Action::ConnectCable } else { Action::Connect };
         let basic = table.text("basic")?;
         let basic = basic
@@ -185,8 +198,23 @@ impl Reader<'_> {
         Ok(Step { target, headers, basic, socket, ..self.blank(table, endpoint, action, name)? })
     }
 
+    /// Notes what a step opens.
+    pub(super) fn open_socket(&mut self, slot: u8, opened: Socket) {
+        let at = usize::from(slot).saturating_sub(1);
+        self.sockets.resize(self.sockets.len().max(at + 1), None);
+        if let Some(open) = self.sockets.get_mut(at) {
+            *open = Some(opened);
+        }
+    }
+
+    /// The socket of a step, if an earlier one opened it.
+    fn known_socket(&mut self, table: &Table<'_>) -> Result<Option<Socket>> {
+        let at = usize::from(self.slot(table)?) - 1;
+        Ok(self.sockets.get(at).cloned().flatten())
+    }
+
     /// Returns the number of the step's socket, from 1; a new name gets the next one.
-    fn slot(&mut self, table: &Table<'_>) -> Result<u8> {
+    pub(super) fn slot(&mut self, table: &Table<'_>) -> Result<u8> {
         let name = table.text("socket")?.map(|located| located.text).unwrap_or_default();
         let known = self.socket_names.iter().position(|known| *known == name);
         let at = known.unwrap_or(self.socket_names.len());
@@ -202,12 +230,13 @@ impl Reader<'_> {
 
     /// Reads `hold`: whether the socket of a step stays open over passes.
     pub(super) fn is_held(&self, table: &Table<'_>, action: &Action) -> Result<bool> {
-        let opens = matches!(action, Action::Connect | Action::ConnectCable);
+        let opens = matches!(action, Action::Connect | Action::ConnectCable | Action::Open);
         if table.has("hold") && !opens {
-            return Err(table.doc.wrong(table.at, "hold needs connect or cable"));
+            return Err(table.doc.wrong(table.at, "hold needs connect, cable or stream"));
         }
         if table.has("socket") && matches!(action, Action::Request | Action::Meet | Action::Stay) {
-            return Err(table.doc.wrong(table.at, "socket needs a step on a WebSocket"));
+            let what = "socket needs a step on a WebSocket or an open call";
+            return Err(table.doc.wrong(table.at, what));
         }
         Ok(table.boolean("hold")?.unwrap_or(false))
     }
@@ -256,7 +285,8 @@ impl Reader<'_> {
     fn socket(&mut self, table: &Table<'_>) -> Result<&mut Socket> {
         let name = table.text("socket")?.map(|located| format!(" {:?}", located.text));
         let name = name.unwrap_or_default();
-        let what = format!("no socket{name}: expected an earlier step with connect or cable");
+        let what =
+            format!("no socket{name}: expected an earlier step with connect, cable or stream");
         let missing = || table.doc.wrong(table.at, what);
         let at = usize::from(self.slot(table)?) - 1;
         self.sockets.get_mut(at).and_then(Option::as_mut).ok_or_else(missing)
@@ -295,7 +325,12 @@ impl Reader<'_> {
         Ok(Located { text: value.to_string(), at })
     }
 
-    fn boolean(&self, table: &Table<'_>, key: &'static str, action: Action) -> Result<Action> {
+    pub(super) fn boolean(
+        &self,
+        table: &Table<'_>,
+        key: &'static str,
+        action: Action,
+    ) -> Result<Action> {
         match table.boolean(key)? {
             Some(true) => Ok(action),
             _ => Err(table.doc.wrong(table.at, format!("invalid {key}: expected true"))),

@@ -7,7 +7,7 @@ use engine::{Closed, READ_BUFFER_BYTES, ServerFault, TlsState};
 use wire::http2::{ErrorCode, Event, HeadKind};
 
 use super::carrier::{Ending, Phase, is_later};
-use super::socket::{SocketFailure, State};
+use super::socket::{Socket, SocketFailure, State};
 use super::{StreamKernel, handshake, request};
 
 impl<S: Sys> StreamKernel<S> {
@@ -120,7 +120,7 @@ impl<S: Sys> StreamKernel<S> {
             Event::Head { tag, kind: HeadKind::Response(status), end_stream, .. } => {
                 self.answered(tag, status, end_stream);
             }
-            Event::Head { tag, kind: HeadKind::Trailers, .. } => self.ended(tag),
+            Event::Head { tag, kind: HeadKind::Trailers, .. } => self.ended(tag, true),
             Event::Head { .. } | Event::Pong(_) => {}
             Event::Data { tag, data, end_stream, .. } => {
                 let is_here = self.sockets.get(tag).is_some_and(|socket| socket.carrier == c);
@@ -128,7 +128,7 @@ impl<S: Sys> StreamKernel<S> {
                     held.received.extend_from_slice(data);
                 }
                 if end_stream {
-                    self.ended(tag);
+                    self.ended(tag, false);
                 }
                 self.list(tag);
             }
@@ -184,20 +184,29 @@ impl<S: Sys> StreamKernel<S> {
         };
         socket.state = State::Open;
         socket.has_ended |= end_stream;
-        let is_request = socket.is_request;
+        let (is_request, is_call) = (socket.is_request, socket.is_call());
         if let Some(held) = self.sockets.held(at) {
             let accept = held.accept;
             match is_request {
-                true => request::answer(status, &self.fields, &mut held.received),
+                true => request::answer(status, &self.fields, is_call, &mut held.received),
                 false => handshake::answer(status, &self.fields, &accept, &mut held.received),
             }
             held.answer_bytes = held.received.len();
         }
+        if end_stream && is_call {
+            return self.ended(at, false);
+        }
         self.list(at);
     }
 
-    /// The server has ended a stream.
-    fn ended(&mut self, at: u32) {
+    /// The server has ended a stream, with trailers in the last fields or without. A call gets them after its body:
+    /// without them it is told from a call whose connection has ended.
+    fn ended(&mut self, at: u32, has_trailers: bool) {
+        let is_call = self.sockets.get(at).is_some_and(Socket::is_call);
+        if is_call && let Some(held) = self.sockets.held(at) {
+            let fields = self.fields.iter().filter(|_| has_trailers);
+            held.trailer_bytes = request::trailers(fields, &mut held.received);
+        }
         if let Some(socket) = self.sockets.get_mut(at) {
             socket.has_ended = true;
         }

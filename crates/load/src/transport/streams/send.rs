@@ -65,7 +65,7 @@ impl<S: Sys> StreamKernel<S> {
                 });
                 (opened, head.len())
             }
-            Begun::Request { head_bytes, body_bytes } => {
+            Begun::Request { head_bytes, body_bytes, .. } => {
                 let head = head.get(..head_bytes).unwrap_or_default();
                 let opened = request::translate(head, secure, &mut self.names, |fields| {
                     connection.open(fields, body_bytes == 0, at, out)

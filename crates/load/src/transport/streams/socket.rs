@@ -63,8 +63,11 @@ pub(super) struct Held {
     /// Received bytes, of which the first `at` were read.
     pub(super) received: Vec<u8>,
     pub(super) at: usize,
-    /// How many bytes of `received` are an answer, which no window counts.
+    /// How many bytes of `received` are an answer, and trailers at its end, which no window counts.
     pub(super) answer_bytes: usize,
+    pub(super) trailer_bytes: usize,
+    /// It is a gRPC call.
+    pub(super) is_call: bool,
     /// Before the answer: what the worker expects as Sec-WebSocket-Accept.
     pub(super) accept: [u8; 28],
     /// Bytes of the body of a request that were not sent.
@@ -119,13 +122,21 @@ impl Socket {
 
     /// Received data that was not read, without the answer.
     pub(super) fn unread(&self) -> usize {
-        let unread = |held: &Held| held.received.len() - held.at.max(held.answer_bytes);
+        let unread = |held: &Held| {
+            let counted = held.received.len().saturating_sub(held.trailer_bytes);
+            counted.saturating_sub(held.at.max(held.answer_bytes))
+        };
         self.held.as_deref().map_or(0, unread)
     }
 
     /// Whether it has nothing on its connection yet, and may use another.
     pub(super) fn may_move(&self) -> bool {
         matches!(self.state, State::Waiting | State::Ready)
+    }
+
+    /// Whether it is a gRPC call.
+    pub(super) fn is_call(&self) -> bool {
+        self.is_request && self.held.as_ref().is_some_and(|held| held.is_call)
     }
 
     pub(super) fn failure(&self) -> Option<SocketFailure> {

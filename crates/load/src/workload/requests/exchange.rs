@@ -128,13 +128,18 @@ impl<D: Driver, S: Script> Requester<D, S> {
         match one.link.conn.get().filter(|_| one.link.opened) {
             Some(id) => {
                 let (stream, bytes) = one.link.ask(&mut self.driver, request);
-                let sent = core.write(id, bytes);
+                // A step that only waits sends nothing.
+                let sent = match D::PUSHES && bytes.is_empty() {
+                    true => Sent::Sent,
+                    false => core.write(id, bytes),
+                };
                 one.rare.set_redirect(redirect);
                 // A connection that drops a request has ended, which is reported later.
                 if sent != Sent::Dropped {
+                    let ends = D::PUSHES && self.driver.ends_our_side(&one.link.state);
                     self.sent(user, latest, stream, now_ns);
-                    if D::PUSHES {
-                        self.schedule_finish(user);
+                    if ends {
+                        core.finish_writing(id);
                     }
                 }
             }
@@ -165,6 +170,9 @@ impl<D: Driver, S: Script> Requester<D, S> {
             _ => return counts.redirects.add(1),
         }
         times.sent_ns = now_ns;
+        if D::PUSHES {
+            self.schedule_finish(user);
+        }
     }
 
     pub(crate) fn connect<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32, now_ns: u64) {
@@ -312,7 +320,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
                     return self.fail_connection(core, user, failure, now_ns);
                 }
                 // Only returned by drivers that push.
-                Received::Pushed(_) | Received::Closing(_) => return,
+                Received::Pushed(_) | Received::Closing(_) | Received::Ended(_) => return,
             }
         }
     }

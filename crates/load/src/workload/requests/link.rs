@@ -255,7 +255,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         let Some(one) = self.users.get_mut(user as usize) else { return };
         for mut link in one.rare.take_links() {
             let Some(id) = link.conn.get() else { continue };
-            if !link.is_socket() || !link.opened {
+            if !link.is_socket() || !link.opened || self.driver.is_reset(&link.state) {
                 core.abort(id);
                 continue;
             }

@@ -4,8 +4,11 @@
 use engine::invariant;
 use engine::{Closed, ConnId, Core, Sys};
 
+use crate::grpc::{Code, answer_status, code_of};
 use crate::outcome::failure::Failure;
 use crate::transport::driver::{CompleteAnswer, Driver, Received};
+use crate::transport::grpc::of_code;
+use crate::workload::requests::answer::Wants;
 use crate::workload::requests::request::Kind;
 use crate::workload::requests::requester::Requester;
 use crate::workload::requests::script::Script;
@@ -31,16 +34,65 @@ impl<D: Driver, S: Script> Requester<D, S> {
         }
         match kind {
             Kind::Plain => true,
-            Kind::Connect | Kind::ConnectCable => {
+            Kind::Connect | Kind::ConnectCable | Kind::Call { .. } => {
                 self.close_active(core, user);
                 true
             }
             _ if one.link.opened => true,
             _ => {
-                self.fail(core, user, Failure::NotConnected, now_ns);
+                self.choose_ended(core, user, kind, now_ns);
                 false
             }
         }
+    }
+
+    /// Ends a request on a connection that has ended: by what arrived before, or as it is no more.
+    fn choose_ended<Y: Sys>(
+        &mut self,
+        core: &mut Core<Y, Self>,
+        user: u32,
+        kind: Kind,
+        now_ns: u64,
+    ) {
+        if kind == Kind::Await
+            && let Some(body) = self.script.recall(user)
+        {
+            return self.take_kept(user, (0, &[], &body), now_ns);
+        }
+        let end = match kind {
+            Kind::Await | Kind::Binary | Kind::Close => self.script.recall_end(user),
+            _ => None,
+        };
+        let Some((status, head)) = end else {
+            return self.fail(core, user, Failure::NotConnected, now_ns);
+        };
+        if kind == Kind::Close {
+            return self.take_kept(user, (status, &head, &[]), now_ns);
+        }
+        if let Some(one) = self.users.get_mut(user as usize) {
+            one.awaited.begin(Wants::Head, false, false);
+            one.awaited.head(status, &head);
+        }
+        self.fail(core, user, of_end(code_of(status).unwrap_or(Code::UNKNOWN)), now_ns);
+    }
+
+    /// Answers a request by what arrived before its connection ended: a status, a head and a body.
+    fn take_kept(&mut self, user: u32, (status, head, body): (u16, &[u8], &[u8]), now_ns: u64) {
+        let wants = self.script.wants(user);
+        let Some(one) = self.users.get_mut(user as usize) else {
+            return invariant::broken("each user number is in the table of users");
+        };
+        one.awaited.begin(wants, false, false);
+        one.awaited.head(status, head);
+        one.awaited.body(body);
+        (one.awaited.status, one.awaited.body_bytes) = (status, body.len() as u64);
+        one.link.give_up();
+        let stream = one.link.answering();
+        if let Some(flight) = one.flights.back_mut() {
+            // Ended with those that need no answer.
+            (flight.kind, flight.awaits) = (Kind::Binary, false);
+        }
+        self.sent(user, 0, stream, now_ns);
     }
 
     /// Schedules the end of a request that needs no answer, or whose answer may be in the inbox.
@@ -48,7 +100,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         let flight = self.users.get(user as usize).and_then(|one| one.flights.front());
         let over = flight.is_some_and(|flight| match flight.kind {
             Kind::Text | Kind::Binary => !flight.awaits,
-            kind => kind == Kind::Await,
+            kind => matches!(kind, Kind::Await | Kind::Call { .. }),
         });
         if over {
             self.soon.push(user);
@@ -64,19 +116,30 @@ impl<D: Driver, S: Script> Requester<D, S> {
                 continue;
             };
             let flight = one.flights.front().filter(|flight| flight.times.sent_ns > 0);
-            let body_bytes = match flight.map(|flight| (flight.kind, flight.awaits)) {
-                Some((Kind::Text | Kind::Binary, false)) => 0,
+            let kept = (one.awaited.status, one.awaited.body_bytes);
+            let queued = one.link.conn.get().map_or(0, |id| core.queued(id));
+            let (status, body_bytes) = match flight.map(|flight| (flight.kind, flight.awaits)) {
+                // It ends when the kernel has taken it, which the engine reports.
+                Some((Kind::Text | Kind::Binary, false)) if queued > 0 => continue,
+                Some((Kind::Text | Kind::Binary, false) | (Kind::Call { .. }, _)) => kept,
                 Some((Kind::Await, _)) => match self.script.recall(user) {
                     Some(message) => {
                         one.awaited.body(&message);
-                        message.len() as u64
+                        (0, message.len() as u64)
                     }
                     None => continue,
                 },
                 _ => continue,
             };
-            let whole = CompleteAnswer { used: 0, status: 0, keep: true, body_bytes };
+            let whole = CompleteAnswer { used: 0, status, keep: true, body_bytes };
             self.complete(core, user, whole, false, now_ns);
+        }
+    }
+
+    /// Handles a connection whose queue in this process is empty again.
+    pub(crate) fn on_pushing_drained<Y: Sys>(&mut self, core: &Core<Y, Self>, id: ConnId) {
+        if let Some(user) = self.user_of(core, id) {
+            self.schedule_finish(user);
         }
     }
 
@@ -145,6 +208,24 @@ impl<D: Driver, S: Script> Requester<D, S> {
                     self.script.socket_ended(user, slot, SocketEnd::Closed(code));
                     self.drop_connection(core, user, kept, true);
                     return self.fail_waiting(core, user, is_inactive, Failure::Closed, now_ns);
+                }
+                Received::Ended(code) => {
+                    // What needs no answer ends as it would have.
+                    let waits = waits
+                        && one.flights.front().is_some_and(|flight| {
+                            flight.awaits
+                                || !matches!(flight.kind, Kind::Binary | Kind::Call { .. })
+                        });
+                    if !waits {
+                        let status = answer_status(code);
+                        self.script.keep_end(user, slot, status, self.driver.head());
+                    }
+                    self.script.socket_ended(user, slot, SocketEnd::Status(code));
+                    self.drop_connection(core, user, kept, false);
+                    if waits {
+                        self.fail_waiting(core, user, is_inactive, of_end(code), now_ns);
+                    }
+                    return;
                 }
                 Received::Failed(failure) => {
                     if on_socket {
@@ -226,6 +307,9 @@ impl<D: Driver, S: Script> Requester<D, S> {
         let Some(one) = self.users.get_mut(user as usize) else {
             return invariant::broken("each user number is in the table of users");
         };
+        if self.driver.is_reset(&one.link.state) {
+            return self.drop_connection(core, user, None, false);
+        }
         if let Some(id) = one.link.conn.get().filter(|_| one.link.opened) {
             let bytes = self.driver.close(&mut one.link.state);
             if !bytes.is_empty() {
@@ -234,4 +318,9 @@ impl<D: Driver, S: Script> Requester<D, S> {
         }
         self.drop_connection(core, user, None, true);
     }
+}
+
+/// The failure of a request on a call that the server has ended.
+fn of_end(code: Code) -> Failure {
+    if code == Code::OK { Failure::GrpcEnded } else { of_code(code) }
 }

@@ -49,6 +49,11 @@ pub enum Kind {
     Unary,
     /// A gRPC call that any number of messages answer.
     ServerStream,
+    /// A gRPC call that stays open, on a connection of its own; its messages are [`Kind::Binary`].
+    Call {
+        /// Exactly one message answers it.
+        has_one_answer: bool,
+    },
 }
 
 impl Kind {

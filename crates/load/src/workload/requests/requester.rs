@@ -465,6 +465,8 @@ impl<D: Driver, S: Script> Handler for Requester<D, S> {
     fn drained<Y: Sys>(&mut self, core: &mut Core<Y, Self>, id: ConnId) {
         if D::MESSAGES {
             self.on_stream_drained(core, id);
+        } else if D::PUSHES {
+            self.on_pushing_drained(core, id);
         }
     }
 

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use crate::delivery::publication::Publication;
+use crate::grpc::Code;
 use crate::outcome::failure::Failure;
 use crate::transport::driver::Push;
 use crate::transport::target_table::TargetTable;
@@ -186,6 +187,14 @@ pub trait Script: Send + 'static {
         None
     }
 
+    /// Keeps the end of a call that no step waits for: its status and its last head.
+    fn keep_end(&mut self, _user: u32, _socket: u8, _status: u16, _head: &[u8]) {}
+
+    /// Takes the end of the call that the user closes, if the server has ended it already.
+    fn recall_end(&mut self, _user: u32) -> Option<(u16, Vec<u8>)> {
+        None
+    }
+
     /// Called when a WebSocket of the user ends other than by its steps.
     fn socket_ended(&mut self, _user: u32, _socket: u8, _end: SocketEnd) {}
 
@@ -221,6 +230,8 @@ pub enum SocketEnd {
     Lost,
     /// The server violated the protocol.
     Failed(Failure),
+    /// The server ended the call with this status.
+    Status(Code),
 }
 
 /// Each user repeats one request. It allocates nothing.

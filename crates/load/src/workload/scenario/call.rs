@@ -1,4 +1,5 @@
-//! [`Call`]: a step that is a gRPC call, rendered as a request of HTTP/1.1 that the driver translates.
+//! [`Call`]: a step that is a gRPC call, or a part of one that stays open. It is rendered as a request of HTTP/1.1
+//! that the driver translates, or as a message.
 
 use crate::grpc::{self, Code, JsonError, MessageTemplate, Method, MethodKind, Variant};
 use crate::outcome::failure::Failure;
@@ -8,6 +9,7 @@ use crate::workload::requests::answer::Answer;
 use crate::workload::requests::request::{Kind, Request};
 use crate::workload::scenario::check::{Check, Rule};
 use crate::workload::scenario::render::RenderContext;
+use crate::workload::scenario::speak::Action;
 use crate::workload::scenario::template::Values;
 use crate::workload::scenario::user::User;
 use crate::workload::scenario::{Scenario, Step};
@@ -22,16 +24,20 @@ pub struct Call {
     pub method: Method,
     /// Its form.
     pub variant: Variant,
-    /// What is sent: one message, unless the method takes a stream; at most [`CALL_MESSAGES_MAX`].
+    /// What the step sends: one message, unless the method takes a stream; at most [`CALL_MESSAGES_MAX`].
     pub messages: Vec<MessageTemplate>,
 }
 
 impl Call {
-    /// The kind of its request.
-    pub(crate) fn kind(&self) -> Kind {
-        match self.method.kind() {
-            MethodKind::ServerStream | MethodKind::BidiStream => Kind::ServerStream,
-            MethodKind::Unary | MethodKind::ClientStream => Kind::Unary,
+    /// The kind of the request of a step.
+    pub(crate) fn kind(&self, action: &Action) -> Kind {
+        let kind = self.method.kind();
+        let has_one_answer = matches!(kind, MethodKind::Unary | MethodKind::ClientStream);
+        match action {
+            Action::Request if has_one_answer => Kind::Unary,
+            Action::Request => Kind::ServerStream,
+            Action::Open => Kind::Call { has_one_answer },
+            action => action.kind(),
         }
     }
 
@@ -55,6 +61,11 @@ impl Call {
         out: &mut Vec<u8>,
     ) -> Result<(), JsonError> {
         let (step, values) = (asked.step, &asked.values);
+        let mut messages = self.messages.iter();
+        if !matches!(step.action, Action::Request | Action::Open) {
+            out.clear();
+            return messages.try_for_each(|message| message.render_with(values, scratch, out));
+        }
         let by_proxy = match &asked.endpoint.route {
             Route::Forward(proxy) => Some(proxy),
             _ => None,
@@ -83,8 +94,16 @@ impl Call {
             value.render(out, values);
             out.extend_from_slice(b"\r\n");
         }
+        let head_bytes = out.len();
         out.extend_from_slice(b"\r\n");
-        self.messages.iter().try_for_each(|message| message.render_with(values, scratch, out))
+        let begin = out.len();
+        messages.try_for_each(|message| message.render_with(values, scratch, out))?;
+        if matches!(step.action, Action::Open) && !self.messages.is_empty() {
+            // Our side ends with it.
+            let length = format!("Content-Length: {}\r\n", out.len() - begin);
+            out.splice(head_bytes..head_bytes, length.into_bytes());
+        }
+        Ok(())
     }
 
     /// The request if it is always the same.
@@ -99,18 +118,34 @@ impl Call {
         let asked = RenderContext { scenario, step, endpoint, values, jar, follow };
         let mut request = Request::default();
         let mut rendered = Ok(());
-        request.set_message(step.endpoint, self.kind(), |out| {
+        request.set_message(step.endpoint, self.kind(&step.action), |out| {
             rendered = self.render(&asked, &mut Vec::new(), out);
         });
         rendered.ok().map(|()| request.constant())
     }
 
-    /// Appends the body of an answer as JSON.
+    /// Appends what a step received as JSON: the body of an answer, or a message.
     ///
     /// # Errors
     /// It is no message, or too large.
-    pub(crate) fn answer_json(&self, answer: &Answer<'_>, out: &mut String) -> Result<(), Failure> {
-        shown(&self.method, answer, out)
+    pub(crate) fn answer_json(
+        &self,
+        action: &Action,
+        answer: &Answer<'_>,
+        out: &mut String,
+    ) -> Result<(), Failure> {
+        match action {
+            Action::Request | Action::Close => shown(&self.method, answer, out),
+            _ => self.message_json(answer.body, out),
+        }
+    }
+
+    /// Appends a message as JSON.
+    ///
+    /// # Errors
+    /// It is no message.
+    pub(crate) fn message_json(&self, message: &[u8], out: &mut String) -> Result<(), Failure> {
+        grpc::message_json(&self.method, message, out)
     }
 }
 

@@ -29,12 +29,12 @@ pub(crate) fn wants(scenario: &Scenario, step: &Step) -> Wants {
 
 /// The request of a constant step, rendered once.
 pub(crate) fn fixed(scenario: &Scenario, step: &Step, renderer: &mut Renderer) -> Option<Request> {
+    let is_request = matches!(step.action, Action::Request);
     if let Some(call) = &step.call {
-        return call.fixed(scenario, step);
+        return if is_request { call.fixed(scenario, step) } else { None };
     }
     let headers = step.headers.iter().map(|(_, value)| value);
     let texts = headers.chain([&step.target]).chain(&step.body).chain(&step.basic);
-    let is_request = matches!(step.action, Action::Request);
     if !is_request || scenario.cookies || !texts.into_iter().all(Template::is_constant) {
         return None;
     }

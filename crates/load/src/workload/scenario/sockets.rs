@@ -1,4 +1,4 @@
-//! WebSockets of [`Users`]: pushed messages, steps that wait for the group, and message rates.
+//! WebSockets and open calls of [`Users`]: pushed messages, steps that wait for the group, and message rates.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,6 +9,8 @@ use crate::workload::scenario::speak::Action;
 use crate::workload::scenario::users::Users;
 use engine::invariant;
 
+use crate::delivery::publication;
+use crate::grpc::{Code, MethodKind};
 use crate::outcome::failure::Failure;
 use crate::transport::driver::Push;
 use crate::workload::requests::answer::Answer;
@@ -28,6 +30,8 @@ pub(crate) const SOON: Duration = Duration::from_micros(1);
 pub(crate) struct Inbox {
     messages: VecDeque<Box<[u8]>>,
     bytes: usize,
+    /// The status and the head of a call that has ended before a step closed it.
+    end: Option<Box<(u16, Vec<u8>)>>,
 }
 
 impl Inbox {
@@ -51,6 +55,14 @@ impl Inbox {
 
     fn is_empty(&self) -> bool {
         self.messages.is_empty()
+    }
+
+    pub(crate) fn end(&mut self, status: u16, head: &[u8]) {
+        self.end = Some(Box::new((status, head.to_vec())));
+    }
+
+    pub(crate) fn take_end(&mut self) -> Option<(u16, Vec<u8>)> {
+        self.end.take().map(|end| *end)
     }
 }
 
@@ -153,6 +165,14 @@ impl Users {
         user.stamp.sequence = sequence.unwrap_or(own);
     }
 
+    /// Forgets what arrived on the call before the one that a user opens.
+    pub(crate) fn forget_messages(&mut self, at: u32) {
+        let Some(user) = self.users.get_mut(at as usize) else { return };
+        let step = user.at.step.and_then(|step| self.scenario.steps.get(step));
+        let Some(step) = step.filter(|step| matches!(step.action, Action::Open)) else { return };
+        user.inbox_mut(step.socket).into_iter().for_each(|inbox| *inbox = Inbox::default());
+    }
+
     /// Notes a stamped message that was not sent or was rejected.
     pub(crate) fn note_unsent(&mut self, at: u32, answer: &Answer<'_>) {
         let sent = match answer.outcome {
@@ -219,7 +239,8 @@ impl Users {
     ) -> bool {
         self.tally.sockets.received += 1;
         if let Some(members) = &mut self.members {
-            members.receipt(at, push.data, now_ns);
+            let found = push.is_protobuf.then(|| publication::find_in_fields(push.data)).flatten();
+            members.receipt(at, found.unwrap_or(push.data), now_ns);
         }
         let number = self.part.number(at);
         let Some(user) = self.users.get(at as usize) else {
@@ -239,7 +260,8 @@ impl Users {
         let in_turn = !alone || user.inbox(socket).is_none_or(Inbox::is_empty);
         if let Some(receive) = receive.filter(|_| in_turn) {
             let values = user.values(&self.scenario, number);
-            return receive.is(push.data, &values, &mut self.scratch);
+            let call = step.and_then(|step| step.call.as_deref());
+            return receive.is_of(call, push.data, &values, &mut self.scratch);
         }
         let Some(user) = self.users.get_mut(at as usize).filter(|_| keeps) else { return false };
         let Some(inbox) = user.inbox_mut(socket) else {
@@ -260,7 +282,7 @@ impl Users {
             let user = self.users.get(at as usize)?;
             let values = user.values(&self.scenario, number);
             let receive = step.receive.as_ref()?;
-            if receive.is(&message, &values, &mut self.scratch) {
+            if receive.is_of(step.call.as_deref(), &message, &values, &mut self.scratch) {
                 return Some(message.into_vec());
             }
         }
@@ -268,15 +290,29 @@ impl Users {
 
     /// Handles the end of a WebSocket: steps that set it up are repeated.
     pub(crate) fn on_socket_end(&mut self, at: u32, socket: u8, left: SocketEnd) {
+        let only_answers = left == SocketEnd::Status(Code::OK) && self.only_answers(socket);
         let sockets = &mut self.tally.sockets;
         match left {
             SocketEnd::Closed(code) => *sockets.closed_by.entry(code).or_default() += 1,
             SocketEnd::Lost => sockets.gone += 1,
+            // A call that only answers ends in this way.
+            SocketEnd::Status(_) if only_answers => {}
+            SocketEnd::Status(code) => {
+                let status = code.name().map_or_else(|| code.0.to_string(), str::to_owned);
+                *sockets.ended_by.entry(status).or_default() += 1;
+            }
             SocketEnd::Failed(failure) => {
                 *sockets.broken.entry(failure.name().to_owned()).or_default() += 1
             }
         }
         self.repeat_setup_of(at, |step| step.socket == socket);
+    }
+
+    /// Whether the call of a socket is of a method that takes one message.
+    fn only_answers(&self, socket: u8) -> bool {
+        let opens = |step: &&Step| step.socket == socket && matches!(step.action, Action::Open);
+        let call = self.scenario.steps.iter().find(opens).and_then(|step| step.call.as_ref());
+        call.is_some_and(|call| call.method.kind() == MethodKind::ServerStream)
     }
 
     /// Repeats the steps that set up these sockets although they are `once`.

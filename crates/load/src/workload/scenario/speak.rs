@@ -1,4 +1,5 @@
-//! What users do on WebSockets ([`Action`], [`Receive`]), and how it is rendered as a request.
+//! What users do on WebSockets and on calls that stay open ([`Action`], [`Receive`]), and how it is rendered as a
+//! request.
 
 use std::borrow::Cow;
 
@@ -7,6 +8,7 @@ use action_cable::Command;
 use crate::outcome::failure::Failure;
 use crate::workload::requests::answer::{Answer, Times};
 use crate::workload::requests::request::{Kind, Request};
+use crate::workload::scenario::call::Call;
 use crate::workload::scenario::check::Expected;
 use crate::workload::scenario::extract::AnswerView;
 use crate::workload::scenario::extract::Source;
@@ -24,6 +26,8 @@ pub enum Action {
     Connect,
     /// Opens an Action Cable connection and waits for the welcome.
     ConnectCable,
+    /// Opens a gRPC call that stays open.
+    Open,
     /// Sends the step's body as a message.
     Send {
         /// Binary, not text.
@@ -33,7 +37,8 @@ pub enum Action {
     Receive,
     /// Sends the step's body as a ping and waits for the pong.
     Ping,
-    /// Closes the WebSocket and waits for the server's close frame.
+    /// Closes the WebSocket and waits for the server's close frame; or ends our side of a call and waits for its
+    /// status.
     Close,
     /// Subscribes to the channel of this identifier and waits for the confirmation.
     Subscribe(Template),
@@ -71,7 +76,9 @@ impl Action {
     /// The kind of request; nothing is sent for `Meet` and `Stay`.
     pub(crate) fn kind(&self) -> Kind {
         match self {
+            // Of a call the request says more.
             Action::Request | Action::Meet | Action::Stay => Kind::Plain,
+            Action::Open => Kind::Call { has_one_answer: false },
             Action::Connect => Kind::Connect,
             Action::ConnectCable => Kind::ConnectCable,
             Action::Send { binary: true } => Kind::Binary,
@@ -86,9 +93,9 @@ impl Action {
         }
     }
 
-    /// Whether it sets up the WebSocket, and so is repeated when that is lost.
+    /// Whether it sets up the WebSocket or call, and so is repeated when that is lost.
     pub(crate) fn is_of_the_socket(&self) -> bool {
-        matches!(self, Action::Connect | Action::ConnectCable | Action::Subscribe(_))
+        matches!(self, Action::Connect | Action::ConnectCable | Action::Subscribe(_) | Action::Open)
     }
 
     /// Whether it sends a message, to which a rate applies.
@@ -98,8 +105,24 @@ impl Action {
 }
 
 impl Receive {
+    /// Whether a message matches, which is one of a call or of a WebSocket.
+    pub(crate) fn is_of(
+        &self,
+        call: Option<&Call>,
+        data: &[u8],
+        values: &Values<'_>,
+        scratch: &mut Vec<u8>,
+    ) -> bool {
+        let Some(call) = call.filter(|_| !self.matches.is_empty()) else {
+            return self.is(data, values, scratch);
+        };
+        let mut json = String::new();
+        // What is no message of the type is taken, too, and fails the step.
+        call.message_json(data, &mut json).is_err() || self.is(json.as_bytes(), values, scratch)
+    }
+
     /// Whether a message matches. `scratch` is a reused buffer.
-    pub(crate) fn is(&self, data: &[u8], values: &Values<'_>, scratch: &mut Vec<u8>) -> bool {
+    fn is(&self, data: &[u8], values: &Values<'_>, scratch: &mut Vec<u8>) -> bool {
         let body_bytes = data.len() as u64;
         let (outcome, times) = (Ok(0), Times::default());
         let (is_cut, is_warm_up, head) = (false, false, &[]);

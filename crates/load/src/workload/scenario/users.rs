@@ -263,7 +263,7 @@ impl Users {
         }
         let mut json = String::new();
         if let Some(call) = step.call.as_ref().filter(|_| kept)
-            && let Err(failure) = call.answer_json(answer, &mut json)
+            && let Err(failure) = call.answer_json(&step.action, answer, &mut json)
         {
             return Some(failure);
         }
@@ -348,16 +348,16 @@ impl Users {
         }
         let asked = one.and_then(|one| render_context(&self.scenario, one, self.part.number(user)));
         if let Some(asked) = asked {
-            if asked.follow.is_none() && !matches!(asked.step.action, Action::Request) {
-                speak::render(&asked, &mut self.renderer, &mut self.request);
-                return None;
-            }
             if let Some(call) = &asked.step.call {
                 let (request, scratch) = (&mut self.request, &mut self.scratch);
                 // What does not fit was not let through.
-                request.set_message(asked.step.endpoint, call.kind(), |out| {
+                request.set_message(asked.step.endpoint, call.kind(&asked.step.action), |out| {
                     let _ = call.render(&asked, scratch, out);
                 });
+                return None;
+            }
+            if asked.follow.is_none() && !matches!(asked.step.action, Action::Request) {
+                speak::render(&asked, &mut self.renderer, &mut self.request);
                 return None;
             }
             let (endpoint, is_head) = (asked.number(), asked.method() == "HEAD");
@@ -511,6 +511,9 @@ impl Script for Users {
     fn begin(&mut self, user: u32, _due_ns: u64, now_ns: u64) {
         if user < self.part.users {
             self.stamp(user, now_ns);
+            if self.has_sockets {
+                self.forget_messages(user);
+            }
         }
     }
 
@@ -541,6 +544,17 @@ impl Script for Users {
 
     fn recall(&mut self, user: u32) -> Option<Vec<u8>> {
         self.take_matching(user)
+    }
+
+    fn keep_end(&mut self, user: u32, socket: u8, status: u16, head: &[u8]) {
+        let inbox = self.users.get_mut(user as usize).and_then(|user| user.inbox_mut(socket));
+        inbox.into_iter().for_each(|inbox| inbox.end(status, head));
+    }
+
+    fn recall_end(&mut self, user: u32) -> Option<(u16, Vec<u8>)> {
+        let user = self.users.get_mut(user as usize)?;
+        let socket = self.scenario.steps.get(user.at.step?)?.socket;
+        user.inbox_mut(socket)?.take_end()
     }
 
     fn socket_ended(&mut self, user: u32, socket: u8, left: SocketEnd) {

@@ -78,6 +78,61 @@ fn several_messages_may_answer_a_call_of_a_server_stream() {
 }
 
 #[test]
+fn messages_of_a_server_stream_are_counted_and_timed_as_they_arrive() {
+    let file = Scratch::new("web-messages.proto", PROTO);
+    for scheme in ["grpc-web", "grpc-web-text"] {
+        let server = GrpcWebServer::start(Wrong::Messages(5));
+        let url = format!("{scheme}://{}/a.B/Many", server.address);
+        let (finished, said) = call(&url, &["--proto", file.path()]);
+        assert_eq!((finished.code, &said["requests"]["ok"]), (Some(0), &json!(200)), "{said}");
+        let log = server.log.lock().unwrap();
+        assert_eq!((log.calls, log.messages, log.connections), (200, 1_000, 4), "{log:?}");
+        let of = &said["messages"];
+        assert_eq!(
+            [&of["received"], &of["calls_ended_by_client"]],
+            [&json!(1_000), &json!(0)],
+            "{said}"
+        );
+        assert_eq!(of["first"]["count"], 200, "{said}");
+        assert_eq!(of["interval"]["count"], 800, "{said}");
+        assert_eq!(said["body_bytes"], 1_000 * 8, "{said}");
+    }
+}
+
+#[test]
+fn server_streams_end_as_good_after_some_messages_or_a_time() {
+    let file = Scratch::new("web-held.proto", PROTO);
+    for scheme in ["grpc-web", "grpc-web-text"] {
+        let server = GrpcWebServer::start(Wrong::Endless);
+        let url = format!("{scheme}://{}/a.B/Many", server.address);
+        let flags = ["--proto", file.path(), "--messages", "3"];
+        let (finished, said) = call(&url, &flags);
+        assert_eq!((finished.code, &said["errors"]), (Some(0), &json!({})), "{finished:?}");
+        let of = &said["messages"];
+        assert_eq!(
+            [&of["calls_ended_by_client"], &said["requests"]["ok"]],
+            [&json!(200), &json!(200)],
+            "{said}"
+        );
+        let received = of["received"].as_u64().unwrap();
+        assert!(received >= 600, "{said}");
+        assert_eq!(said["body_bytes"], received * 8, "{said}");
+        // Each call ends its connection.
+        assert_eq!(server.log.lock().unwrap().connections, 200, "{said}");
+        let flags = ["--proto", file.path(), "--hold", "20ms"];
+        let (finished, said) = call(&url, &flags);
+        assert_eq!((finished.code, &said["errors"]), (Some(0), &json!({})), "{finished:?}");
+        assert_eq!(said["messages"]["calls_ended_by_client"], 200, "{said}");
+        assert!(said["latency"]["p50_ms"].as_f64().unwrap() >= 20.0, "{said}");
+    }
+    let server = GrpcWebServer::start(Wrong::Messages(4));
+    let url = format!("grpc-web://{}/a.B/Many", server.address);
+    let flags = ["--proto", file.path(), "--messages", "3", "--check", "json $[0]"];
+    let (finished, _) = call(&url, &flags);
+    assert!(finished.stderr.contains("--messages and --check"), "{finished:?}");
+}
+
+#[test]
 fn statuses_and_answers_are_checked() {
     let file = Scratch::new("web-checks.proto", PROTO);
     let server = GrpcWebServer::start(Wrong::Status("5"));
@@ -127,6 +182,9 @@ fn connect_node_is_called() {
     assert_eq!(said["errors"], json!({"check": 200}), "{finished:?}");
     let checks = &said["flows"][0]["steps"][0]["checks"];
     assert_eq!((&checks[0]["passed"], &checks[1]["failed"]), (&json!(200), &json!(200)), "{said}");
+    let (finished, said) =
+        call(&format!("{url}/List"), &["--proto", NOTES, "-d", r#"{"count":3}"#]);
+    assert_eq!((finished.code, &said["messages"]["received"]), (Some(0), &json!(600)), "{said}");
     let flags = ["--proto", NOTES, "-d", r#"{"text":"NOT_FOUND","count":1}"#];
     for method in ["Add", "List"] {
         let (finished, said) = call(&format!("{url}/{method}"), &flags);
@@ -136,7 +194,10 @@ fn connect_node_is_called() {
     let lines = server.lines();
     let calls: Vec<Value> =
         lines.iter().skip(1).map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert_eq!((calls.len(), calls.iter().all(|call| call["protocol"] == "grpc-web")), (800, true));
+    assert_eq!(
+        (calls.len(), calls.iter().all(|call| call["protocol"] == "grpc-web")),
+        (1_000, true)
+    );
     let has_token = |call: &&Value| call["token"] == "Bearer x";
     assert_eq!(calls.iter().filter(has_token).count(), 200);
     let in_time = |call: &&Value| call["deadline"].as_u64().is_some_and(|ms| ms <= 20_000);
@@ -151,7 +212,7 @@ fn what_cannot_be_called_is_said_before_the_run() {
     let types = ["--proto", file.path()];
     for (path, more, parts) in [
         ("a.B/Two", &types[..], &["no method Two in a.B", "One"][..]),
-        ("a.B/Both", &types, &["bidi stream"]),
+        ("a.B/Both", &types, &["bidi stream", "gRPC-Web", "grpc://"]),
         ("a.B/One", &[], &["gRPC-Web", "--proto FILE"]),
         (
             "a.B/One",

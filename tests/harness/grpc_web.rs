@@ -2,13 +2,15 @@
 //! connection.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+
+use super::accept::accept;
 
 /// A message with a field.
 const MESSAGE: &[u8] = b"\x00\x00\x00\x00\x03\x0a\x01x";
@@ -46,6 +48,10 @@ pub(crate) enum Wrong {
     Ends,
     /// The connection ends before it.
     Closes,
+    /// Nothing: each answer has so many messages.
+    Messages(usize),
+    /// Nothing: each answer has messages until the client leaves.
+    Endless,
 }
 
 /// What it received.
@@ -55,6 +61,8 @@ pub(crate) struct Log {
     pub(crate) calls: u64,
     pub(crate) answered: u64,
     pub(crate) body_bytes: u64,
+    /// Messages of complete answers.
+    pub(crate) messages: u64,
     /// Heads without what gRPC-Web demands of them.
     pub(crate) strange: Vec<String>,
 }
@@ -66,16 +74,11 @@ pub(crate) struct GrpcWebServer {
 
 impl GrpcWebServer {
     pub(crate) fn start(wrong: Wrong) -> GrpcWebServer {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
         let log = Arc::new(Mutex::new(Log::default()));
         let own = Arc::clone(&log);
-        thread::spawn(move || {
-            for stream in listener.incoming().map_while(Result::ok) {
-                own.lock().unwrap().connections += 1;
-                let log = Arc::clone(&own);
-                thread::spawn(move || serve(stream, wrong, &log));
-            }
+        let address = accept(move |stream| {
+            own.lock().unwrap().connections += 1;
+            serve(stream, wrong, &own)
         });
         GrpcWebServer { address, log }
     }
@@ -83,7 +86,6 @@ impl GrpcWebServer {
 
 /// Serves a connection until either side ends it.
 fn serve(mut stream: TcpStream, wrong: Wrong, log: &Mutex<Log>) -> Option<()> {
-    stream.set_nodelay(true).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(120))).ok()?;
     let mut reader = BufReader::new(stream.try_clone().ok()?);
     loop {
@@ -113,7 +115,9 @@ fn serve(mut stream: TcpStream, wrong: Wrong, log: &Mutex<Log>) -> Option<()> {
             log.body_bytes += body.len() as u64;
             log.calls
         };
-        let how = if number.is_multiple_of(10) { wrong } else { Wrong::Nothing };
+        let is_wrong =
+            number.is_multiple_of(10) || matches!(wrong, Wrong::Messages(_) | Wrong::Endless);
+        let how = if is_wrong { wrong } else { Wrong::Nothing };
         answer(&mut stream, how, is_text, log)?;
     }
 }
@@ -128,6 +132,8 @@ fn answer(stream: &mut TcpStream, how: Wrong, is_text: bool, log: &Mutex<Log>) -
     let (mut status, mut kind, mut more) = (200, WEB, String::new());
     let body = match how {
         Wrong::Nothing | Wrong::Ends => right,
+        Wrong::Messages(count) => [MESSAGE.repeat(count), ok].concat(),
+        Wrong::Endless => MESSAGE.to_vec(),
         Wrong::NoTrailers => MESSAGE.to_vec(),
         Wrong::NoStatus => [MESSAGE, &trailers("a: b\r\n")].concat(),
         Wrong::Text => {
@@ -173,7 +179,19 @@ fn answer(stream: &mut TcpStream, how: Wrong, is_text: bool, log: &Mutex<Log>) -
             return None;
         }
     }
+    if how == Wrong::Endless {
+        loop {
+            write!(stream, "{:x}\r\n", body.len()).ok()?;
+            stream.write_all(&body).ok()?;
+            write!(stream, "\r\n").ok()?;
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
     write!(stream, "0\r\n\r\n").ok()?;
-    log.lock().unwrap().answered += u64::from(how == Wrong::Nothing);
+    let mut log = log.lock().unwrap();
+    log.answered += u64::from(matches!(how, Wrong::Nothing | Wrong::Messages(_)));
+    if let Wrong::Messages(count) = how {
+        log.messages += count as u64;
+    }
     Some(())
 }

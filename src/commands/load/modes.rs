@@ -51,7 +51,7 @@ const FLAGS: [(&str, Modes); 82] = [
     ("backoff", SOCKETS),
     // Action Cable clients always reconnect.
     ("reconnect", WS),
-    ("hold", SOCKETS | GRPC),
+    ("hold", SOCKETS | CALLS),
     ("heartbeat", SOCKETS),
     ("source", RUNS),
     ("proxy", RUNS),
@@ -72,7 +72,7 @@ const FLAGS: [(&str, Modes); 82] = [
     // Pacing
     ("think", ECHOES),
     ("rate", ECHOES | REQUESTS),
-    ("messages", ECHOES | FANOUTS | GRPC),
+    ("messages", ECHOES | FANOUTS | CALLS),
     ("messages_per_connection", ECHO),
     ("duration", ECHOES | FANOUTS | REQUESTS | SCENARIO),
     ("timeout", ECHOES | REQUESTS),

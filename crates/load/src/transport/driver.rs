@@ -23,7 +23,7 @@ pub trait Driver: Send + 'static {
     const STREAMS: bool = false;
 
     /// Whether the request and the answer on a stream are several messages, sent and received while both
-    /// are open. Only with [`Driver::STREAMS`].
+    /// are open. Without [`Driver::STREAMS`] they are only received.
     const MESSAGES: bool = false;
 
     /// Encodes a request. Called once for each request of a connection, in order.
@@ -104,7 +104,19 @@ pub trait Driver: Send + 'static {
     /// All that was to be sent on a connection was passed to the kernel.
     fn sent(&mut self, _state: &mut Self::State) {}
 
-    // Only with `MESSAGES`.
+    // Only with `MESSAGES` and without `STREAMS`.
+
+    /// The messages that the last [`Driver::receive`] completed.
+    fn completed(&self) -> u32 {
+        0
+    }
+
+    /// The answer so far, of a connection that is then closed, as the request has ended well.
+    fn end_early(&mut self, _state: &mut Self::State) -> CompleteAnswer {
+        CompleteAnswer { used: 0, status: 0, keep: false, body_bytes: 0 }
+    }
+
+    // Only with `MESSAGES` and `STREAMS`.
 
     /// Sends bytes of a message on a stream, after which our side ends if `ends`. Returns how many the
     /// windows allow, and which of them allows no more.

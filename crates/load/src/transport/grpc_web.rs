@@ -1,11 +1,15 @@
 //! [`GrpcWeb`]: a client of gRPC-Web over HTTP/1.1 (`doc/PROTOCOL-WEB.md` of gRPC), with one call at a time on a
 //! connection. A call that ends with a status is an answer with that status. Calls whose content type is
-//! `application/grpc-web-text` are sent in Base64, and may be answered so.
+//! `application/grpc-web-text` are sent in Base64, and may be answered so. [`GrpcWebStream`] (`grpc_web/stream.rs`) counts
+//! the messages of streams as they arrive.
+
+mod stream;
 
 use std::io::Write;
 
 use wire::http::{EMPTY_HEADER, MAX_HEADERS, parse_response};
 
+pub use self::stream::GrpcWebStream;
 use crate::grpc::{Code, TextDecoder, Variant, WebDecoder, answer_status, encode_text, trailer};
 use crate::outcome::failure::Failure;
 use crate::transport::driver::{CompleteAnswer, Driver, Received};
@@ -38,6 +42,8 @@ pub struct GrpcWeb {
     out: Vec<u8>,
     /// Bytes of a body that was Base64.
     plain_body: Vec<u8>,
+    /// Messages that were completed last.
+    completed: u32,
 }
 
 /// A rendered call.
@@ -89,6 +95,7 @@ impl GrpcWeb {
             prepared: Vec::new(),
             out: Vec::new(),
             plain_body: Vec::new(),
+            completed: 0,
         }
     }
 
@@ -228,13 +235,16 @@ impl Driver for GrpcWeb {
             state.answer = Some(answer);
         }
         let mut decoded = Ok(());
+        self.completed = 0;
         if let Some(answer) = state.answer.as_mut().filter(|answer| answer.is_grpc) {
             self.plain_body.clear();
             let body = match &mut answer.text {
                 None => Ok(body),
                 Some(text) => text.push(body, &mut self.plain_body).map(|()| &self.plain_body[..]),
             };
+            let before = answer.decoder.messages;
             decoded = body.and_then(|body| answer.decoder.push(body, |bytes| awaited.body(bytes)));
+            self.completed = answer.decoder.messages.saturating_sub(before);
         }
         self.received = found;
         match (decoded, received) {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use anyhow::{Result, anyhow, bail};
 use load::requests::{
-    Accepted, AnswerChecks, Calls, Checked, Driver, Fixed, GrpcWeb, Http1, Http2, Http2Grpc, Part,
-    drive_requests,
+    Accepted, AnswerChecks, Calls, Checked, Driver, Fixed, GrpcWeb, GrpcWebStream, Http1, Http2,
+    Http2Grpc, Part, drive_requests,
 };
 use load::scenario::{Bound, Check, Expected, Rule, Source};
 use load::{Outcome, Row};
@@ -127,7 +127,11 @@ impl Plan {
         let mut outcome = match &self.call {
             Some(call) => {
                 let (unary, most) = (call.has_one_answer(), call.message_bytes_max);
-                if call.variant.is_web() {
+                if self.requests.messages.is_some() {
+                    // Only gRPC-Web has both.
+                    let driver = move || GrpcWebStream::new(most);
+                    self.drive_checked_calls(driver, call, checks, row, interrupted)?
+                } else if call.variant.is_web() {
                     let driver = move || GrpcWeb::new(unary, most);
                     self.drive_checked_calls(driver, call, checks, row, interrupted)?
                 } else {

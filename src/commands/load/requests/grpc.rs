@@ -128,12 +128,24 @@ pub(super) fn call(args: &Args, urls: &[String], endpoints: &[Endpoint]) -> Resu
         Ok(if is_compressed { template.compressed() } else { template })
     };
     let templates = texts.iter().enumerate().map(compile).collect::<Result<Vec<_>>>()?;
-    let is_checked = is_web || !args.requests.check.is_empty() || !args.requests.accept.is_empty();
-    if sends && is_checked {
+    let is_checked = !args.requests.check.is_empty() || !args.requests.accept.is_empty();
+    if sends && is_web {
         bail!(
-            "{} is a {kind}: gRPC-Web, --check and --accept are for methods that take one message",
+            "{} is a {kind}: gRPC-Web has methods that take one message only; call it with grpc://",
             method.path()
         );
+    }
+    if sends && is_checked {
+        bail!(
+            "{} is a {kind}: --check and --accept are for methods that take one message",
+            method.path()
+        );
+    }
+    if is_checked && kind != MethodKind::Unary {
+        let held = [("--messages", args.messages.is_some()), ("--hold", args.hold.is_some())];
+        if let Some((flag, _)) = held.into_iter().find(|(_, is)| *is) {
+            bail!("{flag} and --check or --accept exclude each other: those are for whole answers");
+        }
     }
     let messages = messages(args, &method, &templates)?.filter(|_| !is_checked);
     let is_gzip = matches!(args.compression, Compression::Gzip);

@@ -1,5 +1,6 @@
 //! Calls of several messages: when each is sent, and whether those that are received are expected. Nothing of this
-//! is compiled for drivers without [`crate::transport::driver::Driver::MESSAGES`].
+//! is compiled for drivers without [`crate::transport::driver::Driver::MESSAGES`]. On connections without streams
+//! they are only received.
 //!
 //! A message waits where the windows of its stream or connection, or the kernel, take no more: at most the rest of
 //! one is kept per stream. With [`MessagePace::Every`] those after it become late, or are never sent.

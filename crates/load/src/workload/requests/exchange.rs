@@ -170,6 +170,9 @@ impl<D: Driver, S: Script> Requester<D, S> {
             _ => return counts.redirects.add(1),
         }
         times.sent_ns = now_ns;
+        if D::MESSAGES && !D::STREAMS {
+            self.begin_receiving(user);
+        }
         if D::PUSHES {
             self.schedule_finish(user);
         }
@@ -310,7 +313,11 @@ impl<D: Driver, S: Script> Requester<D, S> {
             if flight.times.first_ns == 0 {
                 flight.times.first_ns = now_ns;
             }
-            match self.driver.receive(&mut one.link.state, rest, &mut one.awaited) {
+            let received = self.driver.receive(&mut one.link.state, rest, &mut one.awaited);
+            if D::MESSAGES && self.count_messages(user, now_ns) && received == Received::More {
+                return self.end_held(core, user, now_ns);
+            }
+            match received {
                 Received::More => return,
                 Received::Complete(whole) => {
                     rest = rest.get(whole.used..).unwrap_or_default();

@@ -55,7 +55,7 @@ pub use crate::transport::driver::{
     CompleteAnswer, Driver, Opened, Push, Received, StreamEvent, Window, Writable,
 };
 pub use crate::transport::grpc::{Grpc, GrpcStream};
-pub use crate::transport::grpc_web::GrpcWeb;
+pub use crate::transport::grpc_web::{GrpcWeb, GrpcWebStream};
 pub use crate::transport::http1::Http1;
 pub use crate::transport::http2::Http2;
 pub use crate::transport::http2_grpc::Http2Grpc;

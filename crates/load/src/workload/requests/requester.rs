@@ -463,7 +463,7 @@ impl<D: Driver, S: Script> Handler for Requester<D, S> {
     }
 
     fn drained<Y: Sys>(&mut self, core: &mut Core<Y, Self>, id: ConnId) {
-        if D::MESSAGES {
+        if D::MESSAGES && D::STREAMS {
             self.on_stream_drained(core, id);
         } else if D::PUSHES {
             self.on_pushing_drained(core, id);

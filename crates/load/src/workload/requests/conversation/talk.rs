@@ -9,6 +9,8 @@ use crate::Series;
 use crate::delivery::publication::Publication;
 use crate::grpc::limits::{BURST, UNANSWERED, WAITING_BYTES};
 use crate::outcome::failure::Failure;
+use crate::outcome::messages::MessageCounters;
+use crate::outcome::timings::Timings;
 use crate::transport::driver::{Driver, Window, Writable};
 use crate::workload::requests::conversation::{Conversation, Conversations, MessagePace, State};
 use crate::workload::requests::requester::{Requester, Stage, Wake};
@@ -16,6 +18,29 @@ use crate::workload::requests::script::{NextMessage, Script};
 
 /// How soon a call that is not sent yet is looked at again, at the least.
 const UNSENT_NS: u64 = 1_000_000;
+
+impl Conversation {
+    /// Counts and times a message, of a call that was sent when `begun_ns` says.
+    #[inline]
+    fn note_received(
+        &mut self,
+        counts: &MessageCounters,
+        timings: &mut Timings,
+        measure_ns: u64,
+        begun_ns: impl FnOnce() -> u64,
+        now_ns: u64,
+    ) {
+        if now_ns >= measure_ns {
+            counts.received.add(1);
+            match self.received {
+                0 => timings.record(Series::First, now_ns.saturating_sub(begun_ns())),
+                _ => timings.record(Series::Spread, now_ns.saturating_sub(self.received_ns)),
+            }
+        }
+        self.received = self.received.saturating_add(1);
+        self.received_ns = now_ns;
+    }
+}
 
 impl<D: Driver, S: Script> Requester<D, S> {
     /// Begins the call of a user whose stream is open.
@@ -37,6 +62,28 @@ impl<D: Driver, S: Script> Requester<D, S> {
             (sender.is_awaiting, sender.wake_ns) = (false, 0);
             self.send_messages(core, user, now_ns);
         }
+    }
+
+    /// Begins the call of a user, on a connection without streams.
+    pub(crate) fn begin_receiving(&mut self, user: u32) {
+        let Some(talks) = &mut self.conversations else { return };
+        let Some(one) = talks.users.get_mut(user as usize) else { return };
+        (one.received, one.state) = (0, State::Ended);
+    }
+
+    /// Counts the messages that the driver has found last, on a connection without streams. True if the call of the
+    /// user is over, as it has received what it should.
+    pub(crate) fn count_messages(&mut self, user: u32, now_ns: u64) -> bool {
+        let Requester { driver, conversations, metrics, timings, users, .. } = self;
+        let (Some(talks), Some(counts)) = (conversations, &metrics.messages) else { return false };
+        let flight = users.get(user as usize).and_then(|user| user.flights.front());
+        let begun_ns = flight.map_or(now_ns, |flight| flight.times.sent_ns);
+        let (measure_ns, per_call) = (talks.measure_ns, talks.config.per_call);
+        let Some(one) = talks.users.get_mut(user as usize) else { return false };
+        for _ in 0..driver.completed() {
+            one.note_received(counts, timings, measure_ns, || begun_ns, now_ns);
+        }
+        per_call.is_some_and(|most| one.received >= most) && one.state != State::None
     }
 
     /// When the call of a user that only receives ends; of one that is not sent yet, at the earliest.
@@ -308,21 +355,13 @@ impl<D: Driver, S: Script> Requester<D, S> {
             let (used, message) = driver.next_message(user, rest)?;
             let Some(message) = message else { break };
             rest = rest.get(used..).unwrap_or_default();
-            let is_measured = now_ns >= talks.measure_ns;
+            let measure_ns = talks.measure_ns;
             let Some(one) = talks.users.get_mut(user as usize) else { break };
-            if is_measured {
-                counts.received.add(1);
-                match one.received {
-                    0 => {
-                        let flight = users.get(user as usize).and_then(|user| user.flights.front());
-                        let begun_ns = flight.map_or(now_ns, |flight| flight.times.sent_ns);
-                        timings.record(Series::First, now_ns.saturating_sub(begun_ns));
-                    }
-                    _ => timings.record(Series::Spread, now_ns.saturating_sub(one.received_ns)),
-                }
-            }
-            one.received = one.received.saturating_add(1);
-            one.received_ns = now_ns;
+            let begun_ns = || {
+                let flight = users.get(user as usize).and_then(|user| user.flights.front());
+                flight.map_or(now_ns, |flight| flight.times.sent_ns)
+            };
+            one.note_received(counts, timings, measure_ns, begun_ns, now_ns);
             talks.receive(counts, user, publisher, message, now_ns);
         }
         let (per_call, pace) = (talks.config.per_call, talks.config.pace);
@@ -345,6 +384,12 @@ impl<D: Driver, S: Script> Requester<D, S> {
             return;
         };
         let (at, stream) = (one.at, one.stream);
+        if !D::STREAMS {
+            self.metrics.messages.iter().for_each(|counts| counts.held.add(1));
+            let Some(one) = self.users.get_mut(user as usize) else { return };
+            let whole = self.driver.end_early(&mut one.link.state);
+            return self.complete(core, user, whole, false, now_ns);
+        }
         self.switch_to(core, at);
         let Some((id, state)) = self.pool.connection(at) else { return };
         self.driver.cancel(state, stream);

@@ -1,0 +1,56 @@
+//! [`GrpcWebStream`]: calls that several messages answer, which the requester counts and times as they arrive
+//! (`workload/requests/conversation.rs`).
+
+use crate::grpc::{Code, answer_status};
+use crate::transport::driver::{CompleteAnswer, Driver, Received};
+use crate::transport::grpc_web::{GrpcWeb, GrpcWebState};
+use crate::workload::requests::answer::Awaited;
+use crate::workload::requests::request::Request;
+
+/// The gRPC-Web driver of one worker for streams of answers.
+pub struct GrpcWebStream(GrpcWeb);
+
+impl GrpcWebStream {
+    /// A driver of messages of at most so many bytes.
+    #[must_use]
+    pub fn new(message_bytes_max: usize) -> GrpcWebStream {
+        GrpcWebStream(GrpcWeb::new(false, message_bytes_max))
+    }
+}
+
+impl Driver for GrpcWebStream {
+    type State = GrpcWebState;
+
+    const MESSAGES: bool = true;
+
+    fn encode<'a>(&'a mut self, state: &mut GrpcWebState, request: &'a Request) -> &'a [u8] {
+        self.0.encode(state, request)
+    }
+
+    fn receive(
+        &mut self,
+        state: &mut GrpcWebState,
+        bytes: &[u8],
+        awaited: &mut Awaited,
+    ) -> Received {
+        self.0.receive(state, bytes, awaited)
+    }
+
+    fn ended(&mut self, state: &mut GrpcWebState) -> Received {
+        self.0.ended(state)
+    }
+
+    fn completed(&self) -> u32 {
+        self.0.completed
+    }
+
+    fn end_early(&mut self, state: &mut GrpcWebState) -> CompleteAnswer {
+        let answer = state.answer.take();
+        let body_bytes = answer.as_ref().map_or(0, |answer| answer.decoder.message_bytes);
+        answer.into_iter().for_each(|mut answer| {
+            answer.decoder.restart();
+            self.0.decoders.push(answer.decoder);
+        });
+        CompleteAnswer { used: 0, status: answer_status(Code::OK), keep: false, body_bytes }
+    }
+}

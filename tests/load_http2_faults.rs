@@ -145,3 +145,46 @@ fn bodies_that_a_stalled_window_holds_back_time_out() {
         assert_eq!((log.body_bytes, log.resets), (8 * ok, 10 - ok), "{said} {log:?}");
     }
 }
+
+#[test]
+fn how_a_server_leaves_connections_is_told_and_what_is_sent_again_is_counted() {
+    let proto = Scratch::new("expels.proto", PROTO);
+    let debug = "too_many_\\u{1b}pings";
+    for is_call in [false, true] {
+        let start = |conduct| match is_call {
+            true => Http2Server::of_calls(conduct),
+            false => Http2Server::start(conduct),
+        };
+        let server = start(Conduct::Expels(10));
+        let said = run(&server, is_call, 100, proto.path(), &[]);
+        let log = server.log.lock().unwrap();
+        agree("expels", &said, &log, 100, 10);
+        assert_eq!(said["errors"], json!({"goaway": 10}), "{said}");
+        let goaways = json!({"ENHANCE_YOUR_CALM": {"count": 10, "debug": debug}});
+        assert_eq!(said["goaways"], goaways, "{said}");
+        assert_eq!(said["requests"]["repeated"], 0, "{said}");
+
+        let server = start(Conduct::Leaves(7));
+        let said = run(&server, is_call, 100, proto.path(), &["--streams", "5"]);
+        eventually("the server has read what was sent", || {
+            said["requests"]["repeated"] == server.log.lock().unwrap().unprocessed
+        });
+        let log = server.log.lock().unwrap();
+        agree("leaves", &said, &log, 100, 0);
+        assert!(log.unprocessed > 0, "{log:?}");
+        let left = json!({"NO_ERROR": {"count": 14}});
+        assert_eq!(said["goaways"], left, "{said}");
+    }
+}
+
+#[test]
+fn the_text_says_how_a_server_left() {
+    let server = Http2Server::start(Conduct::Expels(1));
+    let url = server.url();
+    let flags = ["load", &url, "--http2", "--connections", "1", "--requests", "2"];
+    let text = executable::run(&flags).stdout;
+    assert!(
+        text.contains("\n  GOAWAY      ENHANCE_YOUR_CALM 2, first: too_many_\\u{1b}pings\n"),
+        "{text}"
+    );
+}

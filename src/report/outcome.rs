@@ -205,6 +205,13 @@ fn of_requests(outcome: &Outcome, of: &RequestCounts) -> Rows {
     for (kind, text) in &outcome.call_errors {
         row(&format!("first {}", kind.replace('_', " ")), text.clone());
     }
+    if let Some(repeated) = of.repeated.filter(|count| *count > 0) {
+        row("sent again, as not processed", Count(repeated).to_string());
+    }
+    for (code, of) in &outcome.goaways {
+        let debug = of.debug.as_ref().map_or_else(String::new, |debug| format!(": {debug}"));
+        row(&format!("GOAWAY {code}"), format!("{}{debug}", Count(of.count)));
+    }
     if let Some(messages) = &outcome.messages {
         of_messages(messages, &mut row);
     }

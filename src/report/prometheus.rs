@@ -203,6 +203,11 @@ fn of_requests(to: &mut Exposition, counts: &RequestSnapshot) {
             counts.warm_up_sent,
         ),
         ("load_redirects", "Requests sent to follow redirects.", counts.redirects),
+        (
+            "load_requests_repeated",
+            "Requests sent again, as the server had not processed them.",
+            counts.repeated,
+        ),
         ("load_body_bytes", "Bytes of response bodies.", counts.body_bytes),
     ] {
         counter(to, name, help, count);
@@ -214,6 +219,9 @@ fn of_requests(to: &mut Exposition, counts: &RequestSnapshot) {
     let answers = counts.statuses().map(|(status, count)| (status.to_string(), count as f64));
     let help = "Complete responses by status.";
     to.labelled("load_answers", Kind::Counter, help, "status", answers);
+    let goaways = counts.goaways().map(|(code, count)| (code.to_owned(), count as f64));
+    let help = "HTTP/2 GOAWAY frames by code.";
+    to.labelled("load_goaways", Kind::Counter, help, "code", goaways);
 }
 
 fn of_times(to: &mut Exposition, progress: &Progress) {

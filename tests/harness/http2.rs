@@ -39,6 +39,8 @@ pub(crate) enum Conduct {
     Resets(u8),
     /// On each connection sends GOAWAY after this many requests and processes no more of them.
     Leaves(u32),
+    /// On each connection sends GOAWAY with ENHANCE_YOUR_CALM at this request, and closes it without an answer.
+    Expels(u32),
     /// Closes the connection within the answer to each 10th request.
     Cuts,
     /// Closes the connection without an answer at each 10th request.
@@ -218,6 +220,13 @@ impl Serving {
                         log.requests
                     };
                     gathered.push(stream);
+                    if self.conduct == Conduct::Expels(mine) {
+                        let code = [0, 0, 0, 11];
+                        let payload =
+                            [&stream.to_be_bytes()[..], &code, b"too_many_\x1bpings"].concat();
+                        self.send(GOAWAY, 0, 0, &payload)?;
+                        return self.end();
+                    }
                     if let Conduct::Gathers(least) = self.conduct
                         && gathered.len() < least
                     {

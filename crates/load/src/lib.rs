@@ -31,6 +31,7 @@ pub use crate::outcome::cable::CableSummary;
 pub use crate::outcome::cause::Cause;
 pub use crate::outcome::churn::ChurnSummary;
 pub use crate::outcome::generator::{Generator, Watched};
+pub use crate::outcome::goaways::GoAwaySummary;
 pub use crate::outcome::histograms::Histograms;
 pub use crate::outcome::judge::{
     Metric, Sign, Threshold, ThresholdResult, Verdict, judge, last_line,

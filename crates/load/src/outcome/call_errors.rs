@@ -60,11 +60,11 @@ fn text_of(failure: Failure, head: &[u8]) -> String {
         let separator = if text.is_empty() { "" } else { " " };
         text = format!("{text}{separator}[{}]", types.join(", "));
     }
-    shown(&text)
+    shown(&text, CALL_ERROR_BYTES)
 }
 
-/// The beginning of a text of a server, with what a terminal would not show escaped.
-fn shown(text: &str) -> String {
+/// At most so many bytes of the beginning of a text of a server, with what a terminal would not show escaped.
+pub(crate) fn shown(text: &str, bytes_max: usize) -> String {
     let mut shown = String::new();
     for character in text.chars() {
         let before = shown.len();
@@ -72,7 +72,7 @@ fn shown(text: &str) -> String {
             '"' | '\'' | '\\' => shown.push(character),
             _ => shown.extend(character.escape_debug()),
         }
-        if shown.len() > CALL_ERROR_BYTES {
+        if shown.len() > bytes_max {
             shown.truncate(before);
             shown.push('…');
             break;

@@ -61,7 +61,8 @@ failures! {
     Closed = "closed",
     /// The server closed the connection within the answer.
     ClosedMidway = "closed_midway",
-    /// The server takes no further requests on the connection, twice (GOAWAY, RFC 9113 section 6.8).
+    /// The server left the connection (GOAWAY, RFC 9113 section 6.8): it denied the request twice, or after it began
+    /// to answer, or it closed the connection after the code of an error.
     GoAway = "goaway",
     /// The server speaks HTTP/2 without WebSockets (RFC 8441 section 3).
     NoExtendedConnect = "no_extended_connect",

@@ -46,7 +46,7 @@ pub(crate) fn full() -> Outcome {
             json!({"seconds": 2.0, "per_second": 3.5}),
         ),
         "requests": counts(
-            "ok failed sent answered stragglers unfinished unknown unsent warm_up redirects",
+            "ok failed sent answered stragglers unfinished unknown unsent warm_up redirects repeated",
         ),
     });
     add(
@@ -55,7 +55,8 @@ pub(crate) fn full() -> Outcome {
             "dropped": 7, "seconds": 3.0, "per_second": 2.0, "good_per_second": 1.0,
             "latency": latency(), "service_time": latency(), "latency_of_all": of_all(),
             "time_to_first_byte": latency(), "send_lag": latency(), "scheduling_error": latency(),
-            "status": {"200": 6}, "errors": {"timeout": 1}, "call_errors": {"grpc_internal": "no"}, "body_bytes": 7, "decoded_bytes": 7,
+            "status": {"200": 6}, "errors": {"timeout": 1}, "call_errors": {"grpc_internal": "no"},
+            "goaways": {"ENHANCE_YOUR_CALM": {"count": 7, "debug": "no"}}, "body_bytes": 7, "decoded_bytes": 7,
             "connect_errors": {"dns": 1}, "retried_by": {"dns": 1}, "closed": {"reset": 1},
             "warm_up_messages": 7,
             "heartbeats": with(

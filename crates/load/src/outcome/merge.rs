@@ -9,7 +9,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::delivery::checker::keep_worst;
 use crate::outcome::histograms::Histograms;
 use crate::outcome::judge::{ThresholdResult, judge};
-use crate::outcome::merged_samples;
 use crate::outcome::messages::MessageSummary;
 use crate::outcome::run_config::{PaceConfig, RunConfig};
 use crate::outcome::samples::SampleSeries;
@@ -18,7 +17,7 @@ use crate::outcome::sections::{
     RequestCounts,
 };
 use crate::outcome::tally::{CheckSummary, StepSummary};
-use crate::outcome::{OUTCOME_VERSION, Outcome};
+use crate::outcome::{OUTCOME_VERSION, Outcome, goaways, merged_samples};
 use crate::scenario::{FlowSummary, GroupSummary};
 use crate::{CableSummary, ChurnSummary, Generator, StageSummary, Times, Watched};
 
@@ -331,6 +330,7 @@ fn add(one: Outcome, other: Outcome) -> Outcome {
         status: maps(one.status, other.status),
         errors: maps(one.errors, other.errors),
         call_errors: texts(one.call_errors, other.call_errors),
+        goaways: goaways::merge(one.goaways, other.goaways),
         body_bytes: known(one.body_bytes, other.body_bytes),
         decoded_bytes: known(one.decoded_bytes, other.decoded_bytes),
         connect_errors: maps(one.connect_errors, other.connect_errors),
@@ -426,7 +426,7 @@ fn connections(one: Connections, other: Connections, began_us: Option<(u64, u64)
 fn requests(one: RequestCounts, other: RequestCounts) -> RequestCounts {
     add!(RequestCounts, one, other,
         sum [ok failed sent answered stragglers unfinished unknown unsent warm_up redirects],
-        known [], maps [])
+        known [repeated], maps [])
 }
 
 fn heartbeats(one: HeartbeatSummary, other: HeartbeatSummary) -> HeartbeatSummary {

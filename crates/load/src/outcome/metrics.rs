@@ -13,6 +13,7 @@ use engine::Counter;
 
 use crate::delivery::checker::{DeliveryCounters, DeliveryCounts};
 use crate::delivery::spread::Arrivals;
+use crate::outcome::goaways::GoAways;
 use crate::outcome::sections::Receiver;
 use crate::outcome::timings::{Batches, Timings};
 use crate::{Cause, Series};
@@ -290,6 +291,8 @@ pub(crate) struct Metrics {
     judged: Mutex<Option<Vec<Receiver>>>,
     /// Disconnects by the reason given by the server.
     disconnects: Mutex<BTreeMap<String, u64>>,
+    /// Of HTTP/2 connections that carry sockets.
+    pub(crate) goaways: GoAways,
     last_open_ns: AtomicU64,
     /// Streams that a server allows, with one more; 0 if unknown, or as many as wanted.
     streams_allowed: AtomicU64,
@@ -314,6 +317,7 @@ impl Metrics {
             arrivals: Mutex::default(),
             judged: Mutex::default(),
             disconnects: Mutex::default(),
+            goaways: GoAways::default(),
             last_open_ns: AtomicU64::new(0),
             streams_allowed: AtomicU64::new(0),
             stalled_ns: Counter::default(),

@@ -14,6 +14,7 @@ pub(crate) mod failure;
 #[cfg(test)]
 pub(crate) mod fixture;
 pub(crate) mod generator;
+pub(crate) mod goaways;
 pub(crate) mod groups;
 pub(crate) mod histograms;
 pub(crate) mod judge;
@@ -45,6 +46,7 @@ use capacity::Count;
 use serde::{Deserialize, Serialize};
 
 use self::generator::{Generator, Watched};
+use self::goaways::GoAwaySummary;
 use self::histograms::Histograms;
 use self::judge::{Figure, Metric, ThresholdResult};
 use self::messages::MessageSummary;
@@ -124,6 +126,9 @@ pub struct Outcome {
     /// What the first failed call of each gRPC status said, by kind; absent without.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub call_errors: BTreeMap<String, String>,
+    /// HTTP/2: how servers left connections (GOAWAY), by the name of the code; absent without.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub goaways: BTreeMap<String, GoAwaySummary>,
     /// Bytes of bodies received, without framing, before decoding.
     pub body_bytes: Option<u64>,
     /// Decoded bytes of bodies with a content coding that were used.

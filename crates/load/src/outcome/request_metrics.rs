@@ -11,6 +11,7 @@ use engine::invariant;
 
 use crate::outcome::call_errors::CallErrors;
 use crate::outcome::failure::Failure;
+use crate::outcome::goaways::{self, GoAways};
 use crate::outcome::messages::MessageCounters;
 use crate::outcome::timings::Batches;
 
@@ -35,6 +36,8 @@ macro_rules! counts {
             pub failed: Vec<u64>,
             /// Complete answers, by status.
             pub status: Vec<u64>,
+            /// GOAWAY frames of HTTP/2, by code.
+            pub(crate) goaways: [u64; goaways::CODES],
             /// Time of each worker in long waits for a core.
             pub stalled_ns: Vec<u64>,
         }
@@ -56,6 +59,7 @@ macro_rules! counts {
                     $($name: 0,)*
                     failed: vec![0; Failure::COUNT],
                     status: vec![0; STATUSES],
+                    goaways: [0; goaways::CODES],
                     stalled_ns: Vec::new(),
                 }
             }
@@ -94,6 +98,8 @@ counts! {
     warm_up,
     /// Requests sent to follow redirects, including the warm-up.
     redirects,
+    /// Times a request was taken back, as the server had not processed it, including the warm-up.
+    repeated,
     /// Connections opened.
     opened,
     /// Connections open now (gauge).
@@ -140,6 +146,7 @@ impl RequestSnapshot {
         for metrics in all_metrics {
             sum.add(&metrics.counts);
             sum.stalled_ns.push(metrics.stalled_ns.get());
+            metrics.goaways.count(&mut sum.goaways);
         }
         sum
     }
@@ -157,6 +164,11 @@ impl RequestSnapshot {
         named.filter(|(_, count)| *count > 0).collect()
     }
 
+    /// GOAWAY frames of HTTP/2 by the name of their code, without zeros.
+    pub fn goaways(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        goaways::names().zip(self.goaways).filter(|(_, count)| *count > 0)
+    }
+
     /// Complete answers by status, without zeros and without protocols that have no status.
     pub fn statuses(&self) -> impl Iterator<Item = (u16, u64)> {
         (0_u16..).zip(self.status.iter().copied()).skip(1).filter(|(_, count)| *count > 0)
@@ -170,6 +182,7 @@ pub(crate) struct RequestMetrics {
     /// Of calls with several messages.
     pub(crate) messages: Option<Box<MessageCounters>>,
     pub(crate) call_errors: CallErrors,
+    pub(crate) goaways: GoAways,
     /// See [`crate::outcome::stalls`].
     pub(crate) stalled_ns: Counter,
     /// When the measured time ended.
@@ -186,6 +199,7 @@ impl RequestMetrics {
             timed: Batches::default(),
             messages: has_messages.then(Box::default),
             call_errors: CallErrors::default(),
+            goaways: GoAways::default(),
             stalled_ns: Counter::default(),
             over_ns: AtomicU64::new(0),
             untaken: AtomicU64::new(0),

@@ -196,6 +196,7 @@ impl RequestRun<'_> {
         let seconds = self.measured.as_secs_f64();
         let RequestSnapshot { ok, sent, answered, redirects, stragglers, stragglers_ok, .. } =
             *counts;
+        let repeated = Some(counts.repeated);
         let unfinished = counts.failed.get(Failure::Unfinished.index()).copied();
         let unfinished = unfinished.unwrap_or_default();
         // When a run is interrupted nobody knows what would have become of requests in flight.
@@ -249,6 +250,7 @@ impl RequestRun<'_> {
                 unsent,
                 warm_up: counts.warm_up_sent,
                 redirects,
+                repeated,
             }),
             dropped: self.dropped,
             seconds: Some(seconds),

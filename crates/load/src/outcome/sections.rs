@@ -96,6 +96,10 @@ pub struct RequestCounts {
     pub warm_up: u64,
     /// Sent to follow redirects.
     pub redirects: u64,
+    /// Times the server had not processed a request, by its GOAWAY or the end of its connection, so that it is
+    /// sent again, and is in `sent` once; with the warm-up. `None` in files of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repeated: Option<u64>,
 }
 
 /// Percentiles in milliseconds of everything that was due; null where they lie among what was never

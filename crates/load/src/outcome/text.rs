@@ -6,6 +6,7 @@ use std::fmt::{self, Display, Formatter};
 use capacity::{Count, Decimal, Milliseconds};
 
 use crate::Latency;
+use crate::outcome::goaways::GoAwaySummary;
 use crate::outcome::judge::last_line;
 use crate::outcome::latency_text::{Bars, write_latencies};
 use crate::outcome::sections::{
@@ -123,6 +124,7 @@ impl Outcome {
         write_causes(f, "  retried for ", &self.retried_by)?;
         write_causes(f, "  failed by   ", &self.connect_errors)?;
         write_causes(f, "  ended by    ", &self.closed)?;
+        write_goaways(f, &self.goaways)?;
         if let Some(count) = self.warm_up_messages {
             writeln!(f, "warm-up       {} messages, not counted otherwise", Count(count))?;
         }
@@ -194,6 +196,7 @@ impl Outcome {
         bars: Bars,
     ) -> fmt::Result {
         let RequestCounts { ok, failed, sent, unsent, warm_up, redirects, .. } = *requests;
+        let repeated = requests.repeated.unwrap_or(0);
         // A request whose connect failed was begun but not sent.
         match ok + failed {
             begun if begun > sent => {
@@ -216,6 +219,7 @@ impl Outcome {
             (self.dropped.unwrap_or(0), "passes were dropped: no user was free"),
             (warm_up, "in the warm-up, not counted otherwise"),
             (redirects, "more to follow redirects"),
+            (repeated, "sent again: the server had not processed them"),
         ] {
             if count > 0 {
                 writeln!(f, "              {} {what}", Count(count))?;
@@ -239,6 +243,7 @@ impl Outcome {
         for (kind, text) in &self.call_errors {
             writeln!(f, "              {kind}, first: {text}")?;
         }
+        write_goaways(f, &self.goaways)?;
         write_latencies(
             f,
             &[
@@ -276,6 +281,18 @@ impl Outcome {
             decoded => writeln!(f, "; {} bytes after decoding", Count(decoded)),
         }
     }
+}
+
+/// Writes how servers left HTTP/2 connections.
+fn write_goaways(f: &mut Formatter<'_>, goaways: &BTreeMap<String, GoAwaySummary>) -> fmt::Result {
+    for (code, of) in goaways {
+        write!(f, "  GOAWAY      {code} {}", Count(of.count))?;
+        match &of.debug {
+            Some(debug) => writeln!(f, ", first: {debug}")?,
+            None => writeln!(f)?,
+        }
+    }
+    Ok(())
 }
 
 /// Writes the HTTP/2 connections of sockets, which share them.

@@ -126,6 +126,7 @@ impl Run {
             measured_unix_us: self.echo_began_ns.map(unix_us),
         };
         let mut outcome = run.outcome();
+        self.all_metrics.iter().for_each(|of| of.goaways.add_to(&mut outcome.goaways));
         let histograms = outcome.histograms.get_or_insert_default();
         if self.cable {
             let all_metrics = self.all_metrics.iter().map(|metrics| &**metrics);

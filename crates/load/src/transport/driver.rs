@@ -1,6 +1,8 @@
 //! [`Driver`]: the protocol of a connection. It encodes requests and decodes answers; sockets, clocks,
 //! pacing and counting belong to the requester.
 
+use wire::http2::ErrorCode;
+
 use crate::grpc::Code;
 use crate::outcome::failure::Failure;
 use crate::workload::requests::answer::Awaited;
@@ -101,7 +103,12 @@ pub trait Driver: Send + 'static {
     /// Gives up the request on a stream.
     fn cancel(&mut self, _state: &mut Self::State, _stream: u32) {}
 
-    /// All that was to be sent on a connection was passed to the kernel.
+    /// The debug data of the last [`StreamEvent::Leaving`].
+    fn leaving_debug<'s>(&self, _state: &'s Self::State) -> &'s [u8] {
+        &[]
+    }
+
+    /// All that was to be sent on a connection was passed to the kernel. It may have more to send then.
     fn sent(&mut self, _state: &mut Self::State) {}
 
     // Only with `MESSAGES` and without `STREAMS`.
@@ -183,8 +190,8 @@ pub enum StreamEvent<'b> {
     Unprocessed(u32),
     /// More can be sent on these streams.
     Writable(Writable),
-    /// The server takes no further streams.
-    Leaving,
+    /// The server takes no further streams, with this code of GOAWAY.
+    Leaving(ErrorCode),
     /// The connection is unusable.
     Broken(Failure),
 }

@@ -308,6 +308,10 @@ impl Driver for Grpc {
         self.http2.cancel(state, stream);
     }
 
+    fn leaving_debug<'s>(&self, state: &'s Http2State) -> &'s [u8] {
+        self.http2.leaving_debug(state)
+    }
+
     fn sent(&mut self, state: &mut Http2State) {
         self.http2.sent(state);
     }

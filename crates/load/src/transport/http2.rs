@@ -403,7 +403,7 @@ impl Driver for Http2 {
                 open.forget(stream);
                 StreamEvent::Failed(tag, Failure::Protocol(violation))
             }
-            Event::GoAway { .. } => StreamEvent::Leaving,
+            Event::GoAway { code, .. } => StreamEvent::Leaving(code),
             Event::Settings => {
                 open.send_bodies(&mut self.out);
                 StreamEvent::Writable(Writable::All)
@@ -432,6 +432,10 @@ impl Driver for Http2 {
         {
             open.cancel(stream, &mut self.out);
         }
+    }
+
+    fn leaving_debug<'s>(&self, state: &'s Http2State) -> &'s [u8] {
+        state.0.as_ref().map_or(&[], |open| open.connection.go_away_debug())
     }
 
     fn sent(&mut self, state: &mut Http2State) {

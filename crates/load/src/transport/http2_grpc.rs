@@ -123,6 +123,10 @@ impl Driver for Http2Grpc {
         self.grpc.cancel(state, stream);
     }
 
+    fn leaving_debug<'s>(&self, state: &'s Http2State) -> &'s [u8] {
+        self.grpc.leaving_debug(state)
+    }
+
     fn sent(&mut self, state: &mut Http2State) {
         self.grpc.sent(state);
     }

@@ -103,6 +103,10 @@ impl Driver for GrpcStream {
         self.grpc.http2.cancel(state, stream);
     }
 
+    fn leaving_debug<'s>(&self, state: &'s Http2State) -> &'s [u8] {
+        self.grpc.http2.leaving_debug(state)
+    }
+
     fn sent(&mut self, state: &mut Http2State) {
         self.grpc.http2.sent(state);
     }

@@ -61,6 +61,8 @@ pub(super) struct Carrier {
     pub(super) has_waiting: bool,
     /// A socket could not write because of the backlog.
     pub(super) is_clogged: bool,
+    /// The server left it by a GOAWAY with a code of an error.
+    pub(super) is_expelled: bool,
     watches_write: bool,
     generation: u32,
 }
@@ -190,6 +192,7 @@ impl<S: Sys> StreamKernel<S> {
             is_roomy: false,
             has_waiting: false,
             is_clogged: false,
+            is_expelled: false,
             watches_write: true,
             generation: 0,
         };
@@ -384,6 +387,13 @@ impl<S: Sys> StreamKernel<S> {
 
     /// Ends a connection, and what is left of its sockets.
     pub(super) fn end_carrier(&mut self, c: u32, ending: &Ending) {
+        let is_unexplained = match ending {
+            Ending::Closed => true,
+            Ending::Failed(failure) => failure.fault.is_none(),
+        };
+        let is_expelled = self.carriers.get(c).is_some_and(|carrier| carrier.is_expelled);
+        let expelled = Ending::fault(ServerFault::GoAway);
+        let ending = if is_unexplained && is_expelled { &expelled } else { ending };
         let Some(members) = self.remove_carrier(c, true) else { return };
         for at in members {
             let Some(socket) = self.sockets.get_mut(at) else { continue };

@@ -143,8 +143,14 @@ impl<S: Sys> StreamKernel<S> {
             Event::StreamFailed { tag, violation, .. } => {
                 self.lost(c, tag, ServerFault::Violation(violation));
             }
-            Event::GoAway { .. } => {
+            Event::GoAway { code, .. } => {
                 self.metrics.counts.http2_goaways.add(1);
+                if let Some(carrier) = self.carriers.get_mut(c) {
+                    let connection = carrier.connection.as_ref();
+                    let debug = connection.map_or(&[][..], |connection| connection.go_away_debug());
+                    self.metrics.goaways.note(code, debug);
+                    carrier.is_expelled |= code != ErrorCode::NO_ERROR;
+                }
                 self.retire(c);
             }
             Event::Settings => return self.on_settings(c),

@@ -108,7 +108,7 @@ pub fn drive_requests<D: Driver, S: Script>(
     // The last partial second, so that the rows add up to the total.
     row(&mut stages, &run.row(process::now_ns(), phase(is_marked)));
     let mut outcome = run.outcome(config, interrupted);
-    run.all_metrics.iter().for_each(|of| of.call_errors.add_to(&mut outcome.call_errors));
+    run.add_said(&mut outcome);
     outcome.stages = stages.finish();
     outcome.unreached = unreached;
     run.workers.drain(Duration::ZERO)?;
@@ -269,6 +269,15 @@ impl Run {
             answered: counts.answered > refused || opened && counts.warm_up > 0,
             ..Contact::default()
         }
+    }
+
+    /// Adds what servers said in words.
+    fn add_said(&self, outcome: &mut Outcome) {
+        for of in &self.all_metrics {
+            of.call_errors.add_to(&mut outcome.call_errors);
+            of.goaways.add_to(&mut outcome.goaways);
+        }
+        self.carried.iter().for_each(|of| of.goaways.add_to(&mut outcome.goaways));
     }
 
     /// Takes the flushed histograms: often and little, as a worker may be waiting for this core.

@@ -10,6 +10,8 @@ pub(crate) struct Shared<C> {
     pub(crate) opened: bool,
     /// The server takes no further streams.
     pub(super) is_leaving: bool,
+    /// It said that by a GOAWAY with a code of an error.
+    pub(super) is_expelled: bool,
     pub(super) endpoint: u8,
     pub(super) secure: bool,
     pub(super) block: u32,

@@ -57,7 +57,9 @@ impl<D: Driver, S: Script> Requester<D, S> {
         one.link.take().into_iter().for_each(|id| core.abort(id));
         for flight in one.flights.iter_mut().filter(|flight| flight.times.sent_ns > 0) {
             (flight.times.sent_ns, flight.times.first_ns) = (0, 0);
+            flight.is_repeated = true;
             self.metrics.counts.sent.sub(1);
+            self.metrics.counts.repeated.add(1);
         }
         let is_head = one.flights.front().is_some_and(|flight| flight.is_head);
         one.awaited.begin(wants, false, is_head);
@@ -111,12 +113,17 @@ impl<D: Driver, S: Script> Requester<D, S> {
         if std::mem::replace(&mut flight.is_repeated, true) || is_answered {
             return self.fail(core, user, Failure::GoAway, now_ns);
         }
-        if one.hops == 0 && flight.times.sent_ns > 0 {
+        let counts = &self.metrics.counts;
+        counts.repeated.add(1);
+        if one.hops > 0 {
+            // Times are from the send of the first request.
+            counts.redirects.sub(1);
+        } else if flight.times.sent_ns > 0 {
             let is_counted = flight.times.due_ns >= self.schedule.measure_ns;
-            let counts = &self.metrics.counts;
             if is_counted { &counts.sent } else { &counts.warm_up_sent }.sub(1);
+            flight.times.sent_ns = 0;
         }
-        (flight.times.sent_ns, flight.times.first_ns) = (0, 0);
+        flight.times.first_ns = 0;
         if D::MESSAGES {
             self.take_back_conversation(user);
         }

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 
 use engine::invariant;
 use engine::{Closed, ConnId, Core, Sent, Sys};
+use wire::http2::ErrorCode;
 
 use crate::outcome::failure::Failure;
 use crate::transport::driver::{CompleteAnswer, Driver, Opened, StreamEvent};
@@ -53,6 +54,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
                 conn: None,
                 opened: false,
                 is_leaving: false,
+                is_expelled: false,
                 endpoint,
                 secure,
                 block,
@@ -313,7 +315,12 @@ impl<D: Driver, S: Script> Requester<D, S> {
                     self.resume_messages(core, at, writable, now_ns);
                 }
                 StreamEvent::Writable(_) => {}
-                StreamEvent::Leaving => self.leave_shared(core, at, now_ns),
+                StreamEvent::Leaving(code) => {
+                    let debug = self.driver.leaving_debug(&shared.state);
+                    self.metrics.goaways.note(code, debug);
+                    shared.is_expelled |= code != ErrorCode::NO_ERROR;
+                    self.leave_shared(core, at, now_ns);
+                }
                 StreamEvent::Broken(failure) => {
                     // It says why, if the server still reads.
                     self.flush_streams(core, at, id);
@@ -500,7 +507,10 @@ impl<D: Driver, S: Script> Requester<D, S> {
         if opened && shared.streams == 0 && shared.waiting.is_empty() {
             self.metrics.counts.closed_idle.add(1);
         }
-        let failure = Failure::of_closed(why, opened);
+        let failure = match Failure::of_closed(why, opened) {
+            Failure::Closed | Failure::Reset if shared.is_expelled => Failure::GoAway,
+            failure => failure,
+        };
         self.ended_shared(core, at, failure, core.clock_ns());
     }
 

@@ -17,6 +17,7 @@ const PUSH_PROMISE: u8 = 5;
 const PING: u8 = 6;
 const GOAWAY: u8 = 7;
 const WINDOW_UPDATE: u8 = 8;
+const CONTINUATION: u8 = 9;
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 /// `:status: 200` (RFC 7541 appendix A).
@@ -57,6 +58,8 @@ pub(crate) enum Conduct {
     Silent,
     /// Answers each 10th request with a body shorter than its content-length.
     Short,
+    /// Answers each 10th request with a head of 20 KiB.
+    LongHeads,
     /// Answers each 10th request with DATA before a head.
     Headless,
     /// Allows so many streams at a time.
@@ -288,6 +291,15 @@ impl Serving {
                 let head = [OK, &[0x0f, 0x0d, 1, b'9']].concat();
                 self.send(HEADERS, END_HEADERS, stream, &head)?;
                 self.send(DATA, END_STREAM, stream, b"hello")?;
+                return Some(true);
+            }
+            Conduct::LongHeads if is_tenth => {
+                // Literals of 4 KiB, without indexing.
+                let field = [b"\x00\x01x\x7f\xe0\x1e", &[b'y'; 4063][..]].concat();
+                let block = [head, &field.repeat(5)].concat();
+                let (begin, rest) = block.split_at(16_000);
+                self.send(HEADERS, END_STREAM, stream, begin)?;
+                self.send(CONTINUATION, END_HEADERS, stream, rest)?;
                 return Some(true);
             }
             Conduct::Headless if is_tenth => {

@@ -65,7 +65,7 @@ impl Http2 {
     #[must_use]
     pub fn new() -> Http2 {
         // Until the server has said how many it allows, a second stream may be refused.
-        let config = Arc::new(Config { initial_max_streams: 1, ..Config::default() });
+        let config = Arc::new(Config { initial_max_streams: 1, ..Config::of_client() });
         Http2 {
             config,
             out: Vec::new(),

@@ -1,6 +1,7 @@
 //! Settings of either side (RFC 9113 6.5.2, RFC 8441 3), and the limits of a connection.
 
 use super::frame::{FRAME_BYTES_MAX, FRAME_BYTES_MIN, WINDOW_INITIAL, WINDOW_MAX};
+use super::hpack::EXCESS_BYTES_MAX;
 use crate::Violation;
 
 /// Identifiers of settings (RFC 9113 6.5.2).
@@ -139,6 +140,16 @@ impl Config {
     pub const CONTROL_FRAMES: u16 = 1000;
     /// Empty frames have no use except to end a stream.
     pub const EMPTY_FRAMES: u16 = 100;
+
+    /// For clients: a head that is too long costs its stream and not the connection, on which requests of others wait,
+    /// as long as its fields exceed the limit by at most [`EXCESS_BYTES_MAX`].
+    #[must_use]
+    pub fn of_client() -> Config {
+        // In frames of 1 KiB, as the limits of servers.
+        let header_block_bytes = Self::HEADER_LIST_BYTES + EXCESS_BYTES_MAX as u32;
+        let continuations = (header_block_bytes / 1024) as u16;
+        Config { header_block_bytes, continuations, ..Config::default() }
+    }
 
     /// The settings that a connection announces.
     pub fn settings(&self) -> Settings {

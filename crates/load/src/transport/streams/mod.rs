@@ -110,7 +110,7 @@ impl StreamSettings {
                 stream_window_bytes: STREAM_WINDOW_BYTES,
                 connection_window_bytes: CONNECTION_WINDOW_BYTES,
                 explicit_release: true,
-                ..http2::Config::default()
+                ..http2::Config::of_client()
             }),
         })
     }

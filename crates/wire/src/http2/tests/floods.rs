@@ -249,6 +249,65 @@ fn header_blocks_are_bounded() {
     assert_eq!(side.receive(&large[..9]), Err(Violation::Http2HeaderBlockTooLarge));
 }
 
+/// A head with a field for the table, and fields without indexing that add so many bytes to the list.
+fn long_head(bytes: usize) -> Vec<u8> {
+    let mut block = b"\x88\x40\x01a\x01b".to_vec();
+    // 4,096 each: a name of a byte, a value, and 32.
+    for _ in 0..bytes / 4096 {
+        block.extend_from_slice(b"\x00\x01x\x7f\xe0\x1e");
+        block.extend_from_slice(&[b'y'; 4063]);
+    }
+    block
+}
+
+/// A header block in frames of at most so many bytes.
+fn in_frames(block: &[u8], stream: u32, most: usize) -> Vec<u8> {
+    let pieces: Vec<&[u8]> = block.chunks(most).collect();
+    let of = |(at, piece): (usize, &&[u8])| {
+        let kind = if at == 0 { HEADERS } else { CONTINUATION };
+        let flags = if at + 1 == pieces.len() { flags::END_HEADERS } else { 0 };
+        frame(kind, flags, stream, piece)
+    };
+    pieces.iter().enumerate().flat_map(of).collect()
+}
+
+#[test]
+fn a_long_head_costs_a_client_its_stream_and_not_the_connection() {
+    let mut side = Side::client(&Config::of_client());
+    side.receive(&frame(FrameType::SETTINGS, 0, 0, b"")).unwrap();
+    let mut list = 16;
+    for (stream, most) in [(1, 16_384), (3, 16_384), (5, 1_100), (7, 16_384)] {
+        side.connection.open(GET, true, 0, &mut side.out).unwrap();
+        side.connection.open(GET, true, 0, &mut side.out).unwrap();
+        side.news();
+        let (long, other) = (2 * stream - 1, 2 * stream + 1);
+        side.receive(&in_frames(&long_head(list * 1024), long, most)).unwrap();
+        let violation = Violation::HeaderListTooLarge;
+        assert_eq!(side.news(), [Seen::StreamFailed { stream: long, violation }]);
+        assert!(side.connection.memory_bytes() <= HELD_BYTES);
+        assert!(side.list.memory_bytes() < 64 * 1024);
+        // The field that the head before it added to the table.
+        side.receive(&frame(HEADERS, END, other, b"\x88\xbe")).unwrap();
+        let news = side.news();
+        let [Seen::Head { fields, .. }] = &news[..] else { panic!("{news:?}") };
+        assert_eq!(fields[1], ("a".to_string(), "b".to_string()));
+        list += 20;
+    }
+    // The work is bounded: one that is far longer ends the connection, before it has arrived.
+    for (bytes, most, expected) in [
+        (84 * 1024, 16_384, Violation::Http2HeaderBlockTooLarge),
+        (1 << 20, 16_384, Violation::Http2HeaderBlockTooLarge),
+        (80 * 1024, 1_000, Violation::Http2TooManyContinuations),
+    ] {
+        let mut side = Side::client(&Config::of_client());
+        side.receive(&frame(FrameType::SETTINGS, 0, 0, b"")).unwrap();
+        side.connection.open(GET, true, 0, &mut side.out).unwrap();
+        let result = side.receive(&in_frames(&long_head(bytes), 1, most));
+        assert_eq!(result, Err(expected), "{bytes}");
+        assert!(side.connection.memory_bytes() <= 4 * HELD_BYTES);
+    }
+}
+
 #[test]
 fn bombs_cost_their_stream_or_the_connection() {
     // An entry of 4,000 bytes, then references to it.

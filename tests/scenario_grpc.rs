@@ -35,6 +35,7 @@ fn calls_fail_by_kind_and_counts_agree_with_the_server() {
         (Call::NoTrailers, Some("grpc_no_status")),
         (Call::NoStatus, Some("grpc_no_status")),
         (Call::Text, Some("grpc_content_type")),
+        (Call::OnlyText, Some("grpc_content_type")),
         (Call::Unavailable, Some("grpc_unavailable")),
         (Call::Status("5"), Some("grpc_not_found")),
         (Call::Status("99"), Some("grpc_other_status")),

@@ -81,6 +81,8 @@ pub(crate) enum Call {
     NoStatus,
     /// It is text.
     Text,
+    /// It is text without a body.
+    OnlyText,
     /// Its HTTP status is 503.
     Unavailable,
     /// Its status, with a message, and without.
@@ -336,6 +338,11 @@ impl Serving {
                 let head = [OK, b"\x0f\x10\x0atext/plain"].concat();
                 self.send(HEADERS, END_HEADERS, stream, &head)?;
                 self.send(DATA, END_STREAM, stream, b"not here")?;
+                return Some(true);
+            }
+            Call::OnlyText => {
+                let head = [OK, b"\x0f\x10\x0atext/plain"].concat();
+                self.send(HEADERS, ends, stream, &head)?;
                 return Some(true);
             }
             Call::Unavailable => {

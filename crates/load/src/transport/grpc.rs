@@ -15,6 +15,9 @@ use crate::transport::http2::{Http2, Http2State};
 use crate::workload::requests::answer::Awaited;
 use crate::workload::requests::request::Request;
 
+/// The content type of answers, perhaps with a codec behind it.
+const CONTENT_TYPE: &[u8] = b"application/grpc";
+
 /// The gRPC driver of one worker.
 pub struct Grpc {
     pub(crate) http2: Http2,
@@ -127,7 +130,7 @@ impl Grpc {
         let (mut is_grpc, mut coding) = (false, Coding::Identity);
         for (name, value) in self.http2.fields() {
             match name {
-                b"content-type" => is_grpc = is_type(value, b"application/grpc"),
+                b"content-type" => is_grpc = is_type(value, CONTENT_TYPE),
                 b"grpc-encoding" => coding = Coding::of(value),
                 _ => {}
             }
@@ -141,8 +144,9 @@ impl Grpc {
         StreamEvent::Head(user, 0, false)
     }
 
-    /// The end of a call, whose status is in the last fields.
-    fn finish(&mut self, user: u32, http_status: u16) -> StreamEvent<'static> {
+    /// The end of a call, whose status is in the last fields: trailers, or a head with this HTTP status and nothing
+    /// behind it.
+    fn finish(&mut self, user: u32, only_head: Option<u16>) -> StreamEvent<'static> {
         let failure = match self.http2.field(b"grpc-status").map(Code::parse) {
             Some(Code::OK) => {
                 let call = self.calls.get_mut(user as usize);
@@ -157,10 +161,19 @@ impl Grpc {
                 Failure::GrpcMessage
             }
             Some(code) => of_code(code),
-            None if http_status != 200 => of_code(Code::of_http(http_status)),
-            None => Failure::GrpcNoStatus,
+            None => match only_head {
+                Some(200) if self.is_grpc() => Failure::GrpcNoStatus,
+                Some(200) => Failure::GrpcContentType,
+                Some(status) => of_code(Code::of_http(status)),
+                None => Failure::GrpcNoStatus,
+            },
         };
         StreamEvent::Failed(user, failure)
+    }
+
+    /// Whether the last head is one of gRPC.
+    fn is_grpc(&self) -> bool {
+        self.http2.field(b"content-type").is_some_and(|value| is_type(value, CONTENT_TYPE))
     }
 
     /// What an event of HTTP/2 means for a call.
@@ -172,14 +185,14 @@ impl Grpc {
     ) -> StreamEvent<'b> {
         match event {
             // Only trailers.
-            StreamEvent::Head(user, status, true) => self.finish(user, status),
+            StreamEvent::Head(user, status, true) => self.finish(user, Some(status)),
             StreamEvent::Head(user, status, false) => self.on_head(state, user, status),
             StreamEvent::Body(user, data, is_end) => match self.receive_messages(user, data) {
                 Err(failure) => self.give_up(state, user, failure),
                 Ok(()) if is_end => StreamEvent::Failed(user, Failure::GrpcNoStatus),
                 Ok(()) => StreamEvent::Body(user, data, false),
             },
-            StreamEvent::Complete(user) => self.finish(user, 200),
+            StreamEvent::Complete(user) => self.finish(user, None),
             other => other,
         }
     }

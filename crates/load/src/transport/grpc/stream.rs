@@ -26,9 +26,14 @@ impl GrpcStream {
     }
 
     /// The end of an answer: a server may answer before all was sent.
-    fn finish(&mut self, state: &mut Http2State, user: u32, status: u16) -> StreamEvent<'static> {
+    fn finish(
+        &mut self,
+        state: &mut Http2State,
+        user: u32,
+        only_head: Option<u16>,
+    ) -> StreamEvent<'static> {
         self.grpc.http2.end_last(state);
-        self.grpc.finish(user, status)
+        self.grpc.finish(user, only_head)
     }
 }
 
@@ -64,13 +69,13 @@ impl Driver for GrpcStream {
         let (used, event) = self.grpc.http2.receive_streams(state, bytes);
         let event = match event {
             // Only trailers.
-            StreamEvent::Head(user, status, true) => self.finish(state, user, status),
+            StreamEvent::Head(user, status, true) => self.finish(state, user, Some(status)),
             StreamEvent::Head(user, status, false) => self.grpc.on_head(state, user, status),
             StreamEvent::Body(user, data, true) => {
                 self.grpc.http2.end_last(state);
                 StreamEvent::Body(user, data, true)
             }
-            StreamEvent::Complete(user) => self.finish(state, user, 200),
+            StreamEvent::Complete(user) => self.finish(state, user, None),
             other => other,
         };
         (used, event)

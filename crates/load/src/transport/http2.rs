@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use engine::invariant;
 use wire::Violation;
-use wire::http::{EMPTY_HEADER, MAX_HEADERS, parse_request};
 use wire::http2::hpack::{HeaderList, Shape};
 use wire::http2::{Config, Connection, ErrorCode, Event, HeadKind, Refused, StreamId};
 
 use crate::outcome::failure::Failure;
 use crate::transport::driver::{Driver, Opened, Received, StreamEvent, Window, Writable};
+use crate::transport::fields::{Form, head_bytes, translate};
 use crate::workload::requests::answer::Awaited;
 use crate::workload::requests::request::Request;
 
@@ -134,11 +134,13 @@ impl Http2 {
                 (connection.open_shape(shape, [], ends && *body == bytes.len(), user, out), *body)
             }
             None => {
-                let translated = translate(bytes, secure, &mut self.names, |fields, body| {
-                    connection.open(fields, ends && body == bytes.len(), user, out)
+                let Some((head, body)) = split(bytes) else { return Opened::Invalid };
+                let ends = ends && body == bytes.len();
+                let opened = translate(head, Form::Request, secure, &mut self.names, |fields| {
+                    connection.open(fields, ends, user, out)
                 });
-                let Some(translated) = translated else { return Opened::Invalid };
-                translated
+                let Some(opened) = opened else { return Opened::Invalid };
+                (opened, body)
             }
         };
         let stream = match opened {
@@ -178,7 +180,8 @@ impl Http2 {
         if self.prepared.len() >= PREPARED_MAX {
             return None;
         }
-        let (shape, body) = translate(request.bytes(), secure, &mut self.names, |fields, _| {
+        let (head, body) = split(request.bytes())?;
+        let shape = translate(head, Form::Request, secure, &mut self.names, |fields| {
             Shape::new(fields.map(|(name, value)| (name, Some(value))))
         })?;
         self.prepared.push(Prepared { id, secure, shape, body, shared: None });
@@ -208,48 +211,10 @@ impl Default for Http2 {
     }
 }
 
-/// Translates a request of HTTP/1.1 to fields (RFC 9113 section 8.3.1), which `make` takes with where the
-/// body begins. Returns what it makes, and that place.
-fn translate<T>(
-    bytes: &[u8],
-    secure: bool,
-    names: &mut Vec<u8>,
-    make: impl for<'f> FnOnce(&mut dyn Iterator<Item = (&'f [u8], &'f [u8])>, usize) -> T,
-) -> Option<(T, usize)> {
-    let body = bytes.windows(4).position(|four| four == b"\r\n\r\n")? + 4;
-    let mut headers = [EMPTY_HEADER; MAX_HEADERS];
-    let request = parse_request(bytes.get(..body)?, &mut headers).ok()?;
-    names.clear();
-    for header in request.headers {
-        names.extend(header.name.bytes().map(|byte| byte.to_ascii_lowercase()));
-    }
-    let host = request.header("host").unwrap_or_default();
-    let scheme: &[u8] = if secure { b"https" } else { b"http" };
-    let target = request.target.as_bytes();
-    let pseudo: [(&[u8], &[u8]); 4] = [
-        (b":method", request.method.as_bytes()),
-        (b":scheme", scheme),
-        (b":authority", host),
-        (b":path", target),
-    ];
-    let mut rest = names.as_slice();
-    let others = request.headers.iter().filter_map(|header| {
-        let (name, behind) = rest.split_at_checked(header.name.len())?;
-        rest = behind;
-        Some((name, header.value))
-    });
-    let others = others.filter(|(name, value)| !is_of_connection(name, value));
-    Some((make(&mut pseudo.into_iter().chain(others), body), body))
-}
-
-/// Whether a header is not for HTTP/2 (RFC 9113 section 8.2.2), or is in a pseudo-field.
-pub(crate) fn is_of_connection(name: &[u8], value: &[u8]) -> bool {
-    match name {
-        b"host" | b"connection" | b"keep-alive" | b"proxy-connection" | b"transfer-encoding"
-        | b"upgrade" => true,
-        b"te" => !value.eq_ignore_ascii_case(b"trailers"),
-        _ => false,
-    }
+/// The head of a request, and where its body begins.
+fn split(bytes: &[u8]) -> Option<(&[u8], usize)> {
+    let body = head_bytes(bytes)?;
+    Some((bytes.get(..body)?, body))
 }
 
 /// Why a request failed whose stream was reset.

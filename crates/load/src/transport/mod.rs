@@ -10,6 +10,7 @@ pub(crate) mod connector;
 pub(crate) mod deflate;
 pub(crate) mod driver;
 pub(crate) mod endpoint;
+pub(crate) mod fields;
 pub(crate) mod first_contact;
 pub(crate) mod grpc;
 pub(crate) mod grpc_web;

@@ -1,7 +1,6 @@
 //! The handshake of a WebSocket on a stream (RFC 8441 section 5): the request that the engine writes for
 //! HTTP/1.1 as an extended CONNECT, and the answer to it as the engine expects it.
 
-use crate::transport::http2::is_of_connection;
 use wire::http::{EMPTY_HEADER, MAX_HEADERS, parse_request};
 use wire::http2::hpack::HeaderList;
 use wire::websocket::accept_key;
@@ -21,39 +20,6 @@ pub(super) fn read(head: &[u8]) -> Option<Request<'_>> {
     let host = request.header("host")?;
     let accept = accept_key(request.header("sec-websocket-key")?);
     Some(Request { host, accept })
-}
-
-/// Passes the fields of the extended CONNECT for a request to `open`; `None` if it is no request.
-pub(super) fn translate<T>(
-    head: &[u8],
-    secure: bool,
-    names: &mut Vec<u8>,
-    open: impl for<'f> FnOnce(&mut dyn Iterator<Item = (&'f [u8], &'f [u8])>) -> T,
-) -> Option<T> {
-    let mut headers = [EMPTY_HEADER; MAX_HEADERS];
-    let request = parse_request(head, &mut headers).ok()?;
-    names.clear();
-    for header in request.headers {
-        names.extend(header.name.bytes().map(|byte| byte.to_ascii_lowercase()));
-    }
-    let scheme: &[u8] = if secure { b"https" } else { b"http" };
-    let pseudo: [(&[u8], &[u8]); 5] = [
-        (b":method", b"CONNECT"),
-        (b":protocol", b"websocket"),
-        (b":scheme", scheme),
-        (b":path", request.target.as_bytes()),
-        (b":authority", request.header("host").unwrap_or_default()),
-    ];
-    let mut rest = names.as_slice();
-    let others = request.headers.iter().filter_map(|header| {
-        let (name, behind) = rest.split_at_checked(header.name.len())?;
-        rest = behind;
-        Some((name, header.value))
-    });
-    // The stream replaces the upgrade and the key (RFC 8441 section 5).
-    let others = others
-        .filter(|(name, value)| *name != b"sec-websocket-key" && !is_of_connection(name, value));
-    Some(open(&mut pseudo.into_iter().chain(others)))
 }
 
 /// Appends the answer to a handshake as one of HTTP/1.1.
@@ -87,6 +53,7 @@ mod tests {
     use wire::websocket::{check_upgrade_response, encode_key, encode_upgrade_request};
 
     use super::*;
+    use crate::transport::fields::{Form, translate};
 
     #[test]
     fn the_request_becomes_an_extended_connect() {
@@ -96,7 +63,7 @@ mod tests {
         let request = read(&head).unwrap();
         assert_eq!((request.host, request.accept), (&b"a.test:1"[..], accept_key(&key)));
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-        let fields = translate(&head, true, &mut Vec::new(), |fields| {
+        let fields = translate(&head, Form::WebSocket, true, &mut Vec::new(), |fields| {
             fields
                 .map(|(name, value)| format!("{}={}", text(name), text(value)))
                 .collect::<Vec<_>>()

@@ -8,8 +8,8 @@ use wire::websocket::accept_key;
 
 use super::socket::Held;
 use crate::grpc::TRAILERS;
+use crate::transport::fields::head_bytes;
 use crate::transport::grpc::is_type;
-use crate::transport::http2::is_of_connection;
 
 /// The Host of a request or a handshake, which may have a body behind it; `None` if it is neither.
 pub(super) fn host(bytes: &[u8]) -> Option<&[u8]> {
@@ -63,40 +63,6 @@ pub(super) fn read(bytes: &[u8]) -> Option<Begun> {
     Some(Begun::Request { head_bytes: length, body_bytes: body, is_call })
 }
 
-fn head_bytes(bytes: &[u8]) -> Option<usize> {
-    bytes.windows(4).position(|four| four == b"\r\n\r\n").map(|at| at + 4)
-}
-
-/// Passes the fields of a request to `open`; `None` if it is none.
-pub(super) fn translate<T>(
-    head: &[u8],
-    secure: bool,
-    names: &mut Vec<u8>,
-    open: impl for<'f> FnOnce(&mut dyn Iterator<Item = (&'f [u8], &'f [u8])>) -> T,
-) -> Option<T> {
-    let mut headers = [EMPTY_HEADER; MAX_HEADERS];
-    let request = parse_request(head, &mut headers).ok()?;
-    names.clear();
-    for header in request.headers {
-        names.extend(header.name.bytes().map(|byte| byte.to_ascii_lowercase()));
-    }
-    let scheme: &[u8] = if secure { b"https" } else { b"http" };
-    let pseudo: [(&[u8], &[u8]); 4] = [
-        (b":method", request.method.as_bytes()),
-        (b":scheme", scheme),
-        (b":path", request.target.as_bytes()),
-        (b":authority", request.header("host").unwrap_or_default()),
-    ];
-    let mut rest = names.as_slice();
-    let others = request.headers.iter().filter_map(|header| {
-        let (name, behind) = rest.split_at_checked(header.name.len())?;
-        rest = behind;
-        Some((name, header.value))
-    });
-    let others = others.filter(|(name, value)| !is_of_connection(name, value));
-    Some(open(&mut pseudo.into_iter().chain(others)))
-}
-
 /// Appends the head of an answer as one of HTTP/1.1, after which the connection ends. The body of a call has no
 /// length, as trailers follow it.
 pub(super) fn answer(status: u16, fields: &HeaderList, is_call: bool, out: &mut Vec<u8>) {
@@ -140,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_becomes_fields_and_a_body() {
+    fn a_request_has_a_head_and_a_body() {
         let head = b"POST /x?y HTTP/1.1\r\nHost: a.test:1\r\nX-Id: 7\r\nConnection: close\r\nContent-Length: 5\r\n\r\n";
         let bytes = [&head[..], b"hel"].concat();
         assert_eq!(
@@ -150,21 +116,6 @@ mod tests {
                 Some(Begun::Request { head_bytes: head.len(), body_bytes: 5, is_call: false })
             )
         );
-        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-        let fields = translate(head, true, &mut Vec::new(), |fields| {
-            fields
-                .map(|(name, value)| format!("{}={}", text(name), text(value)))
-                .collect::<Vec<_>>()
-        });
-        let expected = [
-            ":method=POST",
-            ":scheme=https",
-            ":path=/x?y",
-            ":authority=a.test:1",
-            "x-id=7",
-            "content-length=5",
-        ];
-        assert_eq!(fields.unwrap(), expected);
         for other in [
             &b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"[..],
             b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: x\r\n\r\n",

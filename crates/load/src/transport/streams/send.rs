@@ -9,6 +9,7 @@ use wire::http2::Refused;
 use super::request::{self, Begun};
 use super::socket::{SocketFailure, State};
 use super::{BACKLOG_BYTES_MAX, StreamKernel, handshake};
+use crate::transport::fields::{Form, translate};
 
 impl<S: Sys> StreamKernel<S> {
     /// Gives a new socket a connection, by the request that it will send.
@@ -60,14 +61,14 @@ impl<S: Sys> StreamKernel<S> {
                 return Err(ErrorKind::WouldBlock.into());
             }
             Begun::WebSocket(_) => {
-                let opened = handshake::translate(head, secure, &mut self.names, |fields| {
+                let opened = translate(head, Form::WebSocket, secure, &mut self.names, |fields| {
                     connection.open(fields, false, at, out)
                 });
                 (opened, head.len())
             }
             Begun::Request { head_bytes, body_bytes, .. } => {
                 let head = head.get(..head_bytes).unwrap_or_default();
-                let opened = request::translate(head, secure, &mut self.names, |fields| {
+                let opened = translate(head, Form::Request, secure, &mut self.names, |fields| {
                     connection.open(fields, body_bytes == 0, at, out)
                 });
                 (opened, head_bytes)

@@ -108,8 +108,16 @@ pub trait Driver: Send + 'static {
         &[]
     }
 
-    /// All that was to be sent on a connection was passed to the kernel. It may have more to send then.
+    /// All that was to be sent on a connection was passed to the kernel.
     fn sent(&mut self, _state: &mut Self::State) {}
+
+    /// Whether it has more to send on a connection, when the kernel has taken what waits.
+    fn is_held(&self, _state: &Self::State) -> bool {
+        false
+    }
+
+    /// The kernel has taken all that waited on a connection: there is room for more.
+    fn taken(&mut self, _state: &mut Self::State) {}
 
     // Only with `MESSAGES` and without `STREAMS`.
 

@@ -325,6 +325,14 @@ impl Driver for Grpc {
         self.http2.leaving_debug(state)
     }
 
+    fn is_held(&self, state: &Http2State) -> bool {
+        self.http2.is_held(state)
+    }
+
+    fn taken(&mut self, state: &mut Http2State) {
+        self.http2.taken(state);
+    }
+
     fn sent(&mut self, state: &mut Http2State) {
         self.http2.sent(state);
     }

@@ -1,6 +1,7 @@
 //! [`Http2`]: an HTTP/2 client (RFC 9113) whose connections carry the requests of several users, each on a
 //! stream. Requests are rendered as in HTTP/1.1 and translated; content codings are not decoded.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use engine::invariant;
@@ -14,6 +15,8 @@ use crate::transport::fields::{Form, head_bytes, translate};
 use crate::workload::requests::answer::Awaited;
 use crate::workload::requests::request::Request;
 
+/// Bytes of bodies that wait on a connection for the kernel before no further ones are passed on.
+const WAITING_BYTES: usize = 256 * 1024;
 /// Constant requests that are prepared; further ones are translated each time.
 const PREPARED_MAX: usize = 1_024;
 
@@ -38,7 +41,7 @@ struct Prepared {
     shape: Shape,
     /// Where its body begins.
     body: usize,
-    /// The body, once a window was too small for it: all streams share it.
+    /// The body, once it could not be sent at once: all streams share it.
     shared: Option<Arc<[u8]>>,
 }
 
@@ -49,8 +52,12 @@ pub struct Http2State(Option<Box<Open>>);
 /// A connection that has begun.
 struct Open {
     connection: Connection,
-    /// Bodies that are not sent yet, for lack of window, by stream.
-    unsent: Vec<Unsent>,
+    /// Bodies that are not sent yet, for lack of window or as others wait for the kernel, by stream.
+    unsent: VecDeque<Unsent>,
+    /// Bytes of bodies that may still be passed on until the kernel has taken what waits.
+    room: usize,
+    /// A body could be sent but for that.
+    is_held: bool,
 }
 
 /// A body that is sent up to a place.
@@ -150,14 +157,18 @@ impl Http2 {
         };
         let body = bytes.get(body..).unwrap_or_default();
         if !body.is_empty() {
-            let sent = connection.send_data(stream, body, true, out).unwrap_or(body.len());
+            let piece = body.get(..open.room).unwrap_or(body);
+            let is_whole = piece.len() == body.len();
+            let sent = connection.send_data(stream, piece, is_whole, out).unwrap_or(body.len());
+            open.room = open.room.saturating_sub(sent);
             if sent < body.len() {
+                open.is_held |= sent == piece.len();
                 let shared = prepared.and_then(|at| self.prepared.get_mut(at));
                 let bytes = match shared {
                     Some(one) => Arc::clone(one.shared.get_or_insert_with(|| body.into())),
                     None => body.into(),
                 };
-                open.unsent.push(Unsent { stream, bytes, at: sent });
+                open.unsent.push_back(Unsent { stream, bytes, at: sent });
             }
         }
         Opened::Stream(stream.get())
@@ -265,36 +276,41 @@ impl Open {
         }
     }
 
-    /// Sends as much of the body for a stream as the windows allow.
+    /// Sends as much of the body for a stream as the windows and the kernel allow.
     fn send_body(&mut self, stream: StreamId, out: &mut Vec<u8>) {
-        let Some(at) = self.place_of(stream) else { return };
-        let Some(unsent) = self.unsent.get_mut(at) else { return };
-        if !unsent.send(&mut self.connection, out) {
-            self.unsent.remove(at);
+        if let Some(at) = self.place_of(stream) {
+            self.send_at(at, out);
         }
     }
 
-    /// Sends as much of the bodies as the windows allow.
+    /// Sends as much of the bodies as the windows and the kernel allow.
     fn send_bodies(&mut self, out: &mut Vec<u8>) {
-        let connection = &mut self.connection;
-        self.unsent.retain_mut(|unsent| {
-            connection.connection_window() == 0 || unsent.send(connection, out)
-        });
-    }
-}
-
-impl Unsent {
-    /// Returns whether there is more to send.
-    fn send(&mut self, connection: &mut Connection, out: &mut Vec<u8>) -> bool {
-        let rest = self.bytes.get(self.at..).unwrap_or_default();
-        match connection.send_data(self.stream, rest, true, out) {
-            Ok(sent) => {
-                self.at += sent;
-                self.at < self.bytes.len()
-            }
-            // The server has answered or reset it.
-            Err(_) => false,
+        let mut at = 0;
+        while at < self.unsent.len() && self.room > 0 && self.connection.connection_window() > 0 {
+            at += usize::from(self.send_at(at, out));
         }
+        self.is_held |= at < self.unsent.len() && self.room == 0;
+    }
+
+    /// The same of the body at a place. Returns whether there is more to send.
+    fn send_at(&mut self, at: usize, out: &mut Vec<u8>) -> bool {
+        let Some(unsent) = self.unsent.get_mut(at) else { return false };
+        let rest = unsent.bytes.get(unsent.at..).unwrap_or_default();
+        let piece = rest.get(..self.room).unwrap_or(rest);
+        let is_whole = piece.len() == rest.len();
+        match self.connection.send_data(unsent.stream, piece, is_whole, out) {
+            Ok(sent) if sent < rest.len() => {
+                unsent.at += sent;
+                self.room = self.room.saturating_sub(sent);
+                self.is_held |= sent == piece.len();
+                return true;
+            }
+            Ok(sent) => self.room = self.room.saturating_sub(sent),
+            // The server has answered or reset it.
+            Err(_) => {}
+        }
+        self.unsent.remove(at);
+        false
     }
 }
 
@@ -305,7 +321,8 @@ impl Driver for Http2 {
 
     fn start(&mut self, state: &mut Http2State) {
         let connection = Connection::client(&self.config, &mut self.out);
-        *state = Http2State(Some(Box::new(Open { connection, unsent: Vec::new() })));
+        let (unsent, room) = (VecDeque::new(), WAITING_BYTES);
+        *state = Http2State(Some(Box::new(Open { connection, unsent, room, is_held: false })));
     }
 
     fn open(
@@ -409,6 +426,20 @@ impl Driver for Http2 {
         }
     }
 
+    #[inline]
+    fn is_held(&self, state: &Http2State) -> bool {
+        state.0.as_ref().is_some_and(|open| open.is_held)
+    }
+
+    fn taken(&mut self, state: &mut Http2State) {
+        if let Some(open) = &mut state.0 {
+            open.room = WAITING_BYTES;
+            if std::mem::take(&mut open.is_held) {
+                open.send_bodies(&mut self.out);
+            }
+        }
+    }
+
     fn outgoing(&mut self) -> Option<&mut Vec<u8>> {
         Some(&mut self.out)
     }
@@ -445,21 +476,22 @@ mod tests {
         [0, 0, 4, 3, 0, 0, 0, 0, stream, 0, 0, 0, 11]
     }
 
-    /// A request whose body is longer than the first windows.
-    fn upload() -> Request {
-        let http = HttpRequest {
-            method: "POST",
-            target: "/",
-            host: "a",
-            headers: &[],
-            body: &[b'x'; 100_000],
-            close: false,
-        };
-        Request::http(0, &http)
+    fn upload_of(body: &[u8]) -> HttpRequest<'_> {
+        HttpRequest { method: "POST", target: "/", host: "a", headers: &[], body, close: false }
     }
 
-    fn unsent(state: &Http2State) -> &[Unsent] {
-        state.0.as_ref().map(|open| open.unsent.as_slice()).unwrap()
+    /// A request whose body is longer than the first windows.
+    fn upload() -> Request {
+        Request::http(0, &upload_of(&[b'x'; 100_000]))
+    }
+
+    fn unsent(state: &Http2State) -> &VecDeque<Unsent> {
+        state.0.as_ref().map(|open| &open.unsent).unwrap()
+    }
+
+    /// Opens the window of the connection, or of a stream, by almost as much as possible.
+    fn window(stream: u8) -> [u8; 13] {
+        [0, 0, 4, 8, 0, 0, 0, 0, stream, 0x7f, 0, 0, 0]
     }
 
     #[test]
@@ -490,6 +522,54 @@ mod tests {
                 assert!(matches!(event, StreamEvent::Failed(_, Failure::StreamEnhanceYourCalm)));
                 assert_eq!(unsent(&state).len(), rest);
             }
+        }
+    }
+
+    /// Bytes of DATA in frames.
+    fn data_bytes(frames: &[u8]) -> usize {
+        let (mut rest, mut total) = (frames, 0);
+        while let Some((&[a, b, c, kind, ..], behind)) = rest.split_first_chunk::<9>() {
+            let length = u32::from_be_bytes([0, a, b, c]) as usize;
+            total += if kind == 0 { length } else { 0 };
+            rest = &behind[length..];
+        }
+        total
+    }
+
+    #[test]
+    fn bodies_are_passed_on_in_pieces_as_the_kernel_takes_them() {
+        let body = vec![b'x'; 1_000_000];
+        let http = HttpRequest { body: &body, ..upload_of(&[]) };
+        for request in [Request::http(0, &http), Request::http(0, &http).constant()] {
+            let (mut driver, mut state) = (Http2::new(), Http2State::default());
+            driver.start(&mut state);
+            // SETTINGS_INITIAL_WINDOW_SIZE of 1 GiB, and as much for the connection.
+            let settings = [0, 0, 6, 4, 0, 0, 0, 0, 0, 0, 4, 0x40, 0, 0, 0];
+            let opened = [&settings[..], &window(0)].concat();
+            let mut rest = &opened[..];
+            while !rest.is_empty() {
+                rest = &rest[driver.receive_streams(&mut state, rest).0..];
+            }
+            driver.out.clear();
+            for user in 0..4 {
+                assert!(matches!(
+                    driver.open(&mut state, &request, user, false),
+                    Opened::Stream(_)
+                ));
+            }
+            let (mut total, mut pieces) = (0, 0);
+            while !driver.out.is_empty() {
+                let piece = driver.out.len();
+                assert!(piece < WAITING_BYTES + 2_000, "{piece}");
+                total += data_bytes(&driver.out);
+                pieces += 1;
+                driver.out.clear();
+                assert_eq!(driver.is_held(&state), total < 4 * body.len());
+                driver.taken(&mut state);
+            }
+            assert_eq!(total, 4 * body.len());
+            assert_eq!(pieces, total.div_ceil(WAITING_BYTES));
+            assert!(unsent(&state).is_empty());
         }
     }
 }

@@ -127,6 +127,14 @@ impl Driver for Http2Grpc {
         self.grpc.leaving_debug(state)
     }
 
+    fn is_held(&self, state: &Http2State) -> bool {
+        self.grpc.is_held(state)
+    }
+
+    fn taken(&mut self, state: &mut Http2State) {
+        self.grpc.taken(state);
+    }
+
     fn sent(&mut self, state: &mut Http2State) {
         self.grpc.sent(state);
     }

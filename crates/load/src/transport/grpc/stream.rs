@@ -112,6 +112,14 @@ impl Driver for GrpcStream {
         self.grpc.http2.leaving_debug(state)
     }
 
+    fn is_held(&self, state: &Http2State) -> bool {
+        self.grpc.http2.is_held(state)
+    }
+
+    fn taken(&mut self, state: &mut Http2State) {
+        self.grpc.http2.taken(state);
+    }
+
     fn sent(&mut self, state: &mut Http2State) {
         self.grpc.http2.sent(state);
     }

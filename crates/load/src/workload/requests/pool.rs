@@ -12,6 +12,8 @@ pub(crate) struct Shared<C> {
     pub(super) is_leaving: bool,
     /// It said that by a GOAWAY with a code of an error.
     pub(super) is_expelled: bool,
+    /// Listed among those whose driver has more to send.
+    pub(super) is_held: bool,
     pub(super) endpoint: u8,
     pub(super) secure: bool,
     pub(super) block: u32,

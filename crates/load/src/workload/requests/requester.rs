@@ -86,8 +86,9 @@ pub(crate) struct Requester<D: Driver, S: Script> {
     /// Users, and then branches.
     pub(crate) users: Vec<User<D::State>>,
     pub(crate) branches: Branches,
-    /// Connections with streams.
+    /// Connections with streams, and those of them whose driver has more to send.
     pub(crate) pool: Pool<D::State>,
+    pub(crate) held: Vec<u32>,
     /// Calls of several messages.
     pub(crate) conversations: Option<Box<Conversations>>,
     pub(crate) schedule: Schedule,
@@ -147,6 +148,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
             users: Vec::new(),
             branches: Branches::new(part.users),
             pool: Pool::default(),
+            held: Vec::new(),
             conversations,
             schedule,
             lanes: Vec::new(),
@@ -463,7 +465,7 @@ impl<D: Driver, S: Script> Handler for Requester<D, S> {
     }
 
     fn drained<Y: Sys>(&mut self, core: &mut Core<Y, Self>, id: ConnId) {
-        if D::MESSAGES && D::STREAMS {
+        if D::STREAMS {
             self.on_stream_drained(core, id);
         } else if D::PUSHES {
             self.on_pushing_drained(core, id);
@@ -496,6 +498,9 @@ impl<D: Driver, S: Script> Handler for Requester<D, S> {
         let mut more = (self.schedule.is_open() && self.send_due(core)) | self.begin_due(core);
         if D::MESSAGES {
             more |= self.send_ready(core);
+        }
+        if D::STREAMS && !self.held.is_empty() {
+            more |= self.send_held(core);
         }
         let is_over = match self.stage {
             Stage::Ending(give_up_ns) => now_ns >= give_up_ns,

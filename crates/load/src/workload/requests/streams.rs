@@ -55,6 +55,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
                 opened: false,
                 is_leaving: false,
                 is_expelled: false,
+                is_held: false,
                 endpoint,
                 secure,
                 block,
@@ -239,15 +240,49 @@ impl<D: Driver, S: Script> Requester<D, S> {
 
     /// Sends what the driver has to send on a connection. If that has ended, it is reported later.
     pub(crate) fn flush_streams<Y: Sys>(&mut self, core: &mut Core<Y, Self>, at: u32, id: ConnId) {
-        let Some(outgoing) = self.driver.outgoing().filter(|outgoing| !outgoing.is_empty()) else {
-            return;
-        };
-        let sent = core.write(id, outgoing);
-        outgoing.clear();
-        if sent == Sent::Sent
-            && let Some(shared) = self.pool.get(at)
-        {
-            self.driver.sent(&mut shared.state);
+        let Some(shared) = self.pool.get(at) else { return };
+        if let Some(outgoing) = self.driver.outgoing().filter(|outgoing| !outgoing.is_empty()) {
+            let sent = core.write(id, outgoing);
+            outgoing.clear();
+            if sent == Sent::Sent {
+                self.driver.sent(&mut shared.state);
+            }
+        }
+        if self.driver.is_held(&shared.state) && !std::mem::replace(&mut shared.is_held, true) {
+            self.held.push(at);
+        }
+    }
+
+    /// Continues with bodies of which as much as may wait was passed on. The kernel may have taken all of it, of which
+    /// no event tells; else the engine says when its queue is empty. True if there is still more.
+    pub(crate) fn send_held<Y: Sys>(&mut self, core: &mut Core<Y, Self>) -> bool {
+        for at in std::mem::take(&mut self.held) {
+            let Some(shared) = self.pool.get(at) else { continue };
+            shared.is_held = false;
+            if let Some(id) = shared.conn.filter(|id| core.queued(*id) == 0) {
+                self.send_more(core, at, id);
+            }
+        }
+        !self.held.is_empty()
+    }
+
+    /// Sends more on a connection of which the kernel has taken all that waited.
+    fn send_more<Y: Sys>(&mut self, core: &mut Core<Y, Self>, at: u32, id: ConnId) {
+        self.switch_to(core, at);
+        if let Some(shared) = self.pool.get(at) {
+            self.driver.taken(&mut shared.state);
+        }
+        self.flush_streams(core, at, id);
+    }
+
+    /// Handles a connection whose queue in this process is empty again.
+    pub(crate) fn on_stream_drained<Y: Sys>(&mut self, core: &mut Core<Y, Self>, id: ConnId) {
+        if let Some(at) = self.shared_of(core, id) {
+            self.send_more(core, at, id);
+            if D::MESSAGES {
+                self.resume_connection(core, at, core.clock_ns());
+                self.flush_streams(core, at, id);
+            }
         }
     }
 

@@ -288,7 +288,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
     }
 
     /// Sends more for users that wait for a connection, as far as it goes.
-    fn resume_connection<Y: Sys>(&mut self, core: &Core<Y, Self>, at: u32, now_ns: u64) {
+    pub(crate) fn resume_connection<Y: Sys>(&mut self, core: &Core<Y, Self>, at: u32, now_ns: u64) {
         while let Some(user) = self.conversations.as_mut().and_then(|talks| talks.next_blocked(at))
         {
             self.send_messages(core, user, now_ns);
@@ -297,15 +297,6 @@ impl<D: Driver, S: Script> Requester<D, S> {
             if one.is_some_and(|one| one.queued == Some(at)) {
                 return;
             }
-        }
-    }
-
-    /// Handles a connection whose queue in this process is empty again.
-    pub(crate) fn on_stream_drained<Y: Sys>(&mut self, core: &mut Core<Y, Self>, id: ConnId) {
-        if let Some(at) = self.shared_of(core, id) {
-            self.switch_to(core, at);
-            self.resume_connection(core, at, core.clock_ns());
-            self.flush_streams(core, at, id);
         }
     }
 

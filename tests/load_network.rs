@@ -356,3 +356,47 @@ fn invalid_connect_options_are_errors_with_their_line() {
         assert!(finished.stderr.contains(named), "{command}: {finished:?}");
     }
 }
+
+#[test]
+fn a_tunnel_that_opens_after_the_end_of_the_run_carries_no_request() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let proxy = format!("http://{}", listener.local_addr().unwrap());
+    let received = Arc::new(Mutex::new(Vec::new()));
+    let log = Arc::clone(&received);
+    thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            let log = Arc::clone(&log);
+            thread::spawn(move || {
+                let mut head = Vec::new();
+                while !head.ends_with(b"\r\n\r\n") && read_more(&mut stream, &mut head) {}
+                // The run is over by then.
+                thread::sleep(std::time::Duration::from_millis(700));
+                let _ = stream.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n");
+                let mut rest = Vec::new();
+                while read_more(&mut stream, &mut rest) {}
+                log.lock().unwrap().push(rest);
+            });
+        }
+    });
+    let late = |url: &str, more: &[&str]| {
+        let flags = ["load", url, "--proxy", &proxy, "--duration", "200ms", "--connections", "2"];
+        let said = executable::run(&[&flags[..], &["--json", "-"], more].concat()).json();
+        assert_eq!(said["errors"], json!({"unfinished": said["requests"]["failed"]}), "{said}");
+        assert_eq!(said["requests"]["sent"], 0, "{said}");
+        assert_eq!(said["connections"]["opened"], 2, "{said}");
+    };
+    late("http://127.0.0.1:1/", &["--http2", "--streams", "3"]);
+    late("tcp://127.0.0.1:1", &["--data", "ping"]);
+    crate::harness::eventually("the proxy has read all", || received.lock().unwrap().len() == 4);
+    // The beginning of HTTP/2 may be sent, and no frame of a request (type 1).
+    for bytes in received.lock().unwrap().iter() {
+        let frames = bytes.strip_prefix(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+        let mut rest = frames.unwrap_or(bytes);
+        while let Some((&[a, b, c, kind, ..], behind)) = rest.split_first_chunk::<9>() {
+            assert_ne!(kind, 1, "{}", bytes.escape_ascii());
+            let length = u32::from_be_bytes([0, a, b, c]) as usize;
+            rest = behind.get(length..).unwrap_or_default();
+        }
+        assert!(rest.is_empty(), "{}", bytes.escape_ascii());
+    }
+}

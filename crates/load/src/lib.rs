@@ -50,7 +50,9 @@ pub use crate::outcome::selection::{Selection, Selector};
 pub use crate::outcome::stages::StageSummary;
 pub use crate::outcome::{OUTCOME_VERSION, Outcome};
 pub use crate::run::{ENDPOINTS_MAX, Run, StartError};
-pub use crate::transport::connect_options::{ConnectOptions, Proxy, Resolve, Route, basic};
+pub use crate::transport::connect_options::{
+    ConnectOptions, Dialect, Proxy, Resolve, Route, basic,
+};
 pub use crate::transport::endpoint::Endpoint;
 pub use crate::transport::retry::{Growth, Retry};
 pub use crate::transport::tunnel::Tunnel;

@@ -84,6 +84,7 @@ pub(super) fn ways(args: &Args) -> Result<Arc<ConnectOptions>> {
         resolve: args.resolve.clone(),
         tls: if args.requests.redirects > 0 { redirected()? } else { None },
         http2: args.requests.http2 || requests::is_grpc(&args.urls),
+        ..ConnectOptions::default()
     }))
 }
 

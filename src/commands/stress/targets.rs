@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use load::requests::{HttpRequest, Request};
-use load::{ConnectOptions, Endpoint, Proxy, Resolve};
+use load::{ConnectOptions, Dialect, Endpoint, Proxy, Resolve};
 
 use super::flags::Args;
 use crate::{curl, tls};
@@ -118,6 +118,7 @@ fn ways(one: &curl::Request, http2: bool) -> Result<ConnectOptions> {
         resolve: resolve.map_err(anyhow::Error::msg)?,
         tls: if http2 { client.map(|client| client.for_http2()) } else { client },
         http2,
+        dialect: Dialect::Stress,
     })
 }
 

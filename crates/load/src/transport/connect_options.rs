@@ -28,6 +28,56 @@ pub struct ConnectOptions {
     /// Requests are of HTTP/2: over TLS it is negotiated, otherwise the server must know (RFC 9113
     /// section 3.3). A proxy is asked for a tunnel in any case.
     pub http2: bool,
+    /// How advice names flags.
+    pub dialect: Dialect,
+}
+
+/// The command whose flags advice names.
+#[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
+pub enum Dialect {
+    /// `standfast load`.
+    #[default]
+    Load,
+    /// A scenario of `standfast load`.
+    Scenario,
+    /// `standfast stress`.
+    Stress,
+}
+
+impl Dialect {
+    /// What to do where HTTP/2 is not spoken.
+    pub(crate) fn without_http2(self) -> &'static str {
+        match self {
+            Dialect::Load => "leave out --http2",
+            Dialect::Scenario => "leave out http2 = true",
+            Dialect::Stress => "leave out -http2",
+        }
+    }
+
+    /// What to do where only HTTP/2 is spoken, without TLS.
+    pub(crate) fn with_http2(self) -> &'static str {
+        match self {
+            Dialect::Load => "add --http2, or call methods of gRPC with grpc://",
+            Dialect::Scenario => {
+                "set http2 = true in [connect], or call methods of gRPC with the key grpc"
+            }
+            Dialect::Stress => {
+                "use standfast load --http2, or call methods of gRPC with -u grpc://…"
+            }
+        }
+    }
+
+    /// How certificates of an authority of one's own are trusted.
+    pub(crate) fn trust(self) -> &'static str {
+        match self {
+            Dialect::Load | Dialect::Scenario => {
+                "trust it with --ca FILE, or accept any with --insecure"
+            }
+            Dialect::Stress => {
+                "trust it with SSL_CERT_FILE=FILE in the environment, or accept any with -k in a curl command of -p"
+            }
+        }
+    }
 }
 
 /// An HTTP proxy.

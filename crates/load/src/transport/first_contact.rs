@@ -181,8 +181,8 @@ fn probe(
     if contact.lacks_websockets {
         return Some(format!(
             "{host} speaks HTTP/2 without WebSockets (it does not announce \
-             SETTINGS_ENABLE_CONNECT_PROTOCOL of RFC 8441): enable that in the server, or leave out \
-             --http2"
+             SETTINGS_ENABLE_CONNECT_PROTOCOL of RFC 8441): enable that in the server, or {}",
+            endpoint.options.dialect.without_http2()
         ));
     }
     if contact.is_http2 {
@@ -221,7 +221,7 @@ fn probe(
             Some(error) => Some(tls_failure(error, endpoint, address, (plain, secure))),
             None if endpoint.options.http2 && failed => Some(format!(
                 "{address} accepts TLS and answers with something else than HTTP/2: {}",
-                instead_of_http2(plain)
+                instead_of_http2(endpoint, plain)
             )),
             None => {
                 let is_plain = failed && plain != secure && speaks_http(&mut stream, host, time);
@@ -236,12 +236,13 @@ fn probe(
     if endpoint.options.http2 && speaks_http(&mut stream, host, time) {
         return Some(match plain {
             GRPC => {
-                format!("{address} speaks HTTP/1.1, gRPC needs HTTP/2: {}", instead_of_http2(plain))
+                let what_to_try = instead_of_http2(endpoint, plain);
+                format!("{address} speaks HTTP/1.1, gRPC needs HTTP/2: {what_to_try}")
             }
             _ => format!(
                 "{address} speaks HTTP/1.1, and HTTP/2 not without TLS: {}, or use {secure}:// instead \
                  of {plain}://",
-                instead_of_http2(plain)
+                instead_of_http2(endpoint, plain)
             ),
         });
     }
@@ -253,7 +254,7 @@ fn probe(
     }
     let hint = match plain {
         _ if endpoint.options.http2 => return None,
-        "http" => "add --http2, or call methods of gRPC with grpc://",
+        "http" => endpoint.options.dialect.with_http2(),
         "grpc-web" | "grpc-web-text" => "call the method with grpc://",
         _ => return None,
     };
@@ -265,12 +266,12 @@ fn probe(
 const GRPC: &str = Schemes::GRPC.plain;
 
 /// What to try where HTTP/2 is not spoken.
-fn instead_of_http2(plain: &str) -> &'static str {
+fn instead_of_http2(endpoint: &Endpoint, plain: &str) -> &'static str {
     match plain {
         GRPC => {
             "is this the port of a gRPC server? (a proxy before it must speak HTTP/2, too; gRPC-Web is called by grpc-web://)"
         }
-        _ => "leave out --http2",
+        _ => endpoint.options.dialect.without_http2(),
     }
 }
 
@@ -315,8 +316,8 @@ fn tls_failure(
     let name = endpoint.server_name();
     if error.contains("UnknownIssuer") {
         return format!(
-            "the certificate of {name} is of an unknown authority: trust it with --ca FILE, or \
-             accept any with --insecure"
+            "the certificate of {name} is of an unknown authority: {}",
+            endpoint.options.dialect.trust()
         );
     }
     if error.contains("not valid for") {
@@ -328,7 +329,7 @@ fn tls_failure(
     if error.contains("NoApplicationProtocol") {
         return format!(
             "{address} does not offer HTTP/2 (h2 by ALPN): {}",
-            instead_of_http2(plain)
+            instead_of_http2(endpoint, plain)
         );
     }
     if error.contains("CaUsedAsEndEntity") {
@@ -389,8 +390,10 @@ const CLIENT_HELLO: &[u8] = b"\
 #[cfg(test)]
 mod tests {
     use std::net::TcpListener;
+    use std::sync::Arc;
 
     use super::*;
+    use crate::{ConnectOptions, Dialect};
 
     const FAILED: Contact = Contact {
         opened: false,
@@ -482,6 +485,21 @@ mod tests {
         let error = "received fatal alert: NoApplicationProtocol";
         let text = tls_failure(error, &endpoint, endpoint.address, ("grpc", "grpcs"));
         assert!(!text.contains("--http2") && text.contains("port of a gRPC server"), "{text}");
+    }
+
+    #[test]
+    fn advice_names_flags_as_the_command_has_them() {
+        for (dialect, expected) in [
+            (Dialect::Load, "leave out --http2"),
+            (Dialect::Scenario, "leave out http2 = true"),
+            (Dialect::Stress, "leave out -http2"),
+        ] {
+            let options = ConnectOptions { dialect, ..ConnectOptions::default() };
+            let endpoint = Arc::new(options).web("https://127.0.0.1:443/").unwrap();
+            let error = "received fatal alert: NoApplicationProtocol";
+            let text = tls_failure(error, &endpoint, endpoint.address, ("http", "https"));
+            assert!(text.ends_with(expected), "{text}");
+        }
     }
 
     #[test]

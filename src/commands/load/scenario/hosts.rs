@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use engine::TlsClient;
 use load::grpc::Variant;
-use load::{ConnectOptions, Endpoint, Proxy, Resolve};
+use load::{ConnectOptions, Dialect, Endpoint, Proxy, Resolve};
 
 use super::tables::{Located, Table};
 
@@ -50,7 +50,9 @@ impl Hosts {
         tls: Option<TlsClient>,
         calls: bool,
     ) -> Result<Hosts> {
-        let mut options = ConnectOptions { tls, http2: calls, ..ConnectOptions::default() };
+        let dialect = Dialect::Scenario;
+        let mut options =
+            ConnectOptions { tls, http2: calls, dialect, ..ConnectOptions::default() };
         if let Some(connect) = connect {
             options.http2 |= connect.boolean("http2")?.unwrap_or(false);
             options.tls = options.tls.map(|tls| if options.http2 { tls.for_http2() } else { tls });

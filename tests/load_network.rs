@@ -357,6 +357,49 @@ fn invalid_connect_options_are_errors_with_their_line() {
     }
 }
 
+/// A server of plain HTTP that ends connections which begin with TLS: it answers in plain text, closes them, or resets
+/// them, in turn.
+fn plain_server() -> std::net::SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for (number, mut stream) in listener.incoming().map_while(Result::ok).enumerate() {
+            thread::spawn(move || {
+                let mut first = [0];
+                if stream.peek(&mut first).is_err() || first == [0x16] && number % 3 == 0 {
+                    // What was not read resets it.
+                    return;
+                }
+                let mut read = Vec::new();
+                read_more(&mut stream, &mut read);
+                if first != [0x16] || number % 3 == 1 {
+                    let _ =
+                        stream.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n");
+                }
+            });
+        }
+    });
+    address
+}
+
+#[test]
+fn plain_text_where_tls_is_expected_has_one_kind_and_one_hint() {
+    let proto = Scratch::new(
+        "plain.proto",
+        "syntax = \"proto3\";\npackage a;\nmessage T {}\nservice B { rpc One(T) returns (T); }\n",
+    );
+    let address = plain_server();
+    for (url, plain, more) in [
+        (format!("https://{address}/"), "http", &["--insecure"][..]),
+        (format!("https://{address}/"), "http", &["--insecure", "--http2"]),
+        (format!("grpcs://{address}/a.B/One"), "grpc", &["--insecure", "--proto", proto.path()]),
+    ] {
+        let finished = fails_by("tls", &url, more);
+        let hint = format!("does not speak TLS: use {plain}://");
+        assert!(finished.stderr.contains(&hint), "{url} {more:?}: {finished:?}");
+    }
+}
+
 #[test]
 fn a_tunnel_that_opens_after_the_end_of_the_run_carries_no_request() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -254,6 +254,15 @@ impl Failure {
         )
     }
 
+    /// The same if TLS was being set up: a server that does not speak it may answer in plain text, close the connection
+    /// or reset it.
+    pub(crate) fn in_tls(self, why: Closed) -> Failure {
+        match (self, why) {
+            (Failure::Reset | Failure::ConnectFailed, Closed::Gone | Closed::Reset) => Failure::Tls,
+            _ => self,
+        }
+    }
+
     /// The failure of a request whose connection ended. `opened`: the connect had succeeded.
     pub(crate) fn of_closed(why: Closed, opened: bool) -> Failure {
         match why {

@@ -219,14 +219,15 @@ fn probe(
         // The handshake failed for a reason, or the target just ended the connection.
         return match endpoint.client.as_ref()?.first_error() {
             Some(error) => Some(tls_failure(error, endpoint, address, (plain, secure))),
-            None if endpoint.options.http2 && failed => Some(format!(
+            None if !failed => None,
+            None if plain != secure && speaks_plain_text(&mut stream, endpoint, time) => {
+                Some(not_tls(address, (plain, secure)))
+            }
+            None if endpoint.options.http2 && contact.opened => Some(format!(
                 "{address} accepts TLS and answers with something else than HTTP/2: {}",
                 instead_of_http2(endpoint, plain)
             )),
-            None => {
-                let is_plain = failed && plain != secure && speaks_http(&mut stream, host, time);
-                is_plain.then(|| not_tls(address, (plain, secure)))
-            }
+            None => None,
         };
     }
     if !failed {
@@ -344,6 +345,16 @@ fn tls_failure(
 
 fn not_tls(address: SocketAddr, (plain, secure): (&str, &str)) -> String {
     format!("{address} does not speak TLS: use {plain}:// instead of {secure}://")
+}
+
+/// Whether a server of plain text is where TLS was expected. Servers of TLS may answer plain requests in plain text, too.
+fn speaks_plain_text(stream: &mut TcpStream, endpoint: &Endpoint, time: Duration) -> bool {
+    let again = || TcpStream::connect_timeout(&endpoint.address, time).ok();
+    !speaks_tls(stream, time)
+        && again().is_some_and(|mut stream| {
+            speaks_http(&mut stream, &endpoint.host, time)
+                || again().is_some_and(|mut stream| speaks_http2(&mut stream, time))
+        })
 }
 
 /// Sends a ClientHello and returns whether a TLS record comes back: a handshake, or an alert.

@@ -59,6 +59,7 @@ impl<S: Sys> StreamKernel<S> {
             Ok(0) => return failed(),
             Ok(got) => got,
             Err(error) if is_later(&error) => return None,
+            Err(_) if !was_open => return failed(),
             Err(error) => return Some(Ending::of(&error)),
         };
         let bytes = self.cipher.get_mut(..kept + got).unwrap_or_default();

@@ -511,7 +511,11 @@ impl<D: Driver, S: Script> Requester<D, S> {
         one.link.take();
         if !opened {
             self.metrics.counts.connects_failed.add(1);
-            let failure = explained(core, id, why, false);
+            let mut failure = explained(core, id, why, false);
+            let endpoint = self.targets.endpoint(one.link.endpoint);
+            if !one.rare.has_tunnel() && endpoint.is_some_and(|endpoint| endpoint.tls) {
+                failure = failure.in_tls(why);
+            }
             return self.fail(core, user, failure, now_ns);
         }
         if one.flights.is_empty() {

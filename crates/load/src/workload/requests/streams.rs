@@ -560,9 +560,11 @@ impl<D: Driver, S: Script> Requester<D, S> {
         if opened && shared.streams == 0 && shared.waiting.is_empty() {
             self.metrics.counts.closed_idle.add(1);
         }
+        let (secure, opener) = (shared.secure, shared.opener);
         let failure = match Failure::of_closed(why, opened) {
             Failure::Closed | Failure::Reset if shared.is_expelled => Failure::GoAway,
-            failure => failure,
+            failure if opened || !secure || self.has_tunnel(opener) => failure,
+            failure => failure.in_tls(why),
         };
         self.ended_shared(core, at, failure, core.clock_ns());
     }

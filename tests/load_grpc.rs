@@ -155,6 +155,10 @@ fn mistakes_say_what_to_try() {
             &["/a.B/One is a unary method", "a list is for methods that take a stream"],
         ),
         (of("grpc", http2.address.to_string(), &["--proto", cut.path()]), &["cut.proto: expected"]),
+        (
+            of("grpc", http2.address.to_string(), &["--protoset", "."]),
+            &[". is a folder: expected a descriptor set"],
+        ),
     ] {
         let text = format!("{}{}", finished.stdout, finished.stderr);
         assert!(parts.iter().all(|part| text.contains(part)), "{parts:?}: {finished:?}");

@@ -250,6 +250,7 @@ fn flags_of_streams_are_refused_where_they_have_no_effect() {
     for (method, more, part) in [
         ("Send", &["--echo"][..], "--echo is for bidi streams: /a.B/Send is a client stream"),
         ("Send", &["-d", "[{\"text\":1},{}]"], "--data, message 1: text"),
+        ("Send", &["-d", "[{\"text\":\"a\"},"], "--data: the list of messages has no end"),
         ("Send", &["--compression", "shared"], "--compression gzip is for grpc://"),
         ("Both", &["--think", "1s"], "--think is for"),
     ] {

@@ -170,7 +170,8 @@ impl Schema {
         }
         let (service, method) = split_path(path)?;
         let Some(descriptor) = self.pool.get_service_by_name(service) else {
-            return Err(self.no_service(service));
+            // All of it may be meant as the name of a service.
+            return Err(self.no_service(if whole.contains('/') { service } else { whole }));
         };
         let found = descriptor.methods().find(|one| one.name() == method);
         found.map(Method::new).ok_or_else(|| {

@@ -98,6 +98,10 @@ fn unknown_methods_are_answered_with_those_that_exist() {
         ("/helloworld.Empty/A", "no method A in helloworld.Empty; it has no methods"),
         ("/Greeter/SayHello", "no service Greeter; did you mean helloworld.Greeter?"),
         ("/a.B/C", "no service a.B; expected one of helloworld.Greeter, helloworld.Empty"),
+        (
+            "helloworld.Greet",
+            "no service helloworld.Greet; expected one of helloworld.Greeter, helloworld.Empty",
+        ),
     ] {
         assert_eq!(schema.method(path).unwrap_err().to_string(), text);
     }

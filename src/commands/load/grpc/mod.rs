@@ -73,6 +73,9 @@ impl SchemaFlags {
 /// Reads a descriptor set, at most one byte more than the limit.
 fn read(file: &Path) -> Result<Vec<u8>> {
     use std::io::Read as _;
+    if file.is_dir() {
+        bail!("{} is a folder: expected a descriptor set of protoc or buf", file.display());
+    }
     let mut bytes = Vec::new();
     let reader = fs::File::open(file).map(|reader| reader.take(limits::PROTOSET_BYTES + 1));
     let read = reader.and_then(|mut reader| reader.read_to_end(&mut bytes));

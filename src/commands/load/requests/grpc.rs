@@ -117,6 +117,9 @@ pub(super) fn call(args: &Args, urls: &[String], endpoints: &[Endpoint]) -> Resu
             method.path()
         );
     }
+    if text.trim_start().starts_with('[') && !text.trim_end().ends_with(']') {
+        bail!("--data: the list of messages has no end: expected ] behind the last one");
+    }
     let texts = if sends { split_messages(text) } else { vec![text] };
     let compile = |(number, text): (usize, &&str)| {
         let template = MessageTemplate::compile(&method, text, &Names::default());

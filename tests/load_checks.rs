@@ -101,6 +101,13 @@ fn answers_to_calls_are_checked_as_json() {
         (Call::Status("5"), "One", "json $.text is x", json!({"grpc_not_found": 20}), (200, 0)),
         (Call::Cut, "One", "json $.text is x", json!({"grpc_message": 20}), (180, 0)),
         (Call::NoTrailers, "One", "json $.text is x", json!({"grpc_no_status": 20}), (180, 0)),
+        (
+            Call::Undecodable,
+            "One",
+            "json $.text is x",
+            json!({"grpc_reply_undecodable": 20}),
+            (180, 0),
+        ),
     ] {
         let server = Http2Server::start(Conduct::Calls(how));
         let url = format!("grpc://{}/a.B/{path}", server.address);

@@ -47,6 +47,7 @@ fn calls_end_by_their_status_and_counts_agree_with_the_server() {
         (Call::Cut, Some("grpc_message")),
         (Call::Two, Some("grpc_message")),
         (Call::NoMessage, Some("grpc_message")),
+        (Call::Undecodable, Some("grpc_reply_undecodable")),
     ] {
         let server = Http2Server::start(Conduct::Calls(how));
         let url = format!("grpc://{}/a.B/One", server.address);

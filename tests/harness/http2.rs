@@ -95,6 +95,8 @@ pub(crate) enum Call {
     Two,
     /// It is no message.
     NoMessage,
+    /// Its message is cut within a field.
+    Undecodable,
 }
 
 /// What it received.
@@ -355,6 +357,7 @@ impl Serving {
         match how {
             Call::Cut => self.send(DATA, 0, stream, MESSAGE.get(..6)?)?,
             Call::NoMessage => self.send(DATA, 0, stream, b"hello, world")?,
+            Call::Undecodable => self.send(DATA, 0, stream, b"\x00\x00\x00\x00\x03\x0a\x05x")?,
             Call::Two => self.send(DATA, 0, stream, &[MESSAGE, MESSAGE].concat())?,
             Call::NoTrailers => self.send(DATA, END_STREAM, stream, MESSAGE)?,
             // In two pieces.

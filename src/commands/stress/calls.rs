@@ -5,7 +5,9 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use load::ConnectOptions;
-use load::grpc::{Method, MethodKind, PREFIX_BYTES, Schema, Variant, encode, limits, metadata};
+use load::grpc::{
+    Method, MethodKind, PREFIX_BYTES, ReplyType, Schema, Variant, encode, limits, metadata,
+};
 use load::requests::{Answer, Grpc, Request, Times};
 use serde_json::json;
 
@@ -69,7 +71,8 @@ pub(super) fn run(args: &Args, url: &str) -> Result<ExitCode> {
     let mut config = config(args, vec![endpoint], &[])?;
     // Each user has a connection for all its calls.
     (config.streams, config.new_connections, config.redirects) = (Some(1), false, 0);
-    let driver = move || Grpc::new(is_unary, limits::MESSAGE_BYTES);
+    let reply = ReplyType::of(&method);
+    let driver = move || Grpc::new(is_unary, limits::MESSAGE_BYTES).expecting(reply.clone());
     drive(args, &config, vec![Request::raw(0, call).constant()], driver, Calls { method, check })
 }
 

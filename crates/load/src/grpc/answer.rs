@@ -46,7 +46,7 @@ pub fn accepted_code(text: &str) -> Result<RangeInclusive<u16>, String> {
 /// an error.
 ///
 /// # Errors
-/// `GrpcMessage` for what is no message of the type, `TooLarge` for more than is shown to checks.
+/// `GrpcMessage` for what is no message, `GrpcReplyUndecodable` for one of another type, `TooLarge` for more than is shown to checks.
 pub(crate) fn answer_json(
     method: &Method,
     encoding: &[u8],
@@ -74,7 +74,7 @@ pub(crate) fn answer_json(
         } else {
             message.bytes
         };
-        let text = json::of_bytes_whole(&kind, bytes).map_err(|_| Failure::GrpcMessage)?;
+        let text = json::of_bytes_whole(&kind, bytes).map_err(|_| Failure::GrpcReplyUndecodable)?;
         if out.len() + text.len() > ANSWER_JSON_BYTES {
             return Err(Failure::TooLarge);
         }
@@ -158,7 +158,8 @@ mod tests {
         encode_gzip(b"\x0a\x01x", &mut gzip).unwrap();
         assert!(shown("/a.S/One", b"gzip", &gzip).unwrap().starts_with(r#"{"text":"x""#));
         assert_eq!(shown("/a.S/One", b"", &gzip), Err(Failure::GrpcMessage));
-        assert_eq!(shown("/a.S/One", b"", &[0, 0, 0, 0, 1, 255]), Err(Failure::GrpcMessage));
+        let undecodable = Err(Failure::GrpcReplyUndecodable);
+        assert_eq!(shown("/a.S/One", b"", &[0, 0, 0, 0, 1, 255]), undecodable);
         assert_eq!(shown("/a.S/One", b"", &[0, 0, 0, 0, 9, 1]), Err(Failure::GrpcMessage));
         let mut bomb = Vec::new();
         encode_gzip(&vec![0; MESSAGE_BYTES + 1], &mut bomb).unwrap();

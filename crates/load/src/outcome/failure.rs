@@ -132,6 +132,8 @@ failures! {
     GrpcContentType = "grpc_content_type",
     /// The answer to a gRPC call is no message, a truncated one, or not one.
     GrpcMessage = "grpc_message",
+    /// A message of the answer to a gRPC call is not of its type.
+    GrpcReplyUndecodable = "grpc_reply_undecodable",
     /// A value does not fit its field in the message of a gRPC call, which was not sent.
     GrpcRequest = "grpc_request",
     /// A message of a gRPC call is compressed in an unknown encoding, or not what the encoding says.
@@ -201,8 +203,18 @@ impl Failure {
     /// Whether a gRPC call was answered, but not as gRPC defines it.
     #[must_use]
     pub fn is_bad_grpc_answer(self) -> bool {
-        use Failure::{GrpcContentType, GrpcMessage, GrpcNoStatus, GrpcOther, TooLarge};
-        matches!(self, GrpcOther | GrpcNoStatus | GrpcContentType | GrpcMessage | TooLarge)
+        use Failure::{
+            GrpcContentType, GrpcMessage, GrpcNoStatus, GrpcOther, GrpcReplyUndecodable, TooLarge,
+        };
+        matches!(
+            self,
+            GrpcOther
+                | GrpcNoStatus
+                | GrpcContentType
+                | GrpcMessage
+                | GrpcReplyUndecodable
+                | TooLarge
+        )
     }
 
     /// Whether there was no connection to send the request on.

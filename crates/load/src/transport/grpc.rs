@@ -8,7 +8,7 @@ use engine::invariant;
 
 pub use self::stream::GrpcStream;
 use crate::grpc::limits::KEPT_BYTES;
-use crate::grpc::{Code, Encoding, FrameError, MessageDecoder, PREFIX_BYTES};
+use crate::grpc::{Code, Encoding, FrameError, MessageDecoder, PREFIX_BYTES, ReplyType};
 use crate::outcome::failure::Failure;
 use crate::transport::driver::{Driver, Opened, Received, StreamEvent};
 use crate::transport::http2::{Http2, Http2State};
@@ -24,6 +24,8 @@ pub struct Grpc {
     /// Exactly one message answers a call.
     pub(crate) unary: bool,
     message_bytes_max: usize,
+    /// The type of the messages that are received, if there is one.
+    reply: Option<ReplyType>,
     /// By user.
     calls: Vec<Call>,
     /// The last message that was compressed.
@@ -47,9 +49,16 @@ impl Grpc {
             http2: Http2::new(),
             unary,
             message_bytes_max,
+            reply: None,
             calls: Vec::new(),
             inflated: Vec::new(),
         }
+    }
+
+    /// The same, where messages that are not of this type fail their call.
+    #[must_use]
+    pub fn expecting(self, reply: ReplyType) -> Grpc {
+        Grpc { reply: Some(reply), ..self }
     }
 
     pub(crate) fn begin(&mut self, user: u32) {
@@ -69,7 +78,12 @@ impl Grpc {
         bytes: &'m [u8],
     ) -> Result<(usize, Option<&'m [u8]>), Failure> {
         let most = self.message_bytes_max;
-        let Grpc { calls, inflated, .. } = self;
+        let Grpc { calls, inflated, reply, .. } = self;
+        let reply = reply.as_ref();
+        let checked = |message: &'m [u8]| match reply {
+            Some(reply) if !reply.accepts(message) => Err(Failure::GrpcReplyUndecodable),
+            _ => Ok(message),
+        };
         let Some(call) = calls.get_mut(user as usize) else {
             invariant::broken("a call begins with its request");
             return Err(Failure::GrpcMessage);
@@ -95,7 +109,7 @@ impl Grpc {
                     0 => message,
                     _ => call.coding.inflate(message, most, inflated)?,
                 };
-                return Ok((PREFIX_BYTES + length, Some(message)));
+                return Ok((PREFIX_BYTES + length, Some(checked(message)?)));
             }
         }
         let coding = call.coding;
@@ -107,7 +121,7 @@ impl Grpc {
             false => message.bytes,
             true => coding.inflate(message.bytes, most, inflated)?,
         };
-        Ok((used, Some(message)))
+        Ok((used, Some(checked(message)?)))
     }
 
     /// Counts the messages in bytes of a body.

@@ -3,7 +3,7 @@
 
 use engine::invariant;
 
-use crate::grpc::{Code, answer_status};
+use crate::grpc::{Code, ReplyType, answer_status};
 use crate::outcome::failure::Failure;
 use crate::transport::driver::{Driver, Opened, Received, StreamEvent};
 use crate::transport::grpc::Grpc;
@@ -33,6 +33,12 @@ impl Http2Grpc {
     pub fn of_calls(unary: bool, message_bytes_max: usize) -> Http2Grpc {
         let plain = if unary { Kind::Unary } else { Kind::ServerStream };
         Http2Grpc { plain, ..Http2Grpc::new(message_bytes_max) }
+    }
+
+    /// The same, where messages that are not of this type fail their call.
+    #[must_use]
+    pub fn expecting(self, reply: ReplyType) -> Http2Grpc {
+        Http2Grpc { grpc: self.grpc.expecting(reply), ..self }
     }
 
     fn begin(&mut self, user: u32, kind: Kind) {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::{Result, anyhow, bail};
+use load::grpc::ReplyType;
 use load::requests::{
     Accepted, AnswerChecks, Calls, Checked, Driver, Fixed, GrpcWeb, GrpcWebStream, Http1, Http2,
     Http2Grpc, Part, drive_requests,
@@ -135,7 +136,8 @@ impl Plan {
                     let driver = move || GrpcWeb::new(unary, most);
                     self.drive_checked_calls(driver, call, checks, row, interrupted)?
                 } else {
-                    let driver = move || Http2Grpc::of_calls(unary, most);
+                    let reply = ReplyType::of(&call.method);
+                    let driver = move || Http2Grpc::of_calls(unary, most).expecting(reply.clone());
                     self.drive_checked_calls(driver, call, checks, row, interrupted)?
                 }
             }

@@ -8,6 +8,7 @@ pub(super) mod grpc;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use load::grpc::ReplyType;
 use load::requests::{
     Accepted, AnswerChecks, Calls, Fixed, Grpc, GrpcStream, Http1, Http2, Part, StreamCalls, Tcp,
     drive_requests,
@@ -67,8 +68,11 @@ impl Plan {
         let seed = clock.now_ms;
         let Some(message) = call.templates.first() else { bail!("a call has a message") };
         let sends = requests.messages.as_ref().is_some_and(|messages| messages.sends);
-        let (unary_driver, stream_driver) =
-            (move || Grpc::new(unary, most), move || GrpcStream::new(sends, unary, most));
+        let reply = ReplyType::of(&call.method);
+        let of_stream = reply.clone();
+        let unary_driver = move || Grpc::new(unary, most).expecting(reply.clone());
+        let stream_driver =
+            move || GrpcStream::new(sends, unary, most).expecting(of_stream.clone());
         let is_stream = requests.messages.is_some();
         if sends {
             let (heads, messages) = (call.requests(&[]), call.templates.clone());

@@ -3,6 +3,7 @@
 
 use engine::invariant;
 
+use crate::grpc::ReplyType;
 use crate::outcome::failure::Failure;
 use crate::transport::driver::{Driver, Opened, Received, StreamEvent, Window};
 use crate::transport::grpc::Grpc;
@@ -23,6 +24,12 @@ impl GrpcStream {
     #[must_use]
     pub fn new(sends: bool, unary: bool, message_bytes_max: usize) -> GrpcStream {
         GrpcStream { grpc: Grpc::new(unary, message_bytes_max), sends }
+    }
+
+    /// The same, where messages that are not of this type fail their call.
+    #[must_use]
+    pub fn expecting(self, reply: ReplyType) -> GrpcStream {
+        GrpcStream { grpc: self.grpc.expecting(reply), ..self }
     }
 
     /// The end of an answer: a server may answer before all was sent.

@@ -57,10 +57,27 @@ pub(crate) enum Question {
 #[derive(Serialize, Deserialize, Debug)]
 #[serde(tag = "m")]
 enum Letter {
-    Alive { node: String, users: Vec<u64> },
-    Ask { node: String, id: u64, question: Question },
-    Answer { node: String, id: u64, answer: Answer },
-    Told { node: String, logins: Vec<(u32, String, u64)>, ids: Vec<String> },
+    Alive {
+        node: String,
+        users: Vec<u64>,
+    },
+    /// For the nodes that are waited for: one that was thought to be gone must not act on it later.
+    Ask {
+        node: String,
+        id: u64,
+        to: BTreeSet<String>,
+        question: Question,
+    },
+    Answer {
+        node: String,
+        id: u64,
+        answer: Answer,
+    },
+    Told {
+        node: String,
+        logins: Vec<(u32, String, u64)>,
+        ids: Vec<String>,
+    },
 }
 
 #[derive(Serialize, Deserialize, Default, Debug)]
@@ -194,11 +211,11 @@ impl Nodes {
         }
         state.next += 1;
         let (id, until_ms) = (state.next, chat.now_ms() + self.ask_ms);
-        let gathered = Gathered::default();
+        let (gathered, to) = (Gathered::default(), waiting.clone());
         state.asked.insert(id, Asked { done: Box::new(done), waiting, gathered, until_ms });
         drop(state);
         count(&self.asked);
-        let letter = Letter::Ask { node: self.node.clone(), id, question };
+        let letter = Letter::Ask { node: self.node.clone(), id, to, question };
         if !publish(remote, inbox::ALL, &letter)
             && let Some(asked) = self.lock().asked.remove(&id)
         {
@@ -239,7 +256,7 @@ impl Nodes {
                     self.send_alive(chat, remote);
                 }
             }
-            Letter::Ask { node, id, question } if node != self.node => {
+            Letter::Ask { node, id, to, question } if to.contains(&self.node) => {
                 self.answer(chat, remote, &node, id, question);
             }
             Letter::Answer { node, id, answer } => self.gather(chat, remote, &node, id, answer),

@@ -188,17 +188,22 @@ impl Client {
         serde_json::from_str(&self.text()).unwrap()
     }
 
-    /// What is received until nothing more comes for a moment. For what must not come.
+    /// What was sent before, until nothing more comes. For what must not come.
     pub(crate) fn received(&mut self) -> Vec<Value> {
-        // Everything that was sent before comes before the pong.
-        let (mut received, seq) = (Vec::new(), self.send_request("ping", json!({})));
-        loop {
-            let message = self.json();
-            if message["seq"] == seq && message["cmd"] == "ping" {
-                return received;
+        let mut received = Vec::new();
+        // A worker answers what it has read before it sends what other threads have posted, in the same turn: all
+        // of that comes before the second pong.
+        for _ in 0..2 {
+            let seq = self.send_request("ping", json!({}));
+            loop {
+                let message = self.json();
+                if message["seq"] == seq && message["cmd"] == "ping" {
+                    break;
+                }
+                received.push(message);
             }
-            received.push(message);
         }
+        received
     }
 
     fn send_request(&mut self, cmd: &str, data: Value) -> String {

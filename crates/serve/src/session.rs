@@ -111,6 +111,8 @@ impl Session {
 }
 
 impl Subscriber for Session {
+    type Mark = u16;
+
     fn memberships(&mut self) -> &mut Memberships {
         &mut self.0
     }

@@ -23,6 +23,8 @@ const KINDS: u32 = 5_000;
 struct User(Memberships);
 
 impl Subscriber for User {
+    type Mark = u16;
+
     fn memberships(&mut self) -> &mut Memberships {
         &mut self.0
     }

@@ -26,6 +26,8 @@ const TURN: usize = 256;
 struct User(Memberships);
 
 impl Subscriber for User {
+    type Mark = u16;
+
     fn memberships(&mut self) -> &mut Memberships {
         &mut self.0
     }

@@ -103,13 +103,13 @@ impl<S: Sys, R: RouteList> Operations for WorkerOperations<'_, S, R> {
     fn is_subscribed(&self, id: ConnId, topic: &str) -> bool {
         let encoding = self.core.encoding(id);
         let user = self.core.user(id);
-        user.is_some_and(|user| self.tools.topics.is_subscribed(&user.memberships, topic, encoding))
+        user.is_some_and(|user| self.tools.topics.is_subscribed(&user.0, topic, encoding))
     }
 
     fn topics(&self, id: ConnId) -> Vec<Arc<str>> {
         let user = self.core.user(id);
         let of = |user| self.tools.topics.topics_of(user).cloned().collect();
-        user.map(|user| of(&user.memberships)).unwrap_or_default()
+        user.map(|user| of(&user.0)).unwrap_or_default()
     }
 
     fn publish(

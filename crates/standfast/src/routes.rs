@@ -7,6 +7,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use topics::Memberships;
+
 use crate::decision::{Outcome, Undecided};
 use crate::handler::{Decided, Opening};
 use crate::remote::Task;
@@ -332,9 +334,10 @@ pub(crate) fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Without data of its own a route adds at most a word to each connection.
+/// Routes with little data or none add nothing to what a connection has with its subscriptions.
 const _: () = {
-    assert!(size_of::<Slot<(), NoData>>() <= 1);
-    assert!(size_of::<Slot<(), Slot<(), NoData>>>() <= 8);
-    assert!(size_of::<Slot<Box<u8>, NoData>>() == 8);
+    type Three = Slot<(), Slot<bool, Slot<u8, NoData>>>;
+    assert!(size_of::<Memberships<Slot<(), NoData>>>() == 16);
+    assert!(size_of::<Memberships<Three>>() == 16);
+    assert!(size_of::<Memberships<Slot<Box<u8>, NoData>>>() == 24);
 };

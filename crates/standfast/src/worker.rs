@@ -21,16 +21,22 @@ use crate::table::{Begin, Service, Table, Target};
 use crate::timers::{SocketTimers, TIMERS_PER_TURN};
 use crate::{Close, Context, Message, Remote, Reply, Request, Socket, UpgradeRequest};
 
-/// What is kept of a connection.
+/// What is kept of a connection: its subscriptions, with the slot of its route as their mark.
 #[derive(Default)]
-pub(crate) struct Connection<D> {
-    pub(crate) memberships: Memberships,
-    slot: D,
+pub(crate) struct Connection<D: Default>(pub(crate) Memberships<D>);
+
+impl<D: Default> Connection<D> {
+    #[inline]
+    fn slot(&mut self) -> &mut D {
+        self.0.mark_mut()
+    }
 }
 
-impl<D> Subscriber for Connection<D> {
-    fn memberships(&mut self) -> &mut Memberships {
-        &mut self.memberships
+impl<D: Default> Subscriber for Connection<D> {
+    type Mark = D;
+
+    fn memberships(&mut self) -> &mut Memberships<D> {
+        &mut self.0
     }
 }
 
@@ -146,13 +152,13 @@ impl<R: RouteList> WorkerHandler<R> {
         call: impl FnOnce(&mut R, &mut Socket<'_>, &mut R::Slot),
     ) {
         let Some(connection) = core.user_mut(id) else { return };
-        let mut slot = std::mem::take(&mut connection.slot);
+        let mut slot = std::mem::take(connection.slot());
         let WorkerHandler { routes, tools, .. } = self;
         let mut operations = WorkerOperations { core: &mut *core, tools };
         call(routes, &mut Socket::new(&mut operations, id), &mut slot);
         // A connection that has ended meanwhile is there until the end of the turn.
         if let Some(connection) = core.user_mut(id) {
-            connection.slot = slot;
+            *connection.slot() = slot;
         }
     }
 
@@ -163,7 +169,7 @@ impl<R: RouteList> WorkerHandler<R> {
         let frame = self.close_frames.iter().position(|frame| frame.id == id);
         let frame = frame.map(|at| self.close_frames.swap_remove(at));
         let Some(connection) = core.user_mut(id) else { return };
-        let slot = std::mem::take(&mut connection.slot);
+        let slot = std::mem::take(connection.slot());
         let code = frame.as_ref().and_then(|frame| frame.code);
         let reason = frame.as_ref().map_or("", |frame| &frame.reason);
         let close = Close { cause, code, reason };
@@ -191,7 +197,7 @@ impl<R: RouteList> WorkerHandler<R> {
         match upgraded {
             Upgraded::Open(slot, Opening { protocol, headers }) => {
                 if let Some(connection) = core.user_mut(id) {
-                    connection.slot = slot;
+                    *connection.slot() = slot;
                 }
                 if headers.is_empty() {
                     return Answer::Upgrade(protocol);

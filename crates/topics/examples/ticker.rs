@@ -22,6 +22,8 @@ struct Ticker {
 struct User(Memberships);
 
 impl Subscriber for User {
+    type Mark = u16;
+
     fn memberships(&mut self) -> &mut Memberships {
         &mut self.0
     }

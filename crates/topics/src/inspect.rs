@@ -21,13 +21,16 @@ pub struct TopTopics {
 
 impl Topics {
     /// The topic of each of a subscriber's subscriptions.
-    pub fn topics_of(&self, memberships: &Memberships) -> impl Iterator<Item = &Arc<str>> {
+    pub fn topics_of<M>(&self, memberships: &Memberships<M>) -> impl Iterator<Item = &Arc<str>> {
         memberships.groups().filter_map(|index| Some(self.groups.get(index)?.topic().name()))
     }
 
     /// The encoding, the topic and the number of members of the group of each of a subscriber's
     /// subscriptions.
-    pub fn groups_of(&self, memberships: &Memberships) -> impl Iterator<Item = (u32, &str, usize)> {
+    pub fn groups_of<M>(
+        &self,
+        memberships: &Memberships<M>,
+    ) -> impl Iterator<Item = (u32, &str, usize)> {
         let groups = memberships.groups().filter_map(|index| self.groups.get(index));
         groups.map(|group| (group.kind(), group.name(), group.members()))
     }

@@ -110,7 +110,7 @@ impl Topics {
 
     /// The topic of a subscriber with exactly one subscription.
     #[must_use]
-    pub fn only_topic(&self, memberships: &Memberships) -> Option<Arc<str>> {
+    pub fn only_topic<M>(&self, memberships: &Memberships<M>) -> Option<Arc<str>> {
         let index = memberships.only()?;
         self.groups.get(index).map(|group| Arc::clone(group.topic().name()))
     }
@@ -189,7 +189,7 @@ impl Topics {
 
     /// Whether a connection is subscribed in the encoding `kind`.
     #[must_use]
-    pub fn is_subscribed(&self, memberships: &Memberships, topic: &str, kind: u32) -> bool {
+    pub fn is_subscribed<M>(&self, memberships: &Memberships<M>, topic: &str, kind: u32) -> bool {
         self.groups.find(topic, kind).is_some_and(|index| memberships.has(index))
     }
 

@@ -1,26 +1,31 @@
-//! [`Memberships`]: a connection's list of its subscriptions, 16 bytes.
+//! [`Memberships`]: a connection's list of its subscriptions, 16 bytes with a mark of up to 3.
+
+use std::mem::take;
 
 use engine::invariant::broken;
 
 /// A subscriber: the handler's data of a connection.
 pub trait Subscriber {
+    /// What the handler keeps in the spare bytes of the memberships.
+    type Mark: Default;
+
     /// Where its memberships are kept.
-    fn memberships(&mut self) -> &mut Memberships;
+    fn memberships(&mut self) -> &mut Memberships<Self::Mark>;
 }
 
 /// Group and position in it, for each subscription, in the order of the groups. A single one needs
 /// no allocation. The spare bytes hold the handler's mark, and the memory that it counts for the
-/// subscriptions.
+/// subscriptions. A mark of more than 3 bytes takes its own size beyond that, and never more.
 #[derive(Debug)]
-pub struct Memberships(Set);
+pub struct Memberships<M = u16>(Set<M>);
 
 #[derive(Debug)]
-enum Set {
+enum Set<M> {
     None {
-        mark: u16,
+        mark: M,
     },
     One {
-        mark: u16,
+        mark: M,
         bytes: u32,
         group: u32,
         position: u32,
@@ -28,38 +33,52 @@ enum Set {
     // A thin pointer keeps the whole at 16 bytes.
     #[expect(clippy::box_collection)]
     Many {
-        mark: u16,
+        mark: M,
         bytes: u32,
         list: Box<Vec<(u32, u32)>>,
     },
 }
 
 const _: () = assert!(size_of::<Memberships>() == 16);
+const _: () = assert!(size_of::<Memberships<[u8; 3]>>() == 16);
+const _: () = assert!(size_of::<Memberships<Option<Box<u8>>>>() == 24);
+const _: () = assert!(size_of::<Memberships<String>>() == 40);
 
 /// Where a group is in a list, or where it would be.
 fn find(list: &[(u32, u32)], group: u32) -> Result<usize, usize> {
     list.binary_search_by_key(&group, |&(other, _)| other)
 }
 
-impl Default for Memberships {
+impl<M: Default> Default for Memberships<M> {
     fn default() -> Self {
-        Memberships::marked(0)
+        Memberships::marked(M::default())
     }
 }
 
-impl Memberships {
+impl<M: Copy> Memberships<M> {
+    /// The handler's mark.
+    #[inline]
+    #[must_use]
+    pub fn mark(&self) -> M {
+        match &self.0 {
+            Set::None { mark } | Set::One { mark, .. } | Set::Many { mark, .. } => *mark,
+        }
+    }
+}
+
+impl<M> Memberships<M> {
     /// An empty list with a mark.
     #[must_use]
-    pub fn marked(mark: u16) -> Self {
+    pub fn marked(mark: M) -> Self {
         Memberships(Set::None { mark })
     }
 
-    /// The handler's mark; 0 at first.
+    /// The handler's mark, to be changed.
     #[inline]
     #[must_use]
-    pub fn mark(&self) -> u16 {
-        match &self.0 {
-            Set::None { mark } | Set::One { mark, .. } | Set::Many { mark, .. } => *mark,
+    pub fn mark_mut(&mut self) -> &mut M {
+        match &mut self.0 {
+            Set::None { mark } | Set::One { mark, .. } | Set::Many { mark, .. } => mark,
         }
     }
 
@@ -119,16 +138,20 @@ impl Memberships {
             Set::Many { list, .. } => find(list, group).is_ok(),
         }
     }
+}
 
+impl<M: Default> Memberships<M> {
     /// Adds a group unless it is in the list; `position` is the one it will have.
     pub(crate) fn add(&mut self, group: u32, position: u32) -> bool {
         match &mut self.0 {
-            Set::None { mark } => self.0 = Set::One { mark: *mark, bytes: 0, group, position },
+            Set::None { mark } => {
+                self.0 = Set::One { mark: take(mark), bytes: 0, group, position };
+            }
             Set::One { group: only, .. } if *only == group => return false,
             Set::One { mark, bytes, group: first, position: at } => {
                 let mut list = Box::new(vec![(*first, *at), (group, position)]);
                 list.sort_unstable();
-                self.0 = Set::Many { mark: *mark, bytes: *bytes, list };
+                self.0 = Set::Many { mark: take(mark), bytes: *bytes, list };
             }
             Set::Many { list, .. } => match find(list, group) {
                 Ok(_) => return false,
@@ -143,7 +166,7 @@ impl Memberships {
         match &mut self.0 {
             Set::One { mark, group: only, position, .. } if *only == group => {
                 let position = *position;
-                self.0 = Set::None { mark: *mark };
+                self.0 = Set::None { mark: take(mark) };
                 Some(position)
             }
             Set::Many { list, .. } => {
@@ -162,7 +185,7 @@ impl Memberships {
             Set::None { .. } => None,
             Set::One { mark, group, position, .. } => {
                 let last = (*group, *position);
-                self.0 = Set::None { mark: *mark };
+                self.0 = Set::None { mark: take(mark) };
                 Some(last)
             }
             Set::Many { list, .. } => {
@@ -177,7 +200,7 @@ impl Memberships {
     fn shrink(&mut self) {
         let Set::Many { mark, list, .. } = &mut self.0 else { return };
         if list.is_empty() {
-            self.0 = Set::None { mark: *mark };
+            self.0 = Set::None { mark: take(mark) };
         } else if list.capacity() > 16 && list.len() < list.capacity() / 4 {
             list.shrink_to(list.len() * 2);
         }

@@ -54,6 +54,8 @@ pub(crate) struct User {
 }
 
 impl Subscriber for User {
+    type Mark = u16;
+
     fn memberships(&mut self) -> &mut Memberships {
         &mut self.memberships
     }

@@ -219,16 +219,18 @@ mod tests {
         message B { string text = 1; int64 count = 2; B inner = 3; repeated B many = 4; bytes raw = 5;
             repeated int32 numbers = 6; repeated fixed32 fixed = 7; double ratio = 8; E kind = 9;
             map<string, B> named = 20; fixed32 far = 2000; sint32 odd = 15; repeated double many_ratios = 16; }
-        service S { rpc One(B) returns (B); }";
+        message C { string text = 1; int64 count = 2; C inner = 3; repeated C many = 4; bytes raw = 5;
+            repeated int32 numbers = 6; repeated fixed32 fixed = 7; double ratio = 8; E kind = 9;
+            fixed32 far = 2000; sint32 odd = 15; repeated double many_ratios = 16; }
+        service S { rpc One(B) returns (B); rpc Two(C) returns (C); }";
 
-    fn reply() -> (ReplyType, MessageDescriptor) {
-        let method = schema(FILE).method("/a.S/One").unwrap();
-        (ReplyType::of(&method), method.answer())
+    fn reply() -> ReplyType {
+        ReplyType::of(&schema(FILE).method("/a.S/One").unwrap())
     }
 
     #[test]
     fn messages_of_the_type_are_accepted() {
-        let (reply, _) = reply();
+        let reply = reply();
         let method = schema(FILE).method("/a.S/One").unwrap();
         let bytes = method
             .request_of_json(
@@ -246,7 +248,7 @@ mod tests {
 
     #[test]
     fn other_bytes_are_not_accepted() {
-        let (reply, _) = reply();
+        let reply = reply();
         for wrong in [
             // Cut.
             &b"\x0a"[..],
@@ -283,7 +285,7 @@ mod tests {
 
     #[test]
     fn messages_within_messages_are_bounded() {
-        let (reply, _) = reply();
+        let reply = reply();
         let nest = |depth: usize, field: u8| {
             let mut bytes = Vec::new();
             for _ in 0..depth {
@@ -304,14 +306,13 @@ mod tests {
         assert!(!reply.accepts(&[0x53; 100_000]));
     }
 
-    /// What the library decodes is accepted, whatever its bytes, and the other way round except for groups, which it
-    /// does not check.
+    /// What the library decodes is accepted, and nothing else; without maps, whose wire type it does not look at.
     #[test]
     fn the_library_agrees_on_random_changes() {
-        let (reply, kind) = reply();
-        let method = schema(FILE).method("/a.S/One").unwrap();
+        let method = schema(FILE).method("/a.S/Two").unwrap();
+        let (reply, kind) = (ReplyType::of(&method), method.answer());
         let text = r#"{"text":"ab","count":70000,"inner":{"text":"x","numbers":[1,300]},"many":[{},{"raw":"AAA="}],
-            "fixed":[1,2],"ratio":1.5,"named":{"a":{"text":"b"}},"far":7,"odd":-5}"#;
+            "fixed":[1,2],"ratio":1.5,"far":7,"odd":-5}"#;
         let bytes = method.request_of_json(text).unwrap();
         let (mut random, mut accepted) = (7_u64, 0);
         for _ in 0..50_000 {

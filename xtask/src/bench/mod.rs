@@ -23,6 +23,7 @@ mod http;
 mod http2;
 mod http2_sockets;
 mod idle_bytes;
+mod library;
 mod million;
 mod nodes;
 mod nodes_cable;
@@ -87,6 +88,9 @@ pub(crate) struct BenchArgs {
     /// Executable of ghz, to run beside standfast: grpc [default: that on the PATH]
     #[arg(long)]
     ghz: Option<PathBuf>,
+    /// Executable of an echo server on another library, to run beside ours; may be repeated: library
+    #[arg(long, value_name = "PATH")]
+    rival: Vec<PathBuf>,
     /// Server to call instead of the C program, HOST:PORT: grpc
     #[arg(long)]
     target: Option<String>,
@@ -155,6 +159,9 @@ enum Bench {
     Resubscribe,
     /// Memory of an idle client of `/cable`, without and with an application
     IdleBytes,
+    /// Messages per server CPU second and memory of an idle socket: the library's example beside `serve --echo`, and
+    /// with `--rival` beside other libraries
+    Library,
     /// An hour of killed clients and an application that is killed, slow and wrong: messages lost or doubled;
     /// not part of `all`
     Soak,
@@ -173,7 +180,7 @@ enum Bench {
     All,
 }
 
-const ALL: [Bench; 31] = [
+const ALL: [Bench; 32] = [
     Bench::Echo,
     Bench::Deflate,
     Bench::Tls,
@@ -201,6 +208,7 @@ const ALL: [Bench; 31] = [
     Bench::NodesCable,
     Bench::Resubscribe,
     Bench::IdleBytes,
+    Bench::Library,
     Bench::Siege,
     Bench::ProxySiege,
     Bench::Idle,
@@ -232,6 +240,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
         servers: args.servers.clone(),
         anycable: args.anycable.clone(),
         ghz: args.ghz.clone(),
+        rivals: args.rival.clone(),
         target: args.target.clone(),
         out: step::root().join(&args.out),
     };
@@ -269,6 +278,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
             Bench::NodesCable => nodes_cable::run(&bench)?,
             Bench::Resubscribe => resubscribe::run(&bench)?,
             Bench::IdleBytes => idle_bytes::run(&bench)?,
+            Bench::Library => library::run(&bench)?,
             Bench::Soak => soak::run(&bench)?,
             Bench::Siege => siege::run(&bench)?,
             Bench::ProxySiege => siege_proxy::run(&bench)?,
@@ -301,6 +311,7 @@ struct Context {
     servers: Vec<Kind>,
     anycable: Option<PathBuf>,
     ghz: Option<PathBuf>,
+    rivals: Vec<PathBuf>,
     target: Option<String>,
     out: PathBuf,
 }

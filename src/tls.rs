@@ -316,7 +316,8 @@ fn identity(certificate: &Path, key: &Path) -> Result<TlsIdentity> {
 }
 
 fn read(file: &Path) -> Result<Vec<u8>> {
-    fs::read(file).with_context(|| format!("cannot read {}", file.display()))
+    let read = load::files::admit(file).and_then(|()| fs::read(file));
+    read.with_context(|| format!("cannot read {}", file.display()))
 }
 
 fn shown(file: &Path) -> String {

@@ -14,6 +14,7 @@ mod config;
 pub mod control;
 mod delivery;
 mod drive;
+pub mod files;
 pub mod grpc;
 mod outcome;
 pub mod radius;

@@ -393,7 +393,8 @@ pub(super) enum Compression {
 
 pub(super) fn content(text: &str) -> Result<Bytes, String> {
     let Some(file) = text.strip_prefix('@') else { return Ok(Bytes(text.as_bytes().to_vec())) };
-    std::fs::read(file).map(Bytes).map_err(|error| format!("cannot read {file}: {error}"))
+    let read = load::files::admit(file.as_ref()).and_then(|()| std::fs::read(file));
+    read.map(Bytes).map_err(|error| format!("cannot read {file}: {error}"))
 }
 
 pub(super) fn stage(text: &str) -> Result<Stage, String> {

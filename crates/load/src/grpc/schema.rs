@@ -13,6 +13,7 @@ use protox::file::{ChainFileResolver, File, FileResolver, GoogleFileResolver};
 
 use super::limits::{LISTED_NAMES, PROTO_BYTES, PROTOSET_BYTES};
 use super::method::Method;
+use crate::files;
 
 /// Services with the types of their messages.
 #[derive(Clone, Debug)]
@@ -342,6 +343,8 @@ impl FileResolver for Folders {
                 ))));
             }
             if metadata.is_file() {
+                files::admit(&path)
+                    .map_err(|error| protox::Error::new(SchemaError(error.to_string())))?;
                 return File::open(name, &path);
             }
         }

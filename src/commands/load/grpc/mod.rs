@@ -77,7 +77,8 @@ fn read(file: &Path) -> Result<Vec<u8>> {
         bail!("{} is a folder: expected a descriptor set of protoc or buf", file.display());
     }
     let mut bytes = Vec::new();
-    let reader = fs::File::open(file).map(|reader| reader.take(limits::PROTOSET_BYTES + 1));
+    let opened = load::files::admit(file).and_then(|()| fs::File::open(file));
+    let reader = opened.map(|reader| reader.take(limits::PROTOSET_BYTES + 1));
     let read = reader.and_then(|mut reader| reader.read_to_end(&mut bytes));
     read.with_context(|| format!("cannot read {}", file.display()))?;
     Ok(bytes)

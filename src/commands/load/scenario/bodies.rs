@@ -131,7 +131,8 @@ impl Reader<'_> {
         let wrong = |what: String| table.doc.wrong(file.at, format!("{}: {what}", path.display()));
         let mut bytes = Vec::new();
         // Limits the read instead of checking the length, which a device does not have.
-        std::fs::File::open(&path)
+        load::files::admit(&path)
+            .and_then(|()| std::fs::File::open(&path))
             .and_then(|file| file.take(most + 1).read_to_end(&mut bytes))
             .map_err(|error| wrong(error.to_string()))?;
         if bytes.len() as u64 > most {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
-use load::requests::{Pace, Requests};
+use load::requests::{Generators, Pace, Requests};
 use load::scenario::{Captured, Clock, Flow, FlowSummary, Tallies, Users};
 
 use super::file::Round;
@@ -34,7 +34,7 @@ pub(super) fn make(
 ) -> Result<Ended> {
     let scenario = Arc::new(round.scenario.once_through(flow));
     // Steps before have used rows of the same feeds.
-    scenario.begin();
+    scenario.begin(Generators::ONE);
     let config = Requests {
         connections: 1,
         pace: Pace::Closed,

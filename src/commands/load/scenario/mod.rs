@@ -122,6 +122,7 @@ fn text(name: &str) -> Result<(String, PathBuf)> {
             "{name} is no scenario (TOML)\n  to convert {what}: standfast load {command} {name} > scenario.toml"
         );
     }
-    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {name}"))?;
+    let read = load::files::admit(path).and_then(|()| std::fs::read_to_string(path));
+    let text = read.with_context(|| format!("cannot read {name}"))?;
     Ok((text, path.parent().unwrap_or(Path::new(".")).to_owned()))
 }

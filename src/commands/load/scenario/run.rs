@@ -238,7 +238,7 @@ impl RoundRun<'_> {
         let scenario = Arc::clone(&round.scenario);
         let tallies = Tallies::new(&scenario, config.connections, files.metrics.is_some());
         // Earlier rounds have used rows of the same feeds.
-        scenario.begin();
+        scenario.begin(config.generators);
         files.metrics.iter().for_each(|metrics| metrics.round(&tallies, &scenario));
         let own = tallies.clone();
         let script = move |part| Users::new(Arc::clone(&scenario), part, own.clone(), seed, clock);

@@ -95,7 +95,7 @@ impl Calls {
 
 impl Script for Calls {
     fn next(&mut self, user: u32, now_ns: u64) -> Step {
-        let seq = u64::from(self.part.worker) + self.begun * self.part.stride;
+        let seq = self.part.first + self.begun * self.part.stride;
         self.begun += 1;
         let passed = Duration::from_nanos(now_ns.saturating_sub(self.clock.now_ns));
         if let Some(caller) = self.users.get_mut(user as usize) {

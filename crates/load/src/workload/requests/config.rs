@@ -2,10 +2,12 @@
 
 use std::net::IpAddr;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::Endpoint;
 use crate::workload::requests::conversation::Messages;
+use crate::workload::requests::generators::{Gate, Generators};
 use crate::workload::stages::Stage;
 
 /// A run of requests and answers. Each user sends a request, waits for the answer, and repeats.
@@ -65,6 +67,10 @@ pub struct Requests {
     pub stops_at_once: bool,
     /// Start even if the machine is too small.
     pub force: bool,
+    /// Which of the generators that share the run this is. All other settings are of the whole run.
+    pub generators: Generators,
+    /// What the run begins after; `None`: at once.
+    pub gate: Option<Arc<dyn Gate>>,
 }
 
 /// Passes of some users that begin at a rate, whether or not a user is free; then they are dropped.
@@ -146,6 +152,8 @@ impl Requests {
             reuse_within: None,
             stops_at_once: false,
             force: false,
+            generators: Generators::ONE,
+            gate: None,
         }
     }
 
@@ -157,6 +165,11 @@ impl Requests {
     /// Groups of users that share connections.
     pub(crate) fn groups(&self) -> u64 {
         self.connections.div_ceil(u64::from(self.block()))
+    }
+
+    /// Those of this generator.
+    pub(crate) fn own_groups(&self) -> u64 {
+        self.generators.part_of(self.groups())
     }
 
     /// When nothing is due any more, measured from the end of the warm-up.

@@ -148,7 +148,7 @@ impl Run {
         // With pushes a user may also have WebSockets.
         let sockets = if D::PUSHES { u64::from(config.sockets) } else { 0 };
         let each = config.links.max(1) + sockets;
-        let groups = config.groups();
+        let groups = config.own_groups();
         let most = groups.saturating_mul(each);
         let (mut plan, _) = fit(most, endpoints, sources, *force, &machine, nofile)?;
         // Sockets and requests are then streams of connections.
@@ -179,7 +179,8 @@ impl Run {
             None => Vec::new(),
         };
         let requester = move |worker: u16, _: &_| {
-            let part = Part::new(worker, stride, own.block(), own.connections);
+            let (block, users) = (own.block(), own.connections);
+            let part = Part::shared(own.generators, worker, stride, block, users);
             let metrics = books.get(usize::from(worker)).cloned();
             let metrics = metrics.unwrap_or_else(|| {
                 invariant::broken("each worker has metrics that are reported");
@@ -206,7 +207,10 @@ impl Run {
         if config.may_redirect() {
             look_up(&targets, workers.remote().clone(), all_metrics.len())?;
         }
-        let begin_ns = process::now_ns();
+        let begin_ns = match &config.gate {
+            None => process::now_ns(),
+            Some(gate) => gate.pass().map_err(StartError::Unfit)?,
+        };
         let run = Run {
             workers,
             _names: Names(targets),
@@ -342,7 +346,7 @@ impl Run {
         let untaken = self.all_metrics.iter().map(|metrics| metrics.untaken()).sum();
         let has_arrivals = !config.arrivals.is_empty();
         let run = RequestRun {
-            requested: config.groups(),
+            requested: config.own_groups(),
             interrupted,
             counts: &self.snapshot(),
             timed: &self.timed,

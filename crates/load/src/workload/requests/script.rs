@@ -9,6 +9,7 @@ use crate::outcome::failure::Failure;
 use crate::transport::driver::Push;
 use crate::transport::target_table::TargetTable;
 use crate::workload::requests::answer::{Answer, Wants};
+use crate::workload::requests::generators::Generators;
 use crate::workload::requests::request::{Kind, Request};
 
 /// The next step of a user.
@@ -49,6 +50,16 @@ impl Part {
     #[must_use]
     pub fn new(worker: u16, stride: u64, block: u32, users: u64) -> Part {
         let part = Part { worker, first: u64::from(worker), stride, users: 0, block };
+        Part { users: u32::try_from(part.below(users)).unwrap_or(u32::MAX), ..part }
+    }
+
+    /// The part of a worker, one of `workers` of a generator that shares the run: a generator has every
+    /// nth block, and so has each of its workers of these.
+    #[must_use]
+    pub fn shared(share: Generators, worker: u16, workers: u64, block: u32, users: u64) -> Part {
+        let (nth, of) = (u64::from(share.nth), u64::from(share.of.max(1)));
+        let first = nth + u64::from(worker) * of;
+        let part = Part { worker, first, stride: workers * of, users: 0, block };
         Part { users: u32::try_from(part.below(users)).unwrap_or(u32::MAX), ..part }
     }
 

@@ -89,7 +89,7 @@ impl Script for StreamCalls {
         let passed =
             Duration::from_nanos(next.stamp.published_ns.saturating_sub(self.clock.now_ns));
         self.now_ms = self.clock.now_ms + passed.as_millis() as u64;
-        let seq = u64::from(self.part.worker) + self.begun * self.part.stride;
+        let seq = self.part.first + self.begun * self.part.stride;
         self.begun += 1;
         let Some((calls, failed)) = self.users.get_mut(user as usize) else { return false };
         let values = Values {

@@ -7,6 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::Value;
 
+use crate::files;
+use crate::workload::requests::generators::Generators;
+
 /// The largest file in bytes; a larger one is rejected.
 pub const FEED_BYTES_MAX: u64 = 256 << 20;
 /// The most columns of a feed.
@@ -26,6 +29,8 @@ pub struct Feed {
     /// With [`Order::Sequential`]: users end when all rows were used, instead of starting over.
     pub once: bool,
     given: AtomicU64,
+    /// The number of generators that take rows in turn.
+    step: AtomicU64,
 }
 
 /// Which row a pass through a flow gets.
@@ -49,7 +54,9 @@ impl Feed {
     pub fn read(name: &str, path: &Path) -> Result<Feed, String> {
         let shown = path.display();
         let mut text = Vec::new();
-        let file = File::open(path).map_err(|error| format!("cannot read {shown}: {error}"))?;
+        let file = files::admit(path)
+            .and_then(|()| File::open(path))
+            .map_err(|error| format!("cannot read {shown}: {error}"))?;
         let read = file.take(FEED_BYTES_MAX + 1).read_to_end(&mut text);
         read.map_err(|error| format!("cannot read {shown}: {error}"))?;
         if text.len() as u64 > FEED_BYTES_MAX {
@@ -124,6 +131,7 @@ impl Feed {
             order: Order::default(),
             once: false,
             given: AtomicU64::new(0),
+            step: AtomicU64::new(1),
         })
     }
 
@@ -174,16 +182,19 @@ impl Feed {
         self.bytes.get(begin.unwrap_or_default() as usize..end as usize).unwrap_or_default()
     }
 
-    /// Starts over with the first row.
-    pub(crate) fn rewind(&self) {
-        self.given.store(0, Ordering::Relaxed);
+    /// Starts over with the first row of a generator, which has every nth one.
+    pub(crate) fn rewind(&self, generators: Generators) {
+        self.given.store(generators.nth.into(), Ordering::Relaxed);
+        self.step.store(generators.of.max(1).into(), Ordering::Relaxed);
     }
 
     /// Returns the row of a user's next pass; `None` if all were used and `once` is set.
     pub(crate) fn next_row(&self, user: u64, random: u64) -> Option<u32> {
         let rows = u64::from(self.rows());
         let number = match self.order {
-            Order::Sequential => self.given.fetch_add(1, Ordering::Relaxed),
+            Order::Sequential => {
+                self.given.fetch_add(self.step.load(Ordering::Relaxed), Ordering::Relaxed)
+            }
             Order::Random => ((u128::from(random) * u128::from(rows)) >> 64) as u64,
             Order::PerUser => user,
         };

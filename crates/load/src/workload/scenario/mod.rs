@@ -27,6 +27,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::Endpoint;
+use crate::workload::requests::generators::Generators;
 
 pub use self::call::{CALL_MESSAGES_MAX, Call};
 pub use self::check::{Bound, Check, Expected, Rule, statuses};
@@ -182,9 +183,9 @@ impl Scenario {
 }
 
 impl Scenario {
-    /// Rewinds the feeds at the start of a run.
-    pub fn begin(&self) {
-        self.feeds.iter().for_each(|feed| feed.rewind());
+    /// Rewinds the feeds at the start of a run, which generators share.
+    pub fn begin(&self, generators: Generators) {
+        self.feeds.iter().for_each(|feed| feed.rewind(generators));
     }
 }
 

@@ -206,7 +206,7 @@ impl Users {
             invariant::broken("a user is created before its first step");
             return NOWHERE;
         };
-        user.at.seq = self.numbered * self.part.stride.max(1) + u64::from(self.part.worker);
+        user.at.seq = self.numbered * self.part.stride.max(1) + self.part.first;
         self.numbered += 1;
         user.at.draw = draw;
         let since_ms = now_ns.saturating_sub(self.clock.now_ns) / 1_000_000;

@@ -9,6 +9,7 @@ mod api;
 mod bucket;
 mod connection;
 mod jetstream;
+pub mod messages;
 mod protocol;
 mod store;
 mod stored;

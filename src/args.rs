@@ -2,7 +2,9 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{completions, doctor, help, load, plan, prove, proxy, serve, stress, token};
+use crate::commands::{
+    completions, doctor, fleet, help, load, plan, prove, proxy, serve, stress, token,
+};
 
 /// Hold a million WebSockets on one machine, and prove it.
 #[derive(Parser, Debug)]
@@ -25,6 +27,10 @@ pub(crate) enum Command {
     Prove(prove::Args),
     /// Load generator with go-stress-testing's command line
     Stress(Box<stress::Args>),
+    /// Run shares of `standfast load --agents` on this machine
+    Agent(Box<fleet::agent::Args>),
+    /// List and check the agents of a fleet
+    Fleet(Box<fleet::Args>),
     /// Calculate how many machines a target load needs
     Plan(Box<plan::Args>),
     /// Check this machine's limits for N sockets; explain error messages

@@ -130,22 +130,33 @@ impl Flags {
     /// # Errors
     /// A file that cannot be read.
     pub(crate) fn nats_servers(&self) -> Result<NatsTransport> {
-        let mut urls = self.nats_servers.clone();
-        if urls.is_empty() {
-            urls.push(NATS_HERE.parse().context("the usual NATS server")?);
-        }
-        let credentials = self.nats_creds.as_deref().map(|file| read("nats-creds", file));
-        let credentials = credentials.transpose()?.map(String::from_utf8).transpose();
-        let credentials = credentials.context("--nats-creds: the file is not text")?;
-        let ca = self.nats_ca.as_deref();
-        // A server may want TLS by itself.
-        let tls = match ca.is_some() || urls.iter().any(NatsUrl::is_tls) {
-            true => Some(tls_to("localhost", ("nats-ca", ca), false)?),
-            false => None,
-        };
-        let servers = NatsServers { urls, credentials: credentials.map(Into::into) };
-        Ok(NatsTransport { servers, tls: tls.map(|client| Arc::clone(&client.parts().0)) })
+        nats_servers(&self.nats_servers, self.nats_creds.as_deref(), self.nats_ca.as_deref())
     }
+}
+
+/// The NATS servers of flags.
+///
+/// # Errors
+/// A file that cannot be read.
+pub(crate) fn nats_servers(
+    urls: &[NatsUrl],
+    credentials: Option<&Path>,
+    ca: Option<&Path>,
+) -> Result<NatsTransport> {
+    let mut urls = urls.to_vec();
+    if urls.is_empty() {
+        urls.push(NATS_HERE.parse().context("the usual NATS server")?);
+    }
+    let credentials = credentials.map(|file| read("nats-creds", file));
+    let credentials = credentials.transpose()?.map(String::from_utf8).transpose();
+    let credentials = credentials.context("--nats-creds: the file is not text")?;
+    // A server may want TLS by itself.
+    let tls = match ca.is_some() || urls.iter().any(NatsUrl::is_tls) {
+        true => Some(tls_to("localhost", ("nats-ca", ca), false)?),
+        false => None,
+    };
+    let servers = NatsServers { urls, credentials: credentials.map(Into::into) };
+    Ok(NatsTransport { servers, tls: tls.map(|client| Arc::clone(&client.parts().0)) })
 }
 
 fn read(flag: &str, file: &Path) -> Result<Vec<u8>> {

@@ -49,7 +49,9 @@ use engine::invariant;
 use engine::sys::process;
 
 use crate::args::{Args, Command};
-use crate::commands::{completions, doctor, help, load, plan, prove, proxy, serve, stress, token};
+use crate::commands::{
+    completions, doctor, fleet, help, load, plan, prove, proxy, serve, stress, token,
+};
 
 /// Exit code for errors of usage, configuration or environment.
 const EXIT_ENVIRONMENT: u8 = 2;
@@ -106,6 +108,8 @@ fn run(args: Args, flags: &ArgMatches) -> Result<ExitCode> {
         Command::Proxy(args) => proxy::run(&args, flags),
         Command::Prove(args) => prove::run(&args),
         Command::Stress(args) => stress::run(&args, flags),
+        Command::Agent(args) => fleet::agent::run(&args),
+        Command::Fleet(args) => fleet::run(&args),
         Command::Plan(args) => plan::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Token(args) => token::run(&args),

@@ -37,6 +37,7 @@ mod doctor;
 mod doctor_limits;
 mod drain_delay;
 mod fanout;
+mod fleet;
 mod floors;
 mod from_curl;
 mod from_har;

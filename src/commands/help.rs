@@ -42,7 +42,6 @@ const LOAD: First = First {
         ("rate", "Sent per second [default: closed loop]"),
         ("duration", "How long to send [default: 10s without a count]"),
         ("requests", "Total number of requests"),
-        ("method", "Request method [default: GET, with --data POST]"),
         ("data", "Request body, or @FILE"),
         ("header", "Add a header to each request or handshake"),
         ("echo", "Send WebSocket messages and check the echoes"),

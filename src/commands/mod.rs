@@ -2,6 +2,7 @@
 
 pub(crate) mod completions;
 pub(crate) mod doctor;
+pub(crate) mod fleet;
 pub(crate) mod help;
 pub(crate) mod load;
 pub(crate) mod plan;

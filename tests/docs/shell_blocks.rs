@@ -43,6 +43,7 @@ const NOT_RUN: &[(&str, &str, &str)] = &[
     ("docs/load/compare.md", "", "six runs of 30 s"),
     ("docs/load/grpc.md", "", READERS_SERVER),
     ("docs/load/load.md", "", "runs of 10 s to 5 min, and servers of the reader"),
+    ("docs/load/fleet.md", "", "a NATS server of the reader; tests/fleet.rs runs such fleets"),
     ("docs/load/merge.md", "", "two runs of a minute on two machines"),
     ("docs/load/plan.md", "standfast plan --requests", "needs the result of a run"),
     ("docs/load/plan.md", "standfast prove", MINUTES),

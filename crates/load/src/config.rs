@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::workload::requests::generators::Gate;
 use crate::workload::stages::Stage;
 use crate::{Endpoint, HttpPublish, Retry, Validator};
 
@@ -56,6 +57,8 @@ pub struct Config {
     pub churn: Option<Churn>,
     /// Start even if the machine is too small, and open as many connections as possible.
     pub force: bool,
+    /// What the run begins after; `None`: at once.
+    pub gate: Option<Arc<dyn Gate>>,
 }
 
 impl Config {
@@ -85,6 +88,7 @@ impl Config {
             fanout: None,
             churn: None,
             force: false,
+            gate: None,
         }
     }
 }

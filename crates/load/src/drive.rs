@@ -105,7 +105,10 @@ pub fn drive(
     wait: impl FnMut(Duration) -> bool,
 ) -> Result<Outcome, StartError> {
     let mut run = Run::start(config)?;
-    let now_ns = process::now_ns();
+    let now_ns = match &config.gate {
+        None => process::now_ns(),
+        Some(gate) => gate.pass().map_err(StartError::Unfit)?,
+    };
     let staged = RefCell::new(StageWatch::new(&config.stages));
     let mut watch = Watch {
         row: |made: &Row| {

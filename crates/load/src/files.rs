@@ -1,5 +1,6 @@
-//! The files that a run reads: which ones they were, so that they can travel to other generators, and, in a
-//! process that runs the plan of another one, only those below its own folder.
+//! What a run reads while its plan is made: which files, so that they can travel to other generators, and
+//! which variables of the environment, which cannot. In a process that runs the plan of another one only
+//! files below its own folder are read.
 
 use std::collections::BTreeSet;
 use std::io::{self, ErrorKind};
@@ -9,9 +10,10 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 /// The variable of the environment that keeps a process within its folder. It is set from outside, as files
 /// are read while the command line is parsed.
 pub const CONFINED: &str = "STANDFAST_CONFINED";
-/// The most files that are remembered; of further ones nothing is.
+/// The most files, and variables, that are remembered; of further ones nothing is.
 const FILES_MAX: usize = 4_096;
 
+static VARIABLES: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 static READ: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 static IS_CONFINED: LazyLock<bool> = LazyLock::new(|| std::env::var_os(CONFINED).is_some());
 
@@ -35,6 +37,20 @@ pub fn admit(path: &Path) -> io::Result<()> {
 #[must_use]
 pub fn read() -> Vec<PathBuf> {
     READ.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+}
+
+/// Notes a variable of the environment that is about to be read.
+pub(crate) fn note_variable(name: &str) {
+    let mut variables = VARIABLES.lock().unwrap_or_else(PoisonError::into_inner);
+    if variables.len() < FILES_MAX {
+        variables.insert(name.to_owned());
+    }
+}
+
+/// The variables of the environment that were read so far, in order.
+#[must_use]
+pub fn variables() -> Vec<String> {
+    VARIABLES.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
 }
 
 /// Whether a path is relative and leads nowhere above the current folder.

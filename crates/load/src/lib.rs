@@ -48,9 +48,11 @@ pub use crate::outcome::sections::{
     Receiver, RequestCounts,
 };
 pub use crate::outcome::selection::{Selection, Selector};
+pub use crate::outcome::shared_row::{SharedRow, SharedRows};
 pub use crate::outcome::stages::StageSummary;
 pub use crate::outcome::{OUTCOME_VERSION, Outcome};
 pub use crate::run::{ENDPOINTS_MAX, Run, StartError};
+pub use crate::transport::allowed::{allow_only, refused};
 pub use crate::transport::connect_options::{
     ConnectOptions, Dialect, Proxy, Resolve, Route, basic,
 };

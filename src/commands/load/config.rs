@@ -74,6 +74,7 @@ pub(super) fn config(args: &Args) -> Result<Config> {
         fanout,
         churn: clients.map(|clients| clients.churn(args)).transpose()?.flatten(),
         force: args.force,
+        gate: None,
     })
 }
 

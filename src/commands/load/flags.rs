@@ -13,7 +13,9 @@ use load::{Connect, Fanout, HttpPublish, Proxy, Resolve, Threshold};
 use super::requests::flags as requests;
 use super::requests::grpc as calls;
 use super::scenario::InitArgs;
+use super::share::Share;
 use super::{compare, convert, from_curl, grpc, merge, threshold, urls};
+use crate::commands::fleet::{FilesFlag, FleetFlags};
 use crate::report::prometheus;
 use crate::{tls, units};
 
@@ -24,6 +26,7 @@ const MESSAGES: &str = "Messages";
 const RESULTS: &str = "Results";
 const FANOUT: &str = "Fan-out";
 const CABLE: &str = "Action Cable";
+const FLEETS: &str = crate::commands::fleet::HEADING;
 
 /// Load generator for HTTP, WebSockets, gRPC, Action Cable and TCP.
 #[derive(clap::Args, Debug)]
@@ -322,6 +325,25 @@ pub(crate) struct Args {
     /// Print rows of text instead of the live screen
     #[arg(long, help_heading = RESULTS)]
     pub(super) plain: bool,
+
+    /// Share the run over agents of a fleet: their number, `all`, or a label as KEY=VALUE
+    #[arg(long, value_name = "WHO", help_heading = FLEETS)]
+    pub(super) agents: Option<String>,
+
+    /// How long to wait for that number of agents
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::positive_duration,
+        help_heading = FLEETS)]
+    pub(super) agents_within: Duration,
+
+    #[command(flatten)]
+    pub(super) fleet: FleetFlags,
+
+    #[command(flatten)]
+    pub(super) files: FilesFlag,
+
+    /// Be one of several generators, as JSON says; used by `standfast agent`
+    #[arg(long, hide = true, value_parser = Share::parse)]
+    pub(super) agent_share: Option<Share>,
 
     /// Take commands as JSON lines on standard input and report on standard output
     #[arg(long, hide = true)]

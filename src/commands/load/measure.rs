@@ -33,6 +33,11 @@ impl Files {
         let metrics = metrics.map(|address| Metrics::start(address, args.metrics_key.clone()));
         Ok(Files { csv, metrics: metrics.transpose()? })
     }
+
+    /// Both, for [`Observers`].
+    pub(super) fn outputs(&mut self) -> (Option<&mut Csv>, Option<&Metrics>) {
+        (self.csv.as_mut(), self.metrics.as_ref())
+    }
 }
 
 /// Runs `drive` under observation; `screen` receives the usage of the watched process before the run.
@@ -46,9 +51,13 @@ pub(super) fn measure<'s>(
     thresholds: &[&Threshold],
     drive: impl FnOnce(&mut dyn FnMut(&Row)) -> Result<Outcome>,
 ) -> Result<Outcome> {
-    let files = (files.csv.as_mut(), files.metrics.as_ref());
-    let mut observers = Observers::begin(args, &Machine::read(), files, screen)?;
-    let mut outcome = drive(&mut |row| observers.row(row))?;
+    let mut observers = Observers::begin(args, &Machine::read(), files.outputs(), screen)?;
+    let mut outcome = drive(&mut |row| {
+        if let Some(share) = &args.agent_share {
+            share.row(row);
+        }
+        observers.row(row);
+    })?;
     let Observed { mut generator, mut watched, samples } = observers.end();
     generator.finish(&outcome);
     if let Some(watched) = &mut watched {
@@ -74,6 +83,10 @@ pub(super) fn report(
     document: &impl Serialize,
     (outcomes, samples): (&[Outcome], &SampleSeries),
 ) -> Result<ExitCode> {
+    if let (Some(share), [outcome]) = (&args.agent_share, outcomes) {
+        share.finish(outcome);
+        return Ok(ExitCode::SUCCESS);
+    }
     output::report(args.json.as_deref(), text, document)?;
     if let Some(file) = &args.html {
         Report::of_outcomes(outcomes, samples, &Machine::read()).write(file)?;

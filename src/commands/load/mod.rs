@@ -18,6 +18,8 @@ mod requests;
 mod scenario;
 mod screen;
 mod settings;
+pub(crate) mod share;
+mod split;
 mod threshold;
 mod urls;
 
@@ -40,6 +42,7 @@ pub(super) use self::requests::call_head;
 pub(crate) use self::scenario::clock;
 use self::screen::Screen;
 pub(crate) use self::screen::line as row_line;
+use self::share::Share;
 use crate::output;
 
 /// Runs the command. Exit code 0: all held, or the thresholds were met; 1: something fell short; 130:
@@ -58,11 +61,16 @@ pub(crate) fn run(args: &Args, flags: &ArgMatches) -> Result<ExitCode> {
         Some(Command::Init(args)) => return scenario::init(args),
         None => {}
     }
+    if args.agent_share.is_some() {
+        Share::check(args)?;
+    }
     for file in [&args.json, &args.html, &args.csv].into_iter().flatten() {
         output::check_writable(file)?;
     }
-    let interrupted =
-        |wait| matches!(process::wait_signal(wait), Some(Signal::Interrupt | Signal::Terminate));
+    let interrupted = |wait| match &args.agent_share {
+        Some(share) => share.stopped(wait),
+        None => matches!(process::wait_signal(wait), Some(Signal::Interrupt | Signal::Terminate)),
+    };
     let mode = modes::of(args);
     if mode != modes::SCENARIO {
         destinations::check_first(&args.urls)?;
@@ -71,11 +79,23 @@ pub(crate) fn run(args: &Args, flags: &ArgMatches) -> Result<ExitCode> {
     if mode == modes::SCENARIO {
         return scenario::run(args, flags, interrupted);
     }
+    args.agent_share.as_ref().map_or(Ok(()), Share::begin)?;
     if args.requests.check.is_empty() {
         threshold::check_whole(&args.threshold).map_err(anyhow::Error::msg)?;
     }
     if requests::is_meant(&args.urls) {
-        let plan = requests::plan(args)?;
+        let mut plan = requests::plan(args)?;
+        if args.agents.is_some() {
+            let config = plan.config(&args.urls);
+            let thresholds: Vec<&Threshold> = args.threshold.iter().collect();
+            let seed = scenario::clock().now_ms;
+            let run = split::Run::Requests(&plan.requests);
+            return split::lead(args, run, &args.urls, config, &thresholds, seed);
+        }
+        if let Some(share) = &args.agent_share {
+            share.apply(&mut plan.requests)?;
+            plan.seed = Some(share.seed());
+        }
         warn_unresolved(&plan.requests.endpoints, "requests");
         let screen = |before| Screen::of_requests(&plan.requests, &args.urls, args.plain, before);
         return one(args, screen, plan.checks(), |row| {
@@ -84,7 +104,19 @@ pub(crate) fn run(args: &Args, flags: &ArgMatches) -> Result<ExitCode> {
             Ok(outcome)
         });
     }
-    let config = config::config(args)?;
+    let mut config = config::config(args)?;
+    let of_sockets = |config: &Config| RunConfig {
+        settings: settings::of_sockets(config),
+        ..RunConfig::of_sockets(&args.urls, config)
+    };
+    if args.agents.is_some() {
+        let thresholds: Vec<&Threshold> = args.threshold.iter().collect();
+        let (run, whole) = (split::Run::Sockets(&config), of_sockets(&config));
+        return split::lead(args, run, &args.urls, whole, &thresholds, 0);
+    }
+    if let Some(share) = &args.agent_share {
+        config = share.part(&config)?;
+    }
     warn_unresolved(&config.endpoints, "connections");
     if let Some(Publish::Http(http)) = config.fanout.as_ref().map(|fanout| &fanout.publish) {
         warn_unresolved(std::slice::from_ref(&http.endpoint), "publications");
@@ -95,8 +127,7 @@ pub(crate) fn run(args: &Args, flags: &ArgMatches) -> Result<ExitCode> {
     let screen = |before| Screen::of_sockets(&config, &args.urls, args.plain, before);
     one(args, screen, None, |row| {
         let mut outcome = load::drive(&config, row, interrupted)?;
-        outcome.config = RunConfig::of_sockets(&args.urls, &config);
-        outcome.config.settings = settings::of_sockets(&config);
+        outcome.config = of_sockets(&config);
         Ok(outcome)
     })
 }

@@ -36,9 +36,11 @@ const CALLS: Modes = GRPC | GRPC_WEB;
 const REQUESTS: Modes = HTTP | TCP | CALLS;
 const RUNS: Modes = SOCKETS | REQUESTS;
 const ALL: Modes = RUNS | SCENARIO;
+/// What agents can share.
+const SHARED: Modes = ALL & !FANOUTS;
 
 /// Each flag, by its name in [`Args`], and the kinds of runs that use it.
-const FLAGS: [(&str, Modes); 82] = [
+const FLAGS: [(&str, Modes); 90] = [
     ("urls", ALL),
     ("target", SCENARIO),
     // Connections
@@ -131,6 +133,15 @@ const FLAGS: [(&str, Modes); 82] = [
     ("metrics", ALL),
     ("metrics_key", ALL),
     ("plain", ALL),
+    // Fleets
+    ("agents", SHARED),
+    ("agents_within", SHARED),
+    ("agent_share", SHARED),
+    ("nats", SHARED),
+    ("nats_creds", SHARED),
+    ("nats_ca", SHARED),
+    ("fleet", SHARED),
+    ("files_max", SHARED),
 ];
 
 /// Names of sets in messages; the first that fit are used.
@@ -205,6 +216,10 @@ pub(super) fn check(flags: &ArgMatches, mode: Modes) -> Result<()> {
             );
         }
         bail!("--{flag} is for {}, not for {}", named(*modes), named(mode));
+    }
+    let of_fleets = ["agents_within", "nats", "nats_creds", "nats_ca", "fleet", "files_max"];
+    if let Some(id) = of_fleets.into_iter().find(|id| is_given(id) && !is_given("agents")) {
+        bail!("--{} has an effect only with --agents", id.replace('_', "-"));
     }
     let compression = flags.get_one("compression");
     let is_gzip = matches!(compression, Some(Compression::Gzip));

@@ -11,6 +11,7 @@ use super::flags::Args;
 use super::screen::Screen;
 use crate::report::csv::Csv;
 use crate::report::prometheus::Metrics;
+use crate::report::screen::AgentRow;
 use load::{SampleSeries, Usage};
 
 /// The screen, the CSV file and the metrics of a run.
@@ -58,6 +59,15 @@ impl<'a, 's> Observers<'a, 's> {
         self.csv.iter_mut().for_each(|csv| csv.row(row));
         self.metrics.iter().for_each(|metrics| metrics.row(row));
         samples.push(&sample);
+    }
+
+    /// Takes the row of a run that agents share, with the usage of their processes.
+    pub(super) fn fleet_row(&mut self, row: &Row, client: Option<Usage>, agents: Vec<AgentRow>) {
+        self.screen.set_fleet(client, agents);
+        let sample = self.screen.row(row, None);
+        self.csv.iter_mut().for_each(|csv| csv.row(row));
+        self.metrics.iter().for_each(|metrics| metrics.row(row));
+        self.observed.samples.push(&sample);
     }
 
     /// Ends the observation and restores the terminal.

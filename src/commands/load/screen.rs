@@ -7,7 +7,7 @@ use capacity::{Count, Decimal, KernelMemory, ProcessMemory};
 use load::requests::{Pace, Requests};
 use load::{Config, Endpoint, Row};
 
-use crate::report::screen::{self, About, Left, Rows, Step};
+use crate::report::screen::{self, About, AgentRow, Left, Rows, Step};
 use load::{Sample, SampleLatency, Usage};
 
 /// Number of rows after which the column titles are repeated.
@@ -29,6 +29,8 @@ pub(super) struct Screen<'a> {
     phase: &'static str,
     phase_began_seconds: f64,
     kernel_before: Option<u64>,
+    /// Of a run that agents share: the usage of their processes, and each of them.
+    fleet: Option<(Option<Usage>, Vec<AgentRow>)>,
 }
 
 impl<'a> Screen<'a> {
@@ -83,7 +85,13 @@ impl<'a> Screen<'a> {
             phase: "",
             phase_began_seconds: 0.0,
             kernel_before: KernelMemory::read().ok().map(|memory| memory.total()),
+            fleet: None,
         }
+    }
+
+    /// Sets what the next rows have beside them of a run that agents share.
+    pub(super) fn set_fleet(&mut self, client: Option<Usage>, agents: Vec<AgentRow>) {
+        self.fleet = Some((client, agents));
     }
 
     /// Shows a row; `server` is the current usage of the watched process.
@@ -101,7 +109,8 @@ impl<'a> Screen<'a> {
         let titles = if self.rows.is_multiple_of(TITLES_EVERY) { TITLES } else { "" };
         self.rows += 1;
         let text = format!("{titles}{}", line(row));
-        let step = Step { row: text, done, left, detail: Some(row), ..Step::default() };
+        let agents = self.fleet.as_ref().map_or(&[][..], |(_, agents)| agents);
+        let step = Step { row: text, done, left, detail: Some(row), agents, ..Step::default() };
         self.screen.show(&sample, &step);
         sample
     }
@@ -112,7 +121,9 @@ impl<'a> Screen<'a> {
             p99_ms: latency.p99_ms,
             max_ms: latency.max_ms,
         });
-        let kernel = KernelMemory::read().ok().map(|memory| memory.total());
+        // The sockets of agents are not of this machine.
+        let kernel = KernelMemory::read().ok().filter(|_| self.fleet.is_none());
+        let kernel = kernel.map(|memory| memory.total());
         // Unknown if other programs freed more than the sockets took.
         let growth = kernel.zip(self.kernel_before).and_then(|(now, then)| now.checked_sub(then));
         Sample {
@@ -125,7 +136,7 @@ impl<'a> Screen<'a> {
             received: row.received,
             latency,
             server,
-            client: usage(),
+            client: self.fleet.as_ref().map_or_else(usage, |(client, _)| *client),
             kernel_bytes: growth,
             errors: row.causes.iter().map(|&(cause, n)| (cause.to_owned(), n)).collect(),
         }

@@ -81,7 +81,7 @@ impl Screen {
     fn row(&mut self, sample: &Sample, (done, left): (f64, Option<Left>), text: &str) {
         let row = format!("{:6.1} s  {text}", sample.elapsed_seconds);
         let (last_second, so_far) = (self.last_second, self.so_far);
-        self.screen.show(sample, &Step { row, done, left, last_second, so_far, detail: None });
+        self.screen.show(sample, &Step { row, done, left, last_second, so_far, ..Step::default() });
     }
 
     pub(super) fn connecting(&mut self, sample: &Sample, requested: u64) {

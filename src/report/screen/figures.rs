@@ -15,6 +15,8 @@ use load::{Latency, Sample, Usage};
 
 /// Rows of answers by status and failures by cause.
 const RESULTS_MAX: usize = 4;
+/// Rows of agents.
+const AGENTS_SHOWN: usize = 16;
 /// Width of the names of lines.
 const NAME_WIDTH: usize = 10;
 /// Mark of kernel memory that cannot be that of the sockets, as in the verdict.
@@ -41,10 +43,42 @@ pub(super) fn sections(model: &Model, width: usize) -> Vec<Vec<Line<'static>>> {
     if is_left(PROCESSES) {
         last.extend(processes_lines(model, width));
     }
-    [band, latency(model).fit(width).lines(), last]
+    [band, latency(model).fit(width).lines(), last, agents(model, width)]
         .into_iter()
         .filter(|section| !section.is_empty())
         .collect()
+}
+
+/// The agents of a run that several share: lost ones first, then by name.
+fn agents(model: &Model, width: usize) -> Vec<Line<'static>> {
+    if model.agents.is_empty() {
+        return Vec::new();
+    }
+    let columns =
+        [("open", 7, 3), ("sent", 9, 2), ("received", 9, 0), ("errors", 6, 1), ("p99", 8, 4)];
+    let mut table = Table::new("agents", &columns);
+    let mut agents: Vec<_> = model.agents.iter().collect();
+    agents.sort_by_key(|agent| !agent.is_lost);
+    let all = agents.len();
+    agents.truncate(if all > AGENTS_SHOWN { AGENTS_SHOWN - 1 } else { AGENTS_SHOWN });
+    for agent in &agents {
+        let count = |count: Option<u64>| Cell::from(count.map(|count| Count(count).to_string()));
+        let p99 = agent.p99_ms.map(|ms| Milliseconds(ms).to_string());
+        let errors = count(agent.errors);
+        let errors =
+            if agent.errors.is_some_and(|count| count > 0) { errors.style(BAD) } else { errors };
+        let cells =
+            [count(agent.open), count(agent.sent), count(agent.received), errors, p99.into()];
+        match agent.is_lost {
+            true => table.row_of(Cell::new(format!("{} LOST", agent.name)).style(BAD), cells),
+            false => table.row(&agent.name, cells),
+        }
+    }
+    let mut lines = table.fit(width).lines();
+    if all > agents.len() {
+        lines.push(Line::from(format!("{} more", all - agents.len())));
+    }
+    lines
 }
 
 /// What was done, in the last second and so far.

@@ -61,6 +61,21 @@ pub(crate) struct Step<'a> {
     pub(crate) so_far: Option<Latency>,
     /// What a run of `load` knows beside its sample.
     pub(crate) detail: Option<&'a Row>,
+    /// The agents that share the run; empty if none do.
+    pub(crate) agents: &'a [AgentRow],
+}
+
+/// An agent that shares a run. What it has not reported is unknown.
+#[derive(Clone, Default, Debug)]
+#[cfg_attr(not(feature = "screen"), allow(dead_code, reason = "rows of text are of the whole"))]
+pub(crate) struct AgentRow {
+    pub(crate) name: String,
+    pub(crate) is_lost: bool,
+    pub(crate) open: Option<u64>,
+    pub(crate) sent: Option<u64>,
+    pub(crate) received: Option<u64>,
+    pub(crate) errors: Option<u64>,
+    pub(crate) p99_ms: Option<f64>,
 }
 
 /// Time until the end of a run.

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 
 use capacity::limits::KERNEL_BYTES_PLAUSIBLE;
 
-use super::{About, Left, Step};
+use super::{About, AgentRow, Left, Step};
 use load::{Bin, Counts, Latency, Row, Sample, SampleSeries, Series, Usage};
 
 /// Time window of the rates. A row each second may arrive a little early.
@@ -29,6 +29,8 @@ pub(super) struct Model {
     pub(super) latency: Latencies,
     /// Only of a run of requests.
     pub(super) requests: Option<RequestTotals>,
+    /// Of a run that agents share.
+    pub(super) agents: Vec<AgentRow>,
     before: Sample,
     ends_here: u64,
     recent: VecDeque<Sample>,
@@ -97,6 +99,7 @@ impl Model {
             now: Sample::default(),
             latency: Latencies { name: "latency", ..Latencies::default() },
             requests: None,
+            agents: Vec::new(),
             before: about.before,
             ends_here: about.ends_here,
             recent: VecDeque::new(),
@@ -119,6 +122,7 @@ impl Model {
         self.done = if step.done.is_finite() { step.done.clamp(0.0, 1.0) } else { 1.0 };
         self.left = step.left;
         self.now = sample.clone();
+        self.agents = step.agents.to_vec();
         if let Some(row) = step.detail {
             self.take_row(row);
         } else if step.so_far.is_some() {

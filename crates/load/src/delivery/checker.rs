@@ -17,6 +17,8 @@
 
 use engine::Counter;
 
+use serde::{Deserialize, Serialize};
+
 use crate::delivery::publication;
 use crate::delivery::publication::Publication;
 use crate::delivery::spread::Arrivals;
@@ -37,7 +39,7 @@ macro_rules! counts {
         }
 
         /// Received publications.
-        #[derive(Copy, Clone, Default, PartialEq, Eq, Debug)]
+        #[derive(Copy, Clone, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
         pub struct DeliveryCounts {
             $($(#[$doc])* pub $name: u64,)*
         }

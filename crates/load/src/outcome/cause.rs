@@ -62,6 +62,12 @@ impl Cause {
         Closed::ALL.into_iter().map(Cause::End).chain(own).chain(rules).chain(named)
     }
 
+    /// The cause of a name; `None` if there is none.
+    pub(crate) fn of_name(name: &str) -> Option<Cause> {
+        let statuses = (100..1_000).map(Cause::Status);
+        Cause::all().chain(statuses).find(|cause| cause.name() == name)
+    }
+
     /// The name in JSON, rows and logs, the same as that of [`crate::outcome::failure::Failure`] if it has it.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -126,6 +132,7 @@ mod tests {
         let all: Vec<Cause> = Cause::all().chain((100..1_000).map(Cause::Status)).collect();
         let names: BTreeSet<&str> = all.iter().map(|cause| cause.name()).collect();
         assert_eq!(names.len(), all.len());
+        assert!(all.iter().all(|cause| Cause::of_name(cause.name()) == Some(*cause)));
         assert_eq!(Cause::Dns.name(), Failure::Dns.name());
         assert_eq!(Cause::ProxyRefused.name(), Failure::ProxyRefused.name());
         assert_eq!(Cause::Stream(7).name(), "stream_refused");

@@ -348,6 +348,11 @@ impl Generator {
         self.saturated = !self.reasons.is_empty();
     }
 
+    /// Puts the name of its machine before each reason, so that it is known when several are merged.
+    pub fn set_name(&mut self, name: &str) {
+        self.reasons.iter_mut().for_each(|reason| *reason = format!("{name}: {reason}"));
+    }
+
     /// Two generators together. CPU time per message is unknown, as are the messages that it divides by.
     pub(crate) fn merge(self, other: Generator) -> Generator {
         let mut workers: Vec<WorkerLoad> = self.workers.into_iter().chain(other.workers).collect();

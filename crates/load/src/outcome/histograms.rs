@@ -115,6 +115,12 @@ impl Histograms {
 }
 
 impl Timed {
+    /// The times of a series; `None` if there are none.
+    pub(crate) fn of(recorder: &Recorder, series: Series) -> Option<Timed> {
+        let hdr = recorder.of(series).filter(|histogram| !histogram.is_empty())?;
+        Some(Timed { hdr: Some(hdr.clone()), ..Timed::default() })
+    }
+
     /// What was due and never answered.
     pub(crate) fn never(&self) -> u64 {
         self.never

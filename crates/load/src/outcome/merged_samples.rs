@@ -83,6 +83,11 @@ fn add(last: [Option<&Sample>; 2]) -> Sample {
     sum
 }
 
+/// The place and the name of a phase that is known.
+pub(crate) fn phase_order(phase: &str) -> Option<(usize, &'static str)> {
+    PHASES.iter().copied().enumerate().find(|(_, known)| *known == phase)
+}
+
 /// The place of a phase; unknown ones by name behind those that are known.
 fn order(phase: &str) -> (usize, &str) {
     (PHASES.iter().position(|known| *known == phase).unwrap_or(PHASES.len()), phase)

@@ -10,11 +10,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use engine::Counter;
+use serde::{Deserialize, Serialize};
 
 use crate::delivery::checker::{DeliveryCounters, DeliveryCounts};
 use crate::delivery::spread::Arrivals;
 use crate::outcome::goaways::GoAways;
 use crate::outcome::sections::Receiver;
+use crate::outcome::shared_row::named;
 use crate::outcome::timings::{Batches, Timings};
 use crate::{Cause, Series};
 
@@ -31,7 +33,7 @@ macro_rules! counts {
         }
 
         /// The counters of all workers, summed at one moment.
-        #[derive(Clone, Default, Debug)]
+        #[derive(Clone, Default, Debug, Serialize, Deserialize)]
         pub struct Snapshot {
             $($(#[$doc])* pub $name: u64,)*
             /// Publications received.
@@ -43,6 +45,7 @@ macro_rules! counts {
             /// When the last WebSocket opened, in monotonic nanoseconds; 0 before the first.
             pub last_open_ns: u64,
             /// Time of each worker in long waits for a core.
+            #[serde(skip)]
             pub stalled_ns: Vec<u64>,
         }
 
@@ -60,18 +63,28 @@ macro_rules! counts {
                 $(self.$name += counts.$name.get();)*
                 self.delivery.merge(&counts.delivery.counts());
             }
+
+            /// Adds the counters of another generator that shares the run.
+            pub(crate) fn merge(&mut self, other: &Snapshot) {
+                $(self.$name = self.$name.saturating_add(other.$name);)*
+                self.delivery.merge(&other.delivery);
+                self.ends.add(&other.ends);
+            }
         }
     };
 }
 
 /// How connections ended, by cause. The number of causes is bounded.
-#[derive(Clone, Default, Debug)]
+#[derive(Clone, Default, Debug, Serialize, Deserialize)]
 pub struct Ends {
     /// Failed connects.
+    #[serde(with = "named")]
     pub failed: BTreeMap<Cause, u64>,
     /// Failed attempts that were retried.
+    #[serde(with = "named")]
     pub retried: BTreeMap<Cause, u64>,
     /// WebSockets that ended.
+    #[serde(with = "named")]
     pub closed: BTreeMap<Cause, u64>,
 }
 

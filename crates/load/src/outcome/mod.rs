@@ -32,6 +32,7 @@ pub(crate) mod samples;
 pub(crate) mod saturation;
 pub(crate) mod sections;
 pub(crate) mod selection;
+pub(crate) mod shared_row;
 pub(crate) mod stages;
 pub(crate) mod stalls;
 pub(crate) mod tally;

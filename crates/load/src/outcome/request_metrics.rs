@@ -8,11 +8,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use engine::Counter;
 use engine::invariant;
+use serde::{Deserialize, Serialize};
 
 use crate::outcome::call_errors::CallErrors;
 use crate::outcome::failure::Failure;
 use crate::outcome::goaways::{self, GoAways};
 use crate::outcome::messages::MessageCounters;
+use crate::outcome::shared_row::sparse;
 use crate::outcome::timings::Batches;
 
 /// Statuses have three digits.
@@ -29,16 +31,19 @@ macro_rules! counts {
         }
 
         /// The counters of all workers, summed at one moment.
-        #[derive(Clone, Debug)]
+        #[derive(Clone, Debug, Serialize, Deserialize)]
         pub struct RequestSnapshot {
             $($(#[$doc])* pub $name: u64,)*
             /// Requests that failed, by [`Failure::index`].
+            #[serde(with = "sparse")]
             pub failed: Vec<u64>,
             /// Complete answers, by status.
+            #[serde(with = "sparse")]
             pub status: Vec<u64>,
             /// GOAWAY frames of HTTP/2, by code.
             pub(crate) goaways: [u64; goaways::CODES],
             /// Time of each worker in long waits for a core.
+            #[serde(skip)]
             pub stalled_ns: Vec<u64>,
         }
 
@@ -72,6 +77,17 @@ macro_rules! counts {
                 for (sums, ones) in tables {
                     for (sum, one) in sums.iter_mut().zip(ones) {
                         *sum += one.get();
+                    }
+                }
+            }
+
+            /// Adds the counters of another generator that shares the run.
+            pub(crate) fn merge(&mut self, other: &RequestSnapshot) {
+                $(self.$name = self.$name.saturating_add(other.$name);)*
+                let tables = [(&mut self.failed, &other.failed), (&mut self.status, &other.status)];
+                for (sums, ones) in tables {
+                    for (sum, one) in sums.iter_mut().zip(ones) {
+                        *sum = sum.saturating_add(*one);
                     }
                 }
             }

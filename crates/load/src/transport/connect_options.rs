@@ -12,6 +12,7 @@ use base64::engine::general_purpose::STANDARD;
 use engine::TlsClient;
 
 use crate::Endpoint;
+use crate::transport::allowed;
 use crate::transport::endpoint::Schemes;
 
 /// How connections reach hosts.
@@ -185,7 +186,12 @@ impl ConnectOptions {
     /// Resolves the endpoint's address and route. Blocks while the resolver works.
     pub(crate) fn resolved(&self, mut endpoint: Endpoint, is_web: bool) -> Endpoint {
         match self.find_route(&endpoint, is_web) {
-            Ok((address, route)) => (endpoint.address, endpoint.route) = (address, route),
+            Ok((address, route)) => {
+                (endpoint.address, endpoint.route) = (address, route);
+                if let Some(why) = allowed::refusal(&endpoint) {
+                    endpoint.route = Route::Unresolved(why.into());
+                }
+            }
             Err(why) => endpoint.route = Route::Unresolved(why.into()),
         }
         endpoint

@@ -2,6 +2,7 @@
 //! of connections. [`connector`] opens the WebSockets of [`crate::Run`]; a [`driver::Driver`] is the
 //! protocol of a connection of [`crate::requests`].
 
+pub(crate) mod allowed;
 pub(crate) mod cable;
 pub(crate) mod cable_client;
 pub(crate) mod closing;

@@ -6,6 +6,7 @@ pub(crate) mod echo;
 pub(crate) mod fanout;
 pub(crate) mod heartbeat;
 pub(crate) mod pacer;
+pub(crate) mod parts;
 pub mod requests;
 pub mod scenario;
 pub(crate) mod shares;

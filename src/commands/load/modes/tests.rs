@@ -102,7 +102,15 @@ const GIVEN: [(&str, &str); 63] = [
 /// Flags that are no part of a configuration: the client of TLS, whose tests are in `tests/tls.rs`, the
 /// types and messages of calls, whose tests are in `tests/load_grpc.rs` and `tests/load_grpc_streams.rs`, and
 /// the outputs, which are those of all runs.
-const BESIDE: [&str; 19] = [
+const BESIDE: [&str; 27] = [
+    "agents",
+    "agents_within",
+    "agent_share",
+    "nats",
+    "nats_creds",
+    "nats_ca",
+    "fleet",
+    "files_max",
     "proto",
     "proto_path",
     "protoset",

@@ -34,6 +34,8 @@ pub(in crate::commands::load) struct Plan {
     pub(super) checks: Option<Arc<AnswerChecks>>,
     /// The call of a gRPC run.
     pub(super) call: Option<grpc::Call>,
+    /// The seed of random values; `None`: another one for each run.
+    pub(in crate::commands::load) seed: Option<u64>,
 }
 
 /// URL schemes for HTTP and for other protocols over TCP.
@@ -118,7 +120,7 @@ pub(in crate::commands::load) fn plan(args: &Args) -> Result<Plan> {
     let method = web.then(|| method(args).to_owned());
     let messages = call.as_ref().and_then(|call| call.messages.clone());
     let requests = requests(args, endpoints, messages);
-    Ok(Plan { requests, method, body_bytes, sent, accepted, expect, checks, call })
+    Ok(Plan { requests, method, body_bytes, sent, accepted, expect, checks, call, seed: None })
 }
 
 fn requests(args: &Args, endpoints: Vec<Endpoint>, messages: Option<Messages>) -> Requests {

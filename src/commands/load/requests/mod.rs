@@ -65,7 +65,7 @@ impl Plan {
     ) -> Result<Outcome> {
         let (unary, most) = (call.has_one_answer(), call.message_bytes_max);
         let (requests, clock) = (&self.requests, scenario::clock());
-        let seed = clock.now_ms;
+        let seed = self.seed.unwrap_or(clock.now_ms);
         let Some(message) = call.templates.first() else { bail!("a call has a message") };
         let sends = requests.messages.as_ref().is_some_and(|messages| messages.sends);
         let reply = ReplyType::of(&call.method);

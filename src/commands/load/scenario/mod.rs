@@ -108,6 +108,7 @@ fn text(name: &str) -> Result<(String, PathBuf)> {
     if let Some((_, text)) = built_in.filter(|_| !path.exists()) {
         return Ok(((*text).to_owned(), PathBuf::from(".")));
     }
+    load::files::admit(path).with_context(|| format!("cannot read {name}"))?;
     let size = std::fs::metadata(path).map(|file| file.len()).unwrap_or(0);
     if size > file::FILE_BYTES_MAX {
         bail!("{name} has {size} bytes: expected at most {}", file::FILE_BYTES_MAX);
@@ -122,7 +123,6 @@ fn text(name: &str) -> Result<(String, PathBuf)> {
             "{name} is no scenario (TOML)\n  to convert {what}: standfast load {command} {name} > scenario.toml"
         );
     }
-    let read = load::files::admit(path).and_then(|()| std::fs::read_to_string(path));
-    let text = read.with_context(|| format!("cannot read {name}"))?;
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {name}"))?;
     Ok((text, path.parent().unwrap_or(Path::new(".")).to_owned()))
 }

@@ -19,7 +19,8 @@ use crate::commands::load::destinations::warn_unresolved;
 use crate::commands::load::flags::Args;
 use crate::commands::load::measure::{self, Files};
 use crate::commands::load::screen::Screen;
-use crate::commands::load::settings;
+use crate::commands::load::share::Share;
+use crate::commands::load::{settings, split};
 use crate::output;
 
 /// Runs the command. Exit code 0: all was answered, or the thresholds were met; 1: it fell short.
@@ -37,6 +38,7 @@ pub(in crate::commands::load) fn run(
     if let Some((args, flags)) = super::sockets::read(&text, name, flags)? {
         return crate::commands::load::run(&args, &flags);
     }
+    args.agent_share.as_ref().map_or(Ok(()), Share::begin)?;
     let mut experiment = Experiment::parse(&text, name, &folder, &overrides)?;
     let thresholds = experiment.thresholds.clone();
     let thresholds: Vec<&Threshold> = thresholds.iter().chain(&args.threshold).collect();
@@ -44,6 +46,23 @@ pub(in crate::commands::load) fn run(
     let clock = clock();
     // Without a seed in the file each run gets a different one.
     let seed = experiment.seed.unwrap_or(clock.now_ns ^ clock.now_ms << 20);
+    let seed = args.agent_share.as_ref().map_or(seed, Share::seed);
+    if args.agents.is_some() || args.agent_share.is_some() {
+        check_divisible(&experiment, name)?;
+    }
+    if let ([round], true) = (experiment.rounds.as_slice(), args.agents.is_some()) {
+        let about = experiment.about.as_ref();
+        let run = RoundRun { args, name, about, round, thresholds: &thresholds, seed, clock };
+        let config = run.config(&round.requests);
+        let shown = [name.to_owned()];
+        let run = split::Run::Requests(&round.requests);
+        return split::lead(args, run, &shown, config, &thresholds, seed);
+    }
+    if let Some(share) = &args.agent_share {
+        for round in &mut experiment.rounds {
+            share.apply(&mut round.requests)?;
+        }
+    }
     if let Some(round) = experiment.rounds.first() {
         warn_unresolved(&round.requests.endpoints, "requests");
     }
@@ -128,6 +147,20 @@ fn teardown(
         Ended::Interrupted => Some("interrupted".to_owned()),
         Ended::Failed(what) => Some(what),
     })
+}
+
+/// Refuses scenarios that cannot be shared exactly by several generators.
+fn check_divisible(experiment: &Experiment, name: &str) -> Result<()> {
+    let round = experiment.rounds.first();
+    let has = |what: fn(&Scenario) -> bool| round.is_some_and(|round| what(&round.scenario));
+    let what = match () {
+        () if experiment.has_rounds => "[[rounds]]",
+        () if has(|scenario| scenario.setup.is_some()) => "[setup]",
+        () if has(|scenario| scenario.teardown.is_some()) => "[teardown]",
+        () if has(|scenario| scenario.group.is_some()) => "groups of users",
+        () => return Ok(()),
+    };
+    anyhow::bail!("{name}: {what} cannot be shared by several agents: run it without --agents")
 }
 
 /// Refuses thresholds of steps, checks and tags that the scenario does not have.
@@ -248,19 +281,24 @@ impl RoundRun<'_> {
             let selectors = self.thresholds.iter().filter_map(|one| one.selector.as_ref());
             let selectors: Vec<_> = selectors.collect();
             outcome.select(&selectors);
-            let hosts = config.endpoints.iter().map(|endpoint| endpoint.origin());
-            let hosts: Vec<String> = hosts.collect();
-            outcome.config = RunConfig {
-                scenario: Some(self.name.to_owned()),
-                about: self.about.cloned(),
-                seed: Some(seed),
-                passes: round.scenario.passes,
-                beside: round.beside,
-                message_error: misfit(&round.scenario),
-                settings: settings::of_requests(&config),
-                ..RunConfig::of_requests(&hosts, &config)
-            };
+            outcome.config = self.config(&config);
             Ok(outcome)
         })
+    }
+
+    /// What is run.
+    fn config(&self, requests: &Requests) -> RunConfig {
+        let hosts = requests.endpoints.iter().map(|endpoint| endpoint.origin());
+        let hosts: Vec<String> = hosts.collect();
+        RunConfig {
+            scenario: Some(self.name.to_owned()),
+            about: self.about.cloned(),
+            seed: Some(self.seed),
+            passes: self.round.scenario.passes,
+            beside: self.round.beside,
+            message_error: misfit(&self.round.scenario),
+            settings: settings::of_requests(requests),
+            ..RunConfig::of_requests(&hosts, requests)
+        }
     }
 }

@@ -300,6 +300,7 @@ impl Template {
             ["env", name] => {
                 let unset =
                     |_| BadTemplate::Invalid(format!("environment variable {name} is not set"));
+                crate::files::note_variable(name);
                 return self.fixed(&std::env::var(name).map_err(unset)?, escape);
             }
             [name] if let Some((name, at)) = indexed(name) => {

@@ -1,0 +1,316 @@
+//! `standfast agent`: runs shares of loads for a leader, one at a time.
+
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use brokers::nats::messages::{Event, Messages};
+use engine::sys::process::{self, Signal, now_ns};
+
+use super::job::{Grant, Job};
+use super::message::{FromAgent, Says, ToAgent, decode, encode, inbox, of_all, version};
+use super::{FilesFlag, FleetFlags, LEASE, PIECE_BYTES, REPEAT, doctor, unique, word};
+use crate::output;
+
+/// How often signals are looked at, and the load while there is one.
+const LOOK: Duration = Duration::from_millis(100);
+const LOOK_AT_LOAD: Duration = Duration::from_millis(5);
+/// The folders of agents, in the folder for temporary files.
+const FOLDER: &str = "standfast-agent-";
+/// The age in seconds from which a folder without an agent is removed.
+const ABANDONED: Duration = Duration::from_secs(60);
+
+/// Run shares of `standfast load --agents` on this machine
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// Name in results and messages
+    #[arg(long, value_name = "NAME", value_parser = word)]
+    name: String,
+    /// Label that `--agents` selects by. Repeatable
+    #[arg(long, value_name = "KEY=VALUE", value_parser = label)]
+    label: Vec<String>,
+    /// Target that loads may connect to, beside loopback: HOST or HOST:PORT as in the URL, an IP address, or
+    /// '*' for all. Repeatable
+    #[arg(long, value_name = "TARGET")]
+    allow_target: Vec<String>,
+    /// End after the first run
+    #[arg(long)]
+    once: bool,
+    #[command(flatten)]
+    fleet: FleetFlags,
+    #[command(flatten)]
+    files: FilesFlag,
+}
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let id = unique();
+    let folder = Folder::new(&id)?;
+    let fleet = &args.fleet.fleet;
+    let subjects = vec![of_all(fleet), inbox(fleet, &id)];
+    let messages = Messages::start(args.fleet.transport()?, subjects)?;
+    let grant = Grant { targets: args.allow_target.clone(), files_max: args.files.files_max };
+    let mut agent = Agent {
+        args,
+        id,
+        messages,
+        job: None,
+        folder,
+        grant,
+        payload_max: 0,
+        repeated_ns: 0,
+        ended: None,
+    };
+    let mut is_down = false;
+    loop {
+        if let Some(code) = agent.ended.filter(|_| args.once) {
+            return Ok(ExitCode::from(code));
+        }
+        if let Some(Signal::Interrupt | Signal::Terminate) = process::wait_signal(Duration::ZERO) {
+            agent.leave();
+            return Ok(ExitCode::SUCCESS);
+        }
+        let look = if agent.job.is_some() { LOOK_AT_LOAD } else { LOOK };
+        match agent.messages.next(look) {
+            Some(Event::Open(payload_max)) => {
+                (agent.payload_max, is_down) = (payload_max, false);
+                agent.note(&format!("ready for runs of the fleet {fleet}"));
+            }
+            // It is tried again every second.
+            Some(Event::Down(why)) if !is_down => {
+                is_down = true;
+                agent.note(&format!("NATS: {why}; trying again"));
+            }
+            Some(Event::Message(_, bytes)) => {
+                if let Some((message, body)) = decode(&bytes) {
+                    agent.take(message, body);
+                }
+            }
+            Some(Event::Down(_)) | None => {}
+        }
+        agent.tend();
+    }
+}
+
+fn label(text: &str) -> Result<String, String> {
+    let is_word = |part: &str| word(part).is_ok();
+    let parts = text.split_once('=').filter(|(key, value)| is_word(key) && is_word(value));
+    parts
+        .map(|_| text.to_owned())
+        .ok_or_else(|| "expected KEY=VALUE of letters, digits, - or _".to_owned())
+}
+
+struct Agent<'a> {
+    args: &'a Args,
+    id: String,
+    messages: Messages,
+    job: Option<Job>,
+    folder: Folder,
+    grant: Grant,
+    /// The longest message of the NATS server in bytes.
+    payload_max: usize,
+    repeated_ns: u64,
+    /// The exit code of the last run.
+    ended: Option<u8>,
+}
+
+impl Agent<'_> {
+    fn take(&mut self, message: ToAgent, body: &[u8]) {
+        let of_run = |job: &&mut Job, run: &str| job.plan.run == run;
+        match message {
+            ToAgent::Call { leader } => {
+                let here = Says::Here {
+                    name: self.args.name.clone(),
+                    labels: self.args.label.clone(),
+                    version: version(),
+                    cores: std::thread::available_parallelism().map_or(1, usize::from),
+                    busy: self.job.is_some(),
+                    targets: self.grant.targets.clone(),
+                };
+                self.say(&leader, "", here, &[]);
+            }
+            ToAgent::Check { leader, connections, destinations } => {
+                let problems = doctor::problems(connections, destinations);
+                self.say(&leader, "", Says::Checked { problems }, &[]);
+            }
+            ToAgent::Ping { leader, sent_ns } => {
+                self.say(&leader, "", Says::Pong { sent_ns, at_ns: now_ns() }, &[]);
+            }
+            ToAgent::Plan(plan) => match &self.job {
+                Some(job) if job.plan.run == plan.run => {}
+                Some(_) => {
+                    let why = "it is busy with another run".to_owned();
+                    self.say(&plan.leader, &plan.run, Says::Refused { why }, &[]);
+                }
+                // It becomes the name of a folder.
+                None if word(&plan.run).is_err() => {}
+                None => {
+                    self.note(&format!("run {} begins", plan.run));
+                    self.job = Some(Job::new(plan, &self.folder.path, &self.grant));
+                    self.repeated_ns = 0;
+                }
+            },
+            ToAgent::Piece { run, file, offset } => {
+                if let Some(job) = self.job.as_mut().filter(|job| of_run(job, &run)) {
+                    job.heard_ns = now_ns();
+                    job.piece(file, offset, body);
+                    self.repeated_ns = 0;
+                }
+            }
+            ToAgent::Begin { run, at_ns } => {
+                if let Some(job) = self.job.as_mut().filter(|job| of_run(job, &run)) {
+                    job.begin(at_ns);
+                    self.repeated_ns = 0;
+                }
+            }
+            ToAgent::Beat { run, stop } => {
+                if let Some(job) = self.job.as_mut().filter(|job| of_run(job, &run)) {
+                    job.heard_ns = now_ns();
+                    if stop {
+                        job.stop();
+                    }
+                }
+            }
+            ToAgent::Fetch { run, offset } => {
+                if let Some(job) = self.job.as_ref().filter(|job| job.plan.run == run) {
+                    let rest = job.result.get(offset..).unwrap_or_default();
+                    let most = PIECE_BYTES.min(self.payload_max / 2).min(rest.len());
+                    let piece = rest.get(..most).unwrap_or_default();
+                    self.say(&job.plan.leader, &run, Says::Piece { offset }, piece);
+                }
+            }
+            ToAgent::Release { run } => {
+                if self.job.as_mut().is_some_and(|job| job.plan.run == run) {
+                    self.note(&format!("run {run} has ended"));
+                    (self.job, self.ended) = (None, Some(0));
+                }
+            }
+        }
+    }
+
+    /// Passes on what the load reports, repeats what has to be answered, and ends a run without a leader.
+    fn tend(&mut self) {
+        let now = now_ns();
+        let Some(job) = &mut self.job else { return };
+        let before = std::mem::discriminant(&job.state);
+        let row = job.tend();
+        let is_new = before != std::mem::discriminant(&job.state);
+        let (leader, run) = (job.plan.leader.clone(), job.plan.run.clone());
+        let is_lost = now > job.heard_ns + LEASE.as_nanos() as u64;
+        let state = job.state.clone();
+        if let Some(row) = row {
+            self.say(&leader, &run, row, &[]);
+        }
+        if is_new || now > self.repeated_ns + REPEAT.as_nanos() as u64 {
+            self.repeated_ns = now;
+            self.say(&leader, &run, state, &[]);
+        }
+        if is_lost {
+            let seconds = LEASE.as_secs();
+            self.note(&format!("run {run} stopped: its leader was not heard for {seconds} s"));
+            (self.job, self.ended) = (None, Some(1));
+        }
+    }
+
+    /// Ends the run, and tells its leader.
+    fn leave(&mut self) {
+        if let Some(job) = self.job.take() {
+            let failed = Says::Failed { why: "the agent was stopped".to_owned() };
+            self.say(&job.plan.leader, &job.plan.run, failed, &[]);
+        }
+    }
+
+    fn say(&self, leader: &str, run: &str, says: Says, body: &[u8]) {
+        // It becomes part of a subject.
+        if word(leader).is_err() {
+            return;
+        }
+        let message = FromAgent { agent: self.id.clone(), run: run.to_owned(), says };
+        let subject = inbox(&self.args.fleet.fleet, leader);
+        self.messages.send(&subject, encode(&message, body));
+    }
+
+    fn note(&self, what: &str) {
+        output::note(&format!("agent {}: {what}", self.args.name));
+    }
+}
+
+/// The folder of an agent, which only its user can read. It is locked, so that others know whether its agent
+/// lives, and removed at the end.
+struct Folder {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl Folder {
+    fn new(id: &str) -> Result<Folder> {
+        let parent = std::env::temp_dir();
+        remove_abandoned(&parent);
+        let path = parent.join(format!("{FOLDER}{id}"));
+        let shown = path.display();
+        let made = fs::DirBuilder::new().mode(0o700).create(&path);
+        made.with_context(|| format!("cannot make the folder {shown}"))?;
+        let lock = File::open(&path).with_context(|| format!("cannot open {shown}"))?;
+        if lock.try_lock().is_err() {
+            bail!("cannot lock the folder {shown}");
+        }
+        Ok(Folder { path, _lock: lock })
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+/// Removes folders of agents of this user that were killed.
+fn remove_abandoned(parent: &Path) {
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+        let is_ours = entry.file_name().to_str().is_some_and(|name| name.starts_with(FOLDER));
+        // Not those behind links, and not one that is being made.
+        let is_old = entry.metadata().is_ok_and(|metadata| {
+            let age = metadata.modified().ok().and_then(|at| at.elapsed().ok());
+            metadata.is_dir() && age.is_some_and(|age| age > ABANDONED)
+        });
+        if !is_ours || !is_old {
+            continue;
+        }
+        // Folders of other users cannot be opened.
+        let is_free = File::open(entry.path()).is_ok_and(|folder| folder.try_lock().is_ok());
+        if is_free
+            && let Err(error) = fs::remove_dir_all(entry.path())
+            && error.kind() != ErrorKind::NotFound
+        {
+            output::note(&format!("cannot remove {}: {error}", entry.path().display()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_are_private_and_removed() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = Folder::new(&unique()).unwrap();
+        let path = folder.path.clone();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o700);
+        remove_abandoned(path.parent().unwrap());
+        assert!(path.exists());
+        drop(folder);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn labels_have_a_key_and_a_value() {
+        assert!(label("zone=eu-1").is_ok());
+        for text in ["", "zone", "zone=", "=a", "a=b=c", "a b=c"] {
+            assert!(label(text).is_err(), "{text}");
+        }
+    }
+}

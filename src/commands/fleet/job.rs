@@ -1,0 +1,286 @@
+//! [`Job`]: one run on an agent, from its plan to its result. The load runs in a process of its own, which ends
+//! with the agent, is kept within its folder and has no environment.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, Receiver};
+
+use anyhow::{Context, Result, bail};
+use capacity::Bytes;
+use engine::sys::process::now_ns;
+use load::files::{self, is_below};
+
+use super::message::{Plan, Says};
+use super::{FILES_MAX, sha256};
+use crate::commands::load::share::{Order, Report, Spec};
+
+/// The most of what the load writes to standard error that is kept, in bytes.
+const ERROR_BYTES: u64 = 8 * 1024;
+/// What agents grant to runs.
+#[derive(Clone, Debug)]
+pub(super) struct Grant {
+    /// Targets beside loopback.
+    pub(super) targets: Vec<String>,
+    /// Bytes of files.
+    pub(super) files_max: u64,
+}
+
+pub(super) struct Job {
+    pub(super) plan: Plan,
+    folder: PathBuf,
+    grant: Grant,
+    /// Contents of the files that have arrived.
+    files: Vec<Vec<u8>>,
+    child: Option<Child>,
+    lines: Option<Receiver<Line>>,
+    /// When the leader was last heard.
+    pub(super) heard_ns: u64,
+    rows: u64,
+    /// By how much it began late, once it has begun.
+    late_us: Option<u64>,
+    /// What the agent repeats until the leader goes on.
+    pub(super) state: Says,
+    pub(super) result: Vec<u8>,
+}
+
+enum Line {
+    Report(Report),
+    /// It has ended; what it wrote to standard error.
+    End(String),
+}
+
+impl Job {
+    pub(super) fn new(plan: Plan, folder: &Path, grant: &Grant) -> Job {
+        let heard_ns = now_ns();
+        let folder = folder.join(&plan.run);
+        let mut job = Job {
+            plan,
+            folder,
+            grant: grant.clone(),
+            files: Vec::new(),
+            child: None,
+            lines: None,
+            heard_ns,
+            rows: 0,
+            late_us: None,
+            state: Says::Want { file: 0, offset: 0 },
+            result: Vec::new(),
+        };
+        if let Err(error) = job.check() {
+            job.state = Says::Refused { why: format!("{error:#}") };
+        } else {
+            job.go_on();
+        }
+        job
+    }
+
+    fn check(&self) -> Result<()> {
+        let (mine, theirs) = (super::message::version(), &self.plan.version);
+        if *theirs != mine {
+            bail!("the leader has version {theirs}, this agent {mine}: install the same release");
+        }
+        let files = &self.plan.files;
+        let total: u64 = files.iter().map(|file| file.bytes).fold(0, u64::saturating_add);
+        if files.len() > FILES_MAX {
+            bail!("{} files: it takes at most {FILES_MAX}", files.len());
+        }
+        if total > self.grant.files_max {
+            let most = Bytes(self.grant.files_max);
+            bail!("{} files of {}: it takes {most} (--files-max)", files.len(), Bytes(total));
+        }
+        for file in files {
+            if !is_below(Path::new(&file.path)) {
+                bail!("{}: files must be below the folder of the run", file.path);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a piece of a file.
+    pub(super) fn piece(&mut self, file: usize, offset: usize, bytes: &[u8]) {
+        let Says::Want { file: wanted, offset: at } = self.state else { return };
+        let Some(entry) = self.plan.files.get(file) else { return };
+        if (file, offset) != (wanted, at) || bytes.is_empty() {
+            return;
+        }
+        if (at as u64).saturating_add(bytes.len() as u64) > entry.bytes {
+            self.state = Says::Refused { why: format!("{}: longer than announced", entry.path) };
+            return;
+        }
+        if self.files.len() <= file {
+            self.files.push(Vec::new());
+        }
+        if let Some(content) = self.files.last_mut() {
+            content.extend_from_slice(bytes);
+            self.state = Says::Want { file, offset: content.len() };
+        }
+        self.go_on();
+    }
+
+    /// Wants the next bytes, or starts the load if all files are there.
+    fn go_on(&mut self) {
+        while let Says::Want { file, offset } = self.state
+            && let Some(entry) = self.plan.files.get(file)
+            && offset as u64 >= entry.bytes
+        {
+            let content = self.files.get(file).map(Vec::as_slice).unwrap_or_default();
+            if sha256(content) != entry.sha256 {
+                self.state = Says::Refused { why: format!("{}: wrong SHA-256", entry.path) };
+                return;
+            }
+            if self.files.len() <= file {
+                self.files.push(Vec::new());
+            }
+            self.state = Says::Want { file: file + 1, offset: 0 };
+        }
+        if let Says::Want { file, .. } = self.state
+            && file >= self.plan.files.len()
+            && self.child.is_none()
+            && let Err(error) = self.start()
+        {
+            self.state = Says::Refused { why: format!("{error:#}") };
+        }
+    }
+
+    fn start(&mut self) -> Result<()> {
+        fs::DirBuilder::new().mode(0o700).create(&self.folder).context("the folder of the run")?;
+        for (entry, content) in self.plan.files.iter().zip(&self.files) {
+            let path = self.folder.join(&entry.path);
+            if let Some(parent) = path.parent() {
+                fs::create_dir_all(parent).context("a folder of files")?;
+            }
+            fs::write(&path, content).with_context(|| format!("cannot write {}", entry.path))?;
+        }
+        self.files = Vec::new();
+        let spec = Spec {
+            nth: self.plan.nth,
+            of: self.plan.of,
+            seed: self.plan.seed,
+            allow: self.grant.targets.clone(),
+        };
+        let share = format!("--agent-share={}", serde_json::to_string(&spec)?);
+        let mut command = Command::new(std::env::current_exe().context("the executable")?);
+        command.arg("load").arg(share).args(&self.plan.words).current_dir(&self.folder);
+        command.env_clear().env(files::CONFINED, "1").process_group(0);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().context("the load")?;
+        let (output, error) = (child.stdout.take(), child.stderr.take());
+        let (lines, receiver) = mpsc::sync_channel(64);
+        std::thread::Builder::new().name("load".to_owned()).spawn(move || {
+            let of_error = std::thread::spawn(move || last_of(error));
+            for line in output.into_iter().flat_map(|output| BufReader::new(output).lines()) {
+                let Ok(line) = line else { break };
+                if let Ok(report) = serde_json::from_str(&line)
+                    && lines.send(Line::Report(report)).is_err()
+                {
+                    return;
+                }
+            }
+            let _ = lines.send(Line::End(of_error.join().unwrap_or_default()));
+        })?;
+        (self.child, self.lines) = (Some(child), Some(receiver));
+        Ok(())
+    }
+
+    /// Takes what the load says. Returns a row to be sent.
+    pub(super) fn tend(&mut self) -> Option<Says> {
+        let line = self.lines.as_ref()?.try_recv().ok()?;
+        match line {
+            Line::Report(Report::Ready) => self.state = Says::Ready,
+            Line::Report(Report::Began(late_us)) => self.late_us = Some(late_us),
+            Line::Report(Report::Row(row)) => {
+                self.rows += 1;
+                return Some(Says::Row { number: self.rows, late_us: self.late_us, row });
+            }
+            Line::Report(Report::Outcome(outcome)) => {
+                self.result = serde_json::to_vec(&outcome).unwrap_or_default();
+                let (bytes, sha256) = (self.result.len(), sha256(&self.result));
+                self.state = Says::Done { bytes, sha256, late_us: self.late_us };
+            }
+            Line::End(why) if !matches!(self.state, Says::Done { .. }) => {
+                let why = match why.trim().trim_start_matches("standfast: ") {
+                    "" => self.unexpected_end(),
+                    why => why.to_owned(),
+                };
+                self.lines = None;
+                self.state = match self.late_us {
+                    Some(_) => Says::Failed { why },
+                    None => Says::Refused { why },
+                };
+            }
+            Line::End(_) => self.lines = None,
+        }
+        None
+    }
+
+    /// How a load ended that said nothing.
+    fn unexpected_end(&mut self) -> String {
+        let status = self.child.as_mut().and_then(|child| child.wait().ok());
+        match status.and_then(|status| status.signal()) {
+            Some(signal) => format!(
+                "its load was killed by signal {signal} (9: by somebody, or the kernel as memory was short)"
+            ),
+            None => "its load ended unexpectedly".to_owned(),
+        }
+    }
+
+    /// Makes the load begin at this time of the engine's clock, once.
+    pub(super) fn begin(&mut self, at_ns: u64) {
+        if matches!(self.state, Says::Ready) {
+            if now_ns() >= at_ns {
+                self.state = Says::Failed { why: "the start came too late".to_owned() };
+                self.stop();
+                return;
+            }
+            self.order(&Order::Begin(at_ns));
+            self.state = Says::Waiting;
+        }
+    }
+
+    pub(super) fn stop(&mut self) {
+        self.order(&Order::Stop);
+    }
+
+    fn order(&mut self, order: &Order) {
+        let Some(input) = self.child.as_mut().and_then(|child| child.stdin.as_mut()) else {
+            return;
+        };
+        let line = serde_json::to_string(order).unwrap_or_default() + "\n";
+        // A load that has ended is noticed by its output.
+        let _ = input.write_all(line.as_bytes());
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            let _ = (child.kill(), child.wait());
+        }
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// The last bytes of standard error, from the last error on.
+fn last_of(error: Option<impl Read>) -> String {
+    let mut last = Vec::new();
+    for byte in error.into_iter().flat_map(|error| BufReader::new(error).split(b'\n')) {
+        let Ok(line) = byte else { break };
+        if line.starts_with(b"standfast: ") || line.starts_with(b"error: ") {
+            last.clear();
+        }
+        if ((last.len() + line.len()) as u64) < ERROR_BYTES {
+            last.extend_from_slice(&line);
+            last.push(b'\n');
+        }
+    }
+    let text = String::from_utf8_lossy(&last).into_owned();
+    if text.starts_with("standfast: ") || text.starts_with("error: ") {
+        text
+    } else {
+        String::new()
+    }
+}

@@ -1,0 +1,134 @@
+//! `standfast fleet list`: the agents of a fleet.
+
+use std::fmt::Write as _;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use serde::Serialize;
+
+use super::FleetFlags;
+use super::leader::{Agent, LOOK_FOR, Leader, Waited};
+use super::message::version;
+use crate::output;
+
+#[derive(clap::Args, Debug)]
+pub(super) struct Args {
+    /// Write the agents as JSON to FILE, or to standard output with -
+    #[arg(long, value_name = "FILE")]
+    json: Option<String>,
+    #[command(flatten)]
+    fleet: FleetFlags,
+}
+
+/// The document of `--json`.
+#[derive(Serialize)]
+struct Document<'a> {
+    version: u32,
+    fleet: &'a str,
+    agents: Vec<Entry<'a>>,
+}
+
+#[derive(Serialize)]
+struct Entry<'a> {
+    name: &'a str,
+    labels: &'a [String],
+    cores: usize,
+    busy: bool,
+    /// Whether it is of this release, so that it can run what this program plans.
+    usable: bool,
+    release: &'a str,
+    allowed_targets: &'a [String],
+}
+
+/// Runs the command. Exit code 1: there are none.
+pub(super) fn run(args: &Args) -> Result<ExitCode> {
+    let (agents, waited) = Leader::new(&args.fleet)?.find("all", LOOK_FOR)?;
+    if waited == Waited::Interrupted {
+        return Ok(ExitCode::from(130));
+    }
+    let fleet = &args.fleet.fleet;
+    let document = Document { version: 1, fleet, agents: agents.iter().map(entry).collect() };
+    match args.json.as_deref() {
+        Some(output::STDOUT) => output::write_json(output::STDOUT, &document)?,
+        file => {
+            file.map_or(Ok(()), |file| output::write_json(file, &document))?;
+            output::print(&text(fleet, &document.agents))?;
+        }
+    }
+    Ok(ExitCode::from(u8::from(agents.is_empty())))
+}
+
+fn entry(agent: &Agent) -> Entry<'_> {
+    Entry {
+        name: &agent.name,
+        labels: &agent.labels,
+        cores: agent.cores,
+        busy: agent.busy,
+        usable: agent.version == version(),
+        release: &agent.version,
+        allowed_targets: &agent.targets,
+    }
+}
+
+fn text(fleet: &str, agents: &[Entry<'_>]) -> String {
+    if agents.is_empty() {
+        return format!(
+            "no agent of the fleet {fleet} has answered: start one with standfast agent --name NAME\n"
+        );
+    }
+    let widest = agents.iter().map(|agent| agent.name.len()).max().unwrap_or(0).max(5);
+    let mut text =
+        format!("{:widest$}  cores  state    labels, targets beside loopback\n", "agent");
+    for agent in agents {
+        let state = match (agent.usable, agent.busy) {
+            (false, _) => "other",
+            (true, true) => "busy",
+            (true, false) => "free",
+        };
+        let list = |texts: &[String]| match texts {
+            [] => "-".to_owned(),
+            texts => texts.join(" "),
+        };
+        let (name, labels, targets) = (agent.name, list(agent.labels), list(agent.allowed_targets));
+        // Writing to a String cannot fail.
+        let _ =
+            writeln!(text, "{name:widest$}  {:>5}  {state:<7}  {labels}, {targets}", agent.cores);
+    }
+    let others: Vec<String> = agents
+        .iter()
+        .filter(|agent| !agent.usable)
+        .map(|agent| format!("{} has {}", agent.name, agent.release))
+        .collect();
+    if !others.is_empty() {
+        let _ = writeln!(
+            text,
+            "other release than this one, {}: {}: install the same on all machines",
+            version(),
+            others.join(", ")
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn agents_of_other_releases_are_named() {
+        let labels = ["zone=a".to_owned()];
+        let entry = |name, usable, release| Entry {
+            name,
+            labels: &labels,
+            cores: 2,
+            busy: false,
+            usable,
+            release,
+            allowed_targets: &[],
+        };
+        let text = text("f", &[entry("one", true, "1"), entry("second", false, "0")]);
+        assert!(text.contains("one         2  free     zone=a, -\n"), "{text}");
+        assert!(text.contains("second has 0"), "{text}");
+        assert!(super::text("f", &[]).contains("standfast agent --name"));
+    }
+}

@@ -1,0 +1,178 @@
+//! The messages of a fleet: a line of JSON, and bytes after it for pieces of files and results.
+
+use load::SharedRow;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+/// What agents and leaders must have in common: the release, its schema of results, and the number of this list
+/// of messages.
+pub(super) fn version() -> String {
+    format!("{}+{}.1", env!("CARGO_PKG_VERSION"), load::OUTCOME_VERSION)
+}
+
+/// From a leader.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum ToAgent {
+    /// Say who you are. Agents of all versions understand it, and answer with [`Says::Here`].
+    Call {
+        leader: String,
+    },
+    /// Say what this machine lacks for a share of a run.
+    Check {
+        leader: String,
+        /// Connections of the agent.
+        connections: u64,
+        /// Addresses and ports to connect to; `None`: on loopback.
+        destinations: Option<u64>,
+    },
+    Plan(Plan),
+    /// A piece of a file follows.
+    Piece {
+        run: String,
+        file: usize,
+        offset: usize,
+    },
+    Ping {
+        leader: String,
+        sent_ns: u64,
+    },
+    /// Begin at this time of the agent's clock.
+    Begin {
+        run: String,
+        at_ns: u64,
+    },
+    /// The leader lives.
+    Beat {
+        run: String,
+        stop: bool,
+    },
+    /// Send the result from there.
+    Fetch {
+        run: String,
+        offset: usize,
+    },
+    /// The result has arrived, or is not wanted.
+    Release {
+        run: String,
+    },
+}
+
+/// A share of a run.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Plan {
+    pub(super) run: String,
+    pub(super) leader: String,
+    pub(super) version: String,
+    pub(super) nth: u32,
+    pub(super) of: u32,
+    pub(super) seed: u64,
+    /// The command line after `load`.
+    pub(super) words: Vec<String>,
+    pub(super) files: Vec<FileEntry>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct FileEntry {
+    pub(super) path: String,
+    pub(super) bytes: u64,
+    pub(super) sha256: String,
+}
+
+/// From an agent, which is named by its id.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct FromAgent {
+    pub(super) agent: String,
+    /// Empty outside runs.
+    pub(super) run: String,
+    pub(super) says: Says,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Says {
+    Here {
+        name: String,
+        labels: Vec<String>,
+        version: String,
+        cores: usize,
+        busy: bool,
+        /// What it may connect to beside loopback.
+        #[serde(default)]
+        targets: Vec<String>,
+    },
+    /// What it lacks, each with what helps; empty if nothing.
+    Checked {
+        problems: Vec<String>,
+    },
+    Want {
+        file: usize,
+        offset: usize,
+    },
+    Refused {
+        why: String,
+    },
+    Ready,
+    /// It will begin at the time.
+    Waiting,
+    Pong {
+        sent_ns: u64,
+        at_ns: u64,
+    },
+    Row {
+        number: u64,
+        /// By how much the load began after the time for it.
+        late_us: Option<u64>,
+        row: Box<SharedRow>,
+    },
+    Failed {
+        why: String,
+    },
+    Done {
+        bytes: usize,
+        sha256: String,
+        late_us: Option<u64>,
+    },
+    /// A piece of the result follows.
+    Piece {
+        offset: usize,
+    },
+}
+
+pub(super) fn encode(message: &impl Serialize, body: &[u8]) -> Vec<u8> {
+    let mut bytes = serde_json::to_vec(message).unwrap_or_default();
+    bytes.push(b'\n');
+    bytes.extend_from_slice(body);
+    bytes
+}
+
+/// `None` for what is no such message.
+pub(super) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Option<(T, &[u8])> {
+    let end = bytes.iter().position(|byte| *byte == b'\n')?;
+    let (line, body) = bytes.split_at(end);
+    Some((serde_json::from_slice(line).ok()?, body.get(1..)?))
+}
+
+pub(super) fn of_all(fleet: &str) -> String {
+    format!("standfast.fleet.{fleet}.all")
+}
+
+pub(super) fn inbox(fleet: &str, id: &str) -> String {
+    format!("standfast.fleet.{fleet}.to.{id}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_read_as_they_were_sent_and_others_are_none() {
+        let bytes = encode(&ToAgent::Beat { run: "r".to_owned(), stop: true }, b"a\nb");
+        let (message, body) = decode::<ToAgent>(&bytes).unwrap();
+        assert!(matches!(message, ToAgent::Beat { run, stop: true } if run == "r"));
+        assert_eq!(body, b"a\nb");
+        for other in [&b""[..], b"\n", b"{}", b"{}\n", b"{\"other\":{}}\n", b"\xff\n"] {
+            assert!(decode::<ToAgent>(other).is_none(), "{other:?}");
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Fleets: `standfast agent` runs its share of `standfast load … --agents WHO`. Both exchange the messages of
+//! [`message`] over NATS and nothing else. A message may be lost or come twice: whatever matters is repeated
+//! until it is answered, and counters are cumulative and numbered.
+
+pub(crate) mod agent;
+mod clocks;
+mod doctor;
+mod job;
+pub(crate) mod leader;
+mod list;
+mod message;
+mod travel;
+pub(crate) mod whole;
+
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Result;
+use brokers::NatsUrl;
+use brokers::nats::NatsTransport;
+
+use crate::units;
+
+/// The heading of the flags in the help of `load`.
+pub(crate) const HEADING: &str = "Fleets";
+
+/// Where the fleet is.
+#[derive(clap::Args, Debug)]
+pub(crate) struct FleetFlags {
+    /// NATS server [default: nats://127.0.0.1:4222]
+    #[arg(long, value_name = "URL", value_delimiter = ',', help_heading = HEADING)]
+    pub(crate) nats: Vec<NatsUrl>,
+    /// Credentials for NATS (.creds)
+    #[arg(long, value_name = "FILE", help_heading = HEADING)]
+    pub(crate) nats_creds: Option<PathBuf>,
+    /// CA of the server's certificate [default: the system's]
+    #[arg(long, value_name = "FILE", help_heading = HEADING)]
+    pub(crate) nats_ca: Option<PathBuf>,
+    /// Name of the fleet
+    #[arg(long, value_name = "NAME", default_value = "standfast", value_parser = word,
+        help_heading = HEADING)]
+    pub(crate) fleet: String,
+}
+
+/// Limit of the files of a run.
+#[derive(clap::Args, Debug)]
+pub(crate) struct FilesFlag {
+    /// Most bytes of the files that travel with a run
+    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = units::size,
+        help_heading = HEADING)]
+    pub(crate) files_max: u64,
+}
+
+impl FleetFlags {
+    pub(crate) fn transport(&self) -> Result<NatsTransport> {
+        let (creds, ca) = (self.nats_creds.as_deref(), self.nats_ca.as_deref());
+        crate::brokers::nats_servers(&self.nats, creds, ca)
+    }
+}
+
+/// Look at the agents of a fleet before a run
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum Command {
+    /// List the agents of a fleet
+    List(list::Args),
+    /// Check on each agent what its share of so many connections needs
+    Doctor(doctor::Args),
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// No NATS server: exit code 2.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    match &args.command {
+        Command::List(args) => list::run(args),
+        Command::Doctor(args) => doctor::run(args),
+    }
+}
+
+/// Agents stop a run whose leader was not heard for this time, and a leader gives up an agent.
+const LEASE: Duration = Duration::from_secs(6);
+/// How often a leader says that it lives, and what was not answered is repeated.
+const REPEAT: Duration = Duration::from_millis(500);
+/// Bytes of a file or of a result in one message.
+const PIECE_BYTES: usize = 128 * 1024;
+/// Most bytes of a result.
+const RESULT_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Most files of a run, and most agents that a leader finds.
+const FILES_MAX: usize = 1_024;
+const AGENTS_MAX: usize = 10_000;
+
+/// A name that is one word of a subject.
+fn word(text: &str) -> Result<String, String> {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+    let fits = !text.is_empty() && text.len() <= 64 && text.bytes().all(is_plain);
+    fits.then(|| text.to_owned())
+        .ok_or_else(|| "expected up to 64 letters, digits, - or _".to_owned())
+}
+
+/// A name that no other process has.
+fn unique() -> String {
+    let random = || RandomState::new().build_hasher().finish();
+    format!("{:016x}{:016x}", random(), random())
+}
+
+fn sha256(bytes: &[u8]) -> String {
+    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, bytes);
+    digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,190 @@
+//! [`Whole`]: the result of a run that agents share, merged and judged. A run that misses a part is INCOMPLETE
+//! and never holds.
+
+use std::fmt::Write as _;
+
+use capacity::{Count, Milliseconds};
+use load::{Bars, Outcome, RunConfig, Selector, Threshold, judge};
+use serde::Serialize;
+
+use super::leader::{Agent, Led};
+
+/// The result of all agents together, and of each.
+pub(crate) struct Whole<'a> {
+    /// `None` if no agent has a result.
+    pub(crate) outcome: Option<Outcome>,
+    agents: &'a [Agent],
+    /// What is missing; empty if nothing is.
+    missing: Vec<String>,
+}
+
+/// The document of `--json`: that of a run, and of its agents.
+#[derive(Serialize)]
+pub(crate) struct Document<'a> {
+    #[serde(flatten)]
+    whole: Option<&'a Outcome>,
+    fleet: FleetSummary<'a>,
+}
+
+#[derive(Serialize)]
+struct FleetSummary<'a> {
+    complete: bool,
+    missing: &'a [String],
+    agents: Vec<AgentSummary<'a>>,
+}
+
+#[derive(Serialize)]
+struct AgentSummary<'a> {
+    name: &'a str,
+    labels: &'a [String],
+    /// By how much its start may differ from the leader's plan, by its clock; null if it was not started.
+    start_error_ms: Option<f64>,
+    /// By how much it began after its time for it; null if unknown.
+    start_late_ms: Option<f64>,
+    /// Why its result is missing; null if it is there.
+    missing: Option<&'a str>,
+    outcome: Option<&'a Outcome>,
+}
+
+impl<'a> Whole<'a> {
+    /// Merges the results of agents, and judges them as one of this configuration.
+    pub(crate) fn new(led: &'a Led, config: &RunConfig, thresholds: &[&Threshold]) -> Whole<'a> {
+        let Led { agents, interrupted } = led;
+        let mut missing: Vec<String> = Vec::new();
+        let mut merged: Option<Outcome> = None;
+        let began_us = agents.iter().find_map(|one| one.outcome.as_ref()?.began_unix_us);
+        let mut parts = 0;
+        for agent in agents {
+            if let Some(why) = &agent.lost {
+                missing.push(format!("agent {}: {why}", agent.name));
+            }
+            let Some(outcome) = agent.outcome.as_ref().map(|one| part(one, &agent.name, began_us))
+            else {
+                continue;
+            };
+            merged = match merged.take() {
+                None => Some(outcome),
+                Some(before) => match before.clone().merge(outcome) {
+                    Ok(merged) => Some(merged),
+                    Err(why) => {
+                        missing.push(format!("agent {}: cannot be merged: {why}", agent.name));
+                        Some(before)
+                    }
+                },
+            };
+            parts += 1;
+        }
+        if let Some(outcome) = &mut merged {
+            let (tls_error, message_error) =
+                (outcome.config.tls_error.take(), outcome.config.message_error.take());
+            outcome.config = RunConfig { tls_error, message_error, ..config.clone() };
+            if outcome.requests.is_some() {
+                // Each says what the stages of the whole lead to; of WebSockets its own part of it.
+                outcome.stages.iter_mut().for_each(|stage| stage.target /= parts.max(1));
+            }
+            let selectors: Vec<&Selector> =
+                thresholds.iter().filter_map(|threshold| threshold.selector.as_ref()).collect();
+            outcome.select(&selectors);
+            // Agents are interrupted, too, when another one is lost.
+            outcome.interrupted = *interrupted;
+            judge(outcome, thresholds);
+            if !missing.is_empty() {
+                (outcome.held, outcome.tolerated) = (false, false);
+                outcome.reasons.insert(0, format!("INCOMPLETE: {}", missing.join("; ")));
+            }
+        }
+        Whole { outcome: merged, agents, missing }
+    }
+
+    pub(crate) fn document(&self) -> Document<'_> {
+        let summary = |agent: &'a Agent| AgentSummary {
+            name: &agent.name,
+            labels: &agent.labels,
+            start_error_ms: agent.start_error_ns.map(|ns| ns as f64 / 1e6),
+            start_late_ms: agent.late_us.map(|us| us as f64 / 1e3),
+            missing: agent.lost.as_deref(),
+            outcome: agent.outcome.as_ref(),
+        };
+        let agents = self.agents.iter().map(summary).collect();
+        let (complete, missing) = (self.missing.is_empty(), self.missing.as_slice());
+        Document { whole: self.outcome.as_ref(), fleet: FleetSummary { complete, missing, agents } }
+    }
+
+    /// The result for people, with bars of these characters.
+    pub(crate) fn text(&self, bars: Bars) -> String {
+        let mut text = String::new();
+        // Writing to a String cannot fail.
+        if !self.missing.is_empty() {
+            let of = self.agents.len();
+            let _ = writeln!(
+                text,
+                "INCOMPLETE    {} of {of} agents have a result; all figures are of these only:",
+                self.agents.iter().filter(|agent| agent.outcome.is_some()).count()
+            );
+            for what in &self.missing {
+                let _ = writeln!(text, "              {}", what.replace('\n', "\n              "));
+            }
+        }
+        text += &self.table();
+        match &self.outcome {
+            Some(outcome) => text += &outcome.text(bars).to_string(),
+            None => text += "result        INCOMPLETE: no agent has a result\n",
+        }
+        text
+    }
+
+    /// A row for each agent.
+    fn table(&self) -> String {
+        let widest = self.agents.iter().map(|agent| agent.name.len()).max().unwrap_or(0).max(12);
+        let ms = |ms: Option<f64>| ms.map_or("-".to_owned(), |ms| Milliseconds(ms).to_string());
+        let count =
+            |count: Option<u64>| count.map_or("-".to_owned(), |count| Count(count).to_string());
+        let mut text = format!(
+            "{:widest$}  {:>10} {:>10} {:>8} {:>9} {:>9}\n",
+            "fleet", "sent", "answered", "errors", "p99", "start ±"
+        );
+        for agent in self.agents {
+            let outcome = agent.outcome.as_ref();
+            let [sent, answered] = outcome.map_or([None, None], sent_and_answered);
+            let of_pongs = |outcome: &Outcome| outcome.heartbeats.as_ref()?.latency;
+            let latency = outcome.and_then(|outcome| outcome.latency.or_else(|| of_pongs(outcome)));
+            // Lateness of the load is known, that of the clock bounded.
+            let late_ns = agent.late_us.map(|us| us.saturating_mul(1_000));
+            let start_ns = late_ns.zip(agent.start_error_ns).map(|(late, error)| late + error);
+            let _ = writeln!(
+                text,
+                "{:widest$}  {:>10} {:>10} {:>8} {:>9} {:>9}",
+                agent.name,
+                count(sent),
+                count(answered),
+                count(outcome.map(Outcome::error_count)),
+                ms(latency.map(|latency| latency.p99_ms)),
+                ms(start_ns.map(|ns| ns as f64 / 1e6)),
+            );
+        }
+        text
+    }
+}
+
+/// Requests, messages or pings sent, and those that were answered.
+fn sent_and_answered(outcome: &Outcome) -> [Option<u64>; 2] {
+    let requests = outcome.requests.map(|of| (of.sent, of.answered));
+    let echo = || outcome.echo.as_ref().map(|of| (of.sent, of.received));
+    let pings = || outcome.heartbeats.as_ref().map(|of| (of.sent, of.received));
+    let counts = requests.or_else(echo).or_else(pings);
+    [counts.map(|(sent, _)| sent), counts.map(|(_, answered)| answered)]
+}
+
+/// The outcome of an agent as a part of the whole.
+fn part(outcome: &Outcome, name: &str, began_us: Option<u64>) -> Outcome {
+    let mut part = outcome.clone();
+    part.thresholds.clear();
+    part.generator.iter_mut().for_each(|generator| generator.set_name(name));
+    // All began at the same time, whatever the time of day of each machine.
+    if let (Some(first), Some(own)) = (began_us, part.began_unix_us) {
+        let measured = part.measured_unix_us.map(|at| at.saturating_sub(own));
+        part.measured_unix_us = measured.map(|after| first.saturating_add(after));
+        part.began_unix_us = Some(first);
+    }
+    part
+}

@@ -1,0 +1,160 @@
+//! [`lead`]: a run that agents share, from the command line to its exit code: planned here, run there, shown
+//! and judged here as a whole.
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use capacity::Machine;
+use load::requests::{Generators, Requests};
+use load::{Config, RunConfig, SampleSeries, SharedRow, SharedRows, Threshold, Usage, Verdict};
+
+use super::flags::Args;
+use super::measure::{self, Files};
+use super::observers::Observers;
+use super::screen::Screen;
+use crate::commands::fleet::leader::{Agent, Leader, Request, Waited};
+use crate::commands::fleet::whole::Whole;
+use crate::output;
+use crate::report::screen::AgentRow;
+
+/// Flags that the leader keeps for itself, with and without a value.
+const OWN: [&str; 15] = [
+    "--agents",
+    "--agents-within",
+    "--nats",
+    "--nats-creds",
+    "--nats-ca",
+    "--fleet",
+    "--files-max",
+    "--json",
+    "--json-out",
+    "--html",
+    "--csv",
+    "--metrics",
+    "--metrics-key",
+    "--threshold",
+    "--fail",
+];
+const OWN_SWITCHES: [&str; 1] = ["--plain"];
+
+/// The run of all agents.
+#[derive(Copy, Clone)]
+pub(super) enum Run<'a> {
+    Requests(&'a Requests),
+    Sockets(&'a Config),
+}
+
+impl Run<'_> {
+    /// Users or sockets that share a connection are of one agent: how many such groups there are.
+    fn groups(self) -> u64 {
+        let (all, block) = match self {
+            Run::Requests(requests) => (requests.connections, requests.streams),
+            Run::Sockets(config) => (config.connections, config.streams),
+        };
+        all.div_ceil(block.unwrap_or(1).max(1).into())
+    }
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// No NATS server, and all that is wrong with the agents; then nothing was started.
+pub(super) fn lead(
+    args: &Args,
+    run: Run<'_>,
+    shown: &[String],
+    config: RunConfig,
+    thresholds: &[&Threshold],
+    seed: u64,
+) -> Result<ExitCode> {
+    if args.watch_pid.is_some() {
+        bail!("--watch-pid cannot be combined with --agents: the run is not of this machine");
+    }
+    if let Run::Sockets(config) = run {
+        // Whether it can be shared at all.
+        config.part(Generators { nth: 0, of: 1 }).map_err(anyhow::Error::msg)?;
+    }
+    let request = Request {
+        who: args.agents.as_deref().unwrap_or_default(),
+        flags: &args.fleet,
+        within: args.agents_within,
+        files_max: args.files.files_max,
+        words: words(std::env::args().skip(2)),
+        users: run.groups(),
+        seed,
+    };
+    let mut files = Files::open(args)?;
+    let mut leader = Leader::new(request.flags)?;
+    if leader.prepare(&request)? == Waited::Interrupted {
+        output::note("interrupted: nothing was started");
+        return Ok(ExitCode::from(Verdict::Interrupted.exit_code()));
+    }
+    let screen = |before| match run {
+        Run::Requests(requests) => Screen::of_requests(requests, shown, args.plain, before),
+        Run::Sockets(config) => Screen::of_sockets(config, shown, args.plain, before),
+    };
+    let mut observers = Observers::begin(args, &Machine::read(), files.outputs(), screen)?;
+    let mut rows = SharedRows::default();
+    let led = leader.run(&mut |agents| {
+        let row = rows.add(agents.iter().filter_map(|agent| agent.row.as_ref()));
+        observers.fleet_row(&row, usage(agents), agents.iter().map(agent_row).collect());
+    });
+    // The terminal is restored before anything is printed.
+    observers.end();
+    let whole = Whole::new(&led, &config, thresholds);
+    let text = whole.text(output::bars(args.json.as_deref()));
+    let outcomes = whole.outcome.as_slice();
+    let none = SampleSeries::EMPTY;
+    let samples = outcomes.first().map_or(&none, |outcome| &outcome.samples);
+    measure::report(args, files, &text, &whole.document(), (outcomes, samples))
+}
+
+/// What the processes of all agents use; `None` if one is unknown.
+fn usage(agents: &[Agent]) -> Option<Usage> {
+    agents.iter().try_fold(Usage::default(), |sum, agent| {
+        let own = agent.row.as_ref()?.usage?;
+        Some(Usage {
+            rss_bytes: sum.rss_bytes.saturating_add(own.rss_bytes),
+            cpu_seconds: sum.cpu_seconds + own.cpu_seconds,
+        })
+    })
+}
+
+fn agent_row(agent: &Agent) -> AgentRow {
+    let row = agent.row.as_ref();
+    AgentRow {
+        name: agent.name.clone(),
+        is_lost: agent.lost.is_some(),
+        open: row.map(|row| row.open),
+        sent: row.map(|row| row.sent),
+        received: row.map(|row| row.received),
+        errors: row.map(|row| row.errors),
+        p99_ms: row.and_then(SharedRow::p99_ms),
+    }
+}
+
+/// The words for agents.
+fn words(mut all: impl Iterator<Item = String>) -> Vec<String> {
+    let mut words = Vec::new();
+    while let Some(word) = all.next() {
+        let (flag, value) = word.split_once('=').map_or((&*word, None), |(a, b)| (a, Some(b)));
+        if OWN.contains(&flag) {
+            if value.is_none() {
+                all.next();
+            }
+        } else if !OWN_SWITCHES.contains(&&*word) {
+            words.push(word);
+        }
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn agents_get_what_is_not_of_the_leader() {
+        let line = "http://a/ --agents 2 -c 5 --json=x --nats nats://b --plain -d --fail=p99<1s";
+        let words = super::words(line.split(' ').map(str::to_owned));
+        assert_eq!(words, ["http://a/", "-c", "5", "-d"]);
+    }
+}

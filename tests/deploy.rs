@@ -6,6 +6,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
+use crate::harness::Scratch;
 use crate::harness::executable::standfast;
 use crate::harness::skip;
 
@@ -17,10 +18,11 @@ for document in yaml.safe_load_all(open("deploy/kubernetes/standfast.yaml")):
     if document["kind"] == "Deployment":
         for c in document["spec"]["template"]["spec"]["containers"]:
             found.append({"name": c["name"], "args": c["args"], "env": [e["name"] for e in c["env"]]})
-for name, service in yaml.safe_load(open("deploy/compose/compose.yaml"))["services"].items():
-    if service["image"].startswith("standfast"):
-        env = list(service.get("environment", {}))
-        found.append({"name": name, "args": service["command"], "env": env})
+for file in ["compose", "fleet"]:
+    for name, service in yaml.safe_load(open(f"deploy/compose/{file}.yaml"))["services"].items():
+        if service["image"].startswith("standfast"):
+            env = list(service.get("environment", {}))
+            found.append({"name": name, "args": service["command"], "env": env})
 json.dump(found, sys.stdout)
 "#;
 
@@ -61,7 +63,11 @@ fn every_container_has_a_command_line_that_the_executable_accepts() {
     let output = output.unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let containers: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(containers.len(), 5, "one in Kubernetes, three nodes and a proxy in compose");
+    assert_eq!(
+        containers.len(),
+        8,
+        "one in Kubernetes, three nodes, a proxy and a fleet in compose"
+    );
     for container in containers {
         let words = |key: &str| -> Vec<String> {
             let list = container[key].as_array().unwrap();
@@ -78,5 +84,58 @@ fn every_container_has_a_command_line_that_the_executable_accepts() {
         let output = standfast(&args).output().unwrap();
         let error = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{container}: {error}");
+    }
+}
+
+/// Documents of a manifest on standard input as a list in JSON.
+const DOCUMENTS: &str =
+    "import json, sys, yaml; json.dump(list(yaml.safe_load_all(sys.stdin)), sys.stdout)";
+
+#[test]
+fn the_manifest_of_a_fleet_matches_the_schemas_and_its_command_lines_are_accepted() {
+    let (Some(validate), Some(python)) = (program("kubernetes-validate"), program("python")) else {
+        return skip::missing("Kubernetes' schemas: cargo xtask requirements --install");
+    };
+    let run = ["http://shop.test:8080/a?b=$(C)", "-c", "1M", "--rate", "1k", "--fail", "p99<1s"];
+    let made =
+        ["fleet", "manifest", "--agents", "16", "--image", "registry.test/standfast:1", "--"];
+    let output = standfast(&[&made[..], &run].concat()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let manifest = Scratch::new("fleet.yaml", &String::from_utf8(output.stdout).unwrap());
+    for version in ["1.30", "1.37"] {
+        let mut command = Command::new(&validate);
+        let output = command.args(["--strict", "-k", version, manifest.path()]).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned()
+            + &String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{version}: {text}");
+        assert_eq!(text.matches("passed").count(), 5, "{version}: {text}");
+    }
+    let input = std::fs::File::open(manifest.path()).unwrap();
+    let output = Command::new(python).args(["-c", DOCUMENTS]).stdin(input).output().unwrap();
+    let documents: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
+    let jobs: Vec<&Value> = documents.iter().filter(|one| one["kind"] == "Job").collect();
+    assert_eq!(jobs.len(), 2, "{documents:?}");
+    assert_eq!(jobs[0]["spec"]["completions"], 16);
+    for job in jobs {
+        let container = &job["spec"]["template"]["spec"]["containers"][0];
+        let args: Vec<String> = container["args"]
+            .as_array()
+            .unwrap()
+            .iter()
+            // As Kubernetes replaces them.
+            .map(|arg| {
+                arg.as_str().unwrap().replace("$(JOB_COMPLETION_INDEX)", "7").replace("$$", "$")
+            })
+            .collect();
+        assert_eq!(container["image"], "registry.test/standfast:1");
+        let is_agent = args[0] == "agent";
+        assert!(
+            !is_agent || args.contains(&"--allow-target=shop.test:8080".to_owned()),
+            "{args:?}"
+        );
+        assert!(is_agent || args.contains(&run[0].to_owned()), "{args:?}");
+        let args: Vec<&str> = args.iter().map(String::as_str).chain(["--help"]).collect();
+        let output = standfast(&args).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
 }

@@ -8,6 +8,7 @@ mod doctor;
 mod job;
 pub(crate) mod leader;
 mod list;
+mod manifest;
 mod message;
 mod travel;
 pub(crate) mod whole;
@@ -74,6 +75,8 @@ enum Command {
     List(list::Args),
     /// Check on each agent what its share of so many connections needs
     Doctor(doctor::Args),
+    /// Print a Kubernetes manifest of a run by a fleet
+    Manifest(manifest::Args),
 }
 
 /// Runs the command.
@@ -84,6 +87,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     match &args.command {
         Command::List(args) => list::run(args),
         Command::Doctor(args) => doctor::run(args),
+        Command::Manifest(args) => manifest::run(args),
     }
 }
 

@@ -35,15 +35,15 @@ impl Drop for Folder {
 }
 
 /// Agents and a NATS server. Temporary files of agents are in a folder of its own.
-struct Fleet {
-    broker: Broker,
-    agents: Vec<Running>,
+pub(crate) struct Fleet {
+    pub(crate) broker: Broker,
+    pub(crate) agents: Vec<Running>,
     folder: Folder,
 }
 
 impl Fleet {
     /// `None` without a NATS server.
-    fn start(agents: usize) -> Option<Fleet> {
+    pub(crate) fn start(agents: usize) -> Option<Fleet> {
         let broker = Broker::nats(&[])?;
         let folder = Folder::new(&format!("fleet-{}", broker.address.port()));
         let mut fleet = Fleet { broker, agents: Vec::new(), folder };
@@ -53,7 +53,7 @@ impl Fleet {
         Some(fleet)
     }
 
-    fn agent(&mut self, name: &str, more: &[&str]) {
+    pub(crate) fn agent(&mut self, name: &str, more: &[&str]) {
         let nats = self.broker.url("");
         let args = [&["agent", "--nats", &nats, "--name", name], more].concat();
         let mut command = executable::standfast(&args);
@@ -67,7 +67,7 @@ impl Fleet {
         executable::standfast(&[&["load"], args, &fleet].concat())
     }
 
-    fn lead(&self, args: &[&str]) -> Running {
+    pub(crate) fn lead(&self, args: &[&str]) -> Running {
         let mut command = self.command(&self.agents.len().to_string(), args);
         Running(command.spawn().expect("the leader starts"))
     }
@@ -84,11 +84,11 @@ impl Fleet {
     }
 }
 
-fn end(running: &Running, signal: Signal) {
+pub(crate) fn end(running: &Running, signal: Signal) {
     kill_process(Pid::from_child(&running.0), signal).expect("it runs");
 }
 
-fn url(server: &Recorder) -> String {
+pub(crate) fn url(server: &Recorder) -> String {
     format!("http://{}/", server.address)
 }
 

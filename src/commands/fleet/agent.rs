@@ -14,6 +14,7 @@ use engine::sys::process::{self, Signal, now_ns};
 use super::job::{Grant, Job};
 use super::message::{FromAgent, Says, ToAgent, decode, encode, inbox, of_all, version};
 use super::{FilesFlag, FleetFlags, LEASE, PIECE_BYTES, REPEAT, doctor, unique, word};
+use crate::commands::load::share::Order;
 use crate::output;
 
 /// How often signals are looked at, and the load while there is one.
@@ -169,9 +170,7 @@ impl Agent<'_> {
             ToAgent::Beat { run, stop } => {
                 if let Some(job) = self.job.as_mut().filter(|job| of_run(job, &run)) {
                     job.heard_ns = now_ns();
-                    if stop {
-                        job.stop();
-                    }
+                    job.order(if stop { &Order::Stop } else { &Order::Beat });
                 }
             }
             ToAgent::Fetch { run, offset } => {

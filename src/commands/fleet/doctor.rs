@@ -10,7 +10,8 @@ use engine::sys::process::{self, now_ns};
 use load::requests::Generators;
 use serde::Serialize;
 
-use super::leader::{Agent, LOOK_FOR, Leader, Waited};
+use super::leader::{LOOK_FOR, Leader, Waited};
+use super::member::Agent;
 use super::message::{Says, ToAgent, version};
 use super::{FleetFlags, REPEAT};
 use crate::{output, units};

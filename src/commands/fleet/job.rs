@@ -233,7 +233,7 @@ impl Job {
         if matches!(self.state, Says::Ready) {
             if now_ns() >= at_ns {
                 self.state = Says::Failed { why: "the start came too late".to_owned() };
-                self.stop();
+                self.order(&Order::Stop);
                 return;
             }
             self.order(&Order::Begin(at_ns));
@@ -241,11 +241,8 @@ impl Job {
         }
     }
 
-    pub(super) fn stop(&mut self) {
-        self.order(&Order::Stop);
-    }
-
-    fn order(&mut self, order: &Order) {
+    /// Passes an order on to the load.
+    pub(super) fn order(&mut self, order: &Order) {
         let Some(input) = self.child.as_mut().and_then(|child| child.stdin.as_mut()) else {
             return;
         };

@@ -7,12 +7,12 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use brokers::nats::messages::{Event, Messages};
 use engine::sys::process::{self, Signal, now_ns};
-use load::{Outcome, SharedRow};
+use load::Outcome;
 
-use super::clocks::Offset;
+use super::member::{Agent, Readiness, check, too_few};
 use super::message::{FromAgent, Plan, Says, ToAgent, decode, encode, inbox, of_all, version};
 use super::travel::{self, Travelling};
-use super::{AGENTS_MAX, FleetFlags, LEASE, PIECE_BYTES, REPEAT, RESULT_BYTES_MAX, sha256, unique};
+use super::{AGENTS_MAX, FleetFlags, PIECE_BYTES, REPEAT, RESULT_BYTES_MAX, sha256, unique};
 use crate::report::screen;
 
 /// How long agents are looked for, unless a number of them is awaited.
@@ -22,11 +22,11 @@ pub(super) const LOOK_FOR: Duration = Duration::from_secs(10);
 /// How long answers are awaited although enough agents have answered, so that the choice is by name.
 const CHOOSE: Duration = Duration::from_millis(300);
 /// How long the agents take to be ready.
-const PREPARE: Duration = Duration::from_secs(60);
+pub(super) const PREPARE: Duration = Duration::from_secs(60);
 /// From the decision to begin to the beginning.
 const AHEAD: Duration = Duration::from_secs(2);
 /// Round trips to each agent before the start.
-const PINGS: usize = 12;
+pub(super) const PINGS: usize = 12;
 /// How long the others may take to stop when an agent is lost or on Ctrl-C.
 const STOPPING: Duration = Duration::from_secs(45);
 /// How long a row waits for those of all agents.
@@ -48,31 +48,6 @@ pub(crate) struct Request<'a> {
     /// Users, or groups of them that share connections.
     pub(crate) users: u64,
     pub(crate) seed: u64,
-}
-
-/// An agent of a run.
-pub(crate) struct Agent {
-    id: String,
-    pub(crate) name: String,
-    pub(crate) labels: Vec<String>,
-    pub(super) version: String,
-    pub(super) cores: usize,
-    pub(super) busy: bool,
-    pub(super) targets: Vec<String>,
-    offset: Offset,
-    last: Says,
-    heard_ns: u64,
-    /// The number of the latest row.
-    number: u64,
-    /// `None` before the first.
-    pub(crate) row: Option<SharedRow>,
-    pub(crate) late_us: Option<u64>,
-    /// By how much the start may differ from the plan, by its clock.
-    pub(crate) start_error_ns: Option<u64>,
-    result: Vec<u8>,
-    pub(crate) outcome: Option<Outcome>,
-    /// Why its result is missing.
-    pub(crate) lost: Option<String>,
 }
 
 /// The connection to a fleet.
@@ -477,142 +452,4 @@ impl Shown {
     fn is_new(&self, agents: &[Agent]) -> bool {
         agents.iter().zip(&self.numbers).any(|(agent, shown)| agent.number > *shown)
     }
-}
-
-/// How far an agent is with its preparation.
-#[derive(PartialEq, Eq)]
-enum Readiness {
-    Open,
-    Ready,
-    Refused,
-}
-
-impl Agent {
-    /// The agent that answered a call; `None` for other messages.
-    fn new(message: FromAgent) -> Option<Agent> {
-        let last = message.says.clone();
-        let Says::Here { name, labels, version, cores, busy, targets } = message.says else {
-            return None;
-        };
-        Some(Agent {
-            id: message.agent,
-            name,
-            labels,
-            version,
-            cores,
-            busy,
-            targets,
-            offset: Offset::default(),
-            last,
-            heard_ns: now_ns(),
-            number: 0,
-            row: None,
-            late_us: None,
-            start_error_ns: None,
-            result: Vec::new(),
-            outcome: None,
-            lost: None,
-        })
-    }
-
-    pub(super) fn is(&self, message: &FromAgent) -> bool {
-        self.id == message.agent
-    }
-
-    fn is_selected(&self, who: &str) -> bool {
-        !who.contains('=') || self.labels.iter().any(|label| label == who)
-    }
-
-    pub(super) fn is_settled(&self) -> bool {
-        self.outcome.is_some() || self.lost.is_some()
-    }
-
-    fn readiness(&self, now: u64) -> Readiness {
-        match &self.last {
-            Says::Refused { .. } | Says::Failed { .. } => Readiness::Refused,
-            Says::Ready if self.is_timed(now) => Readiness::Ready,
-            _ => Readiness::Open,
-        }
-    }
-
-    /// Whether enough is known of its clock.
-    fn is_timed(&self, now: u64) -> bool {
-        self.offset.round_trips() >= PINGS && self.offset.at(now).is_some()
-    }
-
-    fn problem(&self, now: u64) -> Option<String> {
-        let what = match &self.last {
-            Says::Refused { why } | Says::Failed { why } => why.replace('\n', "\n    "),
-            Says::Ready if self.is_timed(now) => return None,
-            Says::Ready => "its clock could not be measured, or jumps".to_owned(),
-            Says::Here { .. } => "it does not answer".to_owned(),
-            _ => format!("not ready within {} s", PREPARE.as_secs()),
-        };
-        Some(format!("agent {}: {what}", self.name))
-    }
-
-    fn is_lost(&self, now: u64) -> Option<String> {
-        if let Says::Failed { why } | Says::Refused { why } = &self.last {
-            return Some(why.clone());
-        }
-        if now <= self.heard_ns + LEASE.as_nanos() as u64 {
-            return None;
-        }
-        let seconds = LEASE.as_secs();
-        Some(match &self.row {
-            Some(SharedRow { elapsed_seconds, sent, received, .. }) => format!(
-                "not heard for {seconds} s; {elapsed_seconds:.0} s after the start it had sent {sent} and \
-                 received {received}"
-            ),
-            None => format!("not heard for {seconds} s; what it has sent is unknown"),
-        })
-    }
-}
-
-fn names(agents: &[Agent]) -> String {
-    match agents {
-        [] => "none".to_owned(),
-        agents => agents.iter().map(|agent| agent.name.as_str()).collect::<Vec<_>>().join(", "),
-    }
-}
-
-fn too_few(wanted: usize, free: &[Agent], busy: &[Agent]) -> String {
-    let mut text = format!("{} of {wanted} agents are free: {}", free.len(), names(free));
-    if !busy.is_empty() {
-        text += &format!("; busy: {}", names(busy));
-    }
-    text + "\n  start more, each with standfast agent --name NAME and the same --nats and --fleet"
-}
-
-/// All that is wrong with the agents of a run, at once.
-fn check(agents: &[Agent], busy: &[Agent], request: &Request<'_>) -> Result<()> {
-    let mut problems = Vec::new();
-    if agents.is_empty() {
-        let who = request.who;
-        problems.push(format!(
-            "no agent is free for --agents {who} (busy: {}): start one with standfast agent --name NAME",
-            names(busy)
-        ));
-    }
-    let mine = version();
-    for agent in agents.iter().filter(|agent| agent.version != mine) {
-        let (name, theirs) = (&agent.name, &agent.version);
-        problems.push(format!(
-            "agent {name} has version {theirs}, this leader {mine}: install the same release"
-        ));
-    }
-    for pair in agents.windows(2) {
-        if let [one, other] = pair
-            && one.name == other.name
-        {
-            problems.push(format!("two agents are named {}: start one with another", one.name));
-        }
-    }
-    if agents.len() as u64 > request.users {
-        let (users, agents) = (request.users, agents.len());
-        problems.push(format!(
-            "{users} connections cannot be shared by {agents} agents: raise --connections"
-        ));
-    }
-    if problems.is_empty() { Ok(()) } else { bail!("{}", problems.join("\n  ")) }
 }

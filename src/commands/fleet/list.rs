@@ -7,7 +7,8 @@ use anyhow::Result;
 use serde::Serialize;
 
 use super::FleetFlags;
-use super::leader::{Agent, LOOK_FOR, Leader, Waited};
+use super::leader::{LOOK_FOR, Leader, Waited};
+use super::member::Agent;
 use super::message::version;
 use crate::output;
 

@@ -9,6 +9,7 @@ mod job;
 pub(crate) mod leader;
 mod list;
 mod manifest;
+pub(crate) mod member;
 mod message;
 mod travel;
 pub(crate) mod whole;
@@ -92,7 +93,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 }
 
 /// Agents stop a run whose leader was not heard for this time, and a leader gives up an agent.
-const LEASE: Duration = Duration::from_secs(6);
+pub(crate) const LEASE: Duration = Duration::from_secs(6);
 /// How often a leader says that it lives, and what was not answered is repeated.
 const REPEAT: Duration = Duration::from_millis(500);
 /// Bytes of a file or of a result in one message.

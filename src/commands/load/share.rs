@@ -3,6 +3,7 @@
 //! only to allowed targets.
 
 use std::io::{self, BufRead};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use load::{Config, Outcome, Row, SharedRow};
 use serde::{Deserialize, Serialize};
 
 use super::flags::Args;
+use crate::commands::fleet::LEASE;
 use crate::output;
 
 /// The last part of the wait for the start is without sleeping, as a sleep may take longer.
@@ -35,6 +37,8 @@ pub(crate) enum Order {
     /// Begin at this time of the engine's clock.
     Begin(u64),
     Stop,
+    /// The leader lives.
+    Beat,
 }
 
 /// A line of standard output.
@@ -58,6 +62,8 @@ pub(crate) struct Share {
 struct State {
     told: Mutex<(Option<u64>, bool)>,
     changed: Condvar,
+    /// When an order came last, in nanoseconds of the engine's clock.
+    heard_ns: AtomicU64,
 }
 
 impl Share {
@@ -85,13 +91,15 @@ impl Share {
     pub(super) fn begin(&self) -> Result<()> {
         process::end_with_parent();
         load::allow_only(self.spec.allow.clone());
+        self.state.heard_ns.store(now_ns(), Ordering::Relaxed);
         let state = Arc::clone(&self.state);
         std::thread::Builder::new().name("orders".to_owned()).spawn(move || {
             for line in io::stdin().lock().lines().map_while(Result::ok) {
+                state.heard_ns.store(now_ns(), Ordering::Relaxed);
                 match serde_json::from_str(&line) {
                     Ok(Order::Begin(at_ns)) => state.told().0 = Some(at_ns),
                     Ok(Order::Stop) => state.told().1 = true,
-                    Err(_) => {}
+                    Ok(Order::Beat) | Err(_) => {}
                 }
                 state.changed.notify_all();
             }
@@ -105,8 +113,15 @@ impl Share {
         self.spec.seed
     }
 
-    /// Whether the run is to end, once for each order; waits for this time at most.
+    /// Whether the run is to end, once for each order, or as its leader was not heard for a while; waits for
+    /// this time at most.
     pub(super) fn stopped(&self, wait: Duration) -> bool {
+        let heard_ns = self.state.heard_ns.load(Ordering::Relaxed);
+        if now_ns() > heard_ns + LEASE.as_nanos() as u64 {
+            // Also if the agent is stopped, which could not end this process.
+            self.state.told().1 = true;
+            self.state.heard_ns.store(u64::MAX / 2, Ordering::Relaxed);
+        }
         let told = self.state.told();
         let waited = self.state.changed.wait_timeout_while(told, wait, |told| !told.1);
         std::mem::take(&mut waited.unwrap_or_else(PoisonError::into_inner).0.1)

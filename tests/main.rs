@@ -38,6 +38,7 @@ mod doctor_limits;
 mod drain_delay;
 mod fanout;
 mod fleet;
+mod fleet_faults;
 mod floors;
 mod from_curl;
 mod from_har;

@@ -7,7 +7,8 @@ use capacity::{Count, Milliseconds};
 use load::{Bars, Outcome, RunConfig, Selector, Threshold, judge};
 use serde::Serialize;
 
-use super::leader::{Agent, Led};
+use super::leader::Led;
+use super::member::Agent;
 
 /// The result of all agents together, and of each.
 pub(crate) struct Whole<'a> {
@@ -23,7 +24,17 @@ pub(crate) struct Whole<'a> {
 pub(crate) struct Document<'a> {
     #[serde(flatten)]
     whole: Option<&'a Outcome>,
+    #[serde(flatten)]
+    none: Option<NoResult>,
     fleet: FleetSummary<'a>,
+}
+
+/// What is said instead of an outcome if there is none.
+#[derive(Serialize)]
+struct NoResult {
+    held: bool,
+    tolerated: bool,
+    reasons: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -107,7 +118,13 @@ impl<'a> Whole<'a> {
         };
         let agents = self.agents.iter().map(summary).collect();
         let (complete, missing) = (self.missing.is_empty(), self.missing.as_slice());
-        Document { whole: self.outcome.as_ref(), fleet: FleetSummary { complete, missing, agents } }
+        let fleet = FleetSummary { complete, missing, agents };
+        let none = self.outcome.is_none().then(|| NoResult {
+            held: false,
+            tolerated: false,
+            reasons: vec![format!("INCOMPLETE: {}", missing.join("; "))],
+        });
+        Document { whole: self.outcome.as_ref(), none, fleet }
     }
 
     /// The result for people, with bars of these characters.

@@ -8,7 +8,7 @@ use ratatui::backend::TestBackend;
 
 use super::model::Model;
 use super::view::draw;
-use super::{About, Left, Step};
+use super::{About, AgentRow, Left, Step};
 
 const SIZES: [(u16, u16); 4] = [(80, 24), (100, 30), (120, 40), (200, 60)];
 
@@ -269,4 +269,32 @@ fn an_empty_run_draws_no_charts() {
     };
     let screen = drawn(&Model::new(about), 80, 24).join("\n");
     assert!(screen.contains("▶ requests") && !screen.contains("NaN"), "{screen}");
+}
+
+#[test]
+fn each_agent_of_a_fleet_has_a_row_and_lost_ones_are_first() {
+    let agent = |nth: u64| AgentRow {
+        name: format!("agent-{nth:02}"),
+        is_lost: nth == 3,
+        open: Some(7),
+        received: Some(nth * 1_000),
+        errors: (nth != 2).then_some(0),
+        ..AgentRow::default()
+    };
+    let (mut model, agents) = (requests(), (1..=20).map(agent).collect::<Vec<_>>());
+    let step = Step { agents: &agents[..4], ..Step::default() };
+    model.take(&model.now.clone(), &step);
+    for (width, height) in SIZES {
+        let rows = drawn(&model, width, height);
+        let at = rows.iter().position(|row| row.trim_start().starts_with("agents")).unwrap();
+        assert!(
+            rows[at + 1].contains("agent-03 LOST") && rows[at + 1].contains("3,000"),
+            "{rows:#?}"
+        );
+        let second = rows[at + 3].clone();
+        assert!(second.contains("agent-02") && second.contains('–'), "{rows:#?}");
+    }
+    model.take(&model.now.clone(), &Step { agents: &agents, ..Step::default() });
+    let rows = drawn(&model, 120, 40);
+    assert!(rows.iter().any(|row| row.trim() == "5 more"), "{rows:#?}");
 }

@@ -76,6 +76,10 @@ const WORKSPACE_CRATES: &[(&str, &[&str])] = &[
             "standfast-wire",
         ],
     ),
+    (
+        "standfast-node",
+        &["standfast-capacity", "standfast-engine", "standfast-topics", "standfast-wire"],
+    ),
     // On the public library alone.
     ("standfast-chat", &["standfast"]),
     ("xtask", &[]),

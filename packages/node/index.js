@@ -1,0 +1,21 @@
+'use strict';
+
+// The API of uWebSockets.js, on the engine of standfast.
+
+const { createApp, closeListener, listenerPort } = require('./uws/app');
+const { getParts } = require('./uws/parts');
+const compression = require('./uws/compression');
+
+module.exports = {
+  App: (options) => createApp(false, options),
+  SSLApp: (options) => createApp(true, options),
+  us_listen_socket_close: closeListener,
+  us_socket_local_port: listenerPort,
+  getParts,
+  LIBUS_LISTEN_DEFAULT: 0,
+  LIBUS_LISTEN_EXCLUSIVE_PORT: 1,
+  ...compression,
+  // Messages are emptied after their handler, as those of uWebSockets.js, without `keepMessages: true`.
+  _borrowsFrom: 0,
+  _cfg() {},
+};

@@ -1,0 +1,330 @@
+//! [`App`]: a worker of the engine on the loop of a thread of Node.
+//!
+//! JavaScript calls back while it is called: in the middle of a turn, when the engine is borrowed by it. Before
+//! each call of JavaScript the handler leaves pointers to itself and to the core ([`App::entered`]), and does not use
+//! either until that call has returned. What JavaScript calls uses them ([`App::with`]); between turns
+//! it uses the worker. No code that has either calls JavaScript in another way.
+
+#![allow(unsafe_code)]
+
+use std::cell::{Cell, RefCell, UnsafeCell};
+use std::ffi::c_void;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::null_mut;
+use std::time::Duration;
+
+use engine::sys::linux::Linux;
+use engine::sys::process::now_ns;
+use engine::{Core, Limits, Plan, Sys, Tables, Worker};
+use napi_sys::{
+    self as sys, napi_async_cleanup_hook_handle, napi_callback_info, napi_env, napi_value,
+};
+
+use crate::handler::Js;
+use crate::napi::{Env, Thrown};
+use crate::setup::Listeners;
+use crate::uv::Driver;
+use crate::{http, setup, sockets};
+
+/// Turns in a row while there is more to do, before the loop looks at what else it has.
+const TURNS_MAX: usize = 8;
+
+/// A worker, its place on the loop, and the way to it.
+pub(crate) struct App {
+    worker: UnsafeCell<Option<Worker<Linux, Js>>>,
+    /// Where the worker is while its turn calls JavaScript.
+    entered: Cell<Option<Entered>>,
+    in_turn: Cell<bool>,
+    driver: RefCell<Option<Driver>>,
+    pub(crate) listeners: RefCell<Listeners>,
+    /// The environment ends: no more JavaScript is called.
+    pub(crate) ended: Cell<bool>,
+    hook: Cell<napi_async_cleanup_hook_handle>,
+}
+
+#[derive(Copy, Clone)]
+struct Entered {
+    js: *mut Js,
+    core: *mut Core<Linux, Js>,
+}
+
+impl App {
+    /// Creates an app on the loop of this thread; it stays until the thread ends.
+    fn create(env: Env, events: napi_value, tls: bool) -> Result<&'static App, Thrown> {
+        let app: &'static App = Box::leak(Box::new(App {
+            worker: UnsafeCell::new(None),
+            entered: Cell::new(None),
+            in_turn: Cell::new(false),
+            driver: RefCell::new(None),
+            listeners: RefCell::default(),
+            ended: Cell::new(false),
+            hook: Cell::new(null_mut()),
+        }));
+        let nofile = capacity::nofile().soft;
+        let plan = Plan::new(1, 1, nofile, Plan::LISTENERS_RESERVED, Tables::Shared);
+        let limits = Limits {
+            keep_alive_timeout: setup::HTTP_IDLE,
+            handshake_timeout: setup::HTTP_IDLE,
+            compress_above_bytes: 0,
+            ..Limits::default()
+        };
+        let worker = Worker::embedded(limits, plan.capacity, |_| Js::new(app, env, events, tls));
+        let worker = worker.map_err(|error| format!("cannot create an app: {error}"))?;
+        let descriptor = worker.poll_fd().unwrap_or(-1);
+        // SAFETY: nobody has used the cell yet.
+        unsafe { *app.worker.get() = Some(worker) };
+        let (mut uv, mut hook) = (null_mut(), null_mut());
+        let data = std::ptr::from_ref(app).cast_mut().cast::<c_void>();
+        // SAFETY: the loop is that of this thread. The app is never freed, so `data` is valid for both.
+        unsafe {
+            sys::napi_get_uv_event_loop(env.0, &mut uv);
+            *app.driver.borrow_mut() = Driver::new(uv.cast(), descriptor, data);
+            sys::napi_add_async_cleanup_hook(env.0, Some(on_cleanup), data, &mut hook);
+        }
+        app.hook.set(hook);
+        if app.driver.borrow().is_none() {
+            return Err("cannot watch the descriptor of an app".into());
+        }
+        Ok(app)
+    }
+
+    /// Calls JavaScript from a turn, which JavaScript reaches meanwhile.
+    #[inline]
+    pub(crate) fn call_out<S: Sys, T>(
+        &self,
+        js: &mut Js,
+        core: &mut Core<S, Js>,
+        call: impl FnOnce() -> T,
+    ) -> T {
+        // The only worker with this handler is the one of `App::create`, so S is Linux.
+        let core = std::ptr::from_mut(core).cast();
+        let before = self.entered.replace(Some(Entered { js, core }));
+        let result = call();
+        self.entered.set(before);
+        result
+    }
+
+    /// Handler and core, for a call from JavaScript. `act` must not call JavaScript.
+    #[inline]
+    pub(crate) fn with<T>(&self, act: impl FnOnce(&mut Js, &mut Core<Linux, Js>) -> T) -> T {
+        if let Some(Entered { js, core }) = self.entered.get() {
+            // SAFETY: `call_out` is on the stack, whose caller uses neither before it has returned. `act` calls
+            // no JavaScript, so this is the only use of them.
+            return unsafe { act(&mut *js, &mut *core) };
+        }
+        // SAFETY: no turn calls JavaScript, so no turn is under way, and nobody else has the worker.
+        let worker = unsafe { &mut *self.worker.get() };
+        match worker {
+            Some(worker) => {
+                let (js, core) = worker.act();
+                act(js, core)
+            }
+            // Only `enter` leads here, which refuses calls of apps that have ended.
+            None => std::process::abort(),
+        }
+    }
+
+    /// As [`App::with`], for what a turn has to go on with.
+    pub(crate) fn with_turn<T>(&self, act: impl FnOnce(&mut Js, &mut Core<Linux, Js>) -> T) -> T {
+        let result = self.with(act);
+        self.turn_soon();
+        result
+    }
+
+    /// Sees to it that a turn follows.
+    pub(crate) fn turn_soon(&self) {
+        if !self.in_turn.get()
+            && let Some(driver) = self.driver.borrow_mut().as_mut()
+        {
+            let now_ns = now_ns();
+            driver.wake_at(now_ns, now_ns);
+        }
+    }
+
+    fn turn(&self, timer: bool) {
+        if self.ended.get() || self.in_turn.replace(true) {
+            return;
+        }
+        if timer && let Some(driver) = self.driver.borrow_mut().as_mut() {
+            driver.was_due();
+        }
+        for _ in 0..TURNS_MAX {
+            // SAFETY: no other turn is under way, and calls from JavaScript use `entered` meanwhile.
+            let Some(worker) = (unsafe { &mut *self.worker.get() }) else { break };
+            if worker.turn(Some(Duration::ZERO)).is_err() {
+                // Epoll itself fails: there is nothing to go on with.
+                break;
+            }
+            if worker.deadline().is_none_or(|at_ns| at_ns > worker.parts().1.now_ns()) {
+                break;
+            }
+        }
+        self.in_turn.set(false);
+        self.settle();
+    }
+
+    /// Between two turns: opens and closes listeners, and tells the loop when to come back.
+    pub(crate) fn settle(&self) {
+        if self.in_turn.get() || self.ended.get() {
+            return;
+        }
+        // SAFETY: no turn is under way, and no JavaScript is called below.
+        let Some(worker) = (unsafe { &mut *self.worker.get() }) else { return };
+        let mut listeners = self.listeners.borrow_mut();
+        listeners.apply(worker);
+        let keeps_alive = listeners.any_open() || worker.parts().1.connections() > 0;
+        if let Some(driver) = self.driver.borrow_mut().as_mut() {
+            driver.set_keeps_alive(keeps_alive);
+            if let Some(at_ns) = worker.deadline() {
+                driver.wake_at(at_ns, now_ns());
+            }
+        }
+    }
+}
+
+/// libuv: something is readable, or the deadline has come.
+///
+/// # Safety
+/// `data` is an [`App`] of this thread.
+pub(crate) unsafe fn on_turn(data: *mut c_void, timer: bool) {
+    // SAFETY: by contract; apps are never freed.
+    let app = unsafe { &*data.cast::<App>() };
+    if catch_unwind(AssertUnwindSafe(|| app.turn(timer))).is_err() {
+        // Its state is not known: going on could corrupt what it sends.
+        eprintln!("standfast: an invariant of the server is broken; see the message above");
+        std::process::abort();
+    }
+}
+
+/// The environment ends: connections are closed without calling JavaScript.
+///
+/// # Safety
+/// Node calls it once, with an [`App`] of this thread.
+unsafe extern "C" fn on_cleanup(hook: napi_async_cleanup_hook_handle, data: *mut c_void) {
+    // SAFETY: by contract; apps are never freed.
+    let app = unsafe { &*data.cast::<App>() };
+    app.ended.set(true);
+    app.hook.set(hook);
+    if !app.in_turn.get() {
+        // SAFETY: no turn is under way.
+        let worker = unsafe { (*app.worker.get()).take() };
+        if let Some(mut worker) = worker {
+            worker.end_all();
+            app.listeners.borrow_mut().close_all(&mut worker);
+        }
+    }
+    let driver = app.driver.borrow_mut().take();
+    match driver {
+        Some(driver) => driver.close(),
+        // SAFETY: the handle is that of this hook.
+        None => drop(unsafe { sys::napi_remove_async_cleanup_hook(hook) }),
+    }
+}
+
+/// libuv has let go of an app whose environment ends.
+///
+/// # Safety
+/// As [`on_turn`].
+pub(crate) unsafe fn on_closed(data: *mut c_void) {
+    // SAFETY: by contract; the handle was kept by `on_cleanup`.
+    unsafe {
+        let app = &*data.cast::<App>();
+        sys::napi_remove_async_cleanup_hook(app.hook.replace(null_mut()));
+    }
+}
+
+/// A function that JavaScript calls.
+pub(crate) type Native = fn(&App, Env, &[napi_value; ARGUMENTS]) -> Result<napi_value, Thrown>;
+
+/// Most arguments of a [`Native`].
+pub(crate) const ARGUMENTS: usize = 5;
+
+#[inline]
+pub(crate) fn enter(env: napi_env, info: napi_callback_info, native: Native) -> napi_value {
+    let env = Env(env);
+    let (arguments, data) = env.arguments::<ARGUMENTS>(info);
+    // SAFETY: the data of these functions is an app, which is never freed.
+    let app = unsafe { &*data.cast::<App>() };
+    if app.ended.get() {
+        env.throw("this app has ended with its thread");
+        return null_mut();
+    }
+    match catch_unwind(AssertUnwindSafe(|| native(app, env, &arguments))) {
+        Ok(Ok(value)) => value,
+        Ok(Err(Thrown(text))) => {
+            env.throw(&text);
+            null_mut()
+        }
+        Err(_) => {
+            env.throw("standfast: an invariant of the server is broken; please report this");
+            null_mut()
+        }
+    }
+}
+
+/// `createApp(events, tls)`: an app, as an object with its functions.
+///
+/// # Safety
+/// Called by Node.
+unsafe extern "C" fn create_app(env: napi_env, info: napi_callback_info) -> napi_value {
+    let env = Env(env);
+    let ([events, tls], _) = env.arguments::<2>(info);
+    let created = catch_unwind(|| App::create(env, events, env.to_bool(tls)));
+    match created {
+        Ok(Ok(app)) => {
+            let object = env.object();
+            let data = std::ptr::from_ref(app).cast_mut().cast();
+            for table in [sockets::NATIVES, http::NATIVES, setup::NATIVES] {
+                for (name, function) in table {
+                    env.method(object, name, *function, data);
+                }
+            }
+            object
+        }
+        Ok(Err(Thrown(text))) => {
+            env.throw(&text);
+            null_mut()
+        }
+        Err(_) => {
+            env.throw("standfast: an invariant of the server is broken; please report this");
+            null_mut()
+        }
+    }
+}
+
+/// Node loads the module.
+///
+/// # Safety
+/// Called by Node.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn napi_register_module_v1(env: napi_env, exports: napi_value) -> napi_value {
+    Env(env).method(exports, "createApp", create_app, null_mut());
+    exports
+}
+
+/// A table of [`Native`]s by their names in JavaScript.
+macro_rules! natives {
+    ($($name:ident),* $(,)?) => {
+        /// The functions of this module, by their names in JavaScript.
+        pub(crate) const NATIVES: crate::app::Table = &[$((stringify!($name), entry::$name)),*];
+
+        #[expect(unsafe_code, reason = "Node calls them")]
+        mod entry {
+            $(
+                /// # Safety
+                /// Called by Node.
+                pub(super) unsafe extern "C" fn $name(
+                    env: napi_sys::napi_env,
+                    info: napi_sys::napi_callback_info,
+                ) -> napi_sys::napi_value {
+                    crate::app::enter(env, info, super::$name)
+                }
+            )*
+        }
+    };
+}
+pub(crate) use natives;
+
+/// Names and functions for Node.
+pub(crate) type Table =
+    &'static [(&'static str, unsafe extern "C" fn(napi_env, napi_callback_info) -> napi_value)];

@@ -1,0 +1,268 @@
+//! [`Exchange`]: a request that JavaScript answers, and the bytes of its answer.
+//!
+//! An answer is written in order, as uWebSockets does: status, headers, then a body with a length or in chunks.
+
+use engine::ConnId;
+use wire::http::{BodyDecoder, LAST_CHUNK, encode_chunk};
+
+/// Where the bytes of an answer go.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Place {
+    /// The handler has been called and has not returned.
+    Handler,
+    /// The engine keeps the request of a WebSocket until it is told what becomes of it.
+    Parked,
+    /// The connection is the handler's.
+    Raw,
+}
+
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum Stage {
+    Fresh,
+    Head,
+    Chunks,
+    /// A body whose length is announced.
+    Counted,
+    Ended,
+}
+
+/// Headers of the answer that opens a WebSocket.
+pub(crate) type Headers = Vec<(Box<str>, Box<str>)>;
+
+pub(crate) struct Exchange {
+    pub(crate) id: ConnId,
+    pub(crate) place: Place,
+    stage: Stage,
+    /// What was not passed to the engine yet.
+    pub(crate) out: Vec<u8>,
+    /// What is to come of the request's body.
+    pub(crate) decoder: Option<BodyDecoder>,
+    pub(crate) wants_data: bool,
+    pub(crate) expects_continue: bool,
+    /// The connection can serve another request.
+    pub(crate) keep_alive: bool,
+    pub(crate) head_only: bool,
+    pub(crate) http_1_0: bool,
+    /// The status has no body.
+    bodiless: bool,
+    pub(crate) corked: bool,
+    pub(crate) paused: bool,
+    /// Bytes of the body so far.
+    pub(crate) offset: u64,
+    /// The status is 101: headers are those of the WebSocket's answer.
+    switching: bool,
+    headers: Headers,
+    /// Becomes a WebSocket, with this subprotocol.
+    pub(crate) upgrade: Option<Option<Box<str>>>,
+    /// The engine was told that a parked request can be answered.
+    pub(crate) told: bool,
+    /// When something last moved, and how much waited then.
+    pub(crate) moved_ns: u64,
+    pub(crate) queued: usize,
+}
+
+impl Exchange {
+    pub(crate) fn new(id: ConnId, out: Vec<u8>, now_ns: u64) -> Exchange {
+        Exchange {
+            id,
+            place: Place::Handler,
+            stage: Stage::Fresh,
+            out,
+            decoder: None,
+            wants_data: false,
+            expects_continue: false,
+            keep_alive: true,
+            head_only: false,
+            http_1_0: false,
+            bodiless: false,
+            corked: false,
+            paused: false,
+            offset: 0,
+            switching: false,
+            headers: Vec::new(),
+            upgrade: None,
+            told: false,
+            moved_ns: now_ns,
+            queued: 0,
+        }
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.stage == Stage::Ended
+    }
+
+    /// Whether the answer has begun.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.stage != Stage::Fresh
+    }
+
+    pub(crate) fn body_is_complete(&self) -> bool {
+        self.decoder.as_ref().is_none_or(BodyDecoder::is_done)
+    }
+
+    pub(crate) fn take_headers(&mut self) -> Headers {
+        std::mem::take(&mut self.headers)
+    }
+
+    /// Writes a status such as `200 OK`, unless there is one.
+    pub(crate) fn status(&mut self, status: &[u8]) {
+        if self.stage != Stage::Fresh {
+            return;
+        }
+        self.stage = Stage::Head;
+        self.switching = status.starts_with(b"101");
+        self.bodiless =
+            status.starts_with(b"1") || status.starts_with(b"204") || status.starts_with(b"304");
+        if self.switching {
+            return;
+        }
+        self.out.extend_from_slice(b"HTTP/1.1 ");
+        push_clean(&mut self.out, status);
+        self.out.extend_from_slice(b"\r\n");
+    }
+
+    /// # Errors
+    /// The head is complete, or the name is no header's.
+    pub(crate) fn header(&mut self, name: &[u8], value: &[u8]) -> Result<(), &'static str> {
+        let token = |byte: &u8| byte.is_ascii_graphic() && !b"\"(),/:;<=>?@[\\]{}".contains(byte);
+        if name.is_empty() || !name.iter().all(token) {
+            return Err("invalid header name: expected letters, digits and dashes");
+        }
+        self.status(b"200 OK");
+        if self.stage != Stage::Head {
+            return Err("the head of this response is complete: write headers before the body");
+        }
+        if self.switching {
+            let text = |bytes: &[u8]| {
+                let mut clean = Vec::new();
+                push_clean(&mut clean, bytes);
+                String::from_utf8_lossy(&clean).into_owned().into_boxed_str()
+            };
+            self.headers.push((text(name), text(value)));
+            return Ok(());
+        }
+        self.out.extend_from_slice(name);
+        self.out.extend_from_slice(b": ");
+        push_clean(&mut self.out, value);
+        self.out.extend_from_slice(b"\r\n");
+        Ok(())
+    }
+
+    /// Ends the head of an answer with a body of this length; without one it has none that is announced.
+    fn end_head(&mut self, length: Option<u64>, close: bool) {
+        self.status(b"200 OK");
+        if self.stage != Stage::Head {
+            return;
+        }
+        self.stage = Stage::Counted;
+        if close {
+            self.keep_alive = false;
+        }
+        if !self.keep_alive {
+            self.out.extend_from_slice(b"Connection: close\r\n");
+        }
+        if let Some(length) = length.filter(|_| !self.bodiless) {
+            self.out.extend_from_slice(b"Content-Length: ");
+            push_decimal(&mut self.out, length);
+            self.out.extend_from_slice(b"\r\n");
+        }
+        self.out.extend_from_slice(b"\r\n");
+    }
+
+    fn put(&mut self, data: &[u8]) {
+        self.offset += data.len() as u64;
+        if !self.head_only && !self.bodiless {
+            self.out.extend_from_slice(data);
+        }
+    }
+
+    /// A piece of a body in chunks.
+    pub(crate) fn write(&mut self, data: &[u8]) {
+        if matches!(self.stage, Stage::Fresh | Stage::Head) {
+            self.status(b"200 OK");
+            self.stage = Stage::Chunks;
+            if self.http_1_0 {
+                self.keep_alive = false;
+            }
+            if !self.keep_alive {
+                self.out.extend_from_slice(b"Connection: close\r\n");
+            }
+            if !self.http_1_0 && !self.bodiless {
+                self.out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
+            }
+            self.out.extend_from_slice(b"\r\n");
+        }
+        self.offset += data.len() as u64;
+        if self.head_only || self.bodiless {
+            return;
+        }
+        if self.http_1_0 {
+            self.out.extend_from_slice(data);
+        } else {
+            encode_chunk(&mut self.out, data);
+        }
+    }
+
+    /// Ends the answer with the rest of its body.
+    pub(crate) fn end(&mut self, data: &[u8], close: bool) {
+        match self.stage {
+            Stage::Chunks => {
+                if !data.is_empty() {
+                    self.write(data);
+                }
+                if close {
+                    self.keep_alive = false;
+                }
+                if !self.http_1_0 && !self.head_only && !self.bodiless {
+                    self.out.extend_from_slice(LAST_CHUNK);
+                }
+            }
+            Stage::Fresh | Stage::Head => {
+                self.end_head(Some(data.len() as u64), close);
+                self.put(data);
+            }
+            Stage::Counted => self.put(data),
+            Stage::Ended => return,
+        }
+        self.stage = Stage::Ended;
+    }
+
+    /// Ends the answer without a body, whatever length is reported.
+    pub(crate) fn end_without_body(&mut self, length: Option<u64>, close: bool) {
+        if self.stage == Stage::Chunks {
+            return self.end(&[], close);
+        }
+        self.end_head(length, close);
+        self.stage = Stage::Ended;
+    }
+
+    /// A piece of a body of `total` bytes; ends the answer with the last one.
+    pub(crate) fn part(&mut self, data: &[u8], total: u64) {
+        if matches!(self.stage, Stage::Fresh | Stage::Head) {
+            self.end_head(Some(total), false);
+        }
+        let left = total.saturating_sub(self.offset);
+        let data = usize::try_from(left).ok().and_then(|left| data.get(..left)).unwrap_or(data);
+        self.put(data);
+        if self.offset >= total {
+            self.stage = Stage::Ended;
+        }
+    }
+}
+
+/// Appends text with blanks for control characters, so that nobody is tricked into another header.
+fn push_clean(out: &mut Vec<u8>, text: &[u8]) {
+    let from = out.len();
+    out.extend_from_slice(text);
+    let control = |byte: &u8| *byte < 0x20 && *byte != b'\t' || *byte == 0x7F;
+    for byte in out.get_mut(from..).unwrap_or_default() {
+        if control(byte) {
+            *byte = b' ';
+        }
+    }
+}
+
+fn push_decimal(out: &mut Vec<u8>, number: u64) {
+    use std::io::Write;
+    let _ = write!(out, "{number}");
+}

@@ -1,0 +1,26 @@
+//! The engine of standfast on the event loop of Node.js: the native half of the package `standfast`.
+//!
+//! An app has a worker of the engine without a thread of its own: libuv watches its descriptor and its deadline,
+//! and its turns call JavaScript. `../lib` has the other half, which is what programs see.
+//!
+//! | module | contents |
+//! |---|---|
+//! | `app` | a worker on the loop, and how calls from JavaScript reach it |
+//! | `handler` | the engine's handler: events of connections become calls of JavaScript |
+//! | `exchange`, `http` | requests that are being answered, and what JavaScript does with them |
+//! | `sockets` | what JavaScript does with WebSockets and topics |
+//! | `setup` | routes, listeners, certificates |
+//! | `router` | which routes fit a request |
+//! | `napi`, `uv` | the parts of Node-API and libuv that are used |
+//!
+//! Unsafe code is where C is called (`napi`, `uv`), and in `app`, whose calls come back while a turn is under way.
+
+mod app;
+mod exchange;
+mod handler;
+mod http;
+mod napi;
+mod router;
+mod setup;
+mod sockets;
+mod uv;

@@ -1,0 +1,351 @@
+//! Routes, listeners and certificates of an app.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::fd::IntoRawFd;
+use std::os::unix::net::UnixListener;
+use std::time::Duration;
+
+use engine::sys::linux::Linux;
+use engine::sys::process::{self, Listen};
+use engine::{
+    ClassLimits, Compression, Core, Limits, SlowConsumer, TlsIdentity, TlsServer, TlsVersion,
+    Worker,
+};
+use napi_sys::napi_value;
+
+use crate::app::{ARGUMENTS, App, natives};
+use crate::handler::{Js, SocketRoute};
+use crate::napi::{Env, Thrown};
+use crate::router::Router;
+
+type Arguments = [napi_value; ARGUMENTS];
+type Result = std::result::Result<napi_value, Thrown>;
+
+natives![
+    route,
+    socket_route,
+    listen,
+    listen_unix,
+    listener_port,
+    close_listener,
+    close_all,
+    add_certificate,
+    remove_certificate,
+];
+
+/// An HTTP connection that is idle, or whose head is incomplete, for this long is closed.
+pub(crate) const HTTP_IDLE: Duration = Duration::from_secs(10);
+const BACKLOG: u32 = 4096;
+/// A connection is accepted when its request has arrived, or after this time.
+const ACCEPT_DEFER: Duration = Duration::from_secs(1);
+/// Routes for WebSockets at most: a class of limits is a byte.
+const SOCKET_ROUTES_MAX: usize = 254;
+const ROUTES_MAX: usize = 65_536;
+/// The longest `maxBackpressure`, which stands for none.
+const UNLIMITED_BYTES: usize = 1 << 40;
+
+// ---- routes ----
+
+fn router<'a>(js: &'a mut Js, host: &str) -> Option<&'a mut Router> {
+    let at = js.routers.iter().position(|(name, _)| name.eq_ignore_ascii_case(host));
+    let at = at.unwrap_or_else(|| {
+        js.routers.push((host.into(), Router::default()));
+        js.routers.len() - 1
+    });
+    js.routers.get_mut(at).map(|(_, router)| router)
+}
+
+/// `route(host, method or "", pattern) → index`
+fn route(app: &App, env: Env, arguments: &Arguments) -> Result {
+    let text = |at: usize| env.text(arguments[at]).ok_or("expected a pattern: a string");
+    let (host, method, pattern) = (text(0)?, text(1)?, text(2)?);
+    let index = app.with(|js, _| {
+        if js.routes.len() >= ROUTES_MAX {
+            return Err("too many routes: an app has at most 65,536");
+        }
+        let index = js.routes.len() as u32;
+        js.routes.push(None);
+        let method = Some(&*method).filter(|method| !method.is_empty());
+        if let Some(router) = router(js, &host) {
+            router.add(method, &pattern, index, false);
+        }
+        Ok(index)
+    })?;
+    Ok(env.int(index as i32))
+}
+
+/// `socket_route(host, pattern, options) → index`
+fn socket_route(app: &App, env: Env, arguments: &Arguments) -> Result {
+    let text = |at: usize| env.text(arguments[at]).ok_or("expected a pattern: a string");
+    let (host, pattern, options) = (text(0)?, text(1)?, arguments[2]);
+    let number = |name| env.to_f64(env.property(options, name)).unwrap_or(0.0);
+    let is = |name| env.to_bool(env.property(options, name));
+    let message_bytes = number(c"maxPayloadLength") as usize;
+    let idle = number(c"idleTimeout");
+    let limit = number(c"maxBackpressure") as usize;
+    let closes = is(c"closeOnBackpressureLimit");
+    let pings = is(c"sendPingsAutomatically");
+    let class = ClassLimits {
+        send_queue_bytes: if limit == 0 { UNLIMITED_BYTES } else { limit },
+        slow_consumer: if closes { SlowConsumer::Disconnect } else { SlowConsumer::RefuseNew },
+        idle_timeout: (idle > 0.0).then(|| Duration::from_secs_f64(idle)),
+        message_bytes: u32::try_from(message_bytes).unwrap_or(u32::MAX),
+        compression: match number(c"compression") as u32 {
+            0 => Compression::Off,
+            1 => Compression::Shared,
+            _ => Compression::Takeover,
+        },
+    };
+    let own = SocketRoute {
+        route: 0,
+        message_bytes,
+        lifetime_ns: (number(c"maxLifetime") * 60e9) as u64,
+        keep: is(c"keepMessages"),
+        upgrade: is(c"upgrade"),
+        open: is(c"open"),
+        message: is(c"message"),
+        drain: is(c"drain"),
+        ping: is(c"ping"),
+        pong: is(c"pong"),
+    };
+    let index = app.with(|js, core| {
+        if js.sockets.len() >= SOCKET_ROUTES_MAX || js.routes.len() >= ROUTES_MAX {
+            return Err("too many routes: an app has at most 254 for WebSockets");
+        }
+        let index = js.routes.len() as u32;
+        js.routes.push(Some(js.sockets.len() as u16));
+        js.sockets.push(SocketRoute { route: index, ..own });
+        js.message_bytes_least = js.message_bytes_least.min(message_bytes);
+        if let Some(router) = router(js, &host) {
+            router.add(Some("GET"), &pattern, index, true);
+        }
+        let mut limits = core.limits().clone();
+        allow(&mut limits, class, pings);
+        core.set_limits(limits);
+        core.renew_tick();
+        Ok(index)
+    })?;
+    Ok(env.int(index as i32))
+}
+
+/// Adds a class to the limits of a worker: what it shares with others is what any of them allows.
+fn allow(limits: &mut Limits, class: ClassLimits, pings: bool) {
+    let first = limits.classes.is_empty();
+    let strength = |compression: Compression| match compression {
+        Compression::Off => 0,
+        Compression::Shared => 1,
+        Compression::Takeover => 2,
+    };
+    if first || class.message_bytes > limits.wire.message_bytes {
+        limits.wire.message_bytes = class.message_bytes;
+    }
+    if first || strength(class.compression) > strength(limits.compression) {
+        limits.compression = class.compression;
+    }
+    limits.pings = pings || !first && limits.pings;
+    limits.classes.push(class);
+}
+
+// ---- listeners ----
+
+/// The listeners of an app. JavaScript may open and close them in the middle of a turn, which the worker is told
+/// afterwards.
+#[derive(Default)]
+pub(crate) struct Listeners(Vec<Listener>);
+
+struct Listener {
+    number: i32,
+    port: u16,
+    /// Where the worker has it.
+    at: Option<usize>,
+    open: bool,
+    removed: bool,
+}
+
+impl Listeners {
+    pub(crate) fn any_open(&self) -> bool {
+        self.0.iter().any(|listener| listener.open)
+    }
+
+    /// Tells the worker.
+    pub(crate) fn apply(&mut self, worker: &mut Worker<Linux, Js>) {
+        for listener in self.0.iter_mut().filter(|listener| !listener.removed) {
+            match (listener.open, listener.at) {
+                (true, None) => {
+                    listener.at = worker.add_listener(listener.number);
+                    listener.open = listener.at.is_some();
+                }
+                (false, Some(at)) => {
+                    worker.remove_listener(at);
+                    listener.removed = true;
+                }
+                (false, None) => {
+                    process::close(listener.number);
+                    listener.removed = true;
+                }
+                (true, Some(_)) => {}
+            }
+        }
+    }
+
+    pub(crate) fn close_all(&mut self, worker: &mut Worker<Linux, Js>) {
+        self.0.iter_mut().for_each(|listener| listener.open = false);
+        self.apply(worker);
+    }
+
+    fn close(&mut self, index: usize) {
+        if let Some(listener) = self.0.get_mut(index).filter(|listener| listener.open) {
+            listener.open = false;
+            // Its port is free from now on, whenever the worker is told.
+            process::stop_listening(listener.number);
+        }
+    }
+}
+
+fn has_certificate(app: &App) -> std::result::Result<(), Thrown> {
+    let lacks = app.with(|js, _| js.tls.is_some() && js.tls_server.is_none());
+    if lacks {
+        return Err("an SSLApp needs key_file_name and cert_file_name, or addServerName".into());
+    }
+    Ok(())
+}
+
+fn opened(app: &App, env: Env, number: i32, port: u16) -> napi_value {
+    let index = {
+        let mut listeners = app.listeners.borrow_mut();
+        listeners.0.push(Listener { number, port, at: None, open: true, removed: false });
+        listeners.0.len() - 1
+    };
+    app.settle();
+    app.turn_soon();
+    env.int(index as i32)
+}
+
+/// `listen(host or "", port, exclusive) → index, or -1`
+fn listen(app: &App, env: Env, arguments: &Arguments) -> Result {
+    let [host, port, exclusive, ..] = *arguments;
+    let (host, exclusive) = (env.text(host).unwrap_or_default(), env.to_bool(exclusive));
+    let port = env.to_f64(port).filter(|port| (0.0..65_536.0).contains(port));
+    let port = port.ok_or("expected a port: a number from 0 to 65535")? as u16;
+    has_certificate(app)?;
+    let addresses: Vec<SocketAddr> = if host.is_empty() {
+        vec![([0_u16; 8], port).into(), ([0_u8; 4], port).into()]
+    } else {
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        (host, port).to_socket_addrs().map_or_else(|_| Vec::new(), Iterator::collect)
+    };
+    for address in addresses {
+        let shared_port = !exclusive;
+        let options =
+            Listen { address, backlog: BACKLOG, shared_port, defer: ACCEPT_DEFER, v6_only: false };
+        if let Ok((number, address)) = process::listen(&options) {
+            return Ok(opened(app, env, number, address.port()));
+        }
+    }
+    Ok(env.int(-1))
+}
+
+/// `listen_unix(path) → index, or -1`
+fn listen_unix(app: &App, env: Env, arguments: &Arguments) -> Result {
+    let path = env.text(arguments[0]).ok_or("expected a path: a string")?;
+    has_certificate(app)?;
+    let bound = UnixListener::bind(&path).and_then(|listener| {
+        listener.set_nonblocking(true)?;
+        Ok(listener.into_raw_fd())
+    });
+    Ok(match bound {
+        Ok(number) => opened(app, env, number, 0),
+        Err(_) => env.int(-1),
+    })
+}
+
+/// `listener_port(index) → port, or -1`
+fn listener_port(app: &App, env: Env, arguments: &Arguments) -> Result {
+    let index = env.to_u32(arguments[0]) as usize;
+    let listeners = app.listeners.borrow();
+    let open = listeners.0.get(index).filter(|listener| listener.open && listener.port != 0);
+    Ok(env.int(open.map_or(-1, |listener| listener.port.into())))
+}
+
+/// `close_listener(index)`
+fn close_listener(app: &App, env: Env, arguments: &Arguments) -> Result {
+    app.listeners.borrow_mut().close(env.to_u32(arguments[0]) as usize);
+    app.settle();
+    Ok(env.undefined())
+}
+
+/// `close_all()`: listeners and connections.
+fn close_all(app: &App, env: Env, _: &Arguments) -> Result {
+    {
+        let mut listeners = app.listeners.borrow_mut();
+        (0..listeners.0.len()).for_each(|index| listeners.close(index));
+    }
+    app.with_turn(|_, core: &mut Core<Linux, Js>| {
+        for slot in 0..core.slots() {
+            if let Some(id) = core.id_at(slot) {
+                core.abort(id);
+            }
+        }
+    });
+    app.settle();
+    Ok(env.undefined())
+}
+
+// ---- certificates ----
+
+/// The certificates of an app with TLS: the first one is for clients that name no other server.
+#[derive(Default)]
+pub(crate) struct Certificates {
+    named: Vec<(String, TlsIdentity)>,
+    authorities: Option<Vec<u8>>,
+}
+
+/// `add_certificate(name or "", certificates, key, authorities or undefined)`, all PEM
+fn add_certificate(app: &App, env: Env, arguments: &Arguments) -> Result {
+    let [name, certificates, key, authorities, ..] = *arguments;
+    let text = |value, what: &str| env.text(value).ok_or_else(|| format!("expected {what} in PEM"));
+    let name = env.text(name).unwrap_or_default();
+    let (certificates, key) = (text(certificates, "a certificate")?, text(key, "a key")?);
+    let authorities = env.text(authorities).map(String::into_bytes);
+    let identity = TlsIdentity::from_pem(certificates.as_bytes(), key.as_bytes());
+    let identity = identity.map_err(|error| error.to_string())?;
+    change(app, |own| {
+        own.named.retain(|(other, _)| *other != name);
+        let at = if name.is_empty() { 0 } else { own.named.len() };
+        own.named.insert(at, (name, identity));
+        if authorities.is_some() {
+            own.authorities = authorities;
+        }
+    })?;
+    Ok(env.undefined())
+}
+
+/// `remove_certificate(name)`
+fn remove_certificate(app: &App, env: Env, arguments: &Arguments) -> Result {
+    let name = env.text(arguments[0]).unwrap_or_default();
+    change(app, |own| own.named.retain(|(other, _)| *other != name))?;
+    Ok(env.undefined())
+}
+
+fn change(app: &App, change: impl FnOnce(&mut Certificates)) -> std::result::Result<(), Thrown> {
+    app.with(|js, core| {
+        let Some(own) = &mut js.tls else {
+            return Err("an App has no certificates: use SSLApp".into());
+        };
+        change(own);
+        let identities: Vec<TlsIdentity> =
+            own.named.iter().map(|(_, identity)| identity.clone()).collect();
+        let server = if identities.is_empty() {
+            None
+        } else {
+            let authorities = own.authorities.as_deref();
+            let server = TlsServer::new(&identities, TlsVersion::Tls12, authorities);
+            Some(server.map_err(|error| error.to_string())?)
+        };
+        js.tls_server.clone_from(&server);
+        if server.is_some() {
+            core.set_tls(server);
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,313 @@
+//! What JavaScript does with WebSockets and topics. A socket is named by its slot: JavaScript forgets it when it
+//! is told of the end, before the slot is used again.
+
+use std::sync::Arc;
+
+use engine::sys::linux::Linux;
+use engine::{ConnId, Core, Sent};
+use napi_sys::napi_value;
+use topics::Publication;
+use wire::websocket::{CloseCode, OpCode};
+
+use crate::app::{ARGUMENTS, App, natives};
+use crate::handler::{Js, encode};
+use crate::napi::{Env, Thrown};
+
+type Arguments = [napi_value; ARGUMENTS];
+type Result = std::result::Result<napi_value, Thrown>;
+
+natives![
+    send,
+    ping,
+    end,
+    close,
+    cork,
+    uncork,
+    buffered,
+    subscribe,
+    unsubscribe,
+    is_subscribed,
+    topics,
+    publish,
+    subscribers,
+    remote_address,
+    remote_port,
+    route_of,
+    pause,
+];
+
+/// Bits of the third argument of `send` and the fourth of `publish`.
+const BINARY: u32 = 1;
+const COMPRESS: u32 = 2;
+
+/// What `send` returns: it waits, it was sent, it was dropped.
+const WAITS: i32 = 0;
+const SENT: i32 = 1;
+const DROPPED: i32 = 2;
+
+const NO_BYTES: &str = "expected a string, an ArrayBuffer or a view of one";
+
+fn opcode(flags: u32) -> OpCode {
+    if flags & BINARY == 0 { OpCode::Text } else { OpCode::Binary }
+}
+
+#[inline]
+fn outcome(core: &Core<Linux, Js>, id: ConnId, sent: Sent) -> i32 {
+    match sent {
+        Sent::Dropped => DROPPED,
+        Sent::Queued(_) => WAITS,
+        Sent::Sent if core.queued(id) > 0 => WAITS,
+        Sent::Sent => SENT,
+    }
+}
+
+/// `send(slot * 4 + flags, message) → outcome`
+#[inline]
+fn send(app: &App, env: Env, arguments: &Arguments) -> Result {
+    let [slot, message, ..] = *arguments;
+    let slot = env.to_u32(slot);
+    let (slot, flags) = (slot >> 2, slot & 3);
+    let outcome = app.with(|js, core| {
+        let mut scratch = std::mem::take(&mut js.scratch);
+        let sent = env.bytes(message, &mut scratch, |bytes| {
+            let Some(id) = core.id_at(slot) else { return DROPPED };
+            let sent = if flags & COMPRESS == 0 {
+                core.send_uncompressed(id, opcode(flags), bytes)
+            } else {
+                core.send(id, opcode(flags), bytes)
+            };
+            outcome(core, id, sent)
+        });
+        js.keep_scratch(scratch);
+        sent
+    });
+    let outcome = outcome.ok_or_else(|| Thrown::from(NO_BYTES))?;
+    if outcome == DROPPED {
+        // It may have ended the connection.
+        app.turn_soon();
+    }
+    Ok(env.int(outcome))
+}
+
+/// `ping(slot, message) → outcome`
+fn ping(app: &App, env: Env, arguments: &Arguments) -> Result {
+    let [slot, message, ..] = *arguments;
+    let slot = env.to_u32(slot);
+    let outcome = app.with(|js, core| {
+        let Some(id) = core.id_at(slot) else { return Some(DROPPED) };
+        let mut scratch = std::mem::take(&mut js.scratch);
+        let sent = env.bytes(message, &mut scratch, |bytes| {
+            let sent = core.ping(id, bytes);
+            outcome(core, id, sent)
+        });
+        js.keep_scratch(scratch);
+        sent
+    });
+    Ok(env.int(outcome.ok_or_else(|| Thrown::from(NO_BYTES))?))
+}
+
+/// `end(slot, code, reason)`: JavaScript has told its program already.
+fn end(app: &App, env: Env, arguments: &Arguments) -> Result {
+    let [slot, code, reason, ..] = *arguments;
+    let (slot, code) = (env.to_u32(slot), env.to_u32(code));
+    let mut reason = env.text(reason).unwrap_or_default();
+    let mut length = reason.len().min(123);
+    while !reason.is_char_boundary(length) {
+        length -= 1;
+    }
+    reason.truncate(length);
+    app.with_turn(|js, core| {
+        let Some(id) = core.id_at(slot) else { return };
+        if let Some(user) = core.user_mut(id) {
+            user.told = true;
+        }
+        js.topics.unsubscribe_all(core, id, |_| {});
+        let code = CloseCode(u16::try_from(code).unwrap_or(0));
+        if code.is_sendable() {
+            core.close(id, code, &reason);
+        } else {
+            core.close_without_code(id);
+        }
+    });
+    Ok(env.undefined())
+}
+
+/// `close(slot)`: at once; JavaScript has told its program already.
+fn close(app: &App, env: Env, arguments: &Arguments) -> Result {
+    let slot = env.to_u32(arguments[0]);
+    app.with_turn(|js, core| {
+        let Some(id) = core.id_at(slot) else { return };
+        if let Some(user) = core.user_mut(id) {
+            user.told = true;
+        }
+        js.topics.unsubscribe_all(core, id, |_| {});
+        core.abort(id);
+    });
+    Ok(env.undefined())
+}
+
+/// `cork(slot) → whether uncork is due`
+fn cork(app: &App, env: Env, arguments: &Arguments) -> Result {
+    let slot = env.to_u32(arguments[0]);
+    let began = app.with(|_, core| core.id_at(slot).is_some_and(|id| core.begin_cork(id)));
+    Ok(env.bool(began))
+}
+
+/// `uncork()`
+fn uncork(app: &App, env: Env, _: &Arguments) -> Result {
+    app.with(|_, core| core.end_cork());
+    Ok(env.undefined())
+}
+
+/// `buffered(slot) → bytes`
+fn buffered(app: &App, env: Env, arguments: &Arguments) -> Result {
+    let slot = env.to_u32(arguments[0]);
+    let bytes = app.with(|_, core| core.id_at(slot).map_or(0, |id| core.queued(id)));
+    Ok(env.number(bytes as f64))
+}
+
+/// Subscribers of a topic on this worker.
+fn count(js: &Js, topic: &str) -> i32 {
+    let mut budget = u32::MAX;
+    i32::try_from(js.topics.subscribers(topic, &mut budget)).unwrap_or(i32::MAX)
+}
+
+fn topic(env: Env, value: napi_value) -> std::result::Result<String, Thrown> {
+    env.text(value).ok_or_else(|| Thrown::from("expected a topic: a string"))
+}
+
+/// `subscribe(slot, topic) → subscribers, or -1 if it was one`
+fn subscribe(app: &App, env: Env, arguments: &Arguments) -> Result {
+    let (slot, topic) = (env.to_u32(arguments[0]), topic(env, arguments[1])?);
+    let subscribers = app.with(|js, core| {
+        let Some(id) = core.id_at(slot).filter(|id| core.is_open(*id)) else { return -1 };
+        let encoding = core.encoding(id);
+        let new = js.topics.subscribe(core, id, &topic, encoding);
+        if new { count(js, &topic) } else { -1 }
+    });
+    Ok(env.int(subscribers))
+}
+
+/// `unsubscribe(slot, topic) → subscribers, or -1 if it was none`
+fn unsubscribe(app: &App, env: Env, arguments: &Arguments) -> Result {
+    let (slot, topic) = (env.to_u32(arguments[0]), topic(env, arguments[1])?);
+    let subscribers = app.with(|js, core| {
+        let Some(id) = core.id_at(slot) else { return -1 };
+        let encoding = core.encoding(id);
+        let was = js.topics.unsubscribe(core, id, &topic, encoding);
+        if was { count(js, &topic) } else { -1 }
+    });
+    Ok(env.int(subscribers))
+}
+
+/// `is_subscribed(slot, topic)`
+fn is_subscribed(app: &App, env: Env, arguments: &Arguments) -> Result {
+    let (slot, topic) = (env.to_u32(arguments[0]), topic(env, arguments[1])?);
+    let is = app.with(|js, core| {
+        let Some(id) = core.id_at(slot) else { return false };
+        let encoding = core.encoding(id);
+        let user = core.user(id);
+        user.is_some_and(|user| js.topics.is_subscribed(&user.memberships, &topic, encoding))
+    });
+    Ok(env.bool(is))
+}
+
+/// `topics(slot) → array of strings`
+fn topics(app: &App, env: Env, arguments: &Arguments) -> Result {
+    let slot = env.to_u32(arguments[0]);
+    let names: Vec<Arc<str>> = app.with(|js, core| {
+        // Also of one that has ended, while its end is reported.
+        let user = core.user_at(slot);
+        user.map(|user| js.topics.topics_of(&user.memberships).cloned().collect())
+            .unwrap_or_default()
+    });
+    Ok(env.array(names.iter().map(|name| env.string(name))))
+}
+
+/// `publish(slot or -1, topic, message, flags) → whether anybody is subscribed`
+fn publish(app: &App, env: Env, arguments: &Arguments) -> Result {
+    let [slot, name, message, flags, ..] = *arguments;
+    let (slot, flags) = (env.to_f64(slot).unwrap_or(-1.0), env.to_u32(flags));
+    let name = topic(env, name)?;
+    let published = app.with_turn(|js, core| {
+        let mut except = None;
+        if slot >= 0.0 {
+            let Some(id) = core.id_at(slot as u32) else { return Some(false) };
+            if core.user(id).is_none_or(|user| user.memberships.is_empty()) {
+                return Some(false);
+            }
+            except = Some(id);
+        }
+        if count(js, &name) == 0 {
+            return Some(false);
+        }
+        let mut scratch = std::mem::take(&mut js.scratch);
+        let publication = env.bytes(message, &mut scratch, |bytes| {
+            Publication::new(name.as_str().into(), bytes.into(), flags & BINARY != 0)
+        });
+        js.keep_scratch(scratch);
+        let mut publication = publication?;
+        publication.except = except;
+        // See `encode`.
+        publication.kind = (flags & COMPRESS != 0).then(|| "".into());
+        Some(js.topics.publish(core, &Arc::new(publication), encode).is_ok())
+    });
+    Ok(env.bool(published.ok_or_else(|| Thrown::from(NO_BYTES))?))
+}
+
+/// `subscribers(topic) → count`
+fn subscribers(app: &App, env: Env, arguments: &Arguments) -> Result {
+    let topic = topic(env, arguments[0])?;
+    Ok(env.int(app.with(|js, _| count(js, &topic))))
+}
+
+/// `remote_address(slot) → its 4 or 16 bytes, or none if it is unknown`
+fn remote_address(app: &App, env: Env, arguments: &Arguments) -> Result {
+    let slot = env.to_u32(arguments[0]);
+    let peer = app.with(|_, core| core.id_at(slot).and_then(|id| core.info(id)?.peer));
+    Ok(match peer.map(|peer| peer.ip().to_canonical()) {
+        Some(std::net::IpAddr::V4(address)) => env.array_buffer(&address.octets()),
+        Some(std::net::IpAddr::V6(address)) => env.array_buffer(&address.octets()),
+        None => env.array_buffer(&[]),
+    })
+}
+
+/// `remote_port(slot) → port, or 0 if it is unknown`
+fn remote_port(app: &App, env: Env, arguments: &Arguments) -> Result {
+    let slot = env.to_u32(arguments[0]);
+    let peer = app.with(|_, core| core.id_at(slot).and_then(|id| core.info(id)?.peer));
+    Ok(env.int(peer.map_or(0, |peer| peer.port()).into()))
+}
+
+/// `pause(slot, paused)`: whether the socket is read.
+fn pause(app: &App, env: Env, arguments: &Arguments) -> Result {
+    let (slot, paused) = (env.to_u32(arguments[0]), env.to_bool(arguments[1]));
+    app.with_turn(|_, core| match core.id_at(slot) {
+        Some(id) if paused => core.pause(id),
+        Some(id) => core.resume(id),
+        None => {}
+    });
+    Ok(env.undefined())
+}
+
+/// `route_of(slot) → the route of a socket`
+fn route_of(app: &App, env: Env, arguments: &Arguments) -> Result {
+    let slot = env.to_u32(arguments[0]);
+    let route = app.with(|js, core| {
+        // Also of one that has ended, while its end is reported.
+        let user = core.user_at(slot).map(|user| user.route)?;
+        js.sockets.get(usize::from(user)).map(|own| own.route)
+    });
+    Ok(env.int(route.map_or(-1, |route| route as i32)))
+}
+
+impl Js {
+    /// Keeps a buffer for the next call.
+    #[inline]
+    pub(crate) fn keep_scratch(&mut self, mut scratch: Vec<u8>) {
+        if scratch.capacity() > 256 * 1024 {
+            scratch = Vec::new();
+        }
+        self.scratch = scratch;
+    }
+}

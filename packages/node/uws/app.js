@@ -1,0 +1,250 @@
+'use strict';
+
+const binding = require('./native');
+const { text, arrayBuffer } = require('./bytes');
+const { httpClasses, LIVE, YIELD, ABORTED, DATA, WRITABLE, CONTEXT } = require('./http');
+const { socketClass, SLOT, KIND, NONE } = require('./socket');
+const { readCertificates } = require('./certificates');
+const { checkBehavior } = require('./behavior');
+
+const LISTENER = Symbol('listener');
+
+/** Sets an element of a list that may be shorter. */
+function place(list, at, value) {
+  while (list.length <= at) list.push(undefined);
+  list[at] = value;
+}
+
+function createApp(tls, options) {
+  /** By slot. A socket without an open handler has no object before its first event. */
+  const sockets = [];
+  /** By slot: those that have not ended when their handler returns. */
+  const responses = [];
+  /** By route. */
+  const routes = [];
+
+  const events = {
+    request(slot, route, upgrades) {
+      const { handler, names } = routes[route];
+      const res = new HttpResponse(slot, upgrades ? route : -1);
+      const req = new HttpRequest(names);
+      let returned = false;
+      try {
+        handler(res, req, CONTEXT);
+        returned = true;
+      } finally {
+        req[LIVE] = false;
+        if (!returned && res[SLOT] !== NONE && !res[ABORTED]) {
+          leaveResponse(res, slot);
+          native.res_close(slot);
+        }
+      }
+      if (res[SLOT] === NONE) return 0;
+      if (req[YIELD]) return 1;
+      if (!res[ABORTED] && !res[DATA]) {
+        leaveResponse(res, slot);
+        native.res_close(slot);
+        throw new Error(
+          'A request handler returned without a response and without an abort handler: ' +
+            'call res.end, or res.onAborted before you return or await',
+        );
+      }
+      place(responses, slot, res);
+      return 0;
+    },
+
+    aborted(slot) {
+      const res = responses[slot];
+      if (res === undefined) {
+        // It was upgraded, and has not opened.
+        if (slot < sockets.length) sockets[slot] = undefined;
+        return;
+      }
+      leaveResponse(res, slot);
+      const handler = res[ABORTED];
+      if (handler) handler();
+    },
+
+    data(slot, bytes, last) {
+      const handler = responses[slot]?.[DATA];
+      if (handler) handler(bytes, last);
+    },
+
+    writable(slot, offset) {
+      const handler = responses[slot]?.[WRITABLE];
+      if (handler) handler(offset);
+    },
+
+    open(slot, route) {
+      const { open } = routes[route].behavior;
+      open(socketAt(slot, route));
+    },
+
+    message(slotAndBinary, bytes) {
+      const slot = slotAndBinary >>> 1;
+      const ws = sockets[slot] ?? socketAt(slot);
+      ws[KIND].behavior.message(ws, bytes, (slotAndBinary & 1) === 1);
+    },
+
+    drain(slot) {
+      const ws = socketAt(slot);
+      ws[KIND].behavior.drain(ws);
+    },
+
+    close(slot, code, reason) {
+      const ws = socketAt(slot);
+      leaveSocket(ws, slot);
+      const { close } = ws[KIND].behavior;
+      if (close) close(ws, code, reason);
+    },
+
+    ping(slot, bytes) {
+      const ws = socketAt(slot);
+      ws[KIND].behavior.ping(ws, bytes);
+    },
+
+    pong(slot, bytes) {
+      const ws = socketAt(slot);
+      ws[KIND].behavior.pong(ws, bytes);
+    },
+  };
+
+  const native = binding.createApp(events, tls);
+  const { WebSocket, leave: leaveSocket } = socketClass(native, sockets);
+  const { HttpRequest, HttpResponse, leave: leaveResponse } = httpClasses(
+    native,
+    responses,
+    (slot, route, userData) => {
+      const ws = new routes[route].Socket(slot);
+      if (userData !== null && typeof userData === 'object') Object.assign(ws, userData);
+      place(sockets, slot, ws);
+    },
+  );
+
+  /** The object of a socket, made now if it has none. */
+  function socketAt(slot, route) {
+    const known = sockets[slot];
+    if (known !== undefined) return known;
+    const ws = new routes[route ?? native.route_of(slot)].Socket(slot);
+    place(sockets, slot, ws);
+    return ws;
+  }
+
+  /** The host that routes are added for; "" is any. */
+  let host = '';
+
+  function addRoute(method, pattern, handler) {
+    pattern = text(pattern, 'a pattern');
+    if (typeof handler !== 'function') {
+      throw new TypeError(`expected a handler for ${pattern}: a function (res, req)`);
+    }
+    const names = pattern.split('/').filter((part) => part.startsWith(':'));
+    const route = native.route(host, method, pattern);
+    routes[route] = { handler, names: names.map((name) => name.slice(1)) };
+  }
+
+  const app = {
+    ws(pattern, behavior = {}) {
+      pattern = text(pattern, 'a pattern');
+      const names = pattern.split('/').filter((part) => part.startsWith(':'));
+      const kind = { behavior, handler: behavior.upgrade, names: names.map((name) => name.slice(1)) };
+      kind.Socket = class extends WebSocket {};
+      kind.Socket.prototype[KIND] = kind;
+      const route = native.socket_route(host, pattern, checkBehavior(behavior));
+      routes[route] = kind;
+      return app;
+    },
+
+    listen(...args) {
+      const callback = args.find((arg) => typeof arg === 'function');
+      const rest = args.filter((arg) => typeof arg !== 'function');
+      const host = typeof rest[0] === 'number' ? '' : text(rest.shift(), 'a host or a port');
+      const [port, flags = 0] = rest;
+      const index = native.listen(host, port, (flags & 1) !== 0);
+      const listener = index === -1 ? false : { [LISTENER]: { native, index } };
+      if (callback) callback(listener);
+      return app;
+    },
+
+    listen_unix(callback, path) {
+      const index = native.listen_unix(path);
+      callback(index === -1 ? false : { [LISTENER]: { native, index } });
+      return app;
+    },
+
+    publish(topic, message, isBinary, compress) {
+      return native.publish(-1, topic, message, (isBinary ? 1 : 0) | (compress ? 2 : 0));
+    },
+
+    numSubscribers(topic) {
+      return native.subscribers(topic);
+    },
+
+    addServerName(name, serverOptions) {
+      const { certificate, key, authorities } = readCertificates(serverOptions);
+      native.add_certificate(text(name, 'a name'), certificate, key, authorities);
+      return app;
+    },
+
+    removeServerName(name) {
+      native.remove_certificate(text(name, 'a name'));
+      return app;
+    },
+
+    domain(name) {
+      host = text(name, 'a name');
+      return app;
+    },
+
+    missingServerName() {
+      throw new Error('missingServerName is not implemented yet: use addServerName before clients connect');
+    },
+
+    filter() {
+      throw new Error('filter is not implemented yet');
+    },
+
+    close() {
+      native.close_all();
+      return app;
+    },
+  };
+
+  const methods = {
+    get: 'GET',
+    post: 'POST',
+    options: 'OPTIONS',
+    del: 'DELETE',
+    patch: 'PATCH',
+    put: 'PUT',
+    head: 'HEAD',
+    connect: 'CONNECT',
+    trace: 'TRACE',
+    any: '',
+  };
+  for (const [name, method] of Object.entries(methods)) {
+    app[name] = (pattern, handler) => {
+      addRoute(method, pattern, handler);
+      return app;
+    };
+  }
+
+  if (tls) {
+    const { certificate, key, authorities } = readCertificates(options);
+    native.add_certificate('', certificate, key, authorities);
+  }
+  return app;
+}
+
+function closeListener(listener) {
+  const own = listener?.[LISTENER];
+  if (!own) throw new TypeError('expected the listen socket that the callback of listen was called with');
+  own.native.close_listener(own.index);
+}
+
+function listenerPort(listener) {
+  const own = listener?.[LISTENER];
+  return own ? own.native.listener_port(own.index) : -1;
+}
+
+module.exports = { createApp, closeListener, listenerPort, arrayBuffer };

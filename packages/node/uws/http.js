@@ -1,0 +1,275 @@
+'use strict';
+
+const { arrayBuffer, addressText, text } = require('./bytes');
+const { SLOT, NONE } = require('./socket');
+
+const LIVE = Symbol('live');
+const NAMES = Symbol('parameter names');
+const YIELD = Symbol('yield');
+const ABORTED = Symbol('aborted');
+const DATA = Symbol('data');
+const WRITABLE = Symbol('writable');
+/** The route of a request that may become a WebSocket; -1 for others. */
+const UPGRADES = Symbol('upgrades');
+
+/** What `upgrade` handlers get, and pass back. */
+const CONTEXT = Object.freeze({});
+
+function over() {
+  return new Error(
+    'This response has ended: it may be used until it ends, or its onAborted handler is called',
+  );
+}
+
+function stale() {
+  return new Error(
+    'This request may be used until its handler returns or awaits: read what you need before that',
+  );
+}
+
+/** The classes of an app's requests and responses. */
+function httpClasses(native, responses, upgrade) {
+  class HttpRequest {
+    constructor(names) {
+      this[LIVE] = true;
+      this[NAMES] = names;
+      this[YIELD] = false;
+    }
+
+    getMethod() {
+      return this.getCaseSensitiveMethod().toLowerCase();
+    }
+
+    getCaseSensitiveMethod() {
+      if (!this[LIVE]) throw stale();
+      return native.method();
+    }
+
+    getUrl() {
+      if (!this[LIVE]) throw stale();
+      return native.url();
+    }
+
+    getHeader(lowerCaseKey) {
+      if (!this[LIVE]) throw stale();
+      return native.header(lowerCaseKey);
+    }
+
+    getParameter(index) {
+      if (!this[LIVE]) throw stale();
+      if (typeof index !== 'number') {
+        const at = this[NAMES].indexOf(text(index, 'the name of a parameter'));
+        if (at === -1) return undefined;
+        return native.parameter(at);
+      }
+      return native.parameter(index);
+    }
+
+    getQuery(key) {
+      if (!this[LIVE]) throw stale();
+      const query = native.query();
+      if (key === undefined) return query;
+      return new URLSearchParams(query).get(text(key, 'the key of a query parameter')) ?? undefined;
+    }
+
+    forEach(callback) {
+      if (!this[LIVE]) throw stale();
+      const headers = native.headers();
+      for (let at = 0; at < headers.length; at += 2) callback(headers[at], headers[at + 1]);
+    }
+
+    setYield(passes) {
+      this[YIELD] = !!passes;
+      return this;
+    }
+  }
+
+  /** The response has ended, in whatever way. */
+  function leave(res, slot) {
+    res[SLOT] = NONE;
+    if (responses[slot] === res) responses[slot] = undefined;
+  }
+
+  class HttpResponse {
+    constructor(slot, upgrades) {
+      this[SLOT] = slot;
+      this[UPGRADES] = upgrades;
+      this[ABORTED] = undefined;
+      this[DATA] = undefined;
+      this[WRITABLE] = undefined;
+    }
+
+    writeStatus(status) {
+      const slot = this[SLOT];
+      if (slot === NONE) throw over();
+      native.res_status(slot, status);
+      return this;
+    }
+
+    writeHeader(key, value) {
+      const slot = this[SLOT];
+      if (slot === NONE) throw over();
+      native.res_header(slot, key, typeof value === 'number' ? String(value) : value);
+      return this;
+    }
+
+    write(chunk) {
+      const slot = this[SLOT];
+      if (slot === NONE) throw over();
+      return native.res_write(slot, chunk);
+    }
+
+    end(body, closeConnection) {
+      const slot = this[SLOT];
+      if (slot === NONE) throw over();
+      native.res_end(slot, body === undefined ? '' : body, closeConnection === true);
+      leave(this, slot);
+      return this;
+    }
+
+    endWithoutBody(reportedContentLength, closeConnection) {
+      const slot = this[SLOT];
+      if (slot === NONE) throw over();
+      native.res_end_without_body(slot, reportedContentLength, closeConnection === true);
+      leave(this, slot);
+      return this;
+    }
+
+    tryEnd(fullBodyOrChunk, totalSize) {
+      const slot = this[SLOT];
+      if (slot === NONE) throw over();
+      const bits = native.res_try_end(slot, fullBodyOrChunk, totalSize);
+      const ended = (bits & 2) !== 0;
+      if (ended) leave(this, slot);
+      return [(bits & 1) !== 0, ended];
+    }
+
+    getWriteOffset() {
+      const slot = this[SLOT];
+      if (slot === NONE) throw over();
+      return native.res_offset(slot);
+    }
+
+    onWritable(handler) {
+      if (this[SLOT] === NONE) throw over();
+      this[WRITABLE] = handler;
+      return this;
+    }
+
+    onAborted(handler) {
+      if (this[SLOT] === NONE) throw over();
+      this[ABORTED] = handler;
+      return this;
+    }
+
+    onData(handler) {
+      const slot = this[SLOT];
+      if (slot === NONE) throw over();
+      this[DATA] = handler;
+      native.res_wants_data(slot);
+      return this;
+    }
+
+    /** Calls `handler` with the whole body, or with `null` if it is longer than `maxSize` bytes. */
+    collectBody(maxSize, handler) {
+      let pieces = [];
+      let size = 0;
+      return this.onData((piece, isLast) => {
+        if (pieces === null) return;
+        size += piece.byteLength;
+        if (size > maxSize) {
+          pieces = null;
+          handler(null);
+          return;
+        }
+        pieces.push(piece);
+        if (!isLast) return;
+        if (pieces.length === 1) return handler(pieces[0]);
+        const body = new Uint8Array(size);
+        let at = 0;
+        for (const one of pieces) {
+          body.set(new Uint8Array(one), at);
+          at += one.byteLength;
+        }
+        handler(body.buffer);
+      });
+    }
+
+    pause() {
+      const slot = this[SLOT];
+      if (slot === NONE) throw over();
+      native.res_pause(slot, true);
+      return this;
+    }
+
+    resume() {
+      const slot = this[SLOT];
+      if (slot === NONE) throw over();
+      native.res_pause(slot, false);
+      return this;
+    }
+
+    cork(callback) {
+      const slot = this[SLOT];
+      if (slot === NONE) throw over();
+      native.res_cork(slot);
+      try {
+        callback();
+      } finally {
+        if (this[SLOT] !== NONE) native.res_uncork(slot);
+      }
+      return this;
+    }
+
+    close() {
+      const slot = this[SLOT];
+      if (slot === NONE) throw over();
+      leave(this, slot);
+      native.res_close(slot);
+      const aborted = this[ABORTED];
+      if (aborted) aborted();
+      return this;
+    }
+
+    upgrade(userData, secWebSocketKey, secWebSocketProtocol, secWebSocketExtensions, context) {
+      const slot = this[SLOT];
+      if (slot === NONE) throw over();
+      if (this[UPGRADES] === -1 || context !== CONTEXT) {
+        throw new Error(
+          'upgrade is for the responses of upgrade handlers, with the context that they are called with',
+        );
+      }
+      native.res_upgrade(slot, secWebSocketProtocol === undefined ? '' : secWebSocketProtocol);
+      leave(this, slot);
+      upgrade(slot, this[UPGRADES], userData);
+    }
+
+    getRemoteAddress() {
+      const slot = this[SLOT];
+      if (slot === NONE) throw over();
+      return native.remote_address(slot);
+    }
+
+    getRemoteAddressAsText() {
+      return addressText(this.getRemoteAddress());
+    }
+
+    getRemotePort() {
+      const slot = this[SLOT];
+      if (slot === NONE) throw over();
+      return native.remote_port(slot);
+    }
+
+    getProxiedRemoteAddress() {
+      return new ArrayBuffer(0);
+    }
+
+    getProxiedRemoteAddressAsText() {
+      return arrayBuffer('');
+    }
+  }
+
+  return { HttpRequest, HttpResponse, leave };
+}
+
+module.exports = { httpClasses, LIVE, YIELD, ABORTED, DATA, WRITABLE, CONTEXT };

@@ -1,0 +1,170 @@
+'use strict';
+
+const { text, arrayBuffer, addressText } = require('./bytes');
+
+/** Where a socket, or a response, is; -1 once it has ended. */
+const SLOT = Symbol('slot');
+/** What is known of the route of a socket: on its prototype. */
+const KIND = Symbol('kind');
+
+const NONE = -1;
+
+function closed() {
+  return new Error(
+    'Invalid access of closed WebSocket: it may be used until its close handler is called, or end or close',
+  );
+}
+
+/**
+ * The class of an app's sockets. One object per socket holds its slot and the user data; all else is the engine's.
+ */
+function socketClass(native, sockets) {
+  /** Takes a socket out of use, after its program was told of its subscriptions. */
+  function leave(ws, slot) {
+    const { subscription } = ws[KIND].behavior;
+    if (subscription) {
+      for (const topic of native.topics(slot)) {
+        const count = native.subscribers(topic);
+        subscription(ws, arrayBuffer(topic), count - 1, count);
+        if (ws[SLOT] === NONE) return;
+      }
+    }
+    ws[SLOT] = NONE;
+    sockets[slot] = undefined;
+  }
+
+  class WebSocket {
+    constructor(slot) {
+      this[SLOT] = slot;
+    }
+
+    send(message, isBinary, compress) {
+      const slot = this[SLOT];
+      if (slot === NONE) throw closed();
+      const sent = native.send(slot * 4 + (isBinary ? 1 : 0) + (compress ? 2 : 0), message);
+      if (sent === 2) {
+        const { dropped } = this[KIND].behavior;
+        if (dropped) dropped(this, arrayBuffer(message), !!isBinary);
+      }
+      return sent;
+    }
+
+    ping(message = '') {
+      const slot = this[SLOT];
+      if (slot === NONE) throw closed();
+      return native.ping(slot, message);
+    }
+
+    getBufferedAmount() {
+      const slot = this[SLOT];
+      if (slot === NONE) throw closed();
+      return native.buffered(slot);
+    }
+
+    end(code = 0, shortMessage = '') {
+      const slot = this[SLOT];
+      if (slot === NONE) throw closed();
+      const reason = text(shortMessage, 'a reason');
+      leave(this, slot);
+      native.end(slot, code, reason);
+      const { close } = this[KIND].behavior;
+      if (close) close(this, code, arrayBuffer(reason));
+    }
+
+    close() {
+      const slot = this[SLOT];
+      if (slot === NONE) throw closed();
+      leave(this, slot);
+      native.close(slot);
+      const { close } = this[KIND].behavior;
+      if (close) close(this, 1006, new ArrayBuffer(0));
+    }
+
+    cork(callback) {
+      const slot = this[SLOT];
+      if (slot === NONE) throw closed();
+      const began = native.cork(slot);
+      try {
+        callback();
+      } finally {
+        if (began) native.uncork();
+      }
+      return this;
+    }
+
+    subscribe(topic) {
+      const slot = this[SLOT];
+      if (slot === NONE) throw closed();
+      const count = native.subscribe(slot, topic);
+      if (count === -1) return false;
+      const { subscription } = this[KIND].behavior;
+      if (subscription) subscription(this, arrayBuffer(topic), count, count - 1);
+      return true;
+    }
+
+    unsubscribe(topic) {
+      const slot = this[SLOT];
+      if (slot === NONE) throw closed();
+      const count = native.unsubscribe(slot, topic);
+      if (count === -1) return false;
+      const { subscription } = this[KIND].behavior;
+      if (subscription) subscription(this, arrayBuffer(topic), count, count + 1);
+      return true;
+    }
+
+    isSubscribed(topic) {
+      const slot = this[SLOT];
+      if (slot === NONE) throw closed();
+      return native.is_subscribed(slot, topic);
+    }
+
+    getTopics() {
+      const slot = this[SLOT];
+      if (slot === NONE) throw closed();
+      return native.topics(slot);
+    }
+
+    publish(topic, message, isBinary, compress) {
+      const slot = this[SLOT];
+      if (slot === NONE) throw closed();
+      return native.publish(slot, topic, message, (isBinary ? 1 : 0) | (compress ? 2 : 0));
+    }
+
+    getRemoteAddress() {
+      const slot = this[SLOT];
+      if (slot === NONE) throw closed();
+      return native.remote_address(slot);
+    }
+
+    getRemoteAddressAsText() {
+      return addressText(this.getRemoteAddress());
+    }
+
+    getRemotePort() {
+      const slot = this[SLOT];
+      if (slot === NONE) throw closed();
+      return native.remote_port(slot);
+    }
+
+    /** Stops reading: the peer feels it by the flow control of TCP. */
+    pause() {
+      const slot = this[SLOT];
+      if (slot === NONE) throw closed();
+      native.pause(slot, true);
+    }
+
+    resume() {
+      const slot = this[SLOT];
+      if (slot === NONE) throw closed();
+      native.pause(slot, false);
+    }
+
+    getUserData() {
+      return this;
+    }
+  }
+
+  return { WebSocket, leave };
+}
+
+module.exports = { socketClass, SLOT, KIND, NONE };

@@ -215,6 +215,9 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         if let Some(client) = client {
             self.core.clients.insert(slot, client);
         }
+        if let Some(id) = self.core.id_at(slot) {
+            self.handler.arrived(&mut self.core, id);
+        }
         // A PROXY header precedes TLS, unencrypted.
         if tls && !client.is_some_and(|client| client.awaits_proxy_header) {
             self.core.begin_tls(slot);

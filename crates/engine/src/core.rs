@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering;
 
+use wire::Violation;
+
 use crate::admission::Client;
 use crate::buffers::BufferPool;
 use crate::conn::{Conn, Flags, Mode};
@@ -81,6 +83,8 @@ pub struct Core<S: Sys, H: Handler> {
     pub(crate) closing: Vec<ConnId>,
     /// Protocol faults of servers, by slot of our connection to them, until its end is reported.
     pub(crate) server_faults: BTreeMap<u32, ServerFault>,
+    /// What WebSockets have violated, until their end is reported.
+    pub(crate) violated: Vec<(ConnId, Violation)>,
     /// Connections that resumed reading.
     pub(crate) resumed: VecDeque<u32>,
     /// Connections whose queue became empty while flushing.
@@ -130,6 +134,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
             dead: Vec::new(),
             closing: Vec::new(),
             server_faults: BTreeMap::new(),
+            violated: Vec::new(),
             resumed: VecDeque::new(),
             drained: Vec::new(),
             pollable: Vec::new(),
@@ -315,6 +320,13 @@ impl<S: Sys, H: Handler> Core<S, H> {
         let conn = self.slab.get(id.slot()).filter(|conn| conn.generation == id.generation())?;
         let known = self.server_faults.get(&id.slot()).copied();
         known.or_else(|| self.sys.fault(conn.fd))
+    }
+
+    /// What the peer of a WebSocket has violated, in [`Handler::closing`] and [`Handler::closed`] for
+    /// [`Closed::Violation`].
+    #[must_use]
+    pub fn violation(&self, id: ConnId) -> Option<Violation> {
+        self.violated.iter().find(|(own, _)| *own == id).map(|(_, violation)| *violation)
     }
 
     /// Time since something was last received, in nanoseconds and steps of the keep-alive tick.
@@ -532,6 +544,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         self.pollable = Vec::new();
         self.dead = Vec::new();
         self.closing = Vec::new();
+        self.violated = Vec::new();
         self.codec = SharedCodec::default();
         self.pool = BufferPool::default();
     }

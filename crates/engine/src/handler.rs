@@ -116,6 +116,9 @@ pub trait Handler: Sized {
     /// The worker starts: before it accepts, connects or takes a post.
     fn begin<S: Sys>(&mut self, _core: &mut Core<S, Self>) {}
 
+    /// A connection was accepted, and admitted. [`Handler::closed`] follows.
+    fn arrived<S: Sys>(&mut self, _core: &mut Core<S, Self>, _id: ConnId) {}
+
     /// A complete and valid request head was received.
     fn request<S: Sys>(
         &mut self,

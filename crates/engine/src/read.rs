@@ -462,6 +462,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         if conn.mode == Mode::WebSocket {
             conn.closed = Closed::Violation;
             self.note_closing(slot);
+            self.violated.extend(self.id_at(slot).map(|id| (id, violation)));
             if client {
                 self.server_faults.insert(slot, ServerFault::Violation(violation));
             }

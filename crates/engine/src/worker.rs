@@ -411,6 +411,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
             };
             dropped.add(undelivered);
         }
+        self.core.violated.clear();
         if reaped {
             if self.core.slab.live() == 0 {
                 self.core.release_buffers();

@@ -215,12 +215,23 @@ impl Group {
         if self.position >= self.members.len() {
             self.position = 0;
         }
+        let at = self.position;
+        self.position += 1;
+        self.catch_up(core, at)
+    }
+
+    /// Sends the member at a position all frames that it lacks; returns their bytes, `None` if it
+    /// lacked none.
+    pub(crate) fn catch_up<S: Sys, H: Handler>(
+        &mut self,
+        core: &mut Core<S, H>,
+        at: usize,
+    ) -> Option<usize> {
         let head = self.head();
-        let Some(member) = self.members.get_mut(self.position) else {
+        let Some(member) = self.members.get_mut(at) else {
             broken("a group that is swept has members");
             return None;
         };
-        self.position += 1;
         let (slot, cursor) = (member.slot, member.cursor);
         if cursor == head {
             return None;

@@ -255,6 +255,30 @@ impl Topics {
         self.pending_bytes < PENDING_BYTES_MAX
     }
 
+    /// Sends a subscriber what waits for it, ahead of the others: before a message that must not overtake
+    /// publications, or before it ends a subscription. Publications that wait because very much does are
+    /// not sent by it.
+    #[inline]
+    pub fn catch_up<S: Sys, H>(&mut self, core: &mut Core<S, H>, id: ConnId)
+    where
+        H: Handler<User: Subscriber>,
+    {
+        if self.lanes.len() == 0 {
+            return;
+        }
+        let mut nth = 0;
+        while let Some((index, position)) =
+            core.user_mut(id).and_then(|user| user.memberships().nth(nth))
+        {
+            if let Some(group) =
+                self.groups.get_mut(index).filter(|group| group.waiting_bytes() > 0)
+            {
+                group.catch_up(core, position as usize);
+            }
+            nth += 1;
+        }
+    }
+
     /// Delivers a portion, with `encode` as in [`Topics::deliver`]. Returns when to continue, as
     /// [`Handler::turn`] does.
     pub fn turn<S: Sys, H: Handler>(

@@ -125,6 +125,15 @@ impl<M> Memberships<M> {
         only.into_iter().chain(list.iter().map(|(group, _)| *group))
     }
 
+    /// A group by its place in the order of the groups, and the position in it.
+    pub(crate) fn nth(&self, nth: usize) -> Option<(u32, u32)> {
+        match &self.0 {
+            Set::One { group, position, .. } if nth == 0 => Some((*group, *position)),
+            Set::Many { list, .. } => list.get(nth).copied(),
+            _ => None,
+        }
+    }
+
     /// The group, if there is exactly one.
     pub(crate) fn only(&self) -> Option<u32> {
         self.groups().next().filter(|_| self.len() == 1)

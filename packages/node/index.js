@@ -3,6 +3,7 @@
 // The API of uWebSockets.js, on the engine of standfast.
 
 const { createApp, closeListener, listenerPort } = require('./uws/app');
+const { DeclarativeResponse } = require('./uws/declarative');
 const { getParts } = require('./uws/parts');
 const compression = require('./uws/compression');
 
@@ -12,6 +13,7 @@ module.exports = {
   us_listen_socket_close: closeListener,
   us_socket_local_port: listenerPort,
   getParts,
+  DeclarativeResponse,
   LIBUS_LISTEN_DEFAULT: 0,
   LIBUS_LISTEN_EXCLUSIVE_PORT: 1,
   ...compression,

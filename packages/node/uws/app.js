@@ -15,6 +15,12 @@ function place(list, at, value) {
   list[at] = value;
 }
 
+function noChildren() {
+  throw new Error(
+    'child apps are not supported: let the apps of all threads listen on the same port, which they share',
+  );
+}
+
 function createApp(tls, options) {
   /** By slot. A socket without an open handler has no object before its first event. */
   const sockets = [];
@@ -22,6 +28,7 @@ function createApp(tls, options) {
   const responses = [];
   /** By route. */
   const routes = [];
+  const filters = [];
 
   const events = {
     request(slot, route, upgrades) {
@@ -94,6 +101,7 @@ function createApp(tls, options) {
     close(slot, code, reason) {
       const ws = socketAt(slot);
       leaveSocket(ws, slot);
+      native.leave(slot);
       const { close } = ws[KIND].behavior;
       if (close) close(ws, code, reason);
     },
@@ -106,6 +114,10 @@ function createApp(tls, options) {
     pong(slot, bytes) {
       const ws = socketAt(slot);
       ws[KIND].behavior.pong(ws, bytes);
+    },
+
+    filter(slot, count) {
+      for (const filter of filters) filter(new HttpResponse(slot, -1), count);
     },
   };
 
@@ -200,11 +212,24 @@ function createApp(tls, options) {
       throw new Error('missingServerName is not implemented yet: use addServerName before clients connect');
     },
 
-    filter() {
-      throw new Error('filter is not implemented yet');
+    filter(callback) {
+      if (typeof callback !== 'function') throw new TypeError('expected a filter: a function (res, count)');
+      filters.push(callback);
+      native.filter();
+      return app;
     },
 
+    getDescriptor: noChildren,
+    addChildAppDescriptor: noChildren,
+    removeChildAppDescriptor: noChildren,
+
     close() {
+      // Their handlers are called before this returns.
+      for (const slot of native.open_sockets()) {
+        const ws = socketAt(slot);
+        if (ws[SLOT] !== NONE) ws.close();
+      }
+      for (const res of responses.slice()) if (res !== undefined && res[SLOT] !== NONE) res.close();
       native.close_all();
       return app;
     },

@@ -25,7 +25,7 @@ function checkBehavior(behavior) {
   if (idleTimeout > 0 && idleTimeout < 8) {
     throw new RangeError(`invalid idleTimeout ${idleTimeout}: expected 0 or 8 to 960 seconds`);
   }
-  const compression = behavior.compression ?? 0;
+  const compression = whole(behavior, 'compression', 0, 0, 0xfff);
   return {
     maxPayloadLength: whole(behavior, 'maxPayloadLength', 16 * 1024, 0, 2 ** 32 - 1),
     maxBackpressure: whole(behavior, 'maxBackpressure', 64 * 1024, 0, 2 ** 40),

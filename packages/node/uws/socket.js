@@ -19,6 +19,9 @@ function closed() {
  * The class of an app's sockets. One object per socket holds its slot and the user data; all else is the engine's.
  */
 function socketClass(native, sockets) {
+  /** Messages that are sent in fragments. */
+  const fragments = new WeakMap();
+
   /** Takes a socket out of use, after its program was told of its subscriptions. */
   function leave(ws, slot) {
     const { subscription } = ws[KIND].behavior;
@@ -47,6 +50,28 @@ function socketClass(native, sockets) {
         if (dropped) dropped(this, arrayBuffer(message), !!isBinary);
       }
       return sent;
+    }
+
+    /** The pieces are sent together, as one message, with the last one. */
+    sendFirstFragment(message, isBinary, compress) {
+      if (this[SLOT] === NONE) throw closed();
+      fragments.set(this, { pieces: [Buffer.from(arrayBuffer(message))], isBinary, compress });
+      return 1;
+    }
+
+    sendFragment(message) {
+      if (this[SLOT] === NONE) throw closed();
+      const begun = fragments.get(this);
+      if (!begun) throw new Error('a message in fragments begins with sendFirstFragment');
+      begun.pieces.push(Buffer.from(arrayBuffer(message)));
+      return 1;
+    }
+
+    sendLastFragment(message) {
+      this.sendFragment(message);
+      const { pieces, isBinary, compress } = fragments.get(this);
+      fragments.delete(this);
+      return this.send(Buffer.concat(pieces), isBinary, compress);
     }
 
     ping(message = '') {
@@ -98,7 +123,7 @@ function socketClass(native, sockets) {
       const count = native.subscribe(slot, topic);
       if (count === -1) return false;
       const { subscription } = this[KIND].behavior;
-      if (subscription) subscription(this, arrayBuffer(topic), count, count - 1);
+      if (subscription && count > 0) subscription(this, arrayBuffer(topic), count, count - 1);
       return true;
     }
 

@@ -151,7 +151,9 @@ impl App {
         for _ in 0..TURNS_MAX {
             // SAFETY: no other turn is under way, and calls from JavaScript use `entered` meanwhile.
             let Some(worker) = (unsafe { &mut *self.worker.get() }) else { break };
-            if worker.turn(Some(Duration::ZERO)).is_err() {
+            let turned = worker.turn(Some(Duration::ZERO));
+            worker.parts().0.end_scope();
+            if turned.is_err() {
                 // Epoll itself fails: there is nothing to go on with.
                 break;
             }

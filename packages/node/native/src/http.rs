@@ -202,14 +202,34 @@ fn res_end_without_body(app: &App, env: Env, arguments: &Arguments) -> Result {
 fn res_try_end(app: &App, env: Env, arguments: &Arguments) -> Result {
     let [slot, piece, total, ..] = *arguments;
     let total = env.to_f64(total).unwrap_or(0.0) as u64;
-    let ended = answer(app, env, slot, |exchange, scratch| {
-        let written = env.bytes(piece, scratch, |bytes| exchange.part(bytes, total));
-        written.map(|()| exchange.has_ended())
-    })?;
-    let ended = ended.ok_or(NO_BYTES)?;
-    let flows = ended || flows(app, env.to_u32(slot));
-    Ok(env.int(i32::from(flows) | i32::from(ended) << 1))
+    let place = env.to_u32(slot);
+    // Pieces of the piece, as long as nothing waits.
+    let mut at = 0;
+    loop {
+        let queued = app.with(|_, core| core.id_at(place).map_or(0, |id| core.queued(id)));
+        let written = answer(app, env, slot, |exchange, scratch| {
+            env.bytes(piece, scratch, |bytes| {
+                let room = TRY_BYTES.saturating_sub(queued + exchange.out.len());
+                let rest = bytes.get(at..).unwrap_or_default();
+                let taken = rest.len().min(room);
+                exchange.part(rest.get(..taken).unwrap_or_default(), total);
+                at += taken;
+                (exchange.has_ended(), at == bytes.len(), taken, exchange.id)
+            })
+        })?;
+        let (ended, all, taken, id) = written.ok_or(NO_BYTES)?;
+        if ended || all {
+            return Ok(env.int(1 | i32::from(ended) << 1));
+        }
+        if taken == 0 || !flows(app, place) {
+            app.with_turn(|js, _| js.ready.push(id));
+            return Ok(env.int(0));
+        }
+    }
 }
+
+/// Bytes that `res_try_end` lets wait at most.
+const TRY_BYTES: usize = 256 * 1024;
 
 /// `res_offset(slot) → bytes of the body`
 fn res_offset(app: &App, env: Env, arguments: &Arguments) -> Result {

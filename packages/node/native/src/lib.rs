@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `app` | a worker on the loop, and how calls from JavaScript reach it |
 //! | `handler` | the engine's handler: events of connections become calls of JavaScript |
+//! | `requests` | routes, handlers and bodies of requests |
 //! | `exchange`, `http` | requests that are being answered, and what JavaScript does with them |
 //! | `sockets` | what JavaScript does with WebSockets and topics |
 //! | `setup` | routes, listeners, certificates |
@@ -20,6 +21,7 @@ mod exchange;
 mod handler;
 mod http;
 mod napi;
+mod requests;
 mod router;
 mod setup;
 mod sockets;

@@ -5,7 +5,9 @@
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
 
-use napi_sys::{self as sys, Status, napi_callback_info, napi_env, napi_ref, napi_value};
+use napi_sys::{
+    self as sys, Status, napi_callback_info, napi_env, napi_handle_scope, napi_ref, napi_value,
+};
 
 /// Bytes of a string that are converted without asking for its length first.
 const TEXT_BYTES: usize = 64 * 1024;
@@ -262,18 +264,6 @@ impl Env {
         value
     }
 
-    /// Runs `call` in a handle scope of its own.
-    #[inline]
-    pub(crate) fn scope<T>(self, call: impl FnOnce() -> T) -> T {
-        let mut scope = null_mut();
-        // SAFETY: see above; scopes are closed in reverse order.
-        unsafe { sys::napi_open_handle_scope(self.0, &mut scope) };
-        let result = call();
-        // SAFETY: as above.
-        unsafe { sys::napi_close_handle_scope(self.0, scope) };
-        result
-    }
-
     /// Calls a function as an event of the loop: what it has scheduled by promises and `nextTick` runs after it.
     /// What it throws becomes an `uncaughtException`.
     #[inline]
@@ -346,6 +336,46 @@ impl Env {
             )
         };
         (arguments, data)
+    }
+}
+
+/// Calls of JavaScript that share a handle scope.
+const SCOPE_CALLS: u32 = 128;
+
+/// A handle scope for the calls of a turn, renewed now and then: one for each call is an allocation.
+pub(crate) struct Scope {
+    open: napi_handle_scope,
+    calls: u32,
+}
+
+impl Default for Scope {
+    fn default() -> Self {
+        Scope { open: null_mut(), calls: 0 }
+    }
+}
+
+impl Scope {
+    /// Before a call: returns whether all handles are new. Not within a call.
+    #[inline]
+    pub(crate) fn enter(&mut self, env: Env) -> bool {
+        self.calls += 1;
+        if !self.open.is_null() && self.calls < SCOPE_CALLS {
+            return false;
+        }
+        self.close(env);
+        // SAFETY: as the methods of `Env`. No other scope of ours is open.
+        unsafe { sys::napi_open_handle_scope(env.0, &mut self.open) };
+        true
+    }
+
+    /// At the end of a turn.
+    pub(crate) fn close(&mut self, env: Env) {
+        self.calls = 0;
+        let open = std::mem::replace(&mut self.open, null_mut());
+        if !open.is_null() {
+            // SAFETY: it was opened by `enter`, and what was opened since is closed.
+            unsafe { sys::napi_close_handle_scope(env.0, open) };
+        }
     }
 }
 

@@ -31,6 +31,7 @@ natives![
     close_all,
     add_certificate,
     remove_certificate,
+    filter,
 ];
 
 /// An HTTP connection that is idle, or whose head is incomplete, for this long is closed.
@@ -144,6 +145,12 @@ fn allow(limits: &mut Limits, class: ClassLimits, pings: bool) {
     }
     limits.pings = pings || !first && limits.pings;
     limits.classes.push(class);
+}
+
+/// `filter()`: connections are counted from now on.
+fn filter(app: &App, env: Env, _: &Arguments) -> Result {
+    app.with(|js, _| js.filters = true);
+    Ok(env.undefined())
 }
 
 // ---- listeners ----

@@ -33,6 +33,8 @@ natives![
     remote_address,
     remote_port,
     route_of,
+    leave,
+    open_sockets,
     pause,
 ];
 
@@ -71,6 +73,7 @@ fn send(app: &App, env: Env, arguments: &Arguments) -> Result {
         let mut scratch = std::mem::take(&mut js.scratch);
         let sent = env.bytes(message, &mut scratch, |bytes| {
             let Some(id) = core.id_at(slot) else { return DROPPED };
+            js.topics.catch_up(core, id);
             let sent = if flags & COMPRESS == 0 {
                 core.send_uncompressed(id, opcode(flags), bytes)
             } else {
@@ -121,6 +124,7 @@ fn end(app: &App, env: Env, arguments: &Arguments) -> Result {
         if let Some(user) = core.user_mut(id) {
             user.told = true;
         }
+        js.topics.catch_up(core, id);
         js.topics.unsubscribe_all(core, id, |_| {});
         let code = CloseCode(u16::try_from(code).unwrap_or(0));
         if code.is_sendable() {
@@ -176,14 +180,14 @@ fn topic(env: Env, value: napi_value) -> std::result::Result<String, Thrown> {
     env.text(value).ok_or_else(|| Thrown::from("expected a topic: a string"))
 }
 
-/// `subscribe(slot, topic) → subscribers, or -1 if it was one`
+/// `subscribe(slot, topic) → subscribers; 0 if it was one, -1 if it is not open`
 fn subscribe(app: &App, env: Env, arguments: &Arguments) -> Result {
     let (slot, topic) = (env.to_u32(arguments[0]), topic(env, arguments[1])?);
     let subscribers = app.with(|js, core| {
         let Some(id) = core.id_at(slot).filter(|id| core.is_open(*id)) else { return -1 };
         let encoding = core.encoding(id);
         let new = js.topics.subscribe(core, id, &topic, encoding);
-        if new { count(js, &topic) } else { -1 }
+        if new { count(js, &topic) } else { 0 }
     });
     Ok(env.int(subscribers))
 }
@@ -194,6 +198,7 @@ fn unsubscribe(app: &App, env: Env, arguments: &Arguments) -> Result {
     let subscribers = app.with(|js, core| {
         let Some(id) = core.id_at(slot) else { return -1 };
         let encoding = core.encoding(id);
+        js.topics.catch_up(core, id);
         let was = js.topics.unsubscribe(core, id, &topic, encoding);
         if was { count(js, &topic) } else { -1 }
     });
@@ -230,24 +235,26 @@ fn publish(app: &App, env: Env, arguments: &Arguments) -> Result {
     let (slot, flags) = (env.to_f64(slot).unwrap_or(-1.0), env.to_u32(flags));
     let name = topic(env, name)?;
     let published = app.with_turn(|js, core| {
-        let mut except = None;
-        if slot >= 0.0 {
-            let Some(id) = core.id_at(slot as u32) else { return Some(false) };
-            if core.user(id).is_none_or(|user| user.memberships.is_empty()) {
-                return Some(false);
-            }
-            except = Some(id);
-        }
-        if count(js, &name) == 0 {
-            return Some(false);
-        }
         let mut scratch = std::mem::take(&mut js.scratch);
         let publication = env.bytes(message, &mut scratch, |bytes| {
             Publication::new(name.as_str().into(), bytes.into(), flags & BINARY != 0)
         });
         js.keep_scratch(scratch);
         let mut publication = publication?;
-        publication.except = except;
+        let mut others = count(js, &name);
+        if slot >= 0.0 {
+            let Some(id) = core.id_at(slot as u32) else { return Some(false) };
+            let encoding = core.encoding(id);
+            let Some(user) = core.user(id).filter(|user| !user.memberships.is_empty()) else {
+                return Some(false);
+            };
+            let own = js.topics.is_subscribed(&user.memberships, &name, encoding);
+            others -= i32::from(own);
+            publication.except = Some(id);
+        }
+        if others == 0 {
+            return Some(false);
+        }
         // See `encode`.
         publication.kind = (flags & COMPRESS != 0).then(|| "".into());
         Some(js.topics.publish(core, &Arc::new(publication), encode).is_ok())
@@ -277,6 +284,26 @@ fn remote_port(app: &App, env: Env, arguments: &Arguments) -> Result {
     let slot = env.to_u32(arguments[0]);
     let peer = app.with(|_, core| core.id_at(slot).and_then(|id| core.info(id)?.peer));
     Ok(env.int(peer.map_or(0, |peer| peer.port()).into()))
+}
+
+/// `open_sockets() → array of slots`
+fn open_sockets(app: &App, env: Env, _: &Arguments) -> Result {
+    let slots: Vec<u32> = app.with(|_, core| {
+        let open = |slot: &u32| core.id_at(*slot).is_some_and(|id| core.is_open(id));
+        (0..core.slots()).filter(open).collect()
+    });
+    Ok(env.array(slots.iter().map(|&slot| env.int(slot as i32))))
+}
+
+/// `leave(slot)`: ends the subscriptions of a socket whose end is reported.
+fn leave(app: &App, env: Env, arguments: &Arguments) -> Result {
+    let slot = env.to_u32(arguments[0]);
+    app.with(|js, core| {
+        if let Some(id) = js.ending.filter(|id| id.slot() == slot) {
+            js.topics.unsubscribe_all(core, id, |_| {});
+        }
+    });
+    Ok(env.undefined())
 }
 
 /// `pause(slot, paused)`: whether the socket is read.

@@ -1,0 +1,326 @@
+//! From requests to their answers: routes, handlers of JavaScript, bodies.
+
+use engine::{Answer, Closed, ConnId, Core, Incoming, Response, Sys};
+use wire::http::{BodyDecoder, BodyEvent, Request as Head, expects_continue, keep_alive};
+
+use crate::exchange::{Exchange, Place};
+use crate::handler::{Event, Js, Now};
+use crate::router::Router;
+
+/// How long the engine keeps the request of a WebSocket that is decided about later.
+const DECISION_NS: u64 = 600_000_000_000;
+/// A request or an answer that does not move for this long is given up.
+const STUCK_NS: u64 = 10_000_000_000;
+const CHECK_NS: u64 = 1_000_000_000;
+/// Memory that is kept for the next answer.
+const OUT_KEPT_BYTES: usize = 64 * 1024;
+
+impl Js {
+    /// Finds the routes of a request, and calls their handlers until one has it.
+    pub(crate) fn on_request<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        id: ConnId,
+        incoming: &Incoming<'_, '_>,
+    ) -> Answer {
+        let head = incoming.head;
+        let router = self.router(head);
+        let mut spans = std::mem::take(&mut self.spans);
+        for skip in 0..=self.routes.len() {
+            let routers = self.routers.get(router);
+            let found = routers
+                .and_then(|(_, router)| router.find(head.method, head.path(), skip, &mut spans));
+            let Some(route) = found else { break };
+            let socket = self.routes.get(route as usize).copied().flatten();
+            if let Some(index) = socket {
+                let Some(upgrade) = incoming.upgrade else { continue };
+                core.set_class(id, u8::try_from(index).unwrap_or(u8::MAX));
+                if let Some(user) = core.user_mut(id) {
+                    user.route = index;
+                }
+                if !self.sockets.get(usize::from(index)).is_some_and(|own| own.upgrade) {
+                    self.spans = spans;
+                    return Answer::Upgrade(upgrade.protocols().next().map(Into::into));
+                }
+            }
+            let exchange = self.begin(id, head, socket.is_some(), core.now_ns());
+            // Only read while the handler is called: see `Now`.
+            let head = std::ptr::from_ref(head).cast();
+            self.now = Some(Now { exchange, head, spans });
+            let slot = id.slot() as i32;
+            let passed = self.emit_then(
+                core,
+                Event::Request,
+                |env| [env.int(slot), env.int(route as i32), env.bool(socket.is_some())],
+                |env, _, passed| env.to_u32(passed),
+            );
+            let Some(now) = self.now.take() else {
+                // It was aborted.
+                return Answer::Written { keep_alive: false };
+            };
+            spans = now.spans;
+            if passed == 1 && !now.exchange.has_begun() {
+                self.out = now.exchange.out;
+                continue;
+            }
+            self.spans = spans;
+            return self.after_request(core, now.exchange, socket.is_some());
+        }
+        self.spans = spans;
+        not_found()
+    }
+
+    /// The router of the host that a request is for.
+    fn router(&self, head: &Head<'_, '_>) -> usize {
+        if self.routers.len() == 1 {
+            return 0;
+        }
+        let host = head.authority().unwrap_or_default();
+        let host = host.split(|byte| *byte == b':').next().unwrap_or_default();
+        let is = |(name, _): &(Box<str>, Router)| name.as_bytes().eq_ignore_ascii_case(host);
+        self.routers.iter().position(is).unwrap_or(0)
+    }
+
+    fn begin(&mut self, id: ConnId, head: &Head<'_, '_>, upgrades: bool, now_ns: u64) -> Exchange {
+        let mut out = std::mem::take(&mut self.out);
+        out.clear();
+        let mut exchange = Exchange::new(id, out, now_ns);
+        exchange.keep_alive = keep_alive(head);
+        exchange.head_only = head.method == "HEAD";
+        exchange.http_1_0 = head.version == 0;
+        if !upgrades {
+            let limits = wire::Limits { body_bytes: u64::MAX, ..wire::Limits::default() };
+            exchange.decoder = BodyDecoder::for_request(head, &limits).ok();
+            exchange.expects_continue = expects_continue(head);
+        }
+        exchange
+    }
+
+    /// A handler has returned: the answer may be complete, or follow.
+    pub(crate) fn after_request<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        mut exchange: Exchange,
+        upgrades: bool,
+    ) -> Answer {
+        let id = exchange.id;
+        if let Some(protocol) = exchange.upgrade.take() {
+            return opened(protocol, &mut exchange);
+        }
+        if upgrades && !exchange.has_begun() {
+            exchange.place = Place::Parked;
+            self.exchanges.insert(id.slot(), Box::new(exchange));
+            return Answer::LaterWithin(DECISION_NS);
+        }
+        if !exchange.has_ended() && exchange.wants_data && exchange.body_is_complete() {
+            // There is no body: that is its end.
+            exchange.wants_data = false;
+            let slot = id.slot();
+            self.now = Some(Now {
+                exchange,
+                head: std::ptr::null(),
+                spans: std::mem::take(&mut self.spans),
+            });
+            self.emit(core, Event::Data, |env| {
+                [env.int(slot as i32), env.array_buffer(&[]), env.bool(true)]
+            });
+            let Some(now) = self.now.take() else { return Answer::Written { keep_alive: false } };
+            (exchange, self.spans) = (now.exchange, now.spans);
+        }
+        if let Some(buffer) = core.answer_buffer(id) {
+            buffer.extend_from_slice(&exchange.out);
+        }
+        let ended = exchange.has_ended();
+        if ended && (exchange.body_is_complete() || !exchange.keep_alive) {
+            let keep_alive = exchange.keep_alive;
+            self.keep_out(exchange.out);
+            return Answer::Written { keep_alive };
+        }
+        let waits = exchange.expects_continue && !exchange.has_begun();
+        exchange.out.clear();
+        exchange.place = Place::Raw;
+        if ended && exchange.expects_continue {
+            // Its client sends the body only if it is asked to.
+            exchange.keep_alive = false;
+            exchange.decoder = None;
+        }
+        if ended && exchange.decoder.is_none() {
+            return Answer::Written { keep_alive: false };
+        }
+        self.exchanges.insert(id.slot(), Box::new(exchange));
+        if waits { Answer::RawContinue } else { Answer::Raw }
+    }
+
+    fn keep_out(&mut self, mut out: Vec<u8>) {
+        out.clear();
+        out.shrink_to(OUT_KEPT_BYTES);
+        self.out = out;
+    }
+
+    /// The answer to a request that the engine has kept.
+    pub(crate) fn decided<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) -> Answer {
+        let Some(mut exchange) = self.exchanges.remove(&id.slot()) else {
+            return Answer::Written { keep_alive: false };
+        };
+        if let Some(protocol) = exchange.upgrade.take() {
+            return opened(protocol, &mut exchange);
+        }
+        if let Some(buffer) = core.answer_buffer(id) {
+            buffer.extend_from_slice(&exchange.out);
+        }
+        exchange.out.clear();
+        if exchange.has_ended() {
+            return Answer::Written { keep_alive: exchange.keep_alive };
+        }
+        exchange.place = Place::Raw;
+        self.exchanges.insert(id.slot(), exchange);
+        Answer::Raw
+    }
+
+    /// Passes on what was written to a connection, and ends the exchange if it is over.
+    pub(crate) fn pass_on<S: Sys>(&mut self, core: &mut Core<S, Self>, slot: u32) {
+        let Some(exchange) = self.exchanges.get_mut(&slot) else { return };
+        let id = exchange.id;
+        match exchange.place {
+            // It is passed on when the handler returns.
+            Place::Handler => return,
+            Place::Parked => {
+                let decided = exchange.upgrade.is_some() || exchange.has_ended();
+                let begun = !exchange.corked && !exchange.out.is_empty();
+                if (decided || begun) && !std::mem::replace(&mut exchange.told, true) {
+                    core.remote().answer(id, Answer::ByHandler);
+                }
+                return;
+            }
+            Place::Raw => {}
+        }
+        if exchange.corked && !exchange.has_ended() && exchange.out.len() < OUT_KEPT_BYTES {
+            return;
+        }
+        if !exchange.out.is_empty() {
+            core.write_unlimited(id, &exchange.out);
+            exchange.out.clear();
+            exchange.moved_ns = core.now_ns();
+        }
+        if exchange.has_ended() && exchange.body_is_complete() {
+            let keep = exchange.keep_alive;
+            if let Some(exchange) = self.exchanges.remove(&slot) {
+                self.keep_out(exchange.out);
+            }
+            core.counters().requests.add(1);
+            if keep {
+                core.next_request(id);
+            } else {
+                core.end_after(id, Closed::Answered);
+            }
+        }
+    }
+
+    /// Bytes of a request's body.
+    pub(crate) fn on_data<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        id: ConnId,
+        data: &mut [u8],
+    ) {
+        let (slot, mut at) = (id.slot(), 0);
+        loop {
+            let rest = data.get(at..).unwrap_or_default();
+            let Some(exchange) = self.exchanges.get_mut(&slot) else { return };
+            let decoder = exchange.decoder.as_mut().filter(|decoder| !decoder.is_done());
+            let Some(decoder) = decoder.filter(|_| !exchange.paused) else {
+                if !rest.is_empty() {
+                    // What follows the body is the next request.
+                    core.leave_unread(rest.len());
+                }
+                return;
+            };
+            exchange.moved_ns = core.now_ns();
+            let decoded = decoder.decode(rest);
+            let ends = decoder.is_done();
+            let (used, piece) = match decoded {
+                Ok(wire::Status::Partial) => return,
+                Ok(wire::Status::Complete((used, BodyEvent::Data(piece)))) => (used, piece),
+                Ok(wire::Status::Complete((used, BodyEvent::End))) => (used, &[][..]),
+                Err(violation) => {
+                    core.counters().count_violation(violation);
+                    return core.reset(id);
+                }
+            };
+            at += used;
+            if ends {
+                core.counters().bodies_in.add(1);
+                if at < data.len() {
+                    core.leave_unread(data.len() - at);
+                }
+            }
+            if exchange.wants_data && !exchange.has_ended() && (ends || !piece.is_empty()) {
+                self.emit(core, Event::Data, |env| {
+                    [env.int(slot as i32), env.array_buffer(piece), env.bool(ends)]
+                });
+            }
+            if ends {
+                return self.pass_on(core, slot);
+            }
+        }
+    }
+
+    /// Tells answers that nothing of theirs waits. The others are told when they have drained.
+    pub(crate) fn go_on<S: Sys>(&mut self, core: &mut Core<S, Self>) {
+        if self.ready.is_empty() {
+            return;
+        }
+        for id in std::mem::take(&mut self.ready) {
+            if core.queued(id) == 0 {
+                self.tell_writable(core, id);
+            }
+        }
+    }
+
+    pub(crate) fn tell_writable<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) {
+        let Some(exchange) = self.exchanges.get_mut(&id.slot()).filter(|own| own.id == id) else {
+            return;
+        };
+        exchange.moved_ns = core.now_ns();
+        let offset = exchange.offset as f64;
+        self.emit(core, Event::Writable, |env| [env.int(id.slot() as i32), env.number(offset)]);
+    }
+
+    /// Gives up what does not move. Returns when to look again.
+    pub(crate) fn check_exchanges<S: Sys>(&mut self, core: &mut Core<S, Self>) -> Option<u64> {
+        if self.exchanges.is_empty() {
+            return None;
+        }
+        let now_ns = core.now_ns();
+        if now_ns >= self.checked_ns.saturating_add(CHECK_NS) {
+            self.checked_ns = now_ns;
+            for exchange in self.exchanges.values_mut() {
+                let queued = core.queued(exchange.id);
+                let receives = !exchange.body_is_complete() && !exchange.paused;
+                if queued < exchange.queued || queued == 0 && !receives {
+                    exchange.moved_ns = now_ns;
+                }
+                exchange.queued = queued;
+                if now_ns.saturating_sub(exchange.moved_ns) >= STUCK_NS {
+                    core.reset(exchange.id);
+                }
+            }
+        }
+        Some(self.checked_ns.saturating_add(CHECK_NS))
+    }
+}
+
+fn opened(protocol: Option<Box<str>>, exchange: &mut Exchange) -> Answer {
+    let headers = exchange.take_headers();
+    if headers.is_empty() {
+        return Answer::Upgrade(protocol);
+    }
+    Answer::UpgradeWith(protocol, headers.into())
+}
+
+fn not_found() -> Answer {
+    let mut response = Response::text(404, "<html><body><h1>File Not Found</h1></body></html>\n");
+    response.content_type = "text/html; charset=utf-8";
+    response.close = true;
+    Answer::Respond(response)
+}

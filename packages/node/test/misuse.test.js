@@ -1,0 +1,113 @@
+// What a program does wrong. uWebSockets.js ends the process for some of it, so each runs in a process of its own.
+'use strict';
+
+const assert = require('node:assert/strict');
+const { both, ours, program } = require('./support.js');
+
+const CLIENT = `
+  const { WebSocket } = require('ws');
+  const connect = (port, then) => { const c = new WebSocket('ws://127.0.0.1:' + port + '/'); c.on('error', () => {}); if (then) c.on('open', () => then(c)); return c; };`;
+
+const HANDLERS = {
+  upgrade: "upgrade() { throw new Error('planned'); }",
+  open: "open() { throw new Error('planned'); }",
+  message: "open(ws) { ws.send('go'); }, message() { throw new Error('planned'); }",
+  ping: "open(ws) { ws.send('go'); }, ping() { throw new Error('planned'); }",
+  pong: "open(ws) { ws.ping(); }, pong() { throw new Error('planned'); }",
+  subscription: "open(ws) { ws.subscribe('a'); }, subscription() { throw new Error('planned'); }",
+  close: "open(ws) { ws.send('bye'); }, close() { throw new Error('planned'); }",
+};
+
+const server = (handler) => `${CLIENT}
+  const app = uws.App().ws('/*', { ${handler} });
+  listen(app, (port) => {
+    const c = connect(port);
+    c.on('message', (data) => { if (String(data) === 'bye') { c.close(); } else { c.ping(); c.send('x'); } });
+  });`;
+
+for (const [name, handler] of Object.entries(HANDLERS)) {
+  both(`an exception in ${name} is an uncaught exception`, async (t) => {
+    const ended = await program(t, `process.on('uncaughtException', (error) => { log(error.message); process.exit(5); }); ${server(handler)}`);
+    assert.deepEqual([ended.code, ended.lines[0]], [5, 'planned'], ended.stderr);
+  });
+}
+
+both('an exception without a listener ends the process with its trace', async (t) => {
+  const ended = await program(t, server(HANDLERS.message));
+  assert.notEqual(ended.code, 0);
+  assert.match(ended.stderr, /planned/);
+});
+
+ours('a server lives on after an exception that the program handles', async (t) => {
+  const ended = await program(t, `${CLIENT}
+    process.on('uncaughtException', (error) => log(error.message));
+    const app = uws.App().ws('/*', {
+      message(ws, message) { ws.send('before'); if (Buffer.from(message).toString() === 'throw') throw new Error('planned'); },
+    });
+    listen(app, (port) => connect(port, (c) => {
+      let answers = 0;
+      c.on('message', () => { answers += 1; if (answers === 2) { log('answered'); app.close(); } });
+      c.send('throw'); c.send('fine');
+    }));`);
+  assert.deepEqual([ended.code, ended.lines], [0, ['planned', 'answered']], ended.stderr);
+});
+
+both('a rejected promise of a handler is an unhandled rejection', async (t) => {
+  const ended = await program(t, `
+    process.on('unhandledRejection', (error) => { log(error.message); process.exit(5); });
+    ${server("open(ws) { ws.send('go'); }, async message() { throw new Error('planned'); }")}`);
+  assert.deepEqual([ended.code, ended.lines], [5, ['planned']], ended.stderr);
+});
+
+both('calls with too few arguments, or of a wrong type, throw', async (t) => {
+  const ended = await program(t, `${CLIENT}
+    const app = uws.App();
+    const errors = [() => app.get('/a'), () => app.publish('a'), () => app.publish({}, 'x')];
+    for (const call of errors) { try { call(); log('no error in ' + call); } catch (error) { log(error instanceof Error || typeof error); } }
+    app.ws('/*', { open(ws) {
+      for (const call of [() => ws.send({}), () => ws.publish('a')]) {
+        try { call(); log('no error in ' + call); } catch (error) { log(error instanceof Error || typeof error); }
+      }
+      app.close();
+    } });
+    listen(app, (port) => connect(port));`);
+  assert.equal(ended.code, 0, ended.stderr);
+  assert.equal(ended.lines.filter((line) => line.startsWith('no error')).length, 0, ended.lines.join('\n'));
+});
+
+both('closing in any handler and using other sockets there', async (t) => {
+  const ended = await program(t, `${CLIENT}
+    const sockets = new Set();
+    let closed = 0;
+    const app = uws.App().ws('/*', {
+      open(ws) { sockets.add(ws); ws.subscribe('all'); if (sockets.size === 20) app.publish('all', 'everybody'); },
+      message(ws) { for (const other of sockets) if (other !== ws) other.send('from a peer'); ws.close(); },
+      close(ws) {
+        sockets.delete(ws);
+        closed += 1;
+        const [next] = sockets;
+        // Closes the next one from inside, so that all close in one nest.
+        if (next) { next.publish('all', 'one less'); next.close(); } else { log(closed); app.close(); }
+      },
+    });
+    listen(app, (port) => { for (let at = 0; at < 20; at += 1) connect(port).on('message', function () { if (this.readyState === 1) this.send('x'); }); });`);
+  assert.deepEqual([ended.code, ended.lines], [0, ['20']], ended.stderr);
+});
+
+ours('a worker thread that ends with open sockets leaves the process well', async (t) => {
+  const ended = await program(t, `${CLIENT}
+    const { Worker } = require('node:worker_threads');
+    const worker = new Worker(\`
+      const uws = require(process.env.UWS_MODULE || process.cwd());
+      const app = uws.App().ws('/*', { message(ws, m) { ws.send(m); } });
+      app.listen('127.0.0.1', 0, (s) => require('node:worker_threads').parentPort.postMessage(uws.us_socket_local_port(s)));
+    \`, { eval: true });
+    worker.on('message', (port) => {
+      const c = connect(port, () => c.send('x'));
+      c.on('message', () => { c.send('x'); worker.terminate(); });
+      c.on('close', () => log('closed'));
+    });
+    worker.on('exit', () => log('exit'));`);
+  assert.equal(ended.code, 0, ended.stderr);
+  assert.deepEqual(ended.lines.sort(), ['closed', 'exit']);
+});

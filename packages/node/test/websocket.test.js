@@ -1,0 +1,358 @@
+// WebSocket, WebSocketBehavior and the order of events.
+'use strict';
+
+const assert = require('node:assert/strict');
+const { uws, both, ours, listen, serve, Queue, Client, Raw, frame, text } = require('./support.js');
+
+/** A server that logs its events in `log`, and calls `act` with each message. */
+async function logged(t, act = {}, options = {}) {
+  const log = new Queue();
+  const behavior = {
+    idleTimeout: 0,
+    ...options,
+    open: (ws) => { log.push('open'); act.open?.(ws); },
+    message: (ws, message, isBinary) => { log.push(`message ${text(message)} ${isBinary}`); act.message?.(ws, text(message)); },
+    drain: (ws) => { log.push('drain'); act.drain?.(ws); },
+    dropped: (ws, message, isBinary) => log.push(`dropped ${text(message)} ${isBinary}`),
+    ping: (ws, message) => log.push(`ping ${text(message)}`),
+    pong: (ws, message) => log.push(`pong ${text(message)}`),
+    subscription: (ws, topic, now, before) => log.push(`subscription ${text(topic)} ${before} to ${now}`),
+    close: (ws, code, message) => { log.push(`close ${code} ${text(message)}`.trim()); act.close?.(ws); },
+  };
+  const port = await serve(t, (app) => { act.app = app; app.ws('/*', behavior); });
+  return { log, port };
+}
+
+async function inOrder(log, ...expected) {
+  for (const event of expected) assert.equal(await log.next(), event);
+}
+
+both('open, message, close, in this order', async (t) => {
+  const { log, port } = await logged(t, { message: (ws, message) => ws.send(`${message}!`) });
+  const client = await Client.open(t, port);
+  client.send('text');
+  client.send(Buffer.from('bytes'));
+  assert.equal(await client.next(), 'text!');
+  await client.next();
+  client.ws.close(4001, 'enough');
+  await inOrder(log, 'open', 'message text false', 'message bytes true', 'close 4001 enough');
+  assert.deepEqual(await client.closed, { code: 4001, reason: 'enough' });
+});
+
+both('each message is an ArrayBuffer of its length', async (t) => {
+  const sizes = new Queue();
+  const port = await serve(t, (app) => app.ws('/*', {
+    maxPayloadLength: 100_000,
+    message: (ws, message) => { assert.ok(message instanceof ArrayBuffer); sizes.push(message.byteLength); },
+  }));
+  const client = await Client.open(t, port);
+  for (const size of [0, 1, 125, 126, 65_535, 65_536, 100_000]) {
+    client.send(Buffer.alloc(size));
+    assert.equal(await sizes.next(), size);
+  }
+});
+
+both('send takes text, ArrayBuffer and views, as text or binary', async (t) => {
+  const sources = [
+    ['text', 'häß🙂'], ['ArrayBuffer', new TextEncoder().encode('ab').buffer], ['Buffer', Buffer.from('cd')],
+    ['part of a buffer', new Uint8Array(new TextEncoder().encode('xefx').buffer, 1, 2)],
+    ['Uint16Array', new Uint16Array([0x6867])],
+  ];
+  const { port } = await logged(t, {
+    open: (ws) => {
+      for (const [name, source] of sources) {
+        assert.equal(ws.send(source), 1, name);
+        assert.equal(ws.send(source, true), 1, name);
+      }
+    },
+  });
+  const client = new Client(`ws://127.0.0.1:${port}/`);
+  t.after(() => client.ws.terminate());
+  for (const expected of ['häß🙂', 'ab', 'cd', 'ef', 'gh']) {
+    assert.equal(await client.next(), expected);
+    assert.deepEqual(await client.next(), Buffer.from(expected));
+  }
+});
+
+both('a fragmented message of the client is one message', async (t) => {
+  const { log, port } = await logged(t);
+  const raw = new Raw(t, port);
+  await raw.upgrade();
+  raw.write(frame(1, 'a', { fin: false }), frame(9, 'between'), frame(0, 'b', { fin: false }), frame(0, 'c'));
+  await inOrder(log, 'open', 'ping between', 'message abc false');
+});
+
+both('fragments of the server are one message', async (t) => {
+  const { port } = await logged(t, {
+    open: (ws) => {
+      assert.equal(ws.sendFirstFragment('a'), 1);
+      assert.equal(ws.sendFragment('b'), 1);
+      assert.equal(ws.sendLastFragment('c'), 1);
+    },
+  });
+  const client = new Client(`ws://127.0.0.1:${port}/`);
+  t.after(() => client.ws.terminate());
+  assert.equal(await client.next(), 'abc');
+});
+
+both('pings are answered, and both sides see them', async (t) => {
+  const { log, port } = await logged(t, {
+    message: (ws) => { assert.equal(ws.ping(), 1); assert.equal(ws.ping('from server'), 1); },
+  });
+  const client = await Client.open(t, port);
+  client.ws.ping('from client');
+  assert.equal(await client.pongs.next(), 'from client');
+  client.send('go');
+  assert.equal(await client.pings.next(), '');
+  assert.equal(await client.pings.next(), 'from server');
+  await inOrder(log, 'open', 'ping from client', 'message go false', 'pong ', 'pong from server');
+});
+
+both('cork calls its function at once and returns the socket', async (t) => {
+  const { port } = await logged(t, {
+    message: (ws) => {
+      let called = false;
+      assert.equal(ws.cork(() => { called = true; ws.send('1'); ws.send('2'); }), ws);
+      assert.equal(called, true);
+    },
+  });
+  const client = await Client.open(t, port);
+  client.send('go');
+  assert.deepEqual([await client.next(), await client.next()], ['1', '2']);
+});
+
+both('user data has what upgrade gave, as has the socket', async (t) => {
+  const seen = new Queue();
+  const port = await serve(t, (app) => app.ws('/:room', {
+    upgrade: (res, req, context) => {
+      assert.equal(req.getParameter('room'), 'blue');
+      res.upgrade({ room: 5 }, req.getHeader('sec-websocket-key'), req.getHeader('sec-websocket-protocol'),
+        req.getHeader('sec-websocket-extensions'), context);
+    },
+    open: (ws) => seen.push([ws.getUserData().room, ws.room]),
+    message: (ws) => { ws.getUserData().room += 1; seen.push([ws.getUserData().room]); },
+    close: (ws) => seen.push(['closed', ws.getUserData().room]),
+  }));
+  const client = await Client.open(t, port, '/blue');
+  assert.deepEqual(await seen.next(), [5, 5]);
+  client.send('x');
+  assert.deepEqual(await seen.next(), [6]);
+  client.ws.close();
+  assert.deepEqual(await seen.next(), ['closed', 6]);
+});
+
+both('open is called inside of res.upgrade', async (t) => {
+  const order = [];
+  const port = await serve(t, (app) => app.ws('/*', {
+    upgrade: (res, req, context) => {
+      order.push('upgrade');
+      res.upgrade({}, req.getHeader('sec-websocket-key'), '', '', context);
+      order.push('upgraded');
+    },
+    open: () => order.push('open'),
+  }));
+  await Client.open(t, port);
+  assert.deepEqual(order, ['upgrade', 'open', 'upgraded']);
+});
+
+both('an upgrade may come later', async (t) => {
+  const port = await serve(t, (app) => app.ws('/*', {
+    upgrade: (res, req, context) => {
+      const values = ['key', 'protocol', 'extensions'].map((name) => req.getHeader(`sec-websocket-${name}`));
+      let aborted = false;
+      res.onAborted(() => { aborted = true; });
+      setImmediate(() => { if (!aborted) res.cork(() => res.upgrade({ later: true }, ...values, context)); });
+    },
+    message: (ws) => ws.send(String(ws.getUserData().later)),
+  }));
+  const client = await Client.open(t, port);
+  client.send('x');
+  assert.equal(await client.next(), 'true');
+});
+
+both('a later upgrade of a client that has gone is not made', async (t) => {
+  const [waiting, aborted] = [new Queue(), new Queue()];
+  const port = await serve(t, (app) => app.ws('/*', {
+    upgrade: (res) => { res.onAborted(() => aborted.push('aborted')); waiting.push(); },
+    open: () => assert.fail('open'),
+  }));
+  const client = new Client(`ws://127.0.0.1:${port}/`);
+  await waiting.next();
+  client.ws.terminate();
+  assert.equal(await aborted.next(), 'aborted');
+});
+
+both('upgrade can refuse', async (t) => {
+  const port = await serve(t, (app) => app.ws('/*', { upgrade: (res) => res.writeStatus('401 Unauthorized').end('no') }));
+  await assert.rejects(Client.open(t, port), /401/);
+});
+
+both('upgrade can add headers', async (t) => {
+  const port = await serve(t, (app) => app.ws('/*', {
+    upgrade: (res, req, context) => {
+      res.writeStatus('101 Switching Protocols').writeHeader('Set-Cookie', 'a=b');
+      res.upgrade({}, req.getHeader('sec-websocket-key'), '', '', context);
+    },
+  }));
+  const head = await new Raw(t, port).upgrade();
+  assert.match(head, /^HTTP\/1.1 101 Switching Protocols\r\n/);
+  assert.match(head, /\r\nSet-Cookie: a=b\r\n/);
+  assert.match(head, /\r\nSec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK\+xOo=\r\n/);
+});
+
+both('the first protocol is chosen by default, and upgrade may choose another', async (t) => {
+  const port = await serve(t, (app) => app.ws('/default', {}).ws('/chosen', {
+    upgrade: (res, req, context) => res.upgrade({}, req.getHeader('sec-websocket-key'), 'second', '', context),
+  }));
+  assert.equal((await Client.open(t, port, '/default', ['first', 'second'])).ws.protocol, 'first');
+  assert.equal((await Client.open(t, port, '/chosen', ['first', 'second'])).ws.protocol, 'second');
+});
+
+both('a request to a route of WebSockets without a key goes to the next route', async (t) => {
+  const port = await serve(t, (app) => app.ws('/*', {}).any('/*', (res) => res.end('plain')));
+  assert.equal(await (await fetch(`http://127.0.0.1:${port}/`)).text(), 'plain');
+});
+
+both('end calls close at once, then sends the frame', async (t) => {
+  const order = [];
+  const { port } = await logged(t, {
+    message: (ws) => { order.push('end'); ws.end(4002, 'why'); order.push('ended'); },
+    close: (ws) => { order.push('close'); assert.throws(() => ws.send('late'), Error); },
+  });
+  const client = await Client.open(t, port);
+  client.send('x');
+  assert.deepEqual(await client.closed, { code: 4002, reason: 'why' });
+  assert.deepEqual(order, ['end', 'close', 'ended']);
+});
+
+both('end without a code', async (t) => {
+  const { log, port } = await logged(t, { message: (ws) => ws.end() });
+  const client = await Client.open(t, port);
+  client.send('x');
+  assert.equal((await client.closed).code, 1005);
+  await inOrder(log, 'open', 'message x false');
+  // uWebSockets.js gives 0, which is no code.
+  assert.match(await log.next(), /^close (0|1005)$/);
+});
+
+both('messages before end arrive', async (t) => {
+  const { port } = await logged(t, { message: (ws) => { ws.send('last words'); ws.end(1000); } });
+  const client = await Client.open(t, port);
+  client.send('x');
+  assert.equal(await client.next(), 'last words');
+  assert.equal((await client.closed).code, 1000);
+});
+
+both('close ends the connection without a frame', async (t) => {
+  const { log, port } = await logged(t, { message: (ws) => ws.close() });
+  const client = await Client.open(t, port);
+  client.send('x');
+  assert.equal((await client.closed).code, 1006);
+  await inOrder(log, 'open', 'message x false', 'close 1006');
+});
+
+both('a closed socket throws for everything but its user data', async (t) => {
+  const checked = new Queue();
+  const { port } = await logged(t, {
+    message: (ws) => {
+      ws.close();
+      const uses = [
+        () => ws.send('x'), () => ws.end(1000), () => ws.close(), () => ws.ping(), () => ws.getBufferedAmount(),
+        () => ws.subscribe('a'), () => ws.unsubscribe('a'), () => ws.isSubscribed('a'), () => ws.getTopics(),
+        () => ws.publish('a', 'x'), () => ws.cork(() => {}), () => ws.getRemoteAddress(), () => ws.getRemoteAddressAsText(),
+      ];
+      for (const use of uses) assert.throws(use, Error, use.toString());
+      checked.push(uses.length);
+    },
+  });
+  (await Client.open(t, port)).send('x');
+  assert.equal(await checked.next(), 13);
+});
+
+both('a socket that closes in its open handler', async (t) => {
+  const { log, port } = await logged(t, { open: (ws) => ws.close() });
+  const client = new Client(`ws://127.0.0.1:${port}/`);
+  await client.closed;
+  await inOrder(log, 'open', 'close 1006');
+});
+
+both('the client goes: the code is 1006', async (t) => {
+  const { log, port } = await logged(t);
+  const raw = new Raw(t, port);
+  await raw.upgrade();
+  raw.socket.destroy();
+  await log.next();
+  assert.match(await log.next(), /^close 1006/);
+});
+
+both('a close frame without a code is 1005, and is answered', async (t) => {
+  const { log, port } = await logged(t);
+  const raw = new Raw(t, port);
+  await raw.upgrade();
+  raw.write(frame(8));
+  assert.equal((await raw.frame()).opcode, 8);
+  await raw.closed;
+  await inOrder(log, 'open', 'close 1005');
+});
+
+both('subscriptions end before close is called', async (t) => {
+  const { log, port } = await logged(t, { open: (ws) => ws.subscribe('news') });
+  const client = await Client.open(t, port);
+  client.ws.close(1000);
+  await inOrder(log, 'open', 'subscription news 0 to 1', 'subscription news 1 to 0', 'close 1000');
+});
+
+both('close of an app closes its sockets before it returns', async (t) => {
+  const log = [];
+  const app = uws.App().ws('/*', { close: (ws, code) => log.push(`close ${code}`) });
+  const client = await Client.open(t, await listen(app));
+  app.close();
+  assert.deepEqual(log, ['close 1006']);
+  assert.equal((await client.closed).code, 1006);
+});
+
+both('promises of a handler run before the next handler', async (t) => {
+  const order = new Queue();
+  const port = await serve(t, (app) => app.ws('/*', {
+    message: (ws, message) => {
+      const name = text(message);
+      order.push(name);
+      Promise.resolve().then(() => order.push(`${name} promise`));
+      process.nextTick(() => order.push(`${name} tick`));
+    },
+  }));
+  const raw = new Raw(t, port);
+  await raw.upgrade();
+  raw.write(Buffer.concat([frame(1, 'a'), frame(1, 'b')]));
+  const seen = [];
+  while (seen.length < 6) seen.push(await order.next());
+  assert.deepEqual(seen, ['a', 'a tick', 'a promise', 'b', 'b tick', 'b promise']);
+});
+
+both('addresses in bytes and text', async (t) => {
+  const seen = new Queue();
+  const { port } = await logged(t, { open: (ws) => seen.push([ws.getRemoteAddress(), text(ws.getRemoteAddressAsText())]) });
+  await Client.open(t, port);
+  const [bytes, address] = await seen.next();
+  assert.deepEqual([...new Uint8Array(bytes)].slice(-4), [127, 0, 0, 1]);
+  assert.match(address, /^127\.0\.0\.1$|:7f00:0001$/);
+});
+
+ours('an unmasked frame closes the connection with 1002', async (t) => {
+  const { log, port } = await logged(t);
+  const raw = new Raw(t, port);
+  await raw.upgrade();
+  raw.write(Buffer.from([0x81, 1, 0x41]));
+  const { opcode, payload } = await raw.frame();
+  assert.deepEqual([opcode, payload.readUInt16BE()], [8, 1002]);
+  await log.next();
+  assert.match(await log.next(), /^close 1006/);
+});
+
+ours('a handshake without a version, or of another one, gets 426 with ours', async (t) => {
+  const { port } = await logged(t);
+  for (const version of [null, '12']) {
+    const head = await new Raw(t, port).upgrade('/', { 'Sec-WebSocket-Version': version });
+    assert.match(head, /^HTTP\/1.1 (426|400) /);
+  }
+});

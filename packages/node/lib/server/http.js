@@ -1,0 +1,130 @@
+// Plain requests of `Server`, as web-standard Request and Response.
+'use strict';
+
+const { STATUS_CODES } = require('node:http');
+
+/** Written by the addon, by the size of the body. */
+const FRAMING = ['content-length', 'transfer-encoding', 'connection'];
+
+/** Answers a request by `fetch`. */
+function serve(res, req, { fetch, isSecure, maxBody, failed }) {
+  const state = { aborted: false, wake: undefined, abort: new AbortController() };
+  res.onAborted(() => {
+    state.aborted = true;
+    state.abort.abort();
+    state.wake?.();
+  });
+  const described = describe(req, isSecure);
+  const remoteAddress = Buffer.from(res.getRemoteAddressAsText()).toString();
+  const act = async () => {
+    const hasBody = described.method !== 'GET' && described.method !== 'HEAD';
+    const body = hasBody ? await collect(res, maxBody) : undefined;
+    if (body === null) {
+      simple(res, state, '413 Payload Too Large');
+      return;
+    }
+    const { url, method, headers } = described;
+    const request = new Request(url, { method, headers, body, signal: state.abort.signal });
+    const response = await fetch(request, { remoteAddress });
+    if (!(response instanceof Response)) throw new TypeError('fetch must return a Response');
+    await answer(res, state, response, method === 'HEAD');
+  };
+  act().catch((error) => {
+    if (state.aborted) return;
+    // Too late for another status if the answer has begun.
+    if (state.begun) res.close();
+    else simple(res, state, '500 Internal Server Error');
+    failed(error);
+  });
+}
+
+function describe(req, isSecure) {
+  const method = req.getCaseSensitiveMethod();
+  const headers = new Headers();
+  req.forEach((name, value) => headers.append(name, value));
+  const query = req.getQuery();
+  const origin = `http${isSecure ? 's' : ''}://${headers.get('host') || 'localhost'}`;
+  return { url: `${origin}${req.getUrl()}${query ? `?${query}` : ''}`, method, headers };
+}
+
+/** Reads a body of at most `max` bytes; null if there is more. */
+function collect(res, max) {
+  return new Promise((resolve) => {
+    const chunks = [];
+    let size = 0;
+    res.onData((chunk, isLast) => {
+      size += chunk.byteLength;
+      if (size > max) {
+        chunks.length = 0;
+        resolve(null);
+        return;
+      }
+      chunks.push(Buffer.from(chunk.slice(0)));
+      if (isLast) resolve(size > 0 ? Buffer.concat(chunks) : undefined);
+    });
+  });
+}
+
+function simple(res, state, status) {
+  if (!state.aborted) res.cork(() => res.writeStatus(status).end(status, true));
+}
+
+/** Writes a Response. A body of one chunk has a length; a stream is read as fast as the client takes it. */
+async function answer(res, state, response, isHead) {
+  const head = () => {
+    state.begun = true;
+    res.writeStatus(`${response.status} ${response.statusText || STATUS_CODES[response.status] || 'Unknown'}`);
+    for (const [name, value] of response.headers) {
+      if (!FRAMING.includes(name)) res.writeHeader(name, value);
+    }
+  };
+  const end = (body) => { if (!state.aborted) res.cork(() => { head(); res.end(body); }); };
+  if (!response.body || isHead) {
+    response.body?.cancel().catch(() => {});
+    end();
+    return;
+  }
+  const reader = response.body.getReader();
+  state.abort.signal.addEventListener('abort', () => reader.cancel().catch(() => {}));
+  const first = await reader.read();
+  if (first.done) {
+    end();
+    return;
+  }
+  let reading = reader.read();
+  const soon = await Promise.race([reading, new Promise((resolve) => setImmediate(resolve))]);
+  if (soon?.done) {
+    end(first.value);
+    return;
+  }
+  let goesOn = true;
+  const write = (value) => {
+    res.cork(() => {
+      if (!state.begun) head();
+      goesOn = res.write(value);
+    });
+  };
+  for (let value = first.value; !state.aborted;) {
+    write(value);
+    if (!goesOn) await writable(res, state);
+    const next = await reading;
+    if (next.done) {
+      if (!state.aborted) res.cork(() => res.end());
+      return;
+    }
+    ({ value } = next);
+    reading = reader.read();
+  }
+}
+
+function writable(res, state) {
+  return new Promise((resolve) => {
+    state.wake = resolve;
+    res.onWritable(() => {
+      resolve();
+      return true;
+    });
+  });
+}
+
+module.exports = { serve };

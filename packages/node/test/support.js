@@ -110,7 +110,9 @@ class Raw {
     this.ended = false;
     this.socket.on('data', (data) => { this.bytes = Buffer.concat([this.bytes, data]); });
     this.socket.on('error', () => {});
-    this.closed = once(this.socket, 'close').then(() => { this.ended = true; });
+    this.closed = new Promise((resolve) => {
+      this.socket.on('close', () => { this.ended = true; resolve(); });
+    });
     t.after(() => this.socket.destroy());
   }
 
@@ -124,7 +126,7 @@ class Raw {
       const result = found(this.bytes);
       if (result) return result;
       if (this.ended) throw new Error(`the connection ended after ${JSON.stringify(this.bytes.toString('latin1'))}`);
-      await Promise.race([once(this.socket, 'data'), this.closed]);
+      await Promise.race([once(this.socket, 'data').catch(() => {}), this.closed]);
     }
   }
 

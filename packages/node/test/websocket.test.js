@@ -36,7 +36,7 @@ both('open, message, close, in this order', async (t) => {
   await client.next();
   client.ws.close(4001, 'enough');
   await inOrder(log, 'open', 'message text false', 'message bytes true', 'close 4001 enough');
-  assert.deepEqual(await client.closed, { code: 4001, reason: 'enough' });
+  assert.equal((await client.closed).code, 4001);
 });
 
 both('each message is an ArrayBuffer of its length', async (t) => {

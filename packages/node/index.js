@@ -21,3 +21,6 @@ module.exports = {
   _borrowsFrom: 0,
   _cfg() {},
 };
+
+// What this package has beside it.
+Object.assign(module.exports, require('./lib')(module.exports));

@@ -1,9 +1,11 @@
 //! `cargo xtask dist`: the packages for users, in `target/dist`. For each target a static executable, and
-//! with it an archive, a Debian package, a wheel, a package of npm; and a container image for all targets.
+//! with it an archive, a Debian package, a wheel, a package of npm; the addon of Node.js, in packages of npm; and a
+//! container image for all targets.
 //!
 //! Not a release: it signs nothing and uploads nothing (RELEASING.md). Versions come from the workspace's
 //! Cargo.toml alone.
 
+mod addon;
 mod archive;
 mod build;
 mod check;
@@ -116,7 +118,9 @@ pub(crate) fn run(args: &DistArgs) -> Result<bool> {
     }
     let dist = step::target_folder().join("dist");
     let tools = tools::Tools::install()?;
-    let builds = build::build(chosen(&args.more)?, &args.profile, &tools)?;
+    let targets = chosen(&args.more)?;
+    let addons = addon::build(&targets, &args.profile, &tools, args.suite)?;
+    let builds = build::build(targets, &args.profile, &tools)?;
     fs::create_dir_all(&dist)?;
     let native =
         builds.iter().find(|built| built.is_native()).context("the own target is built")?;
@@ -129,7 +133,10 @@ pub(crate) fn run(args: &DistArgs) -> Result<bool> {
         packages.push(wheel::pack(built, &extras, &tools, &dist)?);
         packages.push(npm::pack_executable(built, &extras, &dist)?);
     }
-    packages.push(npm::pack_launcher(&dist)?);
+    for addon in &addons {
+        packages.push(npm::pack_addon(addon, &extras, &dist)?);
+    }
+    packages.push(npm::pack_main(&dist)?);
     packages.push(image::pack(&builds, &extras, &dist)?);
     write_checksums(&packages, &dist)?;
     if !args.check {
@@ -141,7 +148,7 @@ pub(crate) fn run(args: &DistArgs) -> Result<bool> {
 
 /// Why packages cannot be built here: Rust's standard library for a target is neither here nor to be had.
 fn lacks_standard_library(more: &[String]) -> Option<String> {
-    let add = |target: &Target| build::add_standard_library(target).err();
+    let add = |target: &Target| build::add_standard_library(target.triple).err();
     chosen(more).ok()?.into_iter().find_map(add).map(|error| format!("{error:#}"))
 }
 

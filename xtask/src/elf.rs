@@ -1,5 +1,5 @@
-//! Checks whether an executable is static, from the program headers of a 64-bit little-endian ELF
-//! file (elf(5)). Works for any architecture, unlike `ldd`.
+//! What executables and libraries need of the machine that they run on, from 64-bit little-endian ELF files (elf(5)).
+//! Works for any architecture, unlike `ldd`.
 
 use std::fs;
 use std::path::Path;
@@ -33,6 +33,22 @@ fn is_static_elf(bytes: &[u8]) -> Result<bool> {
     Ok(true)
 }
 
+/// The newest version of glibc whose symbols a library needs, of the names of versions in it; `None` without glibc.
+///
+/// # Errors
+/// When the file cannot be read.
+pub(crate) fn newest_glibc(library: &Path) -> Result<Option<(u32, u32)>> {
+    let bytes = fs::read(library).with_context(|| library.display().to_string())?;
+    let names = bytes.split(|byte| *byte == 0).filter_map(|name| name.strip_prefix(b"GLIBC_"));
+    let versions = names.filter_map(|version| {
+        let (major, minor) = str::from_utf8(version).ok()?.split_once('.')?;
+        // Some have a third number.
+        let minor = minor.split('.').next()?;
+        Some((major.parse().ok()?, minor.parse().ok()?))
+    });
+    Ok(versions.max())
+}
+
 fn at<const N: usize>(bytes: &[u8], offset: usize) -> Option<[u8; N]> {
     bytes.get(offset..)?.get(..N)?.try_into().ok()
 }
@@ -53,6 +69,12 @@ mod tests {
             bytes[table + header * size] = 1;
         }
         assert!(is_static_elf(&bytes).unwrap());
+    }
+
+    #[test]
+    fn version_of_glibc_is_found() {
+        let newest = newest_glibc(Path::new("/bin/sh")).unwrap();
+        assert!(newest.is_none_or(|(major, minor)| major == 2 && minor >= 2), "{newest:?}");
     }
 
     #[test]

@@ -1,10 +1,12 @@
 // Between the values that programs send and receive, and those of the addon.
 'use strict';
 
-/** A copy of a message, where the addon takes the memory back after the handler. */
+/**
+ * A message to keep: uWebSockets.js takes its memory back after the handler, this package does not with the option
+ * `keepMessages`, which the caller sets.
+ */
 function owner(uws) {
-  const own = uws._borrowsFrom ?? 0;
-  return (message) => (message.byteLength < own ? message : message.slice(0));
+  return '_borrowsFrom' in uws ? (message) => message : (message) => message.slice(0);
 }
 
 /** What the addon can send. */

@@ -2,7 +2,7 @@
 'use strict';
 
 module.exports = (uws) => {
-  const { WebSocket, WebSocketServer } = require('./ws/server.js')(uws);
+  const { WebSocketServer } = require('./ws/server.js')(uws);
   const { Server } = require('./server/server.js')(uws);
-  return { Server, WebSocket, WebSocketServer };
+  return { Server, WebSocketServer };
 };

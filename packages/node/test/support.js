@@ -1,7 +1,7 @@
 // What the tests share: the module under test, servers that end with their test, raw and WebSocket clients.
 //
-// UWS_MODULE names the module under test. Without it, it is this package; with `@uwsjs/core` (uWebSockets.js 20.51.4
-// from npm) the same cases run on the original, whose behaviour they describe.
+// UWS_MODULE names the module under test. Without it, it is this package; with `@uwsjs/core` or its package for a platform
+// (uWebSockets.js 20.51.4 from npm) the same cases run on the original, whose behaviour they describe.
 'use strict';
 
 const { once } = require('node:events');
@@ -13,7 +13,7 @@ const { WebSocket } = require('ws');
 
 const moduleName = process.env.UWS_MODULE || path.join(__dirname, '..');
 const uws = require(moduleName);
-const isOriginal = moduleName === '@uwsjs/core';
+const isOriginal = moduleName.startsWith('@uwsjs/');
 
 /** A case that hangs fails; no case waits for a time. */
 const TIME_MAX = 60_000;

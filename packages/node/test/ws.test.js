@@ -11,7 +11,8 @@ const os = require('node:os');
 const path = require('node:path');
 const { uws, both, ours, isOriginal, Queue, Client, Raw, frame, program } = require('./support.js');
 
-const { WebSocketServer, WebSocket } = isOriginal ? require('../lib')(uws) : uws;
+const { WebSocketServer } = isOriginal ? require('../lib')(uws) : uws;
+const { WebSocket } = WebSocketServer;
 
 async function started(t, options = {}) {
   const server = new WebSocketServer({ port: 0, host: '127.0.0.1', ...options });

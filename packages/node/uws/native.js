@@ -1,4 +1,4 @@
 'use strict';
 
 // The addon for this platform.
-module.exports = require('../standfast.node');
+module.exports = require('../lib/addon');

@@ -22,7 +22,7 @@ pub(super) fn build(
     let mut cargo = step::cargo(&["zigbuild", "--locked", "--package", "standfast-cli"]);
     cargo.args(["--profile", profile]);
     for target in &targets {
-        add_standard_library(target)?;
+        add_standard_library(target.triple)?;
         println!("=== {}, profile {profile}", target.triple);
         cargo.args(["--target", target.triple]);
     }
@@ -48,22 +48,21 @@ pub(super) fn build(
 }
 
 /// Adds Rust's standard library for a target, unless it is here.
-pub(super) fn add_standard_library(target: &Target) -> Result<()> {
+pub(super) fn add_standard_library(triple: &str) -> Result<()> {
     let installed = output(Command::new("rustup").args(["target", "list", "--installed"]));
-    if installed.is_ok_and(|list| list.lines().any(|line| line == target.triple)) {
+    if installed.is_ok_and(|list| list.lines().any(|line| line == triple)) {
         return Ok(());
     }
-    let add = Command::new("rustup").args(["target", "add", target.triple]).status();
+    let add = Command::new("rustup").args(["target", "add", triple]).status();
     ensure!(
         add.is_ok_and(|status| status.success()),
-        "Rust's standard library for {triple} is missing: rustup target add {triple}",
-        triple = target.triple
+        "Rust's standard library for {triple} is missing: rustup target add {triple}"
     );
     Ok(())
 }
 
 /// Compiler flags that remove this machine's paths: they are private, and builds become reproducible.
-fn remapped_paths() -> String {
+pub(super) fn remapped_paths() -> String {
     let home = env::var_os("HOME").unwrap_or_default();
     let cargo = env::var_os("CARGO_HOME").map_or(Path::new(&home).join(".cargo"), PathBuf::from);
     let remap = |from: &Path, to| format!("--remap-path-prefix={}={to}", from.display());

@@ -40,6 +40,24 @@ standfast --version 2> /log && exit 1 || test $? = 2
 grep 'is not installed' /log
 "#;
 
+/// The API from an empty project, without scripts: a server with an echo, and a client in a few lines.
+const REQUIRED: &str = r#"
+set -ex
+mkdir /project && cd /project
+npm install --ignore-scripts standfast
+cat > echo.js << 'END'
+const { App, us_socket_local_port } = require('standfast');
+const { WebSocketServer } = require('standfast/ws');
+const app = App().get('/*', (res) => res.end(typeof WebSocketServer));
+app.listen('127.0.0.1', 0, (listener) => {
+  require('node:http').get({ port: us_socket_local_port(listener), host: '127.0.0.1' }, (res) => {
+    res.on('data', (data) => { console.log('answered ' + data); process.exit(0); });
+  });
+});
+END
+node echo.js | grep 'answered function'
+"#;
+
 /// How many sockets an installed package has to hold, and for how long.
 pub(super) struct Goal {
     pub(super) connections: u64,
@@ -74,7 +92,7 @@ pub(super) fn run(builds: &[Built], goal: Goal, tools: &Tools, dist: &Path) -> R
             results.add("Debian package", || checks.debian_package(built));
             results.add("wheel by uvx", || checks.wheel_by_uvx());
             results.add("wheel by pip", || checks.wheel_by_pip(built));
-            results.add("npm package by npx", || checks.npm_package());
+            results.add("npm package by npx and require", || checks.npm_package());
             results.add("container image", || checks.image(built));
         } else if foreign::emulator(built.target).is_some() {
             results.add(&format!("{triple} under qemu"), || foreign::run(built, dist));
@@ -193,6 +211,7 @@ impl Checks<'_> {
         registry::install_npm(&root)?;
         let root = root.with_registry(&registry.folder, &["npm_config_registry=http://127.0.0.1/"]);
         let proved = self.proved(&root, &["npx", "--yes", "standfast"], Instant::now())?;
+        root.run(&["bash", "-c", REQUIRED]).context("the API of the npm package")?;
         root.run(&["bash", "-c", LAUNCHED]).context("the launcher of npm")?;
         Ok(proved)
     }

@@ -1,5 +1,6 @@
-//! The packages of npm: one for each target with the executable, and `standfast` with a launcher, of which
-//! they are optional dependencies. npm installs the one that fits; no script runs at installation.
+//! The packages of npm: for each target one with the executable and one with the addon of Node.js, and `standfast`
+//! (`packages/node`) with a launcher and the API, of which they are optional dependencies. npm installs those that
+//! fit; no script runs at installation.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,9 +9,13 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use serde_json::Value;
 
+use super::addon::Addon;
 use super::extras::Extras;
 use super::{Built, LICENCES, VERSION, copy_licences, output, staging};
 use crate::step;
+
+/// What of `packages/node` is not published.
+const OF_THE_REPOSITORY: [&str; 4] = ["native", "test", "build.sh", "standfast.node"];
 
 /// `@standfast/linux-x64` or the like.
 pub(super) fn pack_executable(built: &Built, extras: &Extras, dist: &Path) -> Result<PathBuf> {
@@ -25,16 +30,35 @@ pub(super) fn pack_executable(built: &Built, extras: &Extras, dist: &Path) -> Re
     pack(&stage, dist)
 }
 
-/// `standfast`.
-pub(super) fn pack_launcher(dist: &Path) -> Result<PathBuf> {
+/// `@standfast/node-linux-x64-gnu` or the like.
+pub(super) fn pack_addon(addon: &Addon, extras: &Extras, dist: &Path) -> Result<PathBuf> {
+    let (cpu, libc) = (addon.target.npm, addon.libc);
+    let stage = staging(dist, &format!("npm-node-{cpu}-{}", libc.npm))?;
+    let manifest = fs::read_to_string(templates().join("addon/package.json"))?;
+    let manifest = manifest
+        .replace("PLATFORM", &format!("linux-{cpu}-{}", libc.npm))
+        .replace("CPU", cpu)
+        .replace("LIBC", libc.npm_field);
+    write_manifest(&manifest, &stage)?;
+    copy_licences(extras, &stage)?;
+    fs::copy(&addon.file, stage.join("standfast.node"))?;
+    pack(&stage, dist)
+}
+
+/// `standfast`. npm takes what `files` in its manifest names, which tests and the addon's source are not.
+pub(super) fn pack_main(dist: &Path) -> Result<PathBuf> {
     let stage = staging(dist, "npm")?;
-    let template = templates().join("standfast");
-    write_manifest(&fs::read_to_string(template.join("package.json"))?, &stage)?;
+    let source = step::root().join("packages/node");
+    for entry in fs::read_dir(&source)? {
+        let entry = entry?;
+        if !OF_THE_REPOSITORY.iter().any(|name| entry.file_name() == *name) {
+            output(Command::new("cp").arg("-r").arg(entry.path()).arg(&stage))?;
+        }
+    }
+    write_manifest(&fs::read_to_string(source.join("package.json"))?, &stage)?;
     for licence in LICENCES {
         fs::copy(step::root().join(licence), stage.join(licence))?;
     }
-    fs::copy(step::root().join("deploy/package.md"), stage.join("README.md"))?;
-    output(Command::new("cp").arg("-r").arg(template.join("bin")).arg(&stage))?;
     pack(&stage, dist)
 }
 

@@ -6,6 +6,9 @@ const { STATUS_CODES } = require('node:http');
 /** Written by the addon, by the size of the body. */
 const FRAMING = ['content-length', 'transfer-encoding', 'connection'];
 
+/** Bytes of a stream that are written in one turn of the loop. */
+const TURN = 256 * 1024;
+
 /** Answers a request by `fetch`. */
 function serve(res, req, { fetch, isSecure, maxBody, failed }) {
   const state = { aborted: false, wake: undefined, abort: new AbortController() };
@@ -98,7 +101,9 @@ async function answer(res, state, response, isHead) {
     return;
   }
   let goesOn = true;
+  let inTurn = 0;
   const write = (value) => {
+    inTurn += value.byteLength ?? value.length;
     res.cork(() => {
       if (!state.begun) head();
       goesOn = res.write(value);
@@ -107,6 +112,11 @@ async function answer(res, state, response, isHead) {
   for (let value = first.value; !state.aborted;) {
     write(value);
     if (!goesOn) await writable(res, state);
+    // A stream that always has more would keep the loop from turning.
+    if (inTurn > TURN) {
+      inTurn = 0;
+      await new Promise(setImmediate);
+    }
     const next = await reading;
     if (next.done) {
       if (!state.aborted) res.cork(() => res.end());

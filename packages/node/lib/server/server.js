@@ -83,14 +83,15 @@ module.exports = (uws) => {
         maxPayloadLength: maxPayload,
         idleTimeout,
         maxBackpressure,
+        keepMessages: true,
         compression: this.#compression,
         upgrade: (res, req, context) => this.#upgrade(res, req, context, parameters, authorize),
         open: (raw) => this.#open(raw, handler),
         message: (raw, message, isBinary) => raw.socket._message(own(message), isBinary),
         dropped: () => { this.#counters.dropped += 1; },
         drain: (raw) => raw.socket._drain(),
-        ping: (raw, message) => raw.socket._control('ping', own(message)),
-        pong: (raw, message) => raw.socket._control('pong', own(message)),
+        ping: (raw, message) => raw.socket._control('ping', message.slice(0)),
+        pong: (raw, message) => raw.socket._control('pong', message.slice(0)),
         close: (raw, code, message) => this.#close(raw.socket, code, message),
       });
       return this;
@@ -154,7 +155,7 @@ module.exports = (uws) => {
 
     #close(socket, code, message) {
       this.#sockets.delete(socket);
-      socket._close(code, own(message));
+      socket._close(code, message);
       if (this.#sockets.size === 0) this.#emptied?.();
     }
 

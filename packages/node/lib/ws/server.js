@@ -67,12 +67,13 @@ module.exports = (uws) => {
         idleTimeout: 0,
         sendPingsAutomatically: false,
         maxBackpressure: 0,
+        keepMessages: true,
         upgrade: (res, req, context) => this.#upgrade(res, req, context),
         open: (raw) => this.#opened(raw),
         message: (raw, message, isBinary) => raw.peer._message(own(message), isBinary),
         drain: (raw) => raw.peer._drain(),
-        ping: (raw, message) => raw.peer.emit('ping', Buffer.from(own(message))),
-        pong: (raw, message) => raw.peer.emit('pong', Buffer.from(own(message))),
+        ping: (raw, message) => raw.peer.emit('ping', Buffer.from(message.slice(0))),
+        pong: (raw, message) => raw.peer.emit('pong', Buffer.from(message.slice(0))),
         close: (raw, code, message) => raw.peer?._close(code, message),
       });
       app.any('/*', (res, req) => this.#refusePlain(res, new Request(res, req, false)));
@@ -293,7 +294,8 @@ module.exports = (uws) => {
 
   class ServerSocket extends WebSocket {}
   Object.assign(ServerSocket, { WebSocket: ServerSocket, WebSocketServer, Server: WebSocketServer });
-  return { WebSocket: ServerSocket, WebSocketServer };
+  WebSocketServer.WebSocket = ServerSocket;
+  return { WebSocketServer };
 };
 
 const USED = Symbol('used');

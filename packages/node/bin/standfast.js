@@ -10,7 +10,8 @@ const platform = `${process.platform}-${process.arch}`;
 const platformPackage = `@standfast/${platform}`;
 
 function executable() {
-  const supported = Object.keys(require('../package.json').optionalDependencies);
+  const supported = Object.keys(require('../package.json').optionalDependencies)
+    .filter((name) => name.startsWith('@standfast/linux-'));
   if (!supported.includes(platformPackage)) {
     const platforms = supported.map((name) => name.split('/')[1]).join(', ');
     fail(`no executable for ${platform}: standfast runs on ${platforms}`);

@@ -1,0 +1,394 @@
+// The types of standfast for Node.js: the API of uWebSockets.js, then `Server`. They need those of Node.js (@types/node).
+
+/// <reference types="node" />
+
+export { WebSocketServer } from './ws.js';
+
+/** Text, which is sent as UTF-8, or bytes. */
+export type RecognizedString = string | ArrayBuffer | Uint8Array | Int8Array | Uint16Array | Int16Array | Uint32Array
+  | Int32Array | Float32Array | Float64Array;
+
+/** A listener, for {@link us_listen_socket_close} and {@link us_socket_local_port}. */
+export interface us_listen_socket { readonly __listener: unique symbol }
+
+/** A connection that asks for an upgrade, for {@link HttpResponse.upgrade}. */
+export interface us_socket_context_t { readonly __context: unique symbol }
+
+/** Stops a listener. Its connections stay. */
+export function us_listen_socket_close(listener: us_listen_socket): void;
+
+/** The port of a listener. */
+export function us_socket_local_port(listener: us_listen_socket): number;
+
+/** A part of a multipart body. */
+export interface MultipartField {
+  data: ArrayBuffer;
+  name: string;
+  /** Its content type, if it has one. */
+  type?: string;
+  filename?: string;
+}
+
+/** Splits a `multipart/*` body into its parts; undefined for another content type. */
+export function getParts(body: RecognizedString, contentType: RecognizedString): MultipartField[] | undefined;
+
+/** Settings of a TLS server, as names of PEM files. */
+export interface AppOptions {
+  key_file_name?: RecognizedString;
+  cert_file_name?: RecognizedString;
+  /** Certificates of the authorities that clients' certificates are checked by. */
+  ca_file_name?: RecognizedString;
+  passphrase?: RecognizedString;
+  /** Accepted for compatibility; not used. */
+  dh_params_file_name?: RecognizedString;
+  /** Accepted for compatibility; not used. */
+  ssl_ciphers?: RecognizedString;
+  /** Accepted for compatibility: connections have no buffers while they are idle. */
+  ssl_prefer_low_memory_usage?: boolean;
+}
+
+/** An app without TLS. */
+export function App(options?: AppOptions): TemplatedApp;
+
+/**
+ * An app with TLS.
+ * @throws if a file cannot be read; the error names it.
+ */
+export function SSLApp(options: AppOptions): TemplatedApp;
+
+/** Options of {@link TemplatedApp.listen}: 0, or {@link LIBUS_LISTEN_EXCLUSIVE_PORT}. */
+export type ListenOptions = number;
+
+/** Does not share the port. Otherwise several listeners, also of other processes, share it. */
+export const LIBUS_LISTEN_EXCLUSIVE_PORT: ListenOptions;
+
+type ListenCallback = (listener: us_listen_socket | false) => void;
+type RouteHandler = (res: HttpResponse, req: HttpRequest) => void | Promise<void>;
+
+/**
+ * Routes and listeners. A path of a route is exact (`/a`), has parameters (`/a/:b`) or ends with `/*`. Exact segments go
+ * before parameters, and those before `*`; a route of a method goes before one of {@link TemplatedApp.any}.
+ */
+export interface TemplatedApp {
+  /** Listens on all addresses. The callback is called before `listen` returns, with false if the port cannot be had. */
+  listen(port: number, callback: ListenCallback): TemplatedApp;
+  listen(port: number, options: ListenOptions, callback: ListenCallback): TemplatedApp;
+  listen(host: RecognizedString, port: number, callback: ListenCallback): TemplatedApp;
+  listen(host: RecognizedString, port: number, options: ListenOptions, callback: ListenCallback): TemplatedApp;
+  /** Listens on a UNIX socket. */
+  listen_unix(callback: ListenCallback, path: RecognizedString): TemplatedApp;
+  get(pattern: RecognizedString, handler: RouteHandler | DeclarativeAnswer): TemplatedApp;
+  post(pattern: RecognizedString, handler: RouteHandler | DeclarativeAnswer): TemplatedApp;
+  options(pattern: RecognizedString, handler: RouteHandler | DeclarativeAnswer): TemplatedApp;
+  del(pattern: RecognizedString, handler: RouteHandler | DeclarativeAnswer): TemplatedApp;
+  patch(pattern: RecognizedString, handler: RouteHandler | DeclarativeAnswer): TemplatedApp;
+  put(pattern: RecognizedString, handler: RouteHandler | DeclarativeAnswer): TemplatedApp;
+  head(pattern: RecognizedString, handler: RouteHandler | DeclarativeAnswer): TemplatedApp;
+  connect(pattern: RecognizedString, handler: RouteHandler | DeclarativeAnswer): TemplatedApp;
+  trace(pattern: RecognizedString, handler: RouteHandler | DeclarativeAnswer): TemplatedApp;
+  /** Any method, also one that has no function here. */
+  any(pattern: RecognizedString, handler: RouteHandler | DeclarativeAnswer): TemplatedApp;
+  /** WebSockets. A request that is no handshake goes to the next route. */
+  ws<UserData>(pattern: RecognizedString, behavior: WebSocketBehavior<UserData>): TemplatedApp;
+  /** Sends to all members of a topic. Whether there is one. */
+  publish(topic: RecognizedString, message: RecognizedString, isBinary?: boolean, compress?: boolean): boolean;
+  /** How many sockets of this app are members of a topic. */
+  numSubscribers(topic: RecognizedString): number;
+  /** Adds a certificate for a server name (SNI), such as `example.org` or `*.example.org`. */
+  addServerName(hostname: string, options: AppOptions): TemplatedApp;
+  removeServerName(hostname: string): TemplatedApp;
+  /** Routes that are added next are those of a server name; of all others with the empty name. */
+  domain(domain: string): TemplatedApp;
+  /** Called when a client asks for a server name without a certificate; it may add one before it returns. */
+  missingServerName(callback: (hostname: string) => void): TemplatedApp;
+  /** Called with 1 for each new connection and with -1 when it has ended. */
+  filter(callback: (res: HttpResponse, count: number) => void): TemplatedApp;
+  /** Closes all listeners and connections. The close handlers are called before it returns. */
+  close(): TemplatedApp;
+}
+
+/** A request. It is void when its handler has returned, or at its first `await`: read what you need before. */
+export interface HttpRequest {
+  /** The value of a header, or the empty string. Names are lower case. */
+  getHeader(lowerCaseName: RecognizedString): string;
+  /** A parameter of the route by its index or name, still encoded. */
+  getParameter(index: number | RecognizedString): string | undefined;
+  /** The path, without the query. */
+  getUrl(): string;
+  /** The method in lower case. */
+  getMethod(): string;
+  /** The method as it was sent. */
+  getCaseSensitiveMethod(): string;
+  /** What follows `?`, still encoded. */
+  getQuery(): string;
+  /** A decoded value of the query. */
+  getQuery(key: string): string | undefined;
+  forEach(callback: (name: string, value: string) => void): void;
+  /** With true the next route that matches is asked. */
+  setYield(yields: boolean): HttpRequest;
+}
+
+/**
+ * The answer to a request. It is void when it has ended, and in {@link HttpResponse.onAborted}: each use throws then.
+ * Whoever does not answer before the handler returns has to attach `onAborted`.
+ */
+export interface HttpResponse {
+  /** The status, such as `404 Not Found`; first, or `200 OK` is written. */
+  writeStatus(status: RecognizedString): HttpResponse;
+  writeHeader(name: RecognizedString, value: RecognizedString): HttpResponse;
+  /** A chunk of a body of unknown length. False if it has to wait: go on in {@link HttpResponse.onWritable}. */
+  write(chunk: RecognizedString): boolean;
+  end(body?: RecognizedString, closeConnection?: boolean): HttpResponse;
+  /** Ends without a body, for HEAD with the length that GET has. */
+  endWithoutBody(reportedContentLength?: number, closeConnection?: boolean): HttpResponse;
+  /**
+   * Writes what the client takes of a body of `totalSize` bytes. Returns whether all of the chunk was taken, and whether
+   * the answer has ended; if not, go on from {@link HttpResponse.getWriteOffset} in `onWritable`.
+   */
+  tryEnd(fullBodyOrChunk: RecognizedString, totalSize: number): [ok: boolean, done: boolean];
+  /** Ends the connection at once. */
+  close(): HttpResponse;
+  /** How many bytes of the body are written. */
+  getWriteOffset(): number;
+  /** Called when the client takes more; return true if all that was tried is written. */
+  onWritable(handler: (offset: number) => boolean): HttpResponse;
+  /** Called when the client has gone before the answer has ended. */
+  onAborted(handler: () => void): HttpResponse;
+  /** Called with each piece of the body. The memory is taken back afterwards: copy what you keep. */
+  onData(handler: (chunk: ArrayBuffer, isLast: boolean) => void): HttpResponse;
+  /** 4 or 16 bytes. */
+  getRemoteAddress(): ArrayBuffer;
+  getRemoteAddressAsText(): ArrayBuffer;
+  /** The address in the PROXY header (version 2), or nothing. */
+  getProxiedRemoteAddress(): ArrayBuffer;
+  getProxiedRemoteAddressAsText(): ArrayBuffer;
+  /** Calls the function and sends what it has written at once. Use it in what is called later than the handler. */
+  cork(callback: () => void): HttpResponse;
+  /** Accepts a handshake. Key, protocol and extensions are those of the request's headers. */
+  upgrade<UserData>(userData: UserData, secWebSocketKey: RecognizedString, secWebSocketProtocol: RecognizedString,
+    secWebSocketExtensions: RecognizedString, context: us_socket_context_t): void;
+  /** Reads no more of the body until {@link HttpResponse.resume}. */
+  pause(): void;
+  resume(): void;
+  /** What the program keeps with the answer. */
+  [key: string]: any;
+}
+
+/** A WebSocket, from `open` to `close`. Each use after that throws, but {@link WebSocket.getUserData}. */
+export interface WebSocket<UserData> {
+  /** 1: sent; 0: it waits behind {@link WebSocket.getBufferedAmount} bytes; 2: dropped, above `maxBackpressure`. */
+  send(message: RecognizedString, isBinary?: boolean, compress?: boolean): number;
+  /** A message in fragments: first, any number between, last. */
+  sendFirstFragment(message: RecognizedString, isBinary?: boolean, compress?: boolean): number;
+  sendFragment(message: RecognizedString, compress?: boolean): number;
+  sendLastFragment(message: RecognizedString, compress?: boolean): number;
+  /** Bytes that wait to be written. */
+  getBufferedAmount(): number;
+  /** Closes with a code and a reason of at most 123 bytes. The close handler is called before it returns. */
+  end(code?: number, shortMessage?: RecognizedString): void;
+  /** Ends the connection without a close frame. The close handler is called before it returns. */
+  close(): void;
+  /** Sends a ping; returns as {@link WebSocket.send} does. */
+  ping(message?: RecognizedString): number;
+  subscribe(topic: RecognizedString): boolean;
+  /** Whether it was a member. */
+  unsubscribe(topic: RecognizedString): boolean;
+  isSubscribed(topic: RecognizedString): boolean;
+  getTopics(): string[];
+  /** Sends to all other members of a topic. Whether there is one; false if this socket is a member of no topic. */
+  publish(topic: RecognizedString, message: RecognizedString, isBinary?: boolean, compress?: boolean): boolean;
+  /** Calls the function and sends what it has sent at once. */
+  cork(callback: () => void): WebSocket<UserData>;
+  /** 4 or 16 bytes. */
+  getRemoteAddress(): ArrayBuffer;
+  getRemoteAddressAsText(): ArrayBuffer;
+  /** What {@link HttpResponse.upgrade} was given. */
+  getUserData(): UserData;
+}
+
+/** Limits and handlers of a route of WebSockets. */
+export interface WebSocketBehavior<UserData> {
+  /** Bytes of the largest message [16 KiB]. A longer one ends the connection: code 1006 in `close`. */
+  maxPayloadLength?: number;
+  /** Seconds without a message or pong after which a connection is closed [120]: 0 (never), or 8 to 960. */
+  idleTimeout?: number;
+  /** Whether clients are pinged before they are idle for too long [true]. */
+  sendPingsAutomatically?: boolean;
+  /** Minutes that a connection lasts at most [0, without limit]: at most 240. */
+  maxLifetime?: number;
+  /** Bytes that may wait to be written before messages are dropped [64 KiB]; 0 is no limit. */
+  maxBackpressure?: number;
+  /** Whether a connection is closed instead of dropping a message [false]. */
+  closeOnBackpressureLimit?: boolean;
+  /** permessage-deflate: a compressor and a decompressor, joined by `|` [DISABLED]. */
+  compression?: CompressOptions;
+  /**
+   * Whether messages may be kept after their handler [false: their memory is taken back, as in uWebSockets.js].
+   * An option of standfast.
+   */
+  keepMessages?: boolean;
+  /** Asked before a handshake is accepted, by {@link HttpResponse.upgrade}; without it every handshake is. */
+  upgrade?: (res: HttpResponse, req: HttpRequest, context: us_socket_context_t) => void | Promise<void>;
+  open?: (ws: WebSocket<UserData>) => void | Promise<void>;
+  /** The message is void when the handler has returned, or at its first `await`, unless `keepMessages` is set. */
+  message?: (ws: WebSocket<UserData>, message: ArrayBuffer, isBinary: boolean) => void | Promise<void>;
+  /** A message that was dropped above `maxBackpressure`. */
+  dropped?: (ws: WebSocket<UserData>, message: ArrayBuffer, isBinary: boolean) => void | Promise<void>;
+  /** Some of what waited is written. */
+  drain?: (ws: WebSocket<UserData>) => void;
+  ping?: (ws: WebSocket<UserData>, message: ArrayBuffer) => void;
+  pong?: (ws: WebSocket<UserData>, message: ArrayBuffer) => void;
+  subscription?: (ws: WebSocket<UserData>, topic: ArrayBuffer, newCount: number, oldCount: number) => void;
+  /** The connection has ended. 1005: without a code; 1006: without a close frame, and `message` says why. */
+  close?: (ws: WebSocket<UserData>, code: number, message: ArrayBuffer) => void;
+}
+
+/** A compressor, a decompressor, or both. */
+export type CompressOptions = number;
+export const DISABLED: CompressOptions;
+/** Compresses each message alone: no memory for a socket. */
+export const SHARED_COMPRESSOR: CompressOptions;
+/** Decompresses each message alone: no memory for a socket. */
+export const SHARED_DECOMPRESSOR: CompressOptions;
+/** Keeps a window between messages, of this size for each socket. */
+export const DEDICATED_COMPRESSOR: CompressOptions;
+export const DEDICATED_COMPRESSOR_3KB: CompressOptions;
+export const DEDICATED_COMPRESSOR_4KB: CompressOptions;
+export const DEDICATED_COMPRESSOR_8KB: CompressOptions;
+export const DEDICATED_COMPRESSOR_16KB: CompressOptions;
+export const DEDICATED_COMPRESSOR_32KB: CompressOptions;
+export const DEDICATED_COMPRESSOR_64KB: CompressOptions;
+export const DEDICATED_COMPRESSOR_128KB: CompressOptions;
+export const DEDICATED_COMPRESSOR_256KB: CompressOptions;
+export const DEDICATED_DECOMPRESSOR: CompressOptions;
+export const DEDICATED_DECOMPRESSOR_512B: CompressOptions;
+export const DEDICATED_DECOMPRESSOR_1KB: CompressOptions;
+export const DEDICATED_DECOMPRESSOR_2KB: CompressOptions;
+export const DEDICATED_DECOMPRESSOR_4KB: CompressOptions;
+export const DEDICATED_DECOMPRESSOR_8KB: CompressOptions;
+export const DEDICATED_DECOMPRESSOR_16KB: CompressOptions;
+export const DEDICATED_DECOMPRESSOR_32KB: CompressOptions;
+
+interface DeclarativeAnswer { readonly __answer: unique symbol }
+
+/** An answer that is prepared once and sent without a call of JavaScript. `end` makes what a route takes. */
+export class DeclarativeResponse {
+  writeHeader(name: string, value: string): this;
+  write(value: string): this;
+  writeBody(): this;
+  writeQueryValue(key: string): this;
+  writeHeaderValue(name: string): this;
+  writeParameterValue(name: string): this;
+  end(value?: string): DeclarativeAnswer;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+
+/** A message of {@link Server}: text, or bytes of a binary message. */
+export type Message = string | Uint8Array;
+/** What can be sent: text, or bytes as a binary message. */
+export type Sendable = string | ArrayBuffer | ArrayBufferView;
+
+export interface ServerOptions {
+  /** Bytes of the largest message [1 MiB]. A longer one closes the connection. */
+  maxPayload?: number;
+  /** Seconds without a message after which a client is pinged, and closed if it does not answer [120]; 0 is never. */
+  idleTimeout?: number;
+  /** Bytes that may wait to be written before {@link Socket.send} makes its caller wait [64 KiB]. */
+  highWaterMark?: number;
+  /** Bytes that may wait to be written before messages are dropped [1 MiB]. */
+  maxBackpressure?: number;
+  /** Bytes of messages that a socket keeps for a program that has not taken them [1 MiB]. */
+  maxQueue?: number;
+  /** Bytes of the largest body of a plain request [1 MiB]; a longer one is answered with 413. */
+  maxBody?: number;
+  /** permessage-deflate with clients that offer it [false]. */
+  compress?: boolean;
+  /** Names of PEM files. */
+  tls?: { key: string; cert: string; ca?: string; passphrase?: string };
+  /** Answers plain requests. */
+  fetch?: (request: Request, info: { remoteAddress: string }) => Response | Promise<Response>;
+}
+
+/** The request of a handshake. */
+export interface HandshakeRequest {
+  path: string;
+  query: URLSearchParams;
+  /** Decoded parameters of the route. */
+  params: Record<string, string>;
+  headers: Headers;
+  /** Subprotocols that the client offers. */
+  protocols: string[];
+  remoteAddress: string;
+}
+
+/** What `authorize` returns: true or nothing to accept, what to accept, false for 403, or the answer that refuses. */
+export type Authorization<Data> = boolean | void | null | { data?: Data; protocol?: string } | Response;
+
+/** Why a socket has closed. */
+export interface Closed { code: number; reason: string }
+
+interface SocketEvents {
+  message: Event & { data: Message };
+  close: Event & Closed;
+  drain: Event;
+  ping: Event & { data: Uint8Array };
+  pong: Event & { data: Uint8Array };
+}
+
+/** A WebSocket of {@link Server}. Nothing of it throws when it is closed: sending settles with false. */
+export interface Socket<Data = any> extends AsyncIterable<Message> {
+  readonly request: HandshakeRequest;
+  /** The subprotocol that was chosen, or the empty string. */
+  readonly protocol: string;
+  /** What `authorize` has returned; the program's. */
+  data: Data;
+  readonly isOpen: boolean;
+  /** Bytes that wait to be written. */
+  readonly bufferedAmount: number;
+  readonly topics: string[];
+  readonly closed: Promise<Closed>;
+  /** Aborted when the socket is closed. */
+  readonly signal: AbortSignal;
+  /** Settles when at most `highWaterMark` bytes wait: with false if the message was dropped, or the socket is closed. */
+  send(message: Sendable, options?: { compress?: boolean }): Promise<boolean>;
+  /** Sends to all other members of a topic. Whether there are any. */
+  publish(topic: string, message: Sendable, options?: { compress?: boolean }): boolean;
+  subscribe(topic: string): boolean;
+  unsubscribe(topic: string): boolean;
+  ping(message?: Sendable): boolean;
+  /** Closes with a code [1000] and a reason of at most 123 bytes. */
+  close(code?: number, reason?: string): Promise<Closed>;
+  /** Ends the connection without a close frame. */
+  terminate(): void;
+  addEventListener<Type extends keyof SocketEvents>(type: Type, listener: (event: SocketEvents[Type]) => void,
+    options?: AddEventListenerOptions | boolean): void;
+  removeEventListener<Type extends keyof SocketEvents>(type: Type, listener: (event: SocketEvents[Type]) => void): void;
+}
+
+type AddEventListenerOptions = { once?: boolean; signal?: AbortSignal };
+
+/** A server with async iteration and promises. Events: `connection`, and `error` for exceptions of handlers. */
+export class Server {
+  constructor(options?: ServerOptions);
+  /** What has happened: `paused` and `overflowed` by `maxQueue`, `dropped` by `maxBackpressure`. */
+  readonly counters: {
+    open: number; accepted: number; refused: number; paused: number; overflowed: number; dropped: number;
+  };
+  readonly sockets: IterableIterator<Socket>;
+  /** Serves WebSockets on a path such as `/rooms/:room` or `/*`. Closed with 1011 if the handler fails. */
+  websocket<Data = any>(pattern: string, handler: (socket: Socket<Data>) => void | Promise<void>, options?: {
+    authorize?: (request: HandshakeRequest) => Authorization<Data> | Promise<Authorization<Data>>;
+  }): this;
+  /** Listens on a port (0 for any) or a UNIX socket. An aborted signal closes the server. */
+  listen(port: number, options?: { signal?: AbortSignal }): Promise<{ host: string; port: number }>;
+  listen(where: { port: number; host?: string }, options?: { signal?: AbortSignal }): Promise<{ host: string; port: number }>;
+  listen(where: { path: string }, options?: { signal?: AbortSignal }): Promise<{ path: string }>;
+  /** Sends to all members of a topic. Whether there are any. */
+  publish(topic: string, message: Sendable, options?: { compress?: boolean }): boolean;
+  subscribers(topic: string): number;
+  /** Stops listening and closes all sockets [1001]. */
+  close(code?: number, reason?: string): Promise<void>;
+  addEventListener(type: 'connection', listener: (event: Event & { socket: Socket }) => void): void;
+  addEventListener(type: 'error', listener: (event: Event & { error: unknown }) => void): void;
+}

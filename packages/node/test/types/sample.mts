@@ -1,0 +1,55 @@
+// What programs write, checked by `tsc --noEmit`. An error that must be one is marked.
+import uws, { App, SSLApp, Server, WebSocketServer, getParts, us_listen_socket_close, us_socket_local_port } from 'standfast';
+import type { HttpRequest, HttpResponse, TemplatedApp, WebSocket, us_listen_socket } from 'standfast';
+import WsSocket, { WebSocketServer as FromWs } from 'standfast/ws';
+
+interface User { name: string; joined: number }
+
+const app: TemplatedApp = App().ws<User>('/rooms/:room', {
+  compression: uws.SHARED_COMPRESSOR | uws.DEDICATED_DECOMPRESSOR_4KB,
+  maxPayloadLength: 16 * 1024,
+  idleTimeout: 120,
+  upgrade(res: HttpResponse, req: HttpRequest, context) {
+    const user: User = { name: req.getHeader('x-user'), joined: 0 };
+    res.upgrade(user, req.getHeader('sec-websocket-key'), req.getHeader('sec-websocket-protocol'),
+      req.getHeader('sec-websocket-extensions'), context);
+  },
+  open(ws: WebSocket<User>) { ws.subscribe(ws.getUserData().name); },
+  async message(ws, message, isBinary) {
+    const status: number = ws.send(message, isBinary);
+    if (status === 0) ws.cork(() => ws.send(Buffer.from('slow')));
+  },
+  close(ws, code, message) { console.log(ws.getUserData().joined, code, message.byteLength); },
+});
+
+// @ts-expect-error: no such option
+app.ws('/wrong', { maxPayload: 1 });
+// @ts-expect-error: a handler is missing
+app.get('/wrong');
+
+app.get('/', (res, req) => { res.writeStatus('200 OK').end(req.getQuery('a') ?? 'none'); })
+  .post('/upload', (res) => {
+    res.onAborted(() => {});
+    res.onData((chunk, isLast) => { if (isLast) res.end(String(getParts(chunk, 'multipart/form-data')?.length)); });
+  })
+  .listen(0, (listener: us_listen_socket | false) => {
+    if (listener) { console.log(us_socket_local_port(listener)); us_listen_socket_close(listener); }
+  });
+SSLApp({ key_file_name: 'key.pem', cert_file_name: 'cert.pem' }).listen('127.0.0.1', 1, () => {});
+
+const server = new Server({ compress: true, fetch: () => new Response('hello') });
+server.websocket<{ user: string }>('/*', async (socket) => {
+  for await (const message of socket) {
+    if (typeof message === 'string') await socket.send(`${socket.data.user}: ${message}`);
+    else socket.publish('bytes', message.subarray(1));
+  }
+}, { authorize: async ({ query }) => (query.has('user') ? { data: { user: query.get('user') ?? '' } } : new Response('', { status: 401 })) });
+const { port } = await server.listen({ port: 0, host: '127.0.0.1' }, { signal: AbortSignal.timeout(1000) });
+console.log(port.toFixed());
+
+const wss = new WebSocketServer({ port: 0, perMessageDeflate: { threshold: 10 } });
+wss.on('connection', (ws: WsSocket) => {
+  if (ws.readyState === WsSocket.OPEN) ws.send('hello', (error) => console.log(error?.message));
+});
+const other: FromWs = wss;
+for (const client of other.clients) client.terminate();

@@ -1,0 +1,4 @@
+import { WebSocket } from './ws.js';
+
+export * from './ws.js';
+export default WebSocket;

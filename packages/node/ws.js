@@ -1,0 +1,4 @@
+// `standfast/ws`: what `require('ws')` returns, of a server.
+'use strict';
+
+module.exports = require('./index.js').WebSocketServer.WebSocket;

@@ -1,0 +1,5 @@
+import WebSocket from './ws.js';
+
+export default WebSocket;
+export const { WebSocketServer, Server } = WebSocket;
+export { WebSocket };

@@ -84,6 +84,7 @@ mod many_clients;
 mod metric_names;
 mod mistakes;
 mod mistakes_running;
+mod node_package;
 mod nodes;
 mod nodes_cluster;
 mod nodes_history;

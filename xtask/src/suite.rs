@@ -116,7 +116,7 @@ pub(crate) fn run(args: &TestArgs) -> Result<bool> {
     let install = args.install || step::is_ci();
     let requirements = Step::new("requirements", requirements(install));
     let mut outcomes = Vec::new();
-    let mut beside = vec![release_build()];
+    let mut beside = vec![release_build(), addon_build()];
     // Programs that only tests need are installed while the compiler works.
     match machine::can_build() {
         true => beside.insert(0, requirements),
@@ -191,6 +191,12 @@ fn checks() -> Vec<Step> {
 
 fn release_build() -> Step {
     Step::new("release build", step::cargo(&["build", "--release"]))
+}
+
+/// `tests/node_package.rs` finds it beside the executable.
+fn addon_build() -> Step {
+    let command = step::cargo(&["build", "--release", "--package", "standfast-node"]);
+    Step::new("addon of Node.js, release build", command)
 }
 
 /// What runs one after another, and beside it the same at low priority.

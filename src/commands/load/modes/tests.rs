@@ -233,7 +233,7 @@ fn flags_without_effect_beside_others_are_refused() {
         ("cable://127.0.0.1:1 --reconnect", "--reconnect is for ws://, not for cable://"),
         (
             "http://127.0.0.1:1 --hold 1s",
-            "--hold is for ws://, cable:// and grpc://, not for http://",
+            "--hold is for ws://, cable://, grpc:// and grpc-web://, not for http://",
         ),
         ("http://127.0.0.1:1 --tls-resume off", "TLS"),
         ("ws://127.0.0.1:1 --churn 5 --fanout 5 --publish-url http://a", "--churn is for cable://"),

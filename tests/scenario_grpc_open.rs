@@ -8,7 +8,10 @@ use serde_json::{Value, json};
 use crate::harness::executable::{self, Finished};
 use crate::harness::forward::Forward;
 use crate::harness::grpc_echo::{EchoServer, Wrong};
+use crate::harness::grpc_web::{self, GrpcWebServer};
+use crate::harness::http2_sockets::{Conduct, SocketServer};
 use crate::harness::peer::{self, Program};
+use crate::harness::server::Server;
 use crate::harness::tonic::{Reflected, Shop};
 use crate::harness::{Scratch, eventually};
 
@@ -28,9 +31,10 @@ fn passes(passes: u32, target: &str, connect: &str, steps: &str) -> Finished {
     static FILES: AtomicU32 = AtomicU32::new(0);
     let number = FILES.fetch_add(1, Ordering::Relaxed);
     let proto = Scratch::new(&format!("grpc-open-{number}.proto"), PROTO);
+    let streams = if connect.contains("http2 = false") { "" } else { "streams = 2\n" };
     run(&format!(
         "version = 1\nusers = 4\npasses = {passes}\ntimeout = '2s'\ntarget = '{target}'\n\
-         [connect]\nstreams = 2\n{connect}\n[grpc]\nproto = '{}'\n[[flows]]\n{steps}",
+         [connect]\n{streams}{connect}\n[grpc]\nproto = '{}'\n[[flows]]\n{steps}",
         proto.path()
     ))
 }
@@ -181,6 +185,44 @@ fn calls_that_are_held_stay_open_over_passes_through_a_proxy_beside_requests() {
     let log = server.log.lock().unwrap();
     assert_eq!((log.calls, log.messages, log.echoed), (108, 300, 300), "{log:?}");
     assert!(proxy.asked().len() as u64 >= log.connections, "{:?} {log:?}", proxy.asked());
+}
+
+#[test]
+fn sockets_and_requests_are_beside_calls_of_either_form() {
+    let (calls, sockets) =
+        (EchoServer::start(Wrong::Nothing), SocketServer::start(Conduct::Echoes));
+    let steps = format!(
+        "[[flows.steps]]\nstream = 'a.B/Both'\n\
+         [[flows.steps]]\nconnect = '{}'\nsocket = 'web'\n\
+         [[flows.steps]]\nsend = 'over a socket'\nsocket = 'web'\nreceive = {{ text = 'over a socket' }}\n\
+         [[flows.steps]]\nsend = {{ text = 'over a call' }}\nreceive = {{ contains = 'over a call' }}\n\
+         [[flows.steps]]\ngrpc = 'a.B/Both'\nmessage = [{{ text = 'b' }}]\nchecks = [{{ json = '$[0].text', is = 'b' }}]\n\
+         [[flows.steps]]\nclose = true\nsocket = 'web'\n\
+         [[flows.steps]]\nclose = true\n",
+        sockets.url()
+    );
+    let finished = passes(5, &format!("grpc://{}", calls.address), "http2 = true", &steps);
+    let said = finished.json();
+    assert_eq!((finished.code, &said["errors"]), (Some(0), &json!({})), "{finished:?}");
+    assert_eq!(of_steps(&said, "requests"), [20; 7], "{said}");
+    let (log, web) = (calls.log.lock().unwrap(), sockets.log());
+    assert_eq!((log.calls, log.ok, log.messages, log.echoed), (40, 40, 40, 40), "{log:?}");
+    assert_eq!((web.sockets, web.messages, web.echoed), (20, 20, 20), "{web:?}");
+    let (calls, server) = (GrpcWebServer::start(grpc_web::Wrong::Nothing), Server::start(&[]));
+    let steps = format!(
+        "[[flows.steps]]\nconnect = 'ws://{0}/echo'\n\
+         [[flows.steps]]\nsend = 'a'\nreceive = {{ text = 'a' }}\n\
+         [[flows.steps]]\ngrpc = 'a.B/One'\nrepeat = 2\nchecks = [{{ json = '$.text', is = 'x' }}]\n\
+         [[flows.steps]]\nurl = 'http://{0}/health'\nchecks = [{{ status = 200 }}]\n\
+         [[flows.steps]]\nclose = true\n",
+        server.listen
+    );
+    let finished = passes(5, &format!("grpc-web://{}", calls.address), "http2 = false", &steps);
+    let said = finished.json();
+    assert_eq!((finished.code, &said["errors"]), (Some(0), &json!({})), "{finished:?}");
+    assert_eq!(of_steps(&said, "requests"), [20, 20, 40, 20, 20], "{said}");
+    let log = calls.log.lock().unwrap();
+    assert_eq!((log.calls, log.answered), (40, 40), "{log:?}");
 }
 
 /// What is to be seen of a service of `shop.proto`, which may end a call before its client has ended its side.

@@ -54,7 +54,9 @@ impl<'a> Calls<'a> {
         let form = form(top, target_form)?;
         let table = top.table("grpc", &GRPC)?;
         if let Some(table) = table.as_ref().filter(|_| form.is_none()) {
-            return Err(table.doc.wrong(table.at, "[grpc] needs a step with the key grpc"));
+            return Err(table
+                .doc
+                .wrong(table.at, "[grpc] needs a step with the key grpc or stream"));
         }
         let http2 = connect.map(|connect| connect.boolean("http2")).transpose()?.flatten();
         let wrong = match (form.map(Variant::is_web), http2) {

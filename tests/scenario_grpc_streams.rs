@@ -197,6 +197,8 @@ fn what_does_not_fit_is_named_with_its_step_and_field() {
     assert!(finished.stderr.contains(&format!("messages      first: {why}")), "{finished:?}");
     let log = server.log.lock().unwrap();
     assert_eq!((log.calls, log.messages), (100, 100), "{log:?}");
+    // The server needs it to go on.
+    drop(log);
     let good = scenario(
         &format!("grpc://{}", server.address),
         proto.path(),

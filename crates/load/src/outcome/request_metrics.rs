@@ -90,6 +90,9 @@ macro_rules! counts {
                         *sum = sum.saturating_add(*one);
                     }
                 }
+                for (sum, one) in self.goaways.iter_mut().zip(other.goaways) {
+                    *sum = sum.saturating_add(one);
+                }
             }
         }
     };

@@ -74,5 +74,6 @@ both('a message that inflates to more than maxPayloadLength ends the connection'
   const port = await serve(t, (app) => app.ws('/*', { compression: uws.SHARED_COMPRESSOR | uws.SHARED_DECOMPRESSOR, maxPayloadLength: 1000 }));
   const client = await Client.open(t, port, '/', [], { perMessageDeflate: { threshold: 0 } });
   client.send('a'.repeat(100_000));
-  assert.equal((await client.closed).code, 1006);
+  // This package says why by a close frame.
+  assert.ok([1006, 1009].includes((await client.closed).code));
 });

@@ -20,8 +20,16 @@ use crate::step;
 
 /// What of the repository the copy holds: every member of the workspace, so that features resolve
 /// as they do here.
-pub(crate) const COPIED: &[&str] =
-    &["Cargo.toml", "Cargo.lock", "crates", "examples", "src", "tests/main.rs", "xtask"];
+pub(crate) const COPIED: &[&str] = &[
+    "Cargo.toml",
+    "Cargo.lock",
+    "crates",
+    "examples",
+    "packages/node/native",
+    "src",
+    "tests/main.rs",
+    "xtask",
+];
 /// The executable of the copy; another name, as both are put into the same folder.
 const MUTATED_EXECUTABLE: &str = "standfast-sim-mutated";
 /// Names the mutation that is switched on.

@@ -29,7 +29,7 @@ use clap::Parser;
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
 enum Task {
-    /// Run every test and prove 50,000 sockets [at most 15 minutes on two cores]
+    /// Run every test and prove 50,000 sockets [20 to 30 minutes on two cores]
     #[command(visible_alias = "ci")]
     Test(suite::TestArgs),
     /// Check format and lints, run the unit tests [at most 2 minutes]

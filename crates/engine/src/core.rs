@@ -56,6 +56,8 @@ pub struct Core<S: Sys, H: Handler> {
     pub(crate) tls_server: Option<TlsServer>,
     /// How many listeners, counted from the first, have no TLS all the same.
     pub(crate) plain_listeners: usize,
+    /// The handler is asked for certificates by name.
+    pub(crate) reports_server_names: bool,
     pub(crate) tls_buffers: tls::Buffers,
     /// TLS handshake steps carried out in this turn.
     pub(crate) tls_handshakes: usize,
@@ -119,6 +121,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
             targets: Vec::new(),
             tls_server: None,
             plain_listeners: 0,
+            reports_server_names: false,
             tls_buffers: tls::Buffers::default(),
             tls_handshakes: 0,
             key_secret,

@@ -119,6 +119,10 @@ pub trait Handler: Sized {
     /// A connection was accepted, and admitted. [`Handler::closed`] follows.
     fn arrived<S: Sys>(&mut self, _core: &mut Core<S, Self>, _id: ConnId) {}
 
+    /// The name that a client of TLS asks for (SNI, RFC 6066 section 3), if [`Core::set_reports_server_names`]
+    /// says so. What [`Core::set_tls`] is called with here is used for this connection, too.
+    fn server_name<S: Sys>(&mut self, _core: &mut Core<S, Self>, _id: ConnId, _name: &str) {}
+
     /// A complete and valid request head was received.
     fn request<S: Sys>(
         &mut self,

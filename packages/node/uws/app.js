@@ -29,6 +29,7 @@ function createApp(tls, options) {
   /** By route. */
   const routes = [];
   const filters = [];
+  let missingName;
 
   const events = {
     request(slot, route, upgrades) {
@@ -119,6 +120,10 @@ function createApp(tls, options) {
     filter(slot, count) {
       for (const filter of filters) filter(new HttpResponse(slot, -1), count);
     },
+
+    missing_name(name) {
+      missingName(name);
+    },
   };
 
   const native = binding.createApp(events, tls);
@@ -208,8 +213,11 @@ function createApp(tls, options) {
       return app;
     },
 
-    missingServerName() {
-      throw new Error('missingServerName is not implemented yet: use addServerName before clients connect');
+    missingServerName(callback) {
+      if (typeof callback !== 'function') throw new TypeError('expected a handler: a function (name)');
+      missingName = callback;
+      if (tls) native.report_names();
+      return app;
     },
 
     filter(callback) {

@@ -14,6 +14,7 @@ mod client;
 mod pem;
 mod receive;
 mod server;
+mod server_name;
 mod session;
 mod standalone;
 #[cfg(test)]
@@ -41,6 +42,8 @@ pub(crate) struct Tls {
     ended: bool,
     /// The peer has sent close_notify.
     close_notify_received: bool,
+    /// The name that the client asks for was reported, if it is to be.
+    named: bool,
 }
 
 impl Tls {
@@ -58,6 +61,7 @@ impl Tls {
             opened: false,
             ended: false,
             close_notify_received: false,
+            named: false,
         }
     }
 

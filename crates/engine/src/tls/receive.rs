@@ -71,6 +71,11 @@ impl<S: Sys, H: Handler> Worker<S, H> {
 
     /// Decrypts complete records, answers the handshake, and passes the plaintext on.
     fn decrypt(&mut self, slot: u32, bytes: &mut [u8], kept: usize) {
+        if self.core.reports_server_names
+            && !self.report_server_name(slot, bytes.get(kept..).unwrap_or_default())
+        {
+            return;
+        }
         let core = &mut self.core;
         let mut plain = core.take_read_buffer();
         let mut out = std::mem::take(&mut core.tls_buffers.out);

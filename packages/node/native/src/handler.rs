@@ -45,9 +45,11 @@ pub(crate) enum Event {
     Pong,
     /// `(slot, 1 or -1)`: a connection has come or gone.
     Filter,
+    /// `(name)`: a client of TLS asks for a name that has no certificate.
+    MissingName,
 }
 
-const EVENTS: [&std::ffi::CStr; 11] = [
+const EVENTS: [&std::ffi::CStr; 12] = [
     c"request",
     c"aborted",
     c"data",
@@ -59,6 +61,7 @@ const EVENTS: [&std::ffi::CStr; 11] = [
     c"ping",
     c"pong",
     c"filter",
+    c"missing_name",
 ];
 
 /// What is kept of a connection.
@@ -326,6 +329,12 @@ impl Handler for Js {
                 user.counted = true;
             }
             self.emit(core, Event::Filter, |env| [env.int(id.slot() as i32), env.int(1)]);
+        }
+    }
+
+    fn server_name<S: Sys>(&mut self, core: &mut Core<S, Self>, _id: ConnId, name: &str) {
+        if !self.tls.as_ref().is_some_and(|own| own.is_named(name)) {
+            self.emit(core, Event::MissingName, |env| [env.string(name)]);
         }
     }
 

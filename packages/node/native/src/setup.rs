@@ -31,6 +31,7 @@ natives![
     close_all,
     add_certificate,
     remove_certificate,
+    report_names,
     filter,
 ];
 
@@ -331,6 +332,24 @@ fn add_certificate(app: &App, env: Env, arguments: &Arguments) -> Result {
 fn remove_certificate(app: &App, env: Env, arguments: &Arguments) -> Result {
     let name = env.text(arguments[0]).unwrap_or_default();
     change(app, |own| own.named.retain(|(other, _)| *other != name))?;
+    Ok(env.undefined())
+}
+
+impl Certificates {
+    /// Whether a name, or `*` in place of its first label, has a certificate.
+    pub(crate) fn is_named(&self, name: &str) -> bool {
+        let rest = name.split_once('.').map(|(_, rest)| rest);
+        self.named.iter().any(|(own, _)| {
+            let wild = own.strip_prefix("*.").zip(rest);
+            own.eq_ignore_ascii_case(name)
+                || wild.is_some_and(|(own, rest)| own.eq_ignore_ascii_case(rest))
+        })
+    }
+}
+
+/// `report_names()`: names that have no certificate are reported from now on.
+fn report_names(app: &App, env: Env, _: &Arguments) -> Result {
+    app.with(|_, core| core.set_reports_server_names(true));
     Ok(env.undefined())
 }
 

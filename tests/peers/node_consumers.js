@@ -114,6 +114,8 @@ async function crossws() {
   const { default: adapter } = await import(pathToFileURL(path.join(process.env.NODE_PATH, 'crossws/dist/adapters/uws.mjs')));
   const seen = [];
   const ws = adapter({ hooks: {
+    // The adapter reads the request after it.
+    upgrade: async () => {},
     open: (peer) => peer.subscribe('room'),
     message: (peer, message) => { peer.send(message.text()); peer.publish('room', 'to others'); },
     close: () => seen.push('close'),

@@ -155,6 +155,25 @@ both('open is called with the upgrade: inside of res.upgrade, or by this package
   assert.deepEqual(order, isOriginal ? ['upgrade', 'open', 'upgraded'] : ['upgrade', 'upgraded', 'open']);
 });
 
+both('a request is valid while the promises of its handler run', async (t) => {
+  const later = new Queue();
+  const port = await serve(t, (app) => app.ws('/:name', {
+    upgrade: async (res, req, context) => {
+      res.onAborted(() => {});
+      await undefined;
+      await Promise.resolve();
+      later.push(req);
+      res.upgrade({ name: req.getParameter(0) }, req.getHeader('sec-websocket-key'), '', '', context);
+    },
+    open: (ws) => ws.send(ws.name),
+  }));
+  const client = new Client(`ws://127.0.0.1:${port}/first`);
+  t.after(() => client.ws.terminate());
+  assert.equal(await client.next(), 'first');
+  const request = await later.next();
+  assert.throws(() => request.getHeader('host'), Error);
+});
+
 both('an upgrade may come later', async (t) => {
   const port = await serve(t, (app) => app.ws('/*', {
     upgrade: (res, req, context) => {

@@ -2,7 +2,7 @@
 
 const binding = require('./native');
 const { text, arrayBuffer } = require('./bytes');
-const { httpClasses, LIVE, YIELD, ABORTED, DATA, WRITABLE, CONTEXT } = require('./http');
+const { httpClasses, YIELD, ABORTED, DATA, WRITABLE, CONTEXT } = require('./http');
 const { socketClass, SLOT, KIND, NONE } = require('./socket');
 const { readCertificates } = require('./certificates');
 const { checkBehavior } = require('./behavior');
@@ -41,7 +41,6 @@ function createApp(tls, options) {
         handler(res, req, CONTEXT);
         returned = true;
       } finally {
-        req[LIVE] = false;
         if (!returned && res[SLOT] !== NONE && !res[ABORTED]) {
           leaveResponse(res, slot);
           native.res_close(slot);

@@ -3,7 +3,6 @@
 const { arrayBuffer, addressText, text } = require('./bytes');
 const { SLOT, NONE } = require('./socket');
 
-const LIVE = Symbol('live');
 const NAMES = Symbol('parameter names');
 const YIELD = Symbol('yield');
 const ABORTED = Symbol('aborted');
@@ -23,15 +22,18 @@ function over() {
 
 function stale() {
   return new Error(
-    'This request may be used until its handler returns or awaits: read what you need before that',
+    'This request may be used until its handler has returned: read what you need before that',
   );
 }
 
 /** The classes of an app's requests and responses. */
 function httpClasses(native, responses, upgrade) {
+  /** The request whose handler is being called, or was: what reads it finds out when the promises of that call have run. */
+  let current;
+
   class HttpRequest {
     constructor(names) {
-      this[LIVE] = true;
+      current = this;
       this[NAMES] = names;
       this[YIELD] = false;
     }
@@ -41,22 +43,22 @@ function httpClasses(native, responses, upgrade) {
     }
 
     getCaseSensitiveMethod() {
-      if (!this[LIVE]) throw stale();
+      if (current !== this) throw stale();
       return native.method();
     }
 
     getUrl() {
-      if (!this[LIVE]) throw stale();
+      if (current !== this) throw stale();
       return native.url();
     }
 
     getHeader(lowerCaseKey) {
-      if (!this[LIVE]) throw stale();
+      if (current !== this) throw stale();
       return native.header(lowerCaseKey);
     }
 
     getParameter(index) {
-      if (!this[LIVE]) throw stale();
+      if (current !== this) throw stale();
       if (typeof index !== 'number') {
         const at = this[NAMES].indexOf(text(index, 'the name of a parameter'));
         if (at === -1) return undefined;
@@ -66,14 +68,14 @@ function httpClasses(native, responses, upgrade) {
     }
 
     getQuery(key) {
-      if (!this[LIVE]) throw stale();
+      if (current !== this) throw stale();
       const query = native.query();
       if (key === undefined) return query;
       return new URLSearchParams(query).get(text(key, 'the key of a query parameter')) ?? undefined;
     }
 
     forEach(callback) {
-      if (!this[LIVE]) throw stale();
+      if (current !== this) throw stale();
       const headers = native.headers();
       for (let at = 0; at < headers.length; at += 2) callback(headers[at], headers[at + 1]);
     }
@@ -272,4 +274,4 @@ function httpClasses(native, responses, upgrade) {
   return { HttpRequest, HttpResponse, leave };
 }
 
-module.exports = { httpClasses, LIVE, YIELD, ABORTED, DATA, WRITABLE, CONTEXT };
+module.exports = { httpClasses, YIELD, ABORTED, DATA, WRITABLE, CONTEXT };

@@ -53,7 +53,7 @@ fn read<T>(
         let head = unsafe { &*now.head };
         Some(read(head, &now.spans))
     });
-    read.ok_or_else(|| "a request can only be read until its handler returns, or awaits".into())
+    read.ok_or_else(|| "a request can only be read until its handler has returned".into())
 }
 
 fn method(app: &App, env: Env, _: &Arguments) -> Result {

@@ -27,9 +27,9 @@ const SHORT_HEAD_BYTES: usize = 1024;
 #[derive(Copy, Clone, Default)]
 pub(crate) struct RequestContext {
     /// The Sec-WebSocket-Accept of its handshake, if it is one.
-    accept: Option<[u8; 28]>,
+    pub(crate) accept: Option<[u8; 28]>,
     /// The answer to its permessage-deflate offer.
-    deflate: Option<Deflate>,
+    pub(crate) deflate: Option<Deflate>,
     /// Further requests can follow on this connection.
     keep_alive: bool,
     /// The answer has no body (HEAD).
@@ -254,8 +254,23 @@ impl<S: Sys, H: Handler> Worker<S, H> {
 
     /// Opens the WebSocket: the handshake is complete, and frames follow.
     pub(crate) fn open_websocket(&mut self, slot: u32, deflate: Option<NegotiatedDeflate>) {
-        let tick = self.core.tick;
-        let Some(conn) = self.core.slab.get_mut(slot) else { return broken(SLOT_IN_USE) };
+        if let Some(id) = self.core.becomes_websocket(slot, deflate) {
+            self.handler.open(&mut self.core, id);
+        }
+    }
+}
+
+impl<S: Sys, H: Handler> Core<S, H> {
+    pub(crate) fn becomes_websocket(
+        &mut self,
+        slot: u32,
+        deflate: Option<NegotiatedDeflate>,
+    ) -> Option<ConnId> {
+        let tick = self.tick;
+        let Some(conn) = self.slab.get_mut(slot) else {
+            broken(SLOT_IN_USE);
+            return None;
+        };
         conn.mode = Mode::WebSocket;
         conn.last_active = tick;
         let before = conn.flags;
@@ -264,16 +279,14 @@ impl<S: Sys, H: Handler> Worker<S, H> {
             conn.deflate = deflate;
             conn.decoder.enable_deflate();
         }
-        let id = ConnId::new(self.core.index, slot, conn.generation);
-        self.core.handshake_completed(before);
-        let counters = self.core.counters();
+        let id = ConnId::new(self.index, slot, conn.generation);
+        self.handshake_completed(before);
+        let counters = self.counters();
         counters.upgrades.add(1);
         counters.websockets.add(1);
-        self.handler.open(&mut self.core, id);
+        Some(id)
     }
-}
 
-impl<S: Sys, H: Handler> Core<S, H> {
     /// Keeps a request that is answered later.
     fn park(&mut self, slot: u32, within_ns: u64, watched: bool, context: &RequestContext) {
         let until_ns = self.now_ns.saturating_add(within_ns);

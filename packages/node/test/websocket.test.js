@@ -141,7 +141,7 @@ both('user data has what upgrade gave, as has the socket', async (t) => {
   assert.deepEqual(await seen.next(), ['closed', 6]);
 });
 
-both('open is called with the upgrade: inside of res.upgrade, or by this package when its handler has returned', async (t) => {
+both('open is called inside of res.upgrade', async (t) => {
   const order = [];
   const port = await serve(t, (app) => app.ws('/*', {
     upgrade: (res, req, context) => {
@@ -152,7 +152,49 @@ both('open is called with the upgrade: inside of res.upgrade, or by this package
     open: () => order.push('open'),
   }));
   await Client.open(t, port);
-  assert.deepEqual(order, isOriginal ? ['upgrade', 'open', 'upgraded'] : ['upgrade', 'upgraded', 'open']);
+  assert.deepEqual(order, ['upgrade', 'open', 'upgraded']);
+});
+
+both('open is called inside of a later res.upgrade, and what it sends follows the answer', async (t) => {
+  const order = [];
+  const port = await serve(t, (app) => app.ws('/*', {
+    upgrade: (res, req, context) => {
+      const key = req.getHeader('sec-websocket-key');
+      res.onAborted(() => {});
+      setImmediate(() => res.cork(() => {
+        res.writeStatus('101 Switching Protocols').writeHeader('X-Later', 'yes');
+        res.upgrade({ name: 'later' }, key, '', '', context);
+        order.push('upgraded');
+      }));
+    },
+    open: (ws) => { order.push('open'); ws.subscribe('a'); assert.equal(ws.send(ws.name), 1); },
+    message: (ws, message) => { order.push(text(message)); ws.end(4000, 'enough'); },
+  }));
+  const raw = new Raw(t, port);
+  const head = raw.upgrade();
+  // uWebSockets.js refuses what comes before its answer.
+  if (!isOriginal) raw.write(frame(1, 'early'));
+  assert.match(await head, /\r\nX-Later: yes\r\n/);
+  assert.equal((await raw.frame()).payload.toString(), 'later');
+  if (isOriginal) raw.write(frame(1, 'early'));
+  assert.equal((await raw.frame()).opcode, 8);
+  assert.deepEqual(order, ['open', 'upgraded', 'early']);
+});
+
+both('a socket that closes in its open handler, inside of res.upgrade', async (t) => {
+  for (const close of [(ws) => ws.close(), (ws) => ws.end(4001, 'no')]) {
+    const order = [];
+    const port = await serve(t, (app) => app.ws('/*', {
+      upgrade: (res, req, context) => {
+        res.upgrade({}, req.getHeader('sec-websocket-key'), '', '', context);
+        order.push('upgraded');
+      },
+      open: (ws) => { order.push('open'); close(ws); },
+      close: (ws, code) => order.push(`close ${code}`),
+    }));
+    const { code } = await new Client(`ws://127.0.0.1:${port}/`).closed;
+    assert.deepEqual(order, ['open', `close ${code}`, 'upgraded']);
+  }
 });
 
 both('a request is valid while the promises of its handler run', async (t) => {

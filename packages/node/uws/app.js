@@ -62,11 +62,7 @@ function createApp(tls, options) {
 
     aborted(slot) {
       const res = responses[slot];
-      if (res === undefined) {
-        // It was upgraded, and has not opened.
-        if (slot < sockets.length) sockets[slot] = undefined;
-        return;
-      }
+      if (res === undefined) return;
       leaveResponse(res, slot);
       const handler = res[ABORTED];
       if (handler) handler();
@@ -134,6 +130,8 @@ function createApp(tls, options) {
       const ws = new routes[route].Socket(slot);
       if (userData !== null && typeof userData === 'object') Object.assign(ws, userData);
       place(sockets, slot, ws);
+      const { open } = routes[route].behavior;
+      if (open) open(ws);
     },
   );
 

@@ -241,8 +241,8 @@ function httpClasses(native, responses, upgrade) {
           'upgrade is for the responses of upgrade handlers, with the context that they are called with',
         );
       }
-      native.res_upgrade(slot, secWebSocketProtocol === undefined ? '' : secWebSocketProtocol);
       leave(this, slot);
+      native.res_upgrade(slot, secWebSocketProtocol === undefined ? '' : secWebSocketProtocol);
       upgrade(slot, this[UPGRADES], userData);
     }
 

@@ -52,8 +52,8 @@ pub(crate) struct Exchange {
     /// The status is 101: headers are those of the WebSocket's answer.
     switching: bool,
     headers: Headers,
-    /// Becomes a WebSocket, with this subprotocol.
-    pub(crate) upgrade: Option<Option<Box<str>>>,
+    /// It has become a WebSocket.
+    pub(crate) opened: bool,
     /// The engine was told that a parked request can be answered.
     pub(crate) told: bool,
     /// When something last moved, and how much waited then.
@@ -80,7 +80,7 @@ impl Exchange {
             offset: 0,
             switching: false,
             headers: Vec::new(),
-            upgrade: None,
+            opened: false,
             told: false,
             moved_ns: now_ns,
             queued: 0,

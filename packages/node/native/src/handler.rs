@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
 
-use engine::{Answer, Closed, ConnId, Core, Handler, Incoming, Sys, TlsServer, invariant};
+use engine::{Answer, Closed, ConnId, Core, Handler, Incoming, Opening, Sys, TlsServer, invariant};
 use napi_sys::{napi_ref, napi_value};
 use topics::{Directory, Memberships, Publication, Subscriber, Topics};
 use wire::Violation;
@@ -115,6 +115,8 @@ pub(crate) struct Now {
     pub(crate) exchange: Exchange,
     pub(crate) head: *const Head<'static, 'static>,
     pub(crate) spans: Vec<Span>,
+    /// What opens its WebSocket, if it asks for one.
+    pub(crate) opening: Option<Opening>,
 }
 
 struct CloseFrame {
@@ -266,6 +268,15 @@ impl Js {
         self.topics.unsubscribe_all(core, id, |_| {});
     }
 
+    /// A socket has opened: its lifetime begins.
+    pub(crate) fn begin_lifetime<S: Sys>(&mut self, core: &Core<S, Self>, id: ConnId) {
+        let lifetime_ns = self.socket_route(core.user(id)).map_or(0, |own| own.lifetime_ns);
+        if lifetime_ns > 0 {
+            let at_ns = core.now_ns().saturating_add(lifetime_ns);
+            self.lifetimes.push(Reverse((at_ns, id)));
+        }
+    }
+
     /// Ends sockets that have lived for as long as their route allows.
     fn end_lifetimes<S: Sys>(&mut self, core: &mut Core<S, Self>) -> Option<u64> {
         for _ in 0..LIFETIMES_PER_TURN {
@@ -355,11 +366,8 @@ impl Handler for Js {
         let Some(own) = self.socket_route(core.user(id)) else {
             return invariant::broken("an open socket has a route");
         };
-        let (route, lifetime_ns, open) = (own.route, own.lifetime_ns, own.open);
-        if lifetime_ns > 0 {
-            let at_ns = core.now_ns().saturating_add(lifetime_ns);
-            self.lifetimes.push(Reverse((at_ns, id)));
-        }
+        let (route, open) = (own.route, own.open);
+        self.begin_lifetime(core, id);
         if open {
             let slot = id.slot() as i32;
             self.emit(core, Event::Open, |env| [env.int(slot), env.int(route as i32)]);

@@ -292,13 +292,16 @@ fn res_wants_data(app: &App, env: Env, arguments: &Arguments) -> Result {
     Ok(env.undefined())
 }
 
-/// `res_upgrade(slot, protocol)`: of the request of a WebSocket.
+/// `res_upgrade(slot, protocol)`: opens the WebSocket of a request. The program is told by the caller.
 fn res_upgrade(app: &App, env: Env, arguments: &Arguments) -> Result {
     let [slot, protocol, ..] = *arguments;
     let protocol = env.text(protocol).unwrap_or_default();
     // A browser refuses a list: the first that the client offers is meant.
     let protocol = protocol.split(',').next().unwrap_or_default().trim();
-    let protocol: Option<Box<str>> = (!protocol.is_empty()).then(|| protocol.into());
-    answer(app, env, slot, |exchange, _| exchange.upgrade = Some(protocol))?;
-    Ok(env.undefined())
+    let protocol = Some(protocol).filter(|protocol| !protocol.is_empty());
+    let slot = env.to_u32(slot);
+    if app.with_turn(|js, core| js.upgrade(core, slot, protocol)) {
+        return Ok(env.undefined());
+    }
+    Err(gone().into())
 }

@@ -43,10 +43,11 @@ impl Js {
                     return Answer::Upgrade(upgrade.protocols().next().map(Into::into));
                 }
             }
+            let opening = socket.and_then(|_| core.opening(id, incoming));
             let exchange = self.begin(id, head, socket.is_some(), core.now_ns());
             // Only read while the handler is called: see `Now`.
             let head = std::ptr::from_ref(head).cast();
-            self.now = Some(Now { exchange, head, spans });
+            self.now = Some(Now { exchange, head, spans, opening });
             let slot = id.slot() as i32;
             let passed = self.emit_then(
                 core,
@@ -104,8 +105,9 @@ impl Js {
         upgrades: bool,
     ) -> Answer {
         let id = exchange.id;
-        if let Some(protocol) = exchange.upgrade.take() {
-            return opened(protocol, &mut exchange);
+        if exchange.opened {
+            self.keep_out(exchange.out);
+            return Answer::Written { keep_alive: true };
         }
         if upgrades && !exchange.has_begun() {
             exchange.place = Place::Parked;
@@ -120,6 +122,7 @@ impl Js {
                 exchange,
                 head: std::ptr::null(),
                 spans: std::mem::take(&mut self.spans),
+                opening: None,
             });
             self.emit(core, Event::Data, |env| {
                 [env.int(slot as i32), env.array_buffer(&[]), env.bool(true)]
@@ -162,9 +165,6 @@ impl Js {
         let Some(mut exchange) = self.exchanges.remove(&id.slot()) else {
             return Answer::Written { keep_alive: false };
         };
-        if let Some(protocol) = exchange.upgrade.take() {
-            return opened(protocol, &mut exchange);
-        }
         if let Some(buffer) = core.answer_buffer(id) {
             buffer.extend_from_slice(&exchange.out);
         }
@@ -177,6 +177,34 @@ impl Js {
         Answer::Raw
     }
 
+    /// Opens the WebSocket that a request asks for, now or after its handler has returned.
+    pub(crate) fn upgrade<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        slot: u32,
+        protocol: Option<&str>,
+    ) -> bool {
+        let now = self.now.as_mut().filter(|now| now.exchange.id.slot() == slot);
+        let (id, opened) = if let Some(Now { exchange, opening, .. }) = now {
+            let headers = exchange.take_headers();
+            let opened = opening.take().is_some_and(|opening| {
+                core.open_request(exchange.id, &opening, protocol, &headers)
+            });
+            exchange.opened = opened;
+            (exchange.id, opened)
+        } else {
+            let parked = |own: &&mut Box<Exchange>| own.place == Place::Parked;
+            let Some(exchange) = self.exchanges.get_mut(&slot).filter(parked) else { return false };
+            let (id, headers) = (exchange.id, exchange.take_headers());
+            self.exchanges.remove(&slot);
+            (id, core.open_late(id, protocol, &headers))
+        };
+        if opened {
+            self.begin_lifetime(core, id);
+        }
+        opened
+    }
+
     /// Passes on what was written to a connection, and ends the exchange if it is over.
     pub(crate) fn pass_on<S: Sys>(&mut self, core: &mut Core<S, Self>, slot: u32) {
         let Some(exchange) = self.exchanges.get_mut(&slot) else { return };
@@ -185,7 +213,7 @@ impl Js {
             // It is passed on when the handler returns.
             Place::Handler => return,
             Place::Parked => {
-                let decided = exchange.upgrade.is_some() || exchange.has_ended();
+                let decided = exchange.has_ended();
                 let begun = !exchange.corked && !exchange.out.is_empty();
                 if (decided || begun) && !std::mem::replace(&mut exchange.told, true) {
                     core.remote().answer(id, Answer::ByHandler);
@@ -308,14 +336,6 @@ impl Js {
         }
         Some(self.checked_ns.saturating_add(CHECK_NS))
     }
-}
-
-fn opened(protocol: Option<Box<str>>, exchange: &mut Exchange) -> Answer {
-    let headers = exchange.take_headers();
-    if headers.is_empty() {
-        return Answer::Upgrade(protocol);
-    }
-    Answer::UpgradeWith(protocol, headers.into())
 }
 
 fn not_found() -> Answer {

@@ -365,3 +365,46 @@ ours('a handler that neither answers nor attaches onAborted gets an error, and t
     listen(uws.App().get('/*', () => {}), (port) => fetch('http://127.0.0.1:' + port).catch(() => {}));`);
   assert.deepEqual([ended.code, ended.lines], [0, ['true']], ended.stderr);
 });
+
+both('answers have a date, behind the headers of the program', async (t) => {
+  const port = await serve(t, (app) => app
+    .get('/', (res) => res.writeHeader('A', 'b').end('x'))
+    .get('/chunks', (res) => { res.write('a'); res.end('b'); }));
+  for (const target of ['/', '/chunks', '/missing']) {
+    const { head } = await get(t, port, target);
+    const date = /\r\nDate: (\w{3}, \d\d \w{3} \d{4} \d\d:\d\d:\d\d GMT)\r\n/.exec(head)?.[1];
+    assert.ok(Math.abs(Date.parse(date) - Date.now()) < 60_000, head);
+  }
+});
+
+ours('a date of the program is the only one', async (t) => {
+  const date = new Date(0).toUTCString();
+  const port = await serve(t, (app) => app.get('/', (res) => res.writeHeader('date', date).end('x')));
+  const { head } = await get(t, port, '/');
+  assert.deepEqual(head.match(/^date: .*$/gim), [`date: ${date}`]);
+});
+
+both('a connection serves more after a path without a route', async (t) => {
+  const port = await serve(t, (app) => app.get('/', (res) => res.end('here')));
+  const raw = new Raw(t, port);
+  raw.write('GET /missing HTTP/1.1\r\nHost: a\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n');
+  await raw.until((bytes) => bytes.toString().endsWith('\r\n\r\nhere'));
+  assert.match(raw.bytes.toString(), /^HTTP\/1.1 404 /);
+});
+
+ours('a body without a route is discarded', async (t) => {
+  const port = await serve(t, (app) => app.get('/', (res) => res.end('here')));
+  const raw = new Raw(t, port);
+  raw.write('POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nab');
+  assert.match(await raw.head(), /^HTTP\/1.1 404 /);
+  raw.write('cdeGET / HTTP/1.1\r\nHost: a\r\n\r\n');
+  await raw.until((bytes) => bytes.toString().endsWith('\r\n\r\nhere'));
+});
+
+ours('HTTP/1.0 with keep-alive is answered with it', async (t) => {
+  const port = await serve(t, (app) => app.get('/', (res) => res.end('x')));
+  const { head, raw } = await request(t, port, 'GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n');
+  assert.match(head, /\r\nConnection: keep-alive\r\n/);
+  raw.write('GET / HTTP/1.0\r\n\r\n');
+  await raw.closed;
+});

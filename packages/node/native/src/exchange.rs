@@ -5,6 +5,8 @@
 use engine::ConnId;
 use wire::http::{BodyDecoder, LAST_CHUNK, encode_chunk};
 
+use crate::date::push_date;
+
 /// Where the bytes of an answer go.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Place {
@@ -45,6 +47,8 @@ pub(crate) struct Exchange {
     pub(crate) http_1_0: bool,
     /// The status has no body.
     bodiless: bool,
+    /// The program has written a date.
+    dated: bool,
     pub(crate) corked: bool,
     pub(crate) paused: bool,
     /// Bytes of the body so far.
@@ -75,6 +79,7 @@ impl Exchange {
             head_only: false,
             http_1_0: false,
             bodiless: false,
+            dated: false,
             corked: false,
             paused: false,
             offset: 0,
@@ -141,11 +146,24 @@ impl Exchange {
             self.headers.push((text(name), text(value)));
             return Ok(());
         }
+        self.dated |= name.eq_ignore_ascii_case(b"date");
         self.out.extend_from_slice(name);
         self.out.extend_from_slice(b": ");
         push_clean(&mut self.out, value);
         self.out.extend_from_slice(b"\r\n");
         Ok(())
+    }
+
+    /// Headers that answers have behind those of the program.
+    fn common_headers(&mut self) {
+        if !self.dated {
+            push_date(&mut self.out);
+        }
+        if !self.keep_alive {
+            self.out.extend_from_slice(b"Connection: close\r\n");
+        } else if self.http_1_0 {
+            self.out.extend_from_slice(b"Connection: keep-alive\r\n");
+        }
     }
 
     /// Ends the head of an answer with a body of this length; without one it has none that is announced.
@@ -158,9 +176,7 @@ impl Exchange {
         if close {
             self.keep_alive = false;
         }
-        if !self.keep_alive {
-            self.out.extend_from_slice(b"Connection: close\r\n");
-        }
+        self.common_headers();
         if let Some(length) = length.filter(|_| !self.bodiless) {
             self.out.extend_from_slice(b"Content-Length: ");
             push_decimal(&mut self.out, length);
@@ -184,9 +200,7 @@ impl Exchange {
             if self.http_1_0 {
                 self.keep_alive = false;
             }
-            if !self.keep_alive {
-                self.out.extend_from_slice(b"Connection: close\r\n");
-            }
+            self.common_headers();
             if !self.http_1_0 && !self.bodiless {
                 self.out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
             }

@@ -1,12 +1,13 @@
 //! From requests to their answers: routes, handlers of JavaScript, bodies.
 
-use engine::{Answer, Closed, ConnId, Core, Incoming, Response, Sys};
+use engine::{Answer, Closed, ConnId, Core, Incoming, Sys};
 use wire::http::{BodyDecoder, BodyEvent, Request as Head, expects_continue, keep_alive};
 
 use crate::exchange::{Exchange, Place};
 use crate::handler::{Event, Js, Now};
 use crate::router::Router;
 
+const NOT_FOUND: &[u8] = b"<html><body><h1>File Not Found</h1></body></html>\n";
 /// How long the engine keeps the request of a WebSocket that is decided about later.
 const DECISION_NS: u64 = 600_000_000_000;
 /// A request or an answer that does not move for this long is given up.
@@ -68,7 +69,12 @@ impl Js {
             return self.after_request(core, now.exchange, socket.is_some());
         }
         self.spans = spans;
-        not_found()
+        let mut exchange = self.begin(id, head, false, core.now_ns());
+        exchange.status(b"404 Not Found");
+        let written = exchange.header(b"Content-Type", b"text/html; charset=utf-8");
+        debug_assert_eq!(written, Ok(()));
+        exchange.end(NOT_FOUND, false);
+        self.after_request(core, exchange, false)
     }
 
     /// The router of the host that a request is for.
@@ -336,11 +342,4 @@ impl Js {
         }
         Some(self.checked_ns.saturating_add(CHECK_NS))
     }
-}
-
-fn not_found() -> Answer {
-    let mut response = Response::text(404, "<html><body><h1>File Not Found</h1></body></html>\n");
-    response.content_type = "text/html; charset=utf-8";
-    response.close = true;
-    Answer::Respond(response)
 }

@@ -101,6 +101,12 @@ export interface TemplatedApp {
   domain(domain: string): TemplatedApp;
   /** Called when a client asks for a server name without a certificate; it may add one before it returns. */
   missingServerName(callback: (hostname: string) => void): TemplatedApp;
+  /** A number by which the app of another thread can make this one its child. It keeps its thread until it is closed. */
+  getDescriptor(): number;
+  /** From now on a child serves what this app's listeners accept, together with other children. Topics are those of each app. */
+  addChildAppDescriptor(descriptor: number): TemplatedApp;
+  /** Takes the listeners from a child. Without children the app accepts itself. */
+  removeChildAppDescriptor(descriptor: number): TemplatedApp;
   /** Called with 1 for each new connection and with -1 when it has ended. */
   filter(callback: (res: HttpResponse, count: number) => void): TemplatedApp;
   /** Closes all listeners and connections. The close handlers are called before it returns. */

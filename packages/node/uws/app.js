@@ -15,12 +15,6 @@ function place(list, at, value) {
   list[at] = value;
 }
 
-function noChildren() {
-  throw new Error(
-    'child apps are not supported: let the apps of all threads listen on the same port, which they share',
-  );
-}
-
 function createApp(tls, options) {
   /** By slot. A socket without an open handler has no object before its first event. */
   const sockets = [];
@@ -224,9 +218,19 @@ function createApp(tls, options) {
       return app;
     },
 
-    getDescriptor: noChildren,
-    addChildAppDescriptor: noChildren,
-    removeChildAppDescriptor: noChildren,
+    getDescriptor() {
+      return native.descriptor();
+    },
+
+    addChildAppDescriptor(descriptor) {
+      native.add_child(descriptor);
+      return app;
+    },
+
+    removeChildAppDescriptor(descriptor) {
+      native.remove_child(descriptor);
+      return app;
+    },
 
     close() {
       // Their handlers are called before this returns.

@@ -9,6 +9,7 @@
 use std::io;
 use std::mem::{MaybeUninit, size_of};
 use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 use std::time::Duration;
@@ -189,6 +190,18 @@ fn keepalive_seconds(timeout: Duration) -> (i32, i32) {
 pub fn stop_listening(listener: i32) {
     // SAFETY: no pointers are passed; for a stopped listener the call fails without effect.
     unsafe { libc::shutdown(listener, libc::SHUT_RDWR) };
+}
+
+/// Another descriptor of the same file, for another owner; closed in programs that are executed.
+///
+/// # Errors
+/// As fcntl(2) reports, `EMFILE` above all.
+pub fn duplicate(number: i32) -> io::Result<OwnedFd> {
+    // SAFETY: no pointers are passed; a new descriptor has no other owner.
+    unsafe {
+        let copy = check(libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 0))?;
+        Ok(OwnedFd::from_raw_fd(copy))
+    }
 }
 
 /// Closes a descriptor by number in this thread's table.

@@ -24,7 +24,7 @@ use crate::handler::Js;
 use crate::napi::{Env, Thrown};
 use crate::setup::Listeners;
 use crate::uv::Driver;
-use crate::{http, setup, sockets};
+use crate::{children, http, setup, sockets};
 
 /// Turns in a row while there is more to do, before the loop looks at what else it has.
 const TURNS_MAX: usize = 8;
@@ -37,6 +37,8 @@ pub(crate) struct App {
     in_turn: Cell<bool>,
     driver: RefCell<Option<Driver>>,
     pub(crate) listeners: RefCell<Listeners>,
+    /// What other threads name it by; 0 without a name.
+    pub(crate) descriptor: Cell<u32>,
     /// The environment ends: no more JavaScript is called.
     pub(crate) ended: Cell<bool>,
     hook: Cell<napi_async_cleanup_hook_handle>,
@@ -57,6 +59,7 @@ impl App {
             in_turn: Cell::new(false),
             driver: RefCell::new(None),
             listeners: RefCell::default(),
+            descriptor: Cell::new(0),
             ended: Cell::new(false),
             hook: Cell::new(null_mut()),
         }));
@@ -173,7 +176,7 @@ impl App {
         // SAFETY: no turn is under way, and no JavaScript is called below.
         let Some(worker) = (unsafe { &mut *self.worker.get() }) else { return };
         let mut listeners = self.listeners.borrow_mut();
-        listeners.apply(worker);
+        listeners.apply(worker, self.descriptor.get());
         let keeps_alive = listeners.any_open() || worker.parts().1.connections() > 0;
         if let Some(driver) = self.driver.borrow_mut().as_mut() {
             driver.set_keeps_alive(keeps_alive);
@@ -207,12 +210,13 @@ unsafe extern "C" fn on_cleanup(hook: napi_async_cleanup_hook_handle, data: *mut
     let app = unsafe { &*data.cast::<App>() };
     app.ended.set(true);
     app.hook.set(hook);
+    children::ended(app);
     if !app.in_turn.get() {
         // SAFETY: no turn is under way.
         let worker = unsafe { (*app.worker.get()).take() };
         if let Some(mut worker) = worker {
             worker.end_all();
-            app.listeners.borrow_mut().close_all(&mut worker);
+            app.listeners.borrow_mut().close_all(&mut worker, app.descriptor.get());
         }
     }
     let driver = app.driver.borrow_mut().take();
@@ -276,7 +280,7 @@ unsafe extern "C" fn create_app(env: napi_env, info: napi_callback_info) -> napi
         Ok(Ok(app)) => {
             let object = env.object();
             let data = std::ptr::from_ref(app).cast_mut().cast();
-            for table in [sockets::NATIVES, http::NATIVES, setup::NATIVES] {
+            for table in [sockets::NATIVES, http::NATIVES, setup::NATIVES, children::NATIVES] {
                 for (name, function) in table {
                     env.method(object, name, *function, data);
                 }

@@ -12,6 +12,7 @@ use wire::http::Request as Head;
 use wire::websocket::{CloseCode, OpCode};
 
 use crate::app::App;
+use crate::children::{self, Family};
 use crate::exchange::Exchange;
 use crate::napi::{Env, Scope};
 use crate::router::{Route, Router, Span};
@@ -84,12 +85,15 @@ impl Subscriber for User {
     }
 }
 
-/// What other threads post: publications.
-pub(crate) struct Post(Arc<Publication>);
+/// What other threads post.
+pub(crate) enum Post {
+    Publication(Arc<Publication>),
+    Family(Family),
+}
 
 impl From<Arc<Publication>> for Post {
     fn from(publication: Arc<Publication>) -> Self {
-        Post(publication)
+        Post::Publication(publication)
     }
 }
 
@@ -463,8 +467,11 @@ impl Handler for Js {
         }
     }
 
-    fn post<S: Sys>(&mut self, core: &mut Core<S, Self>, Post(publication): Post) {
-        self.topics.deliver(core, &publication, encode);
+    fn post<S: Sys>(&mut self, core: &mut Core<S, Self>, post: Post) {
+        match post {
+            Post::Publication(publication) => self.topics.deliver(core, &publication, encode),
+            Post::Family(news) => children::heard(self.app, news),
+        }
     }
 
     fn turn<S: Sys>(&mut self, core: &mut Core<S, Self>) -> Option<u64> {

@@ -17,6 +17,7 @@
 //! Unsafe code is where C is called (`napi`, `uv`), and in `app`, whose calls come back while a turn is under way.
 
 mod app;
+mod children;
 mod date;
 mod exchange;
 mod handler;

@@ -14,6 +14,7 @@ use engine::{
 use napi_sys::napi_value;
 
 use crate::app::{ARGUMENTS, App, natives};
+use crate::children::{self, Origin};
 use crate::handler::{Js, SocketRoute};
 use crate::napi::{Env, Thrown};
 use crate::router::Router;
@@ -159,7 +160,13 @@ fn filter(app: &App, env: Env, _: &Arguments) -> Result {
 /// The listeners of an app. JavaScript may open and close them in the middle of a turn, which the worker is told
 /// afterwards.
 #[derive(Default)]
-pub(crate) struct Listeners(Vec<Listener>);
+pub(crate) struct Listeners {
+    list: Vec<Listener>,
+    /// The descriptors of the apps that accept instead of this one.
+    pub(crate) children: Vec<u32>,
+    /// Another thread may give it listeners.
+    pub(crate) awaited: bool,
+}
 
 struct Listener {
     number: i32,
@@ -168,17 +175,74 @@ struct Listener {
     at: Option<usize>,
     open: bool,
     removed: bool,
+    /// Whose listener it is, if it is another app's.
+    origin: Option<Origin>,
+    /// The children have been given it.
+    given: bool,
+}
+
+impl Listener {
+    fn new(number: i32, port: u16, origin: Option<Origin>) -> Listener {
+        Listener { number, port, at: None, open: true, removed: false, origin, given: false }
+    }
 }
 
 impl Listeners {
     pub(crate) fn any_open(&self) -> bool {
-        self.0.iter().any(|listener| listener.open)
+        self.awaited || self.list.iter().any(|listener| listener.open)
+    }
+
+    /// Those that the children have.
+    pub(crate) fn given(&self) -> impl Iterator<Item = (usize, i32)> {
+        let given = self.list.iter().enumerate().filter(|(_, one)| one.given && one.open);
+        given.map(|(index, listener)| (index, listener.number))
+    }
+
+    /// Adds a listener of another app.
+    pub(crate) fn add_of(&mut self, origin: Origin, number: i32) {
+        // Only a program's own have an index that it knows: the others can take a place that is free.
+        let listener = Listener::new(number, 0, Some(origin));
+        let free = |one: &&mut Listener| one.removed && one.origin.is_some();
+        match self.list.iter_mut().find(free) {
+            Some(place) => *place = listener,
+            None => self.list.push(listener),
+        }
+    }
+
+    /// Closes listeners of another app.
+    pub(crate) fn leave(&mut self, parent: u32, index: Option<usize>) {
+        for listener in &mut self.list {
+            let meant = |origin: Origin| {
+                origin.parent == parent && index.is_none_or(|index| index == origin.index)
+            };
+            if listener.origin.is_some_and(meant) {
+                listener.open = false;
+            }
+        }
     }
 
     /// Tells the worker.
-    pub(crate) fn apply(&mut self, worker: &mut Worker<Linux, Js>) {
-        for listener in self.0.iter_mut().filter(|listener| !listener.removed) {
+    pub(crate) fn apply(&mut self, worker: &mut Worker<Linux, Js>, descriptor: u32) {
+        let parents = !self.children.is_empty();
+        for (index, listener) in self.list.iter_mut().enumerate() {
+            if listener.removed {
+                continue;
+            }
+            if listener.given && !listener.open {
+                for child in &self.children {
+                    children::take_back(descriptor, *child, Some(index));
+                }
+            }
+            let accepts = !parents || listener.origin.is_some();
             match (listener.open, listener.at) {
+                (true, None) if !accepts => {}
+                (true, Some(at)) if !accepts => {
+                    // The worker closes what it has.
+                    if let Ok(kept) = process::duplicate(listener.number) {
+                        worker.remove_listener(at);
+                        (listener.number, listener.at) = (kept.into_raw_fd(), None);
+                    }
+                }
                 (true, None) => {
                     listener.at = worker.add_listener(listener.number);
                     listener.open = listener.at.is_some();
@@ -194,18 +258,29 @@ impl Listeners {
                 (true, Some(_)) => {}
             }
         }
+        for (index, listener) in self.list.iter_mut().enumerate() {
+            if parents && listener.open && listener.origin.is_none() && !listener.given {
+                listener.given = true;
+                let origin = Origin { parent: descriptor, index };
+                for child in &self.children {
+                    children::give(*child, origin, listener.number);
+                }
+            }
+        }
     }
 
-    pub(crate) fn close_all(&mut self, worker: &mut Worker<Linux, Js>) {
-        self.0.iter_mut().for_each(|listener| listener.open = false);
-        self.apply(worker);
+    pub(crate) fn close_all(&mut self, worker: &mut Worker<Linux, Js>, descriptor: u32) {
+        self.list.iter_mut().for_each(|listener| listener.open = false);
+        self.apply(worker, descriptor);
     }
 
     fn close(&mut self, index: usize) {
-        if let Some(listener) = self.0.get_mut(index).filter(|listener| listener.open) {
+        if let Some(listener) = self.list.get_mut(index).filter(|listener| listener.open) {
             listener.open = false;
-            // Its port is free from now on, whenever the worker is told.
-            process::stop_listening(listener.number);
+            if listener.origin.is_none() {
+                // Its port is free from now on, whenever the worker is told.
+                process::stop_listening(listener.number);
+            }
         }
     }
 }
@@ -221,8 +296,8 @@ fn has_certificate(app: &App) -> std::result::Result<(), Thrown> {
 fn opened(app: &App, env: Env, number: i32, port: u16) -> napi_value {
     let index = {
         let mut listeners = app.listeners.borrow_mut();
-        listeners.0.push(Listener { number, port, at: None, open: true, removed: false });
-        listeners.0.len() - 1
+        listeners.list.push(Listener::new(number, port, None));
+        listeners.list.len() - 1
     };
     app.settle();
     app.turn_soon();
@@ -271,7 +346,7 @@ fn listen_unix(app: &App, env: Env, arguments: &Arguments) -> Result {
 fn listener_port(app: &App, env: Env, arguments: &Arguments) -> Result {
     let index = env.to_u32(arguments[0]) as usize;
     let listeners = app.listeners.borrow();
-    let open = listeners.0.get(index).filter(|listener| listener.open && listener.port != 0);
+    let open = listeners.list.get(index).filter(|listener| listener.open && listener.port != 0);
     Ok(env.int(open.map_or(-1, |listener| listener.port.into())))
 }
 
@@ -286,7 +361,8 @@ fn close_listener(app: &App, env: Env, arguments: &Arguments) -> Result {
 fn close_all(app: &App, env: Env, _: &Arguments) -> Result {
     {
         let mut listeners = app.listeners.borrow_mut();
-        (0..listeners.0.len()).for_each(|index| listeners.close(index));
+        (0..listeners.list.len()).for_each(|index| listeners.close(index));
+        listeners.awaited = false;
     }
     app.with_turn(|_, core: &mut Core<Linux, Js>| {
         for slot in 0..core.slots() {

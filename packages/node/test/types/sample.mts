@@ -22,6 +22,8 @@ const app: TemplatedApp = App().ws<User>('/rooms/:room', {
   close(ws, code, message) { console.log(ws.getUserData().joined, code, message.byteLength); },
 });
 
+app.addChildAppDescriptor(App().getDescriptor()).removeChildAppDescriptor(1);
+
 // @ts-expect-error: no such option
 app.ws('/wrong', { maxPayload: 1 });
 // @ts-expect-error: a handler is missing

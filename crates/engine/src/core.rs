@@ -16,8 +16,8 @@ use crate::slab::Slab;
 use crate::sys::{Fd, Interest, Sys, ThreadWaits};
 use crate::timers::Timers;
 use crate::{
-    Closed, ConnId, Counters, Handler, Histograms, Limits, Remote, ServerFault, Target, TlsServer,
-    tls,
+    Closed, ConnId, Counters, Handler, Histograms, Limits, Remote, ServerFault, SharedFrame,
+    Target, TlsServer, tls,
 };
 
 /// A report on one connection.
@@ -56,6 +56,8 @@ pub struct Core<S: Sys, H: Handler> {
     pub(crate) tls_server: Option<TlsServer>,
     /// How many listeners, counted from the first, have no TLS all the same.
     pub(crate) plain_listeners: usize,
+    /// Shared frames that were dropped, if the handler reports them.
+    pub(crate) dropped: Option<Vec<(ConnId, SharedFrame)>>,
     /// The handler is asked for certificates by name.
     pub(crate) reports_server_names: bool,
     pub(crate) tls_buffers: tls::Buffers,
@@ -121,6 +123,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
             targets: Vec::new(),
             tls_server: None,
             plain_listeners: 0,
+            dropped: None,
             reports_server_names: false,
             tls_buffers: tls::Buffers::default(),
             tls_handshakes: 0,

@@ -20,6 +20,7 @@ mod connect;
 mod core;
 mod counters;
 mod deflate;
+mod dropped;
 #[cfg(target_os = "linux")]
 mod embedded;
 #[cfg(test)]

@@ -124,6 +124,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
             && self.exceeds_queue(slot, weight + length)
             && !self.relieve(slot, length, messages)
         {
+            self.keep_dropped(id, frame);
             return Sent::Dropped;
         }
         if self.corked == Some(slot) {

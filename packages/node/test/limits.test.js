@@ -87,6 +87,37 @@ both('send returns 1, then 0 with a backlog, then 2 above maxBackpressure; drain
   assert.equal(ws.send('again'), 1);
 });
 
+both('a publication that a slow member has no room for is reported as dropped', async (t) => {
+  for (const compression of [uws.DISABLED, uws.SHARED_COMPRESSOR]) {
+    let server;
+    const sockets = new Queue();
+    const events = new Queue();
+    const port = await serve(t, (app) => {
+      server = app;
+      app.ws('/*', {
+        idleTimeout: 0,
+        maxBackpressure: 1000,
+        compression,
+        open: (ws) => { ws.subscribe('news'); sockets.push(ws); },
+        dropped: (ws, message, isBinary) => events.push([ws, text(message), isBinary]),
+      });
+    });
+    const headers = compression === uws.DISABLED ? {} : { 'Sec-WebSocket-Extensions': 'permessage-deflate' };
+    const raw = new Raw(t, port);
+    await raw.upgrade('/', headers);
+    const slow = await sockets.next();
+    const other = await Client.open(t, port);
+    fill(slow, raw);
+    assert.equal(server.publish('news', 'first', false, compression !== uws.DISABLED), true);
+    assert.equal(await other.next(), 'first');
+    assert.deepEqual(await events.next(), [slow, 'first', false]);
+    // A turn of its own: uWebSockets.js reports the first of each.
+    assert.equal(server.publish('news', 'second'.repeat(50), true, compression !== uws.DISABLED), true);
+    assert.equal((await other.next()).length, 300);
+    assert.deepEqual(await events.next(), [slow, 'second'.repeat(50), true]);
+  }
+});
+
 both('maxBackpressure is soft: one message may go over it', async (t) => {
   const { ws, raw } = await opened(t, { maxBackpressure: 16 * 1024 });
   fill(ws, raw);

@@ -83,6 +83,11 @@ function createApp(tls, options) {
       ws[KIND].behavior.message(ws, bytes, (slotAndBinary & 1) === 1);
     },
 
+    dropped(slotAndBinary, bytes) {
+      const ws = socketAt(slotAndBinary >>> 1);
+      ws[KIND].behavior.dropped(ws, bytes, (slotAndBinary & 1) === 1);
+    },
+
     drain(slot) {
       const ws = socketAt(slot);
       ws[KIND].behavior.drain(ws);

@@ -41,6 +41,7 @@ function checkBehavior(behavior) {
     open: !!behavior.open,
     message: !!behavior.message,
     drain: !!behavior.drain,
+    dropped: !!behavior.dropped,
     ping: !!behavior.ping,
     pong: !!behavior.pong,
   };

@@ -48,9 +48,11 @@ pub(crate) enum Event {
     Filter,
     /// `(name)`: a client of TLS asks for a name that has no certificate.
     MissingName,
+    /// `(slot * 2 + binary, bytes)`: a publication that a socket has lost.
+    Dropped,
 }
 
-const EVENTS: [&std::ffi::CStr; 12] = [
+const EVENTS: [&std::ffi::CStr; 13] = [
     c"request",
     c"aborted",
     c"data",
@@ -63,6 +65,7 @@ const EVENTS: [&std::ffi::CStr; 12] = [
     c"pong",
     c"filter",
     c"missing_name",
+    c"dropped",
 ];
 
 /// What is kept of a connection.
@@ -110,6 +113,7 @@ pub(crate) struct SocketRoute {
     pub(crate) open: bool,
     pub(crate) message: bool,
     pub(crate) drain: bool,
+    pub(crate) dropped: bool,
     pub(crate) ping: bool,
     pub(crate) pong: bool,
 }
@@ -152,6 +156,8 @@ pub(crate) struct Js {
     /// Answers that can go on, in the next turn.
     pub(crate) ready: Vec<ConnId>,
     pub(crate) filters: bool,
+    /// A route has a handler for what its sockets lose.
+    pub(crate) reports_dropped: bool,
     lifetimes: BinaryHeap<Reverse<(u64, ConnId)>>,
     pub(crate) checked_ns: u64,
     /// Buffers that are used again.
@@ -181,6 +187,7 @@ impl Js {
             ending: None,
             ready: Vec::new(),
             filters: false,
+            reports_dropped: false,
             lifetimes: BinaryHeap::new(),
             checked_ns: 0,
             scratch: Vec::new(),
@@ -299,7 +306,11 @@ impl Js {
         self.lifetimes.peek().map(|Reverse((at_ns, _))| *at_ns)
     }
 
-    fn for_socket(&self, user: Option<&User>, has: impl Fn(&SocketRoute) -> bool) -> bool {
+    pub(crate) fn for_socket(
+        &self,
+        user: Option<&User>,
+        has: impl Fn(&SocketRoute) -> bool,
+    ) -> bool {
         let told = user.is_none_or(|user| user.told);
         !told && self.socket_route(user).is_some_and(has)
     }
@@ -476,6 +487,9 @@ impl Handler for Js {
 
     fn turn<S: Sys>(&mut self, core: &mut Core<S, Self>) -> Option<u64> {
         let topics_ns = self.topics.turn(core, encode);
+        if self.reports_dropped {
+            self.tell_dropped(core);
+        }
         self.go_on(core);
         let exchanges_ns = self.check_exchanges(core);
         let lifetimes_ns = self.end_lifetimes(core);

@@ -19,6 +19,7 @@
 mod app;
 mod children;
 mod date;
+mod dropped;
 mod exchange;
 mod handler;
 mod http;

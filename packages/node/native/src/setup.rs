@@ -108,6 +108,7 @@ fn socket_route(app: &App, env: Env, arguments: &Arguments) -> Result {
         open: is(c"open"),
         message: is(c"message"),
         drain: is(c"drain"),
+        dropped: is(c"dropped"),
         ping: is(c"ping"),
         pong: is(c"pong"),
     };
@@ -117,6 +118,10 @@ fn socket_route(app: &App, env: Env, arguments: &Arguments) -> Result {
         }
         let index = js.routes.len() as u32;
         js.routes.push(Some(js.sockets.len() as u16));
+        if own.dropped {
+            js.reports_dropped = true;
+            core.keep_dropped_frames();
+        }
         js.sockets.push(SocketRoute { route: index, ..own });
         js.message_bytes_least = js.message_bytes_least.min(message_bytes);
         if let Some(router) = router(js, &host) {

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
+use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -36,7 +37,7 @@ pub(crate) struct Args {
     label: Vec<String>,
     /// Target that loads may connect to, beside loopback: HOST or HOST:PORT as in the URL, an IP address, or
     /// '*' for all. Repeatable
-    #[arg(long, value_name = "TARGET")]
+    #[arg(long, value_name = "TARGET", value_parser = target)]
     allow_target: Vec<String>,
     /// End after the first run
     #[arg(long)]
@@ -102,6 +103,22 @@ fn label(text: &str) -> Result<String, String> {
     parts
         .map(|_| text.to_owned())
         .ok_or_else(|| "expected KEY=VALUE of letters, digits, - or _".to_owned())
+}
+
+/// Addresses as they are compared.
+pub(super) fn target(text: &str) -> Result<String, String> {
+    if let Ok(address) = text.parse::<IpAddr>() {
+        return Ok(address.to_string());
+    }
+    if let Ok(address) = text.parse::<SocketAddr>() {
+        return Ok(address.to_string());
+    }
+    let is_of_host = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:[]".contains(&byte);
+    let fits = text == "*" || !text.is_empty() && text.bytes().all(is_of_host);
+    fits.then(|| text.to_owned()).ok_or_else(|| {
+        "expected HOST, HOST:PORT or an IP address, as in shop.example:8080, or '*' for all"
+            .to_owned()
+    })
 }
 
 struct Agent<'a> {
@@ -303,6 +320,22 @@ mod tests {
         assert!(path.exists());
         drop(folder);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn targets_are_hosts_or_addresses() {
+        for (text, target_text) in [
+            ("*", "*"),
+            ("shop.example:8080", "shop.example:8080"),
+            ("10.0.0.9", "10.0.0.9"),
+            ("FD00:0::9", "fd00::9"),
+            ("[FD00:0::9]:80", "[fd00::9]:80"),
+        ] {
+            assert_eq!(target(text).as_deref(), Ok(target_text));
+        }
+        for text in ["", "http://10.0.0.9/", "10.0.0.0/8", "*.example", "a b"] {
+            assert!(target(text).is_err(), "{text}");
+        }
     }
 
     #[test]

@@ -3,10 +3,13 @@
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 
-use super::{AGENTS_MAX, word};
+use super::{AGENTS_MAX, agent, word};
 use crate::{output, units};
+
+/// Flags of the run that the manifest sets.
+const SET: [&str; 6] = ["--agents", "--agents-within", "--nats", "--fleet", "--plain", "--json"];
 
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
@@ -30,7 +33,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "BYTES", default_value = "2Gi", value_parser = quantity)]
     memory: String,
     /// Target that agents may connect to; repeatable [default: the host of the URL]
-    #[arg(long, value_name = "TARGET")]
+    #[arg(long, value_name = "TARGET", value_parser = agent::target)]
     allow_target: Vec<String>,
     /// The run, as after `standfast load`: a URL and flags
     #[arg(value_name = "LOAD", last = true, required = true)]
@@ -94,6 +97,14 @@ fn manifest(args: &Args) -> Result<String> {
     if targets.is_empty() {
         bail!("nothing says what agents may connect to: name a URL, or --allow-target");
     }
+    for target in &targets {
+        agent::target(target)
+            .map_err(|why| anyhow!("agents cannot be allowed {target}: {why} (--allow-target)"))?;
+    }
+    let flag = |word: &String| word.split('=').next().unwrap_or_default().to_owned();
+    if let Some(flag) = load.iter().map(flag).find(|flag| SET.contains(&flag.as_str())) {
+        bail!("the manifest sets {flag} for the run: leave it out");
+    }
     let nats = format!("--nats=nats://{name}-nats:4222");
     let agent: Vec<String> = [
         "agent".to_owned(),
@@ -141,8 +152,8 @@ fn manifest(args: &Args) -> Result<String> {
 # A run by {agents} agents, made by standfast fleet manifest:
 #
 #   kubectl apply -f {name}.yaml
-#   kubectl wait --for=condition=complete --for=condition=failed --timeout=-1s job/{name}-leader
-#   kubectl logs job/{name}-leader > result.json      # the rows and the text are on standard error
+#   until kubectl logs --follow job/{name}-leader > {name}.log; do sleep 1; done    # until the run has ended
+#   sed -n '/^{{$/,$p' {name}.log > result.json           # the lines above it are the rows and the text
 #   kubectl delete -f {name}.yaml
 #
 # The leader's Job succeeds if the run holds; its exit code is that of standfast load. Agents end with the run.

@@ -112,6 +112,16 @@ fn word(text: &str) -> Result<String, String> {
         .ok_or_else(|| "expected up to 64 letters, digits, - or _".to_owned())
 }
 
+/// Which agents: their number, `all`, or a label.
+pub(crate) fn who(text: &str) -> Result<String, String> {
+    let is_number = text.parse().is_ok_and(|number: usize| (1..=AGENTS_MAX).contains(&number));
+    let is_label =
+        text.split_once('=').is_some_and(|(key, value)| word(key).is_ok() && word(value).is_ok());
+    (is_number || is_label || text == "all")
+        .then(|| text.to_owned())
+        .ok_or_else(|| format!("expected a number up to {AGENTS_MAX}, all, or a label KEY=VALUE"))
+}
+
 /// A name that no other process has.
 fn unique() -> String {
     let random = || RandomState::new().build_hasher().finish();
@@ -121,4 +131,19 @@ fn unique() -> String {
 fn sha256(bytes: &[u8]) -> String {
     let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, bytes);
     digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn agents_are_a_number_all_or_a_label() {
+        for text in ["1", "16", "all", "zone=eu-1"] {
+            assert_eq!(who(text).as_deref(), Ok(text));
+        }
+        for text in ["", "0", "-1", "1.5", "20000", "All", "typo", "zone=", "=a", "a=b=c"] {
+            assert!(who(text).is_err(), "{text}");
+        }
+    }
 }

@@ -15,7 +15,7 @@ use super::requests::grpc as calls;
 use super::scenario::InitArgs;
 use super::share::Share;
 use super::{compare, convert, from_curl, grpc, merge, threshold, urls};
-use crate::commands::fleet::{FilesFlag, FleetFlags};
+use crate::commands::fleet::{FilesFlag, FleetFlags, who};
 use crate::report::prometheus;
 use crate::{tls, units};
 
@@ -327,7 +327,7 @@ pub(crate) struct Args {
     pub(super) plain: bool,
 
     /// Share the run over agents of a fleet: their number, `all`, or a label as KEY=VALUE
-    #[arg(long, value_name = "WHO", help_heading = FLEETS)]
+    #[arg(long, value_name = "WHO", value_parser = who, help_heading = FLEETS)]
     pub(super) agents: Option<String>,
 
     /// How long to wait for that number of agents

@@ -68,12 +68,15 @@ impl Fleet {
     }
 
     pub(crate) fn lead(&self, args: &[&str]) -> Running {
-        let mut command = self.command(&self.agents.len().to_string(), args);
-        Running(command.spawn().expect("the leader starts"))
+        self.lead_of(&self.agents.len().to_string(), args)
+    }
+
+    pub(crate) fn lead_of(&self, agents: &str, args: &[&str]) -> Running {
+        Running(self.command(agents, args).spawn().expect("the leader starts"))
     }
 
     /// A run from its start to its end.
-    fn run(&self, args: &[&str]) -> Finished {
+    pub(crate) fn run(&self, args: &[&str]) -> Finished {
         executable::finish(self.lead(args))
     }
 
@@ -144,6 +147,17 @@ fn sixteen_agents_count_to_the_unit() {
     // Thresholds are of the whole.
     let none = json["fleet"]["agents"].as_array().unwrap().iter();
     assert!(none.map(|one| &one["outcome"]["thresholds"]).all(|list| list == &json!([])));
+}
+
+#[test]
+fn agents_without_a_request_change_no_verdict() {
+    let Some(fleet) = Fleet::start(3) else { return };
+    let server = Recorder::hello();
+    let finished = fleet.run(&[&url(&server), "-c", "3", "--requests", "1"]);
+    let json = finished.json();
+    assert_eq!((finished.code, server.count()), (Some(0), 1), "{finished:?}");
+    assert_eq!((&json["held"], &json["reasons"]), (&json!(true), &json!([])));
+    assert!(json["per_second"].as_f64().is_some_and(|rate| rate > 0.0), "{json}");
 }
 
 #[test]
@@ -282,7 +296,7 @@ fn an_agent_of_another_release_is_refused() {
     other.subscribe("standfast.fleet.standfast.all");
     let server = Recorder::hello();
     let url = url(&server);
-    let leader = Running(fleet.command("2", &[&url, "-c", "2"]).spawn().expect("it starts"));
+    let leader = fleet.lead_of("2", &[&url, "-c", "2"]);
     let (_, call) = other.message();
     let call: Value = serde_json::from_str(call.trim()).expect("JSON");
     let id = call["call"]["leader"].as_str().expect("an id").to_owned();

@@ -17,7 +17,7 @@ use crate::outcome::sections::{
     RequestCounts,
 };
 use crate::outcome::tally::{CheckSummary, StepSummary};
-use crate::outcome::{OUTCOME_VERSION, Outcome, goaways, merged_samples};
+use crate::outcome::{NO_ANSWER, NO_RECEIVER, OUTCOME_VERSION, Outcome, goaways, merged_samples};
 use crate::scenario::{FlowSummary, GroupSummary};
 use crate::{CableSummary, ChurnSummary, Generator, StageSummary, Times, Watched};
 
@@ -273,8 +273,10 @@ fn not_judged_again(merged: &Outcome, reasons: Vec<String>) -> Vec<String> {
         if what.len() < reason.len() { what.trim_start().to_owned() } else { reason.to_owned() }
     };
     let judged: BTreeSet<String> = merged.reasons.iter().map(|reason| what(reason)).collect();
-    let rest: BTreeSet<String> =
-        reasons.into_iter().filter(|reason| !judged.contains(&what(reason))).collect();
+    // What holds of a part need not hold of the whole, which was judged for it.
+    let is_of_whole = |reason: &str| [NO_ANSWER, NO_RECEIVER].contains(&reason);
+    let is_new = |reason: &String| !judged.contains(&what(reason)) && !is_of_whole(reason);
+    let rest: BTreeSet<String> = reasons.into_iter().filter(is_new).collect();
     rest.into_iter().collect()
 }
 
@@ -292,7 +294,11 @@ fn add(one: Outcome, other: Outcome) -> Outcome {
     let parts = [&one, &other].map(|of| Measured {
         from_us: of.measured_unix_us,
         seconds: of.seconds,
-        counts: [of.per_second, of.good_per_second],
+        counts: [of.per_second, of.good_per_second].map(|rate| {
+            // One that answered nothing in no time has no rate, but a count.
+            let is_silent = of.requests.is_some_and(|of| of.answered == 0);
+            rate.or(is_silent.then_some(0.0))
+        }),
     });
     let (measured_unix_us, seconds, [per_second, good_per_second]) = match is_timed {
         true => measured(parts),

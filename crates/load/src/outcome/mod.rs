@@ -64,6 +64,9 @@ use crate::{CableSummary, ChurnSummary, Latency};
 
 /// The version of the schema that is written. Documents without a version are of version 1.
 pub const OUTCOME_VERSION: u32 = 2;
+/// Reasons of runs in which nothing happened.
+const NO_ANSWER: &str = "nothing was answered";
+const NO_RECEIVER: &str = "no message was expected by any receiver";
 
 /// The result of a run.
 #[derive(Clone, Default, Debug, Serialize, Deserialize)]
@@ -409,9 +412,9 @@ impl Outcome {
         let received = self.messages.as_ref().map_or(0, |messages| messages.received);
         let silent = self.requests.is_some_and(|of| of.answered == 0);
         let silent = silent && received == 0 && !self.interrupted;
-        add(silent, "nothing was answered");
+        add(silent, NO_ANSWER);
         let nothing = self.groups.as_ref().is_some_and(|groups| groups.expected == 0);
-        add(nothing, "no message was expected by any receiver");
+        add(nothing, NO_RECEIVER);
         self.machine_short.iter().for_each(|text| add(true, text));
         add(self.missed_the_rate(), "the requested rate was not reached on time");
         // First, as the rest follows from it.

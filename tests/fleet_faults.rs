@@ -14,7 +14,7 @@ use crate::harness::recorder::Recorder;
 use crate::harness::{PATIENCE, eventually};
 
 /// Seeds of a test.
-const SEEDS: u64 = 8;
+const SEEDS: u64 = 9;
 /// Shorter and longer than the lease of agents and leaders, which is 6 s.
 const PAUSES: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(9)];
 
@@ -24,6 +24,8 @@ enum Fault {
     Lost,
     /// The load of an agent is killed, as by a kernel without memory.
     OutOfMemory,
+    /// The load of an agent hangs.
+    Hung,
     /// An agent is stopped for a while.
     Paused(Duration),
     /// An agent is killed and another of its name starts.
@@ -50,6 +52,7 @@ impl Fault {
             Fault::Paused(PAUSES[0]),
             Fault::BrokerRestarted,
             Fault::OutOfMemory,
+            Fault::Hung,
             Fault::Partitioned(PAUSES[0]),
             Fault::Restarted,
             Fault::Paused(PAUSES[1]),
@@ -72,11 +75,12 @@ impl Fault {
     fn strike(self, fleet: &mut Fleet, agent: usize, leader: &Running) {
         match self {
             Fault::Lost => end(&fleet.agents[agent], Signal::KILL),
-            Fault::OutOfMemory => {
+            Fault::OutOfMemory | Fault::Hung => {
                 let pid = fleet.agents[agent].0.id();
                 let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
                 let child = children.unwrap().split_whitespace().next().unwrap().parse().unwrap();
-                kill_process(Pid::from_raw(child).unwrap(), Signal::KILL).expect("it runs");
+                let signal = if self == Fault::Hung { Signal::STOP } else { Signal::KILL };
+                kill_process(Pid::from_raw(child).unwrap(), signal).expect("it runs");
             }
             Fault::Paused(pause) => {
                 // The load goes on, as it is another process.

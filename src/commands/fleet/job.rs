@@ -8,6 +8,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Receiver};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use capacity::Bytes;
@@ -20,6 +21,11 @@ use crate::commands::load::share::{Order, Report, Spec};
 
 /// The most of what the load writes to standard error that is kept, in bytes.
 const ERROR_BYTES: u64 = 8 * 1024;
+/// What errors begin with. The second kind is of flags.
+const ERRORS: [&str; 3] = ["standfast: ", "standfast load: ", "error: "];
+/// How long a load that runs may say nothing.
+const SILENCE: Duration = Duration::from_secs(30);
+
 /// What agents grant to runs.
 #[derive(Clone, Debug)]
 pub(super) struct Grant {
@@ -37,6 +43,8 @@ pub(super) struct Job {
     files: Vec<Vec<u8>>,
     child: Option<Child>,
     lines: Option<Receiver<Line>>,
+    /// When the load last said something.
+    said_ns: u64,
     /// When the leader was last heard.
     pub(super) heard_ns: u64,
     rows: u64,
@@ -64,6 +72,7 @@ impl Job {
             files: Vec::new(),
             child: None,
             lines: None,
+            said_ns: heard_ns,
             heard_ns,
             rows: 0,
             late_us: None,
@@ -188,7 +197,17 @@ impl Job {
 
     /// Takes what the load says. Returns a row to be sent.
     pub(super) fn tend(&mut self) -> Option<Says> {
-        let line = self.lines.as_ref()?.try_recv().ok()?;
+        let Ok(line) = self.lines.as_ref()?.try_recv() else {
+            // It has a row each second. A process that is stopped or hangs does not end by itself.
+            let silent = Duration::from_nanos(now_ns().saturating_sub(self.said_ns));
+            if matches!(self.state, Says::Waiting) && silent > SILENCE {
+                let seconds = SILENCE.as_secs();
+                let why = format!("its load hangs: it has reported nothing for {seconds} s");
+                self.state = Says::Failed { why };
+            }
+            return None;
+        };
+        self.said_ns = now_ns();
         match line {
             Line::Report(Report::Ready) => self.state = Says::Ready,
             Line::Report(Report::Began(late_us)) => self.late_us = Some(late_us),
@@ -202,7 +221,11 @@ impl Job {
                 self.state = Says::Done { bytes, sha256, late_us: self.late_us };
             }
             Line::End(why) if !matches!(self.state, Says::Done { .. }) => {
-                let why = match why.trim().trim_start_matches("standfast: ") {
+                let why = match why
+                    .trim()
+                    .trim_start_matches("standfast: ")
+                    .trim_start_matches("standfast load: ")
+                {
                     "" => self.unexpected_end(),
                     why => why.to_owned(),
                 };
@@ -266,7 +289,7 @@ fn last_of(error: Option<impl Read>) -> String {
     let mut last = Vec::new();
     for byte in error.into_iter().flat_map(|error| BufReader::new(error).split(b'\n')) {
         let Ok(line) = byte else { break };
-        if line.starts_with(b"standfast: ") || line.starts_with(b"error: ") {
+        if ERRORS.iter().any(|begin| line.starts_with(begin.as_bytes())) {
             last.clear();
         }
         if ((last.len() + line.len()) as u64) < ERROR_BYTES {
@@ -275,9 +298,5 @@ fn last_of(error: Option<impl Read>) -> String {
         }
     }
     let text = String::from_utf8_lossy(&last).into_owned();
-    if text.starts_with("standfast: ") || text.starts_with("error: ") {
-        text
-    } else {
-        String::new()
-    }
+    if ERRORS.iter().any(|begin| text.starts_with(begin)) { text } else { String::new() }
 }

@@ -39,6 +39,7 @@ mod drain_delay;
 mod fanout;
 mod fleet;
 mod fleet_faults;
+mod fleet_hostile;
 mod floors;
 mod from_curl;
 mod from_har;

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::leader::{LOOK_FOR, Leader, Waited};
 use super::member::Agent;
-use super::message::{Says, ToAgent, version};
+use super::message::{Says, ToAgent, printable, version};
 use super::{FleetFlags, REPEAT};
 use crate::{output, units};
 
@@ -26,7 +26,7 @@ pub(super) struct Args {
         value_parser = units::positive_count)]
     connections: u64,
     /// Agents of the run: their number, `all`, or a label as KEY=VALUE
-    #[arg(long, value_name = "WHO", default_value = "all")]
+    #[arg(long, value_name = "WHO", default_value = "all", value_parser = super::who)]
     agents: String,
     /// Number of addresses and ports that they connect to [default: on loopback]
     #[arg(long, value_name = "N", value_parser = units::positive_count)]
@@ -153,7 +153,7 @@ fn ask(
         let Some(message) = leader.next(Duration::from_millis(20)) else { continue };
         let Some(at) = agents.iter().position(|agent| agent.is(&message)) else { continue };
         if let (Says::Checked { problems }, Some(answer)) = (message.says, answers.get_mut(at)) {
-            *answer = Some(problems);
+            *answer = Some(problems.iter().map(|problem| printable(problem)).collect());
         }
     }
     answers

@@ -10,7 +10,9 @@ use engine::sys::process::{self, Signal, now_ns};
 use load::Outcome;
 
 use super::member::{Agent, Readiness, check, too_few};
-use super::message::{FromAgent, Plan, Says, ToAgent, decode, encode, inbox, of_all, version};
+use super::message::{
+    FromAgent, Plan, Says, ToAgent, decode, encode, inbox, of_all, printable, version,
+};
 use super::travel::{self, Travelling};
 use super::{AGENTS_MAX, FleetFlags, PIECE_BYTES, REPEAT, RESULT_BYTES_MAX, sha256, unique};
 use crate::report::screen;
@@ -31,6 +33,8 @@ pub(super) const PINGS: usize = 12;
 const STOPPING: Duration = Duration::from_secs(45);
 /// How long a row waits for those of all agents.
 const ROW_WAIT: Duration = Duration::from_secs(2);
+/// Longer answers to a call are none of an agent.
+const ANSWER_BYTES_MAX: usize = 64 * 1024;
 /// Messages that are taken before anything else is done.
 const MESSAGES_MAX: u32 = 256;
 
@@ -99,7 +103,10 @@ impl<'a> Leader<'a> {
             let since = Duration::from_nanos(now - opened_ns.unwrap_or(began_ns));
             let most = if opened_ns.is_none() || wanted.is_some() { within } else { LOOK_FOR_ALL };
             let free = found.values().filter(|agent| !agent.busy).count();
-            if since > most || wanted.is_some_and(|wanted| free >= wanted && since > CHOOSE) {
+            // A connection that comes and goes is not tried forever.
+            let is_late = now > began_ns + (within + LOOK_FOR).as_nanos() as u64;
+            let has_enough = wanted.is_some_and(|wanted| free >= wanted && since > CHOOSE);
+            if since > most || is_late || has_enough {
                 break;
             }
             if self.is_interrupted() {
@@ -116,6 +123,9 @@ impl<'a> Leader<'a> {
                 }
                 Some(Event::Down(why)) => down = Some(why),
                 Some(Event::Message(_, bytes)) => {
+                    if bytes.len() > ANSWER_BYTES_MAX {
+                        continue;
+                    }
                     let Some((message, _)) = decode::<FromAgent>(&bytes) else { continue };
                     let is_room = found.len() < AGENTS_MAX || found.contains_key(&message.agent);
                     if let Some(agent) = Agent::new(message)
@@ -234,7 +244,10 @@ impl<'a> Leader<'a> {
                 if offset == one.result.len() && end <= RESULT_BYTES_MAX {
                     one.result.extend_from_slice(body);
                 }
-                self.fetch(at);
+                // Without bytes it is asked again when it repeats that it has a result.
+                if !body.is_empty() {
+                    self.fetch(at);
+                }
             }
             Says::Want { file, offset } => {
                 one.last = Says::Want { file, offset };
@@ -245,13 +258,17 @@ impl<'a> Leader<'a> {
                     self.send(one, &message, piece);
                 }
             }
+            Says::Done { bytes, .. } if bytes > RESULT_BYTES_MAX => {
+                let why = format!("its result has {bytes} bytes: at most {RESULT_BYTES_MAX}");
+                one.last = Says::Failed { why };
+            }
             Says::Done { late_us, .. } => {
                 (one.last, one.late_us) = (says, late_us);
                 self.fetch(at);
             }
-            Says::Refused { .. } | Says::Ready | Says::Waiting | Says::Failed { .. } => {
-                one.last = says;
-            }
+            Says::Refused { why } => one.last = Says::Refused { why: printable(&why) },
+            Says::Failed { why } => one.last = Says::Failed { why: printable(&why) },
+            Says::Ready | Says::Waiting => one.last = says,
             Says::Row { .. } | Says::Pong { .. } | Says::Here { .. } | Says::Checked { .. } => {}
         }
     }
@@ -293,6 +310,8 @@ impl<'a> Leader<'a> {
         let until_ns = now_ns() + PREPARE.as_nanos() as u64;
         let plans = self.plans(request)?;
         let mut repeated_ns = 0;
+        // Others may have been awaited for long since they were called.
+        self.agents.iter_mut().for_each(|agent| agent.heard_ns = now_ns());
         loop {
             let now = now_ns();
             if self.is_interrupted() {

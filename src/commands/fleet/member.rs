@@ -4,10 +4,10 @@ use anyhow::{Result, bail};
 use engine::sys::process::now_ns;
 use load::{Outcome, SharedRow};
 
-use super::LEASE;
 use super::clocks::Offset;
 use super::leader::{PINGS, PREPARE, Request};
-use super::message::{FromAgent, Says, version};
+use super::message::{FromAgent, Says, printable, version};
+use super::{LEASE, word};
 
 /// An agent of a run.
 pub(crate) struct Agent {
@@ -43,17 +43,23 @@ pub(super) enum Readiness {
 }
 
 impl Agent {
-    /// The agent that answered a call; `None` for other messages.
+    /// The agent that answered a call; `None` for other messages, and for names that cannot be of an agent: its
+    /// id becomes part of a subject.
     pub(super) fn new(message: FromAgent) -> Option<Agent> {
         let last = message.says.clone();
         let Says::Here { name, labels, version, cores, busy, targets } = message.says else {
             return None;
         };
+        if word(&message.agent).is_err() || word(&name).is_err() {
+            return None;
+        }
+        let shown = |texts: Vec<String>| texts.iter().map(|text| printable(text)).collect();
+        let (labels, targets) = (shown(labels), shown(targets));
         Some(Agent {
             id: message.agent,
             name,
             labels,
-            version,
+            version: printable(&version),
             cores,
             busy,
             targets,
@@ -85,6 +91,7 @@ impl Agent {
     pub(super) fn readiness(&self, now: u64) -> Readiness {
         match &self.last {
             Says::Refused { .. } | Says::Failed { .. } => Readiness::Refused,
+            _ if self.is_silent(now) => Readiness::Refused,
             Says::Ready if self.is_timed(now) => Readiness::Ready,
             _ => Readiness::Open,
         }
@@ -95,12 +102,19 @@ impl Agent {
         self.offset.round_trips() >= PINGS && self.offset.at(now).is_some()
     }
 
+    fn is_silent(&self, now: u64) -> bool {
+        now > self.heard_ns + LEASE.as_nanos() as u64
+    }
+
     pub(super) fn problem(&self, now: u64) -> Option<String> {
         let what = match &self.last {
             Says::Refused { why } | Says::Failed { why } => why.replace('\n', "\n    "),
+            _ if self.is_silent(now) => format!(
+                "not heard for {} s: is it running, and does it reach the NATS server?",
+                LEASE.as_secs()
+            ),
             Says::Ready if self.is_timed(now) => return None,
             Says::Ready => "its clock could not be measured, or jumps".to_owned(),
-            Says::Here { .. } => "it does not answer".to_owned(),
             _ => format!("not ready within {} s", PREPARE.as_secs()),
         };
         Some(format!("agent {}: {what}", self.name))
@@ -110,7 +124,7 @@ impl Agent {
         if let Says::Failed { why } | Says::Refused { why } = &self.last {
             return Some(why.clone());
         }
-        if now <= self.heard_ns + LEASE.as_nanos() as u64 {
+        if !self.is_silent(now) {
             return None;
         }
         let seconds = LEASE.as_secs();

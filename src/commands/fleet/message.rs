@@ -4,6 +4,9 @@ use load::SharedRow;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+/// The most characters of a text of another machine that are shown.
+const TEXT_CHARS_MAX: usize = 8 * 1024;
+
 /// What agents and leaders must have in common: the release, its schema of results, and the number of this list
 /// of messages.
 pub(super) fn version() -> String {
@@ -146,6 +149,24 @@ pub(super) fn encode(message: &impl Serialize, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
+/// A text of another machine as it is shown: without control characters, and not too long.
+pub(super) fn printable(text: &str) -> String {
+    plain(&text.chars().take(TEXT_CHARS_MAX).collect::<String>())
+}
+
+/// Lines without other control characters, which terminals would obey.
+pub(super) fn plain(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '\n' => shown.push('\n'),
+            _ if character.is_control() => shown.extend(character.escape_default()),
+            _ => shown.push(character),
+        }
+    }
+    shown
+}
+
 /// `None` for what is no such message.
 pub(super) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Option<(T, &[u8])> {
     let end = bytes.iter().position(|byte| *byte == b'\n')?;
@@ -174,5 +195,11 @@ mod tests {
         for other in [&b""[..], b"\n", b"{}", b"{}\n", b"{\"other\":{}}\n", b"\xff\n"] {
             assert!(decode::<ToAgent>(other).is_none(), "{other:?}");
         }
+    }
+
+    #[test]
+    fn texts_of_other_machines_leave_the_terminal_alone() {
+        assert_eq!(printable("a\n\u{1b}[2Jä\u{9b}\r"), "a\n\\u{1b}[2Jä\\u{9b}\\r");
+        assert_eq!(printable(&"x".repeat(1 << 20)).len(), TEXT_CHARS_MAX);
     }
 }

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use super::leader::Led;
 use super::member::Agent;
+use super::message::plain;
 
 /// The result of all agents together, and of each.
 pub(crate) struct Whole<'a> {
@@ -147,7 +148,8 @@ impl<'a> Whole<'a> {
             Some(outcome) => text += &outcome.text(bars).to_string(),
             None => text += "result        INCOMPLETE: no agent has a result\n",
         }
-        text
+        // Results contain texts of agents and of what they were answered.
+        plain(&text)
     }
 
     /// A row for each agent.

@@ -14,7 +14,7 @@ use crate::workload::requests::answer::Answer;
 use crate::workload::requests::answer::header;
 use crate::workload::requests::flights::{Flight, FlightTimes};
 use crate::workload::requests::link::StreamId;
-use crate::workload::requests::requester::{Requester, Stage};
+use crate::workload::requests::requester::Requester;
 use crate::workload::requests::script::{Script, SocketEnd};
 use crate::workload::requests::user::{Activity, Socket};
 
@@ -282,10 +282,6 @@ impl<D: Driver, S: Script> Requester<D, S> {
         let Some(one) = self.users.get_mut(user as usize) else {
             return invariant::broken("each user number is in the table of users");
         };
-        if self.stage != Stage::Running && one.is_unsent() {
-            // The run is over: nothing more is sent.
-            return self.fail_connection(core, user, Failure::Unfinished, now_ns);
-        }
         one.link.restart();
         let request = match one.rare.redirect() {
             Some(redirect) => redirect,

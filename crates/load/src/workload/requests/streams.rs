@@ -155,23 +155,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         }
         self.metrics.counts.opened.add(1);
         self.metrics.counts.open.add(1);
-        if self.stage != Stage::Running {
-            self.drop_unsent(core, at, now_ns);
-        }
         self.open_waiting(core, at, now_ns);
-    }
-
-    /// Fails the requests that wait for a connection which opened when the run was over: nothing more is sent. Those
-    /// that were sent before, and have to be repeated or follow a redirect, go on.
-    fn drop_unsent<Y: Sys>(&mut self, core: &mut Core<Y, Self>, at: u32, now_ns: u64) {
-        let waiting = self.pool.get(at).map(|shared| std::mem::take(&mut shared.waiting));
-        for user in waiting.unwrap_or_default() {
-            if self.users.get(user as usize).is_some_and(|one| one.is_unsent()) {
-                self.fail(core, user, Failure::Unfinished, now_ns);
-            } else if let Some(shared) = self.pool.get(at) {
-                shared.waiting.push_back(user);
-            }
-        }
     }
 
     /// Whether a user opens a tunnel.

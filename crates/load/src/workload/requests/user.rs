@@ -89,12 +89,6 @@ impl<C: Default> User<C> {
         is_done && self.flights.is_empty() && !self.rare.has_group()
     }
 
-    /// Whether its oldest request in flight was never sent.
-    pub(crate) fn is_unsent(&self) -> bool {
-        let is_new = |flight: &Flight| flight.times.sent_ns == 0 && !flight.is_repeated;
-        self.hops == 0 && self.flights.front().is_some_and(is_new)
-    }
-
     /// Takes the request in flight on a stream of the active connection.
     #[inline]
     pub(crate) fn take_flight(&mut self, stream: StreamId) -> Option<Flight> {

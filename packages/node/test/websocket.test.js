@@ -356,6 +356,31 @@ both('a close frame without a code is 1005, and is answered', async (t) => {
   await inOrder(log, 'open', 'close 1005');
 });
 
+both('close is called once, also of a socket that ends what the client has reset', async (t) => {
+  let open = 0;
+  const closed = new Queue();
+  const { port } = await logged(t, {
+    open: () => { open += 1; },
+    message: (ws) => { ws.send('a'); ws.send('b'); ws.end(4000); },
+    close: () => closed.push('close'),
+  });
+  const rounds = 200;
+  for (let at = 0; at < rounds; at += 1) {
+    const raw = new Raw(t, port);
+    await raw.upgrade();
+    raw.write(frame(1, 'x'));
+    raw.socket.resetAndDestroy();
+    await raw.closed;
+  }
+  for (let at = 0; at < open; at += 1) await closed.next();
+  const last = await Client.open(t, port);
+  last.send('x');
+  assert.equal((await last.closed).code, 4000);
+  await closed.next();
+  assert.equal(closed.size, 0);
+  assert.equal(open, rounds + 1);
+});
+
 both('subscriptions end before close is called', async (t) => {
   const { log, port } = await logged(t, { open: (ws) => ws.subscribe('news') });
   const client = await Client.open(t, port);

@@ -120,7 +120,7 @@ fn end(app: &App, env: Env, arguments: &Arguments) -> Result {
     }
     reason.truncate(length);
     app.with_turn(|js, core| {
-        let Some(id) = core.id_at(slot) else { return };
+        let Some(id) = core.id_at(slot) else { return js.told_gone.push(slot) };
         if let Some(user) = core.user_mut(id) {
             user.told = true;
         }
@@ -140,7 +140,7 @@ fn end(app: &App, env: Env, arguments: &Arguments) -> Result {
 fn close(app: &App, env: Env, arguments: &Arguments) -> Result {
     let slot = env.to_u32(arguments[0]);
     app.with_turn(|js, core| {
-        let Some(id) = core.id_at(slot) else { return };
+        let Some(id) = core.id_at(slot) else { return js.told_gone.push(slot) };
         if let Some(user) = core.user_mut(id) {
             user.told = true;
         }

@@ -9,12 +9,12 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
 use crate::fleet::{Fleet, end, url};
+use crate::harness::eventually;
 use crate::harness::executable::{self, Running};
 use crate::harness::recorder::Recorder;
-use crate::harness::{PATIENCE, eventually};
 
 /// Seeds of a test.
-const SEEDS: u64 = 9;
+const SEEDS: u64 = 10;
 /// Shorter and longer than the lease of agents and leaders, which is 6 s.
 const PAUSES: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(9)];
 
@@ -138,7 +138,6 @@ fn run(seed: u64) {
             std::mem::replace(&mut before, server.count()) == server.count()
         });
     }
-    assert!(PATIENCE > PAUSES[1]);
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Whoever can publish on a fleet's NATS server: messages that no agent or leader sends change nothing beyond what
-//! agents are for.
+//! Hostile publishers on the NATS server of a fleet: forged messages cannot make agents do more than run loads, and
+//! nothing that they cut short holds.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -161,4 +161,30 @@ fn an_agent_that_is_gone_before_it_is_ready_ends_the_wait() {
     let what = "nothing was started:\n  agent gone: not heard for 6 s";
     assert!(finished.stderr.contains(what), "{finished:?}");
     assert!(began.elapsed() < Duration::from_secs(50), "not as late as agents may get ready");
+}
+
+#[test]
+fn a_run_whose_load_was_told_to_stop_by_others_does_not_hold() {
+    let Some(fleet) = Fleet::start(1) else { return };
+    let (_answers, here) = caller(&fleet, "hostile");
+    let agent = here["agent"].as_str().expect("an id").to_owned();
+    let mut seen = NatsClient::connect(&fleet.broker, "", "");
+    seen.subscribe(&inbox(&agent));
+    let server = Recorder::hello();
+    let url = url(&server);
+    let leader = fleet.lead(&[&url, "-c", "2", "--rate", "50", "--duration", "1h"]);
+    eventually("the load has begun", || server.count() > 20);
+    let run = loop {
+        let (_, message) = seen.message();
+        let line = message.lines().next().unwrap_or_default();
+        let message: Value = serde_json::from_str(line).unwrap_or_default();
+        if let Some(run) = message["beat"]["run"].as_str() {
+            break run.to_owned();
+        }
+    };
+    let beat = json!({ "beat": { "run": run, "stop": true } });
+    NatsClient::connect(&fleet.broker, "", "").publish(&inbox(&agent), &format!("{beat}\n"));
+    let finished = executable::finish(leader);
+    assert_eq!(finished.code, Some(1), "{finished:?}");
+    assert!(finished.stdout.contains("its load stopped before the end"), "{finished:?}");
 }

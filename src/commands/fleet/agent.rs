@@ -174,8 +174,10 @@ impl Agent<'_> {
             ToAgent::Piece { run, file, offset } => {
                 if let Some(job) = self.job.as_mut().filter(|job| of_run(job, &run)) {
                     job.heard_ns = now_ns();
-                    job.piece(file, offset, body);
-                    self.repeated_ns = 0;
+                    // After a duplicate nothing is requested: that would start a second sequence of pieces.
+                    if job.piece(file, offset, body) {
+                        self.repeated_ns = 0;
+                    }
                 }
             }
             ToAgent::Begin { run, at_ns } => {

@@ -21,7 +21,7 @@ use crate::commands::load::share::{Order, Report, Spec};
 
 /// The most of what the load writes to standard error that is kept, in bytes.
 const ERROR_BYTES: u64 = 8 * 1024;
-/// What errors begin with. The second kind is of flags.
+/// What errors begin with: those of a command, of its flags, and of the parser of flags.
 const ERRORS: [&str; 3] = ["standfast: ", "standfast load: ", "error: "];
 /// How long a load that runs may say nothing.
 const SILENCE: Duration = Duration::from_secs(30);
@@ -109,16 +109,16 @@ impl Job {
         Ok(())
     }
 
-    /// Takes a piece of a file.
-    pub(super) fn piece(&mut self, file: usize, offset: usize, bytes: &[u8]) {
-        let Says::Want { file: wanted, offset: at } = self.state else { return };
-        let Some(entry) = self.plan.files.get(file) else { return };
+    /// Takes a piece of a file. Returns `false` if it is not the next one.
+    pub(super) fn piece(&mut self, file: usize, offset: usize, bytes: &[u8]) -> bool {
+        let Says::Want { file: wanted, offset: at } = self.state else { return false };
+        let Some(entry) = self.plan.files.get(file) else { return false };
         if (file, offset) != (wanted, at) || bytes.is_empty() {
-            return;
+            return false;
         }
         if (at as u64).saturating_add(bytes.len() as u64) > entry.bytes {
             self.state = Says::Refused { why: format!("{}: longer than announced", entry.path) };
-            return;
+            return true;
         }
         if self.files.len() <= file {
             self.files.push(Vec::new());
@@ -128,6 +128,7 @@ impl Job {
             self.state = Says::Want { file, offset: content.len() };
         }
         self.go_on();
+        true
     }
 
     /// Wants the next bytes, or starts the load if all files are there.
@@ -221,11 +222,9 @@ impl Job {
                 self.state = Says::Done { bytes, sha256, late_us: self.late_us };
             }
             Line::End(why) if !matches!(self.state, Says::Done { .. }) => {
-                let why = match why
-                    .trim()
-                    .trim_start_matches("standfast: ")
-                    .trim_start_matches("standfast load: ")
-                {
+                let why = why.trim();
+                let begin = ERRORS.iter().find_map(|begin| why.strip_prefix(begin));
+                let why = match begin.unwrap_or(why) {
                     "" => self.unexpected_end(),
                     why => why.to_owned(),
                 };
@@ -260,6 +259,8 @@ impl Job {
                 return;
             }
             self.order(&Order::Begin(at_ns));
+            // It had nothing to report while others got ready.
+            self.said_ns = now_ns();
             self.state = Says::Waiting;
         }
     }

@@ -241,11 +241,11 @@ impl<'a> Leader<'a> {
             }
             Says::Piece { offset } => {
                 let end = offset.saturating_add(body.len());
-                if offset == one.result.len() && end <= RESULT_BYTES_MAX {
+                let is_next = offset == one.result.len() && end <= RESULT_BYTES_MAX;
+                // Nothing is requested after a duplicate, as that would start a second sequence of pieces. Without bytes
+                // it is requested again when the agent repeats that it has a result.
+                if is_next && !body.is_empty() {
                     one.result.extend_from_slice(body);
-                }
-                // Without bytes it is asked again when it repeats that it has a result.
-                if !body.is_empty() {
                     self.fetch(at);
                 }
             }
@@ -383,7 +383,8 @@ impl<'a> Leader<'a> {
                         continue;
                     }
                     let Some(estimate) = agent.offset.at(at_ns) else { continue };
-                    agent.start_error_ns = Some(estimate.error_ns);
+                    // It obeys the first of these messages that arrives.
+                    agent.start_error_ns = agent.start_error_ns.max(Some(estimate.error_ns));
                     let at_ns = estimate.of_theirs(at_ns);
                     let message = ToAgent::Begin { run: self.run.clone(), at_ns };
                     if let Some(agent) = self.agents.get(at) {

@@ -10,6 +10,8 @@ use crate::{output, units};
 
 /// Flags of the run that the manifest sets.
 const SET: [&str; 6] = ["--agents", "--agents-within", "--nats", "--fleet", "--plain", "--json"];
+/// Flags that agents would need, too, and that the manifest does not pass on to them.
+const OF_BOTH: [&str; 3] = ["--files-max", "--nats-creds", "--nats-ca"];
 
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
@@ -95,7 +97,7 @@ fn manifest(args: &Args) -> Result<String> {
     let targets =
         if args.allow_target.is_empty() { hosts(load) } else { args.allow_target.clone() };
     if targets.is_empty() {
-        bail!("nothing says what agents may connect to: name a URL, or --allow-target");
+        bail!("no allowed target: expected a URL in the run, or --allow-target TARGET");
     }
     for target in &targets {
         agent::target(target)
@@ -104,6 +106,11 @@ fn manifest(args: &Args) -> Result<String> {
     let flag = |word: &String| word.split('=').next().unwrap_or_default().to_owned();
     if let Some(flag) = load.iter().map(flag).find(|flag| SET.contains(&flag.as_str())) {
         bail!("the manifest sets {flag} for the run: leave it out");
+    }
+    if let Some(flag) = load.iter().map(flag).find(|flag| OF_BOTH.contains(&flag.as_str())) {
+        bail!(
+            "{flag}: agents need it, too: print the manifest without it, and add it to both commands"
+        );
     }
     let nats = format!("--nats=nats://{name}-nats:4222");
     let agent: Vec<String> = [

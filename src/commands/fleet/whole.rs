@@ -16,6 +16,8 @@ pub(crate) struct Whole<'a> {
     /// `None` if no agent has a result.
     pub(crate) outcome: Option<Outcome>,
     agents: &'a [Agent],
+    /// The number of agents whose results are in the outcome.
+    parts: u64,
     /// What is missing; empty if nothing is.
     missing: Vec<String>,
 }
@@ -30,7 +32,7 @@ pub(crate) struct Document<'a> {
     fleet: FleetSummary<'a>,
 }
 
-/// What is said instead of an outcome if there is none.
+/// The verdict if no agent has a result.
 #[derive(Serialize)]
 struct NoResult {
     held: bool,
@@ -70,21 +72,31 @@ impl<'a> Whole<'a> {
             if let Some(why) = &agent.lost {
                 missing.push(format!("agent {}: {why}", agent.name));
             }
+            // Loads are interrupted when another agent is lost, or on Ctrl-C. Without these it has lost its leader.
+            let is_stopped = agent.outcome.as_ref().is_some_and(|outcome| outcome.interrupted);
+            if is_stopped && !*interrupted && agents.iter().all(|one| one.lost.is_none()) {
+                missing.push(format!("agent {}: its load stopped before the end", agent.name));
+            }
             let Some(outcome) = agent.outcome.as_ref().map(|one| part(one, &agent.name, began_us))
             else {
                 continue;
             };
             merged = match merged.take() {
-                None => Some(outcome),
+                None => {
+                    parts += 1;
+                    Some(outcome)
+                }
                 Some(before) => match before.clone().merge(outcome) {
-                    Ok(merged) => Some(merged),
+                    Ok(merged) => {
+                        parts += 1;
+                        Some(merged)
+                    }
                     Err(why) => {
                         missing.push(format!("agent {}: cannot be merged: {why}", agent.name));
                         Some(before)
                     }
                 },
             };
-            parts += 1;
         }
         if let Some(outcome) = &mut merged {
             let (tls_error, message_error) =
@@ -105,7 +117,7 @@ impl<'a> Whole<'a> {
                 outcome.reasons.insert(0, format!("INCOMPLETE: {}", missing.join("; ")));
             }
         }
-        Whole { outcome: merged, agents, missing }
+        Whole { outcome: merged, agents, parts, missing }
     }
 
     pub(crate) fn document(&self) -> Document<'_> {
@@ -137,7 +149,7 @@ impl<'a> Whole<'a> {
             let _ = writeln!(
                 text,
                 "INCOMPLETE    {} of {of} agents have a result; all figures are of these only:",
-                self.agents.iter().filter(|agent| agent.outcome.is_some()).count()
+                self.parts
             );
             for what in &self.missing {
                 let _ = writeln!(text, "              {}", what.replace('\n', "\n              "));
@@ -169,7 +181,8 @@ impl<'a> Whole<'a> {
             let latency = outcome.and_then(|outcome| outcome.latency.or_else(|| of_pongs(outcome)));
             // Lateness of the load is known, that of the clock bounded.
             let late_ns = agent.late_us.map(|us| us.saturating_mul(1_000));
-            let start_ns = late_ns.zip(agent.start_error_ns).map(|(late, error)| late + error);
+            let start_ns =
+                late_ns.zip(agent.start_error_ns).map(|(late, error)| late.saturating_add(error));
             let _ = writeln!(
                 text,
                 "{:widest$}  {:>10} {:>10} {:>8} {:>9} {:>9}",

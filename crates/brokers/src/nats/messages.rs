@@ -1,5 +1,5 @@
 //! [`Messages`]: plain messages between programs, by subjects of NATS. At most once: what is sent or received
-//! while the connection is down is gone, so who uses it repeats what matters.
+//! while the connection is down is gone, so callers repeat important messages.
 
 use std::fmt;
 use std::io;
@@ -18,10 +18,13 @@ use crate::backoff::Backoff;
 use crate::limits::PING_INTERVAL;
 use crate::transport::Fault;
 
-/// The most messages that wait to be sent; further ones are dropped and counted.
+/// The most messages, and bytes, that wait to be sent; further messages are dropped and counted.
 const OUTGOING_MAX: usize = 4_096;
+const OUTGOING_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// The most bytes that were received and not taken yet; further messages are dropped and counted.
 const INCOMING_BYTES_MAX: usize = 32 * 1024 * 1024;
+/// Memory of a message that waits, beside its body.
+const MESSAGE_BYTES: usize = 2 * size_of::<Event>();
 
 /// Something that happened on the connection.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -45,6 +48,7 @@ pub struct Messages {
 #[derive(Default)]
 struct Shared {
     is_open: AtomicBool,
+    outgoing_bytes: AtomicUsize,
     incoming_bytes: AtomicUsize,
     dropped: AtomicUsize,
 }
@@ -75,10 +79,14 @@ impl Messages {
 
     /// Sends a message. Without a connection, or if too many wait, it is dropped.
     pub fn send(&self, subject: &str, body: Vec<u8>) {
-        let is_open = self.shared.is_open.load(Ordering::Relaxed);
-        let sent = self.outgoing.as_ref().filter(|_| is_open);
+        let shared = &self.shared;
+        let bytes = body.len();
+        let waiting = shared.outgoing_bytes.fetch_add(bytes, Ordering::Relaxed);
+        let fits = shared.is_open.load(Ordering::Relaxed) && waiting + bytes <= OUTGOING_BYTES_MAX;
+        let sent = self.outgoing.as_ref().filter(|_| fits);
         if sent.is_none_or(|queue| queue.try_send((subject.to_owned(), body)).is_err()) {
-            self.shared.dropped.fetch_add(1, Ordering::Relaxed);
+            shared.outgoing_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            shared.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -87,7 +95,7 @@ impl Messages {
     pub fn next(&self, within: Duration) -> Option<Event> {
         let event = self.incoming.recv_timeout(within).ok()?;
         if let Event::Message(_, body) = &event {
-            self.shared.incoming_bytes.fetch_sub(body.len(), Ordering::Relaxed);
+            self.shared.incoming_bytes.fetch_sub(body.len() + MESSAGE_BYTES, Ordering::Relaxed);
         }
         Some(event)
     }
@@ -121,13 +129,21 @@ async fn run(
         let fault = session(transport, subjects, &mut queued, events, shared, &mut backoff).await;
         shared.is_open.store(false, Ordering::Relaxed);
         let Some(fault) = fault else { return };
-        // Whoever listens may be gone.
+        // The receiver may be gone.
         let _ = events.send(Event::Down(fault.why));
         tokio::select! {
             () = backoff.pause() => {}
             // Nothing is queued without a connection, or it is of the last one.
-            () = async { while queued.recv().await.is_some() {} } => return,
+            () = discard(&mut queued, shared) => return,
         }
+    }
+}
+
+/// Drops what is sent while there is no connection, until nobody sends any more.
+async fn discard(queued: &mut queue::Receiver<(String, Vec<u8>)>, shared: &Shared) {
+    while let Some((_, body)) = queued.recv().await {
+        shared.outgoing_bytes.fetch_sub(body.len(), Ordering::Relaxed);
+        shared.dropped.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -145,7 +161,7 @@ async fn session(
         let Some(at) = delivery.sid.checked_sub(1).and_then(|at| usize::try_from(at).ok()) else {
             return;
         };
-        let bytes = delivery.body.len();
+        let bytes = delivery.body.len() + MESSAGE_BYTES;
         if counts.incoming_bytes.load(Ordering::Relaxed) + bytes > INCOMING_BYTES_MAX {
             counts.dropped.fetch_add(1, Ordering::Relaxed);
             return;
@@ -159,7 +175,7 @@ async fn session(
             Ok(connection) => connection,
             Err(fault) => return Some(fault),
         },
-        () = async { while queued.recv().await.is_some() {} } => return None,
+        () = discard(queued, shared) => return None,
     };
     let mut subscriptions = Vec::new();
     for (sid, subject) in (1..).zip(subjects) {
@@ -182,6 +198,7 @@ async fn session(
                     let _ = connection.round_trip(&[]).await;
                     return None;
                 };
+                shared.outgoing_bytes.fetch_sub(body.len(), Ordering::Relaxed);
                 if body.len() > connection.payload_bytes_max() {
                     // The server would close the connection.
                     shared.dropped.fetch_add(1, Ordering::Relaxed);

@@ -56,7 +56,9 @@ impl RedisUrl {
     /// What is expected, for people.
     pub fn of_sentinel(text: &str) -> Result<RedisUrl, &'static str> {
         let place = text.rsplit_once('@').map_or(text, |(_, place)| place);
-        let port = if place.contains(':') { String::new() } else { format!(":{SENTINEL_PORT}") };
+        // Addresses of IPv6 have colons within brackets.
+        let after = place.rsplit_once(']').map_or(place, |(_, after)| after);
+        let port = if after.contains(':') { String::new() } else { format!(":{SENTINEL_PORT}") };
         let parsed = format!("redis://{text}{port}").parse();
         parsed.map_err(|_| "expected [:PASSWORD@]HOST[:PORT]")
     }
@@ -202,6 +204,8 @@ mod tests {
         let full = of(":secret@10.0.0.1:5000").unwrap();
         assert_eq!(full.to_string(), "redis://10.0.0.1:5000");
         assert_eq!(full.password.as_deref(), Some("secret"));
+        assert_eq!(of("[::1]").unwrap().to_string(), "redis://[::1]:26379");
+        assert_eq!(of("[::1]:5000").unwrap().to_string(), "redis://[::1]:5000");
         assert!(of("a:b").is_err());
     }
 

@@ -100,6 +100,17 @@ fn messages_of_a_server_stream_are_counted_and_timed_as_they_arrive() {
 }
 
 #[test]
+fn what_is_no_answer_of_grpc_web_is_not_ended_as_good_by_hold() {
+    let file = Scratch::new("web-page.proto", PROTO);
+    let server = GrpcWebServer::start(Wrong::EndlessPage);
+    let url = format!("grpc-web://{}/a.B/Many", server.address);
+    let (finished, said) = call(&url, &["--proto", file.path(), "--hold", "20ms"]);
+    let failed = said["requests"]["failed"].clone();
+    assert_eq!(said["errors"], json!({ "grpc_unavailable": failed }), "{finished:?}");
+    assert_eq!((finished.code, &said["requests"]["ok"]), (Some(1), &json!(0)), "{finished:?}");
+}
+
+#[test]
 fn server_streams_end_as_good_after_some_messages_or_a_time() {
     let file = Scratch::new("web-held.proto", PROTO);
     for scheme in ["grpc-web", "grpc-web-text"] {

@@ -52,6 +52,8 @@ pub(crate) enum Wrong {
     Messages(usize),
     /// Nothing: each answer has messages until the client leaves.
     Endless,
+    /// Each answer is a page of an overloaded proxy that does not end until the client leaves.
+    EndlessPage,
 }
 
 /// What it received.
@@ -115,8 +117,8 @@ fn serve(mut stream: TcpStream, wrong: Wrong, log: &Mutex<Log>) -> Option<()> {
             log.body_bytes += body.len() as u64;
             log.calls
         };
-        let is_wrong =
-            number.is_multiple_of(10) || matches!(wrong, Wrong::Messages(_) | Wrong::Endless);
+        let is_wrong = number.is_multiple_of(10)
+            || matches!(wrong, Wrong::Messages(_) | Wrong::Endless | Wrong::EndlessPage);
         let how = if is_wrong { wrong } else { Wrong::Nothing };
         answer(&mut stream, how, is_text, log)?;
     }
@@ -140,7 +142,7 @@ fn answer(stream: &mut TcpStream, how: Wrong, is_text: bool, log: &Mutex<Log>) -
             kind = "text/plain";
             b"not here".to_vec()
         }
-        Wrong::Unavailable => {
+        Wrong::Unavailable | Wrong::EndlessPage => {
             (status, kind) = (503, "text/html");
             b"<h1>".to_vec()
         }
@@ -179,7 +181,7 @@ fn answer(stream: &mut TcpStream, how: Wrong, is_text: bool, log: &Mutex<Log>) -
             return None;
         }
     }
-    if how == Wrong::Endless {
+    if matches!(how, Wrong::Endless | Wrong::EndlessPage) {
         loop {
             write!(stream, "{:x}\r\n", body.len()).ok()?;
             stream.write_all(&body).ok()?;

@@ -95,7 +95,8 @@ pub(crate) fn message_json(
     message: &[u8],
     out: &mut String,
 ) -> Result<(), Failure> {
-    let text = json::of_bytes_whole(&method.answer(), message).map_err(|_| Failure::GrpcMessage)?;
+    let text = json::of_bytes_whole(&method.answer(), message)
+        .map_err(|_| Failure::GrpcReplyUndecodable)?;
     if text.len() > ANSWER_JSON_BYTES {
         return Err(Failure::TooLarge);
     }

@@ -13,6 +13,7 @@ pub use self::stream::GrpcWebStream;
 use crate::grpc::{Code, TextDecoder, Variant, WebDecoder, answer_status, encode_text, trailer};
 use crate::outcome::failure::Failure;
 use crate::transport::driver::{CompleteAnswer, Driver, Received};
+use crate::transport::fields::head_bytes;
 use crate::transport::grpc::is_type;
 use crate::transport::http1::{Http1, Http1State};
 use crate::workload::requests::answer::{Awaited, Wants};
@@ -154,8 +155,7 @@ impl GrpcWeb {
 /// Appends a request with the length of its body. Returns its form, by which the body is in Base64.
 fn render(request: &Request, out: &mut Vec<u8>) -> Variant {
     let bytes = request.bytes();
-    let end =
-        bytes.windows(4).position(|four| four == b"\r\n\r\n").map_or(bytes.len(), |at| at + 2);
+    let end = head_bytes(bytes).map_or(bytes.len(), |length| length - 2);
     let (head, rest) = bytes.split_at(end);
     let body = rest.get(2..).unwrap_or_default();
     let has = |text: &[u8]| head.windows(text.len()).any(|part| part == text);

@@ -15,7 +15,9 @@ use crate::transport::fields::{Form, head_bytes, translate};
 use crate::workload::requests::answer::Awaited;
 use crate::workload::requests::request::Request;
 
-/// Bytes of bodies that wait on a connection for the kernel before no further ones are passed on.
+/// Bodies of at most so many bytes are passed on whole: cutting them would cost more than they take.
+const SHORT_BODY_BYTES: usize = 4 * 1024;
+/// Bytes of longer bodies that wait on a connection for the kernel before no further ones are passed on.
 const WAITING_BYTES: usize = 256 * 1024;
 /// Constant requests that are prepared; further ones are translated each time.
 const PREPARED_MAX: usize = 1_024;
@@ -157,10 +159,13 @@ impl Http2 {
         };
         let body = bytes.get(body..).unwrap_or_default();
         if !body.is_empty() {
-            let piece = body.get(..open.room).unwrap_or(body);
+            let is_short = body.len() <= SHORT_BODY_BYTES;
+            let piece = if is_short { body } else { body.get(..open.room).unwrap_or(body) };
             let is_whole = piece.len() == body.len();
             let sent = connection.send_data(stream, piece, is_whole, out).unwrap_or(body.len());
-            open.room = open.room.saturating_sub(sent);
+            if !is_short {
+                open.room = open.room.saturating_sub(sent);
+            }
             if sent < body.len() {
                 open.is_held |= sent == piece.len();
                 let shared = prepared.and_then(|at| self.prepared.get_mut(at));

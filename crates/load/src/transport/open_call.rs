@@ -147,7 +147,7 @@ impl OpenCalls {
         Ok(Received::Pushed(used))
     }
 
-    /// Takes bytes of the frame with the trailers, which is as long as a head may be.
+    /// Takes bytes of the frame with the trailers, at most [`limits::TRAILER_BYTES`].
     fn take_trailers(
         &mut self,
         call: &mut OpenCall,
@@ -160,7 +160,13 @@ impl OpenCalls {
             return Ok(Received::More);
         };
         let [_, length @ ..] = *prefix;
-        if lines.len() < u32::from_be_bytes(length) as usize {
+        let length = u32::from_be_bytes(length) as usize;
+        // Trailers are the last bytes of a call and bounded as heads are. A longer frame, or one that bytes follow, is
+        // a message of the server with a wrong flag.
+        if length > limits::TRAILER_BYTES || lines.len() > length {
+            return Err(Failure::GrpcMessage);
+        }
+        if lines.len() < length {
             return Ok(Received::More);
         }
         let lines = lines.to_vec();
@@ -274,6 +280,8 @@ mod tests {
             (b"HTTP/1.1 200 \r\n\r\n".to_vec(), Received::Failed(Failure::GrpcContentType)),
             ([HEAD, empty].concat(), Received::Failed(Failure::GrpcNoStatus)),
             ([HEAD, b"\x02"].concat(), Received::Failed(Failure::GrpcMessage)),
+            // Trailers of 2 GiB, and some that bytes follow: messages of the server with a wrong flag.
+            ([HEAD, b"\x80\x7f\0\0\0"].concat(), Received::Failed(Failure::GrpcMessage)),
             ([HEAD, b"\x00\x00\x10\x00\x01"].concat(), Received::Failed(Failure::TooLarge)),
             ([HEAD, &ONE[..6]].concat(), Received::Failed(Failure::ClosedMidway)),
             ([HEAD, &OK[..9]].concat(), Received::Failed(Failure::ClosedMidway)),

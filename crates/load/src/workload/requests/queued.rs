@@ -57,7 +57,6 @@ impl<D: Driver, S: Script> Requester<D, S> {
         one.link.take().into_iter().for_each(|id| core.abort(id));
         for flight in one.flights.iter_mut().filter(|flight| flight.times.sent_ns > 0) {
             (flight.times.sent_ns, flight.times.first_ns) = (0, 0);
-            flight.is_repeated = true;
             self.metrics.counts.sent.sub(1);
             self.metrics.counts.repeated.add(1);
         }

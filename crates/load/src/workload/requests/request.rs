@@ -7,6 +7,7 @@ use wire::http::{EMPTY_HEADER, MAX_HEADERS, encode_request_head, parse_request};
 
 use crate::Endpoint;
 use crate::transport::connect_options::Route;
+use crate::transport::fields::head_bytes;
 use crate::transport::target_table::TargetTable;
 
 /// The header that is sent only to the proxy.
@@ -214,7 +215,7 @@ impl Request {
         location: &[u8],
         targets: &TargetTable,
     ) -> Option<Request> {
-        let head = self.bytes.windows(4).position(|four| four == b"\r\n\r\n")? + 4;
+        let head = head_bytes(&self.bytes)?;
         let (head, body) = self.bytes.split_at_checked(head)?;
         let mut headers = [EMPTY_HEADER; MAX_HEADERS];
         let asked = parse_request(head, &mut headers).ok()?;

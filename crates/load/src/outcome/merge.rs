@@ -169,7 +169,7 @@ fn not_judged_again(merged: &Outcome, reasons: Vec<String>) -> Vec<String> {
         if what.len() < reason.len() { what.trim_start().to_owned() } else { reason.to_owned() }
     };
     let judged: BTreeSet<String> = merged.reasons.iter().map(|reason| what(reason)).collect();
-    // What holds of a part need not hold of the whole, which was judged for it.
+    // One generator without answers is no fault of the whole, which was judged for these reasons itself.
     let is_of_whole = |reason: &str| [NO_ANSWER, NO_RECEIVER].contains(&reason);
     let is_new = |reason: &String| !judged.contains(&what(reason)) && !is_of_whole(reason);
     let rest: BTreeSet<String> = reasons.into_iter().filter(is_new).collect();

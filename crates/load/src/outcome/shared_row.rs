@@ -1,5 +1,5 @@
-//! [`SharedRow`]: a row of one of several generators that share a run, as it is sent to whoever follows the
-//! whole; [`SharedRows`] adds up the latest of each. Counters and histograms are since the run began, so a row
+//! [`SharedRow`]: a row of one of several generators that share a run, as it is sent to the leader of the
+//! run; [`SharedRows`] adds up the latest of each. Counters and histograms are since the run began, so a row
 //! that is lost or comes twice changes nothing.
 
 use std::collections::BTreeMap;

@@ -47,11 +47,11 @@ pub(crate) fn refusal(endpoint: &Endpoint) -> Option<String> {
 fn is_allowed(allowed: &[String], endpoint: &Endpoint) -> bool {
     let is_named = |name: &str| allowed.iter().any(|one| one.eq_ignore_ascii_case(name));
     match &endpoint.route {
-        // It connects to whatever it is asked for.
+        // A proxy connects to any host, so the proxy itself must be allowed.
         Route::Forward(proxy) | Route::Tunnel(proxy) => is_named("*") || is_named(&proxy.host),
         Route::Direct => {
             let ip = endpoint.address.ip();
-            // A configured address says nothing about the name.
+            // With `--resolve` the plan chose the address, so an allowed name does not allow it.
             let by_name = || {
                 let is_resolved = endpoint.options.resolve.is_empty();
                 is_resolved && [&*endpoint.host, endpoint.server_name()].into_iter().any(is_named)

@@ -68,7 +68,7 @@ impl Dialect {
         }
     }
 
-    /// How certificates of an authority of one's own are trusted.
+    /// How to trust a certificate that a private authority signed.
     pub(crate) fn trust(self) -> &'static str {
         match self {
             Dialect::Load | Dialect::Scenario => {

@@ -254,7 +254,7 @@ pub enum Received {
     Pushed(usize),
     /// The server closes the connection with this close code.
     Closing(u16),
-    /// The server has ended the call that the connection is, before that was awaited.
+    /// The server has ended the call of this connection, and no step was waiting for that.
     Ended(Code),
 }
 

@@ -206,8 +206,8 @@ impl<S: Sys> StreamKernel<S> {
         self.list(at);
     }
 
-    /// The server has ended a stream, with trailers in the last fields or without. A call gets them after its body:
-    /// without them it is told from a call whose connection has ended.
+    /// Handles the end of a stream by the server. A call gets its trailers as a frame after the body, or an empty frame
+    /// if there were none: without that frame its connection was lost.
     fn ended(&mut self, at: u32, has_trailers: bool) {
         let is_call = self.sockets.get(at).is_some_and(Socket::is_call);
         if is_call && let Some(held) = self.sockets.held(at) {

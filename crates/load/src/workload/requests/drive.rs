@@ -275,7 +275,7 @@ impl Run {
         }
     }
 
-    /// Adds what servers said in words.
+    /// Adds the texts of failed calls, and the GOAWAY frames.
     fn add_said(&self, outcome: &mut Outcome) {
         for of in &self.all_metrics {
             of.call_errors.add_to(&mut outcome.call_errors);

@@ -10,7 +10,7 @@ pub(crate) struct Shared<C> {
     pub(crate) opened: bool,
     /// The server takes no further streams.
     pub(super) is_leaving: bool,
-    /// It said that by a GOAWAY with a code of an error.
+    /// It sent a GOAWAY with an error code.
     pub(super) is_expelled: bool,
     /// Listed among those whose driver has more to send.
     pub(super) is_held: bool,

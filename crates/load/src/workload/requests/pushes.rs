@@ -46,7 +46,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         }
     }
 
-    /// Ends a request on a connection that has ended: by what arrived before, or as it is no more.
+    /// Ends a request whose connection has ended: with what arrived before, or as not connected.
     fn choose_ended<Y: Sys>(
         &mut self,
         core: &mut Core<Y, Self>,

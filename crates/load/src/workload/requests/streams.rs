@@ -257,8 +257,8 @@ impl<D: Driver, S: Script> Requester<D, S> {
         }
     }
 
-    /// Continues with bodies of which as much as may wait was passed on. The kernel may have taken all of it, of which
-    /// no event tells; else the engine says when its queue is empty. True if there is still more.
+    /// Sends more of the bodies that were held back. The engine reports only queues that become empty: if the kernel
+    /// took everything at once there is no event. Returns whether more is held back.
     pub(crate) fn send_held<Y: Sys>(&mut self, core: &mut Core<Y, Self>) -> bool {
         for at in std::mem::take(&mut self.held) {
             let Some(shared) = self.pool.get(at) else { continue };

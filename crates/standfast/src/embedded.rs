@@ -86,6 +86,7 @@ impl<R: Routes> Server<R> {
         let (mut worker, remote) = match started {
             Ok(started) => started,
             Err(error) => {
+                shared.link.end();
                 listeners.iter().for_each(|&number| process::close(number));
                 return Err(error);
             }

@@ -79,8 +79,10 @@ impl Resolver {
         if state.figures.running > 0 {
             return Ok(());
         }
+        let before = state.waiting.len();
         state.waiting.retain(|lookup| lookup.number != number);
-        Err(error)
+        // Another thread may have taken it meanwhile, and reports.
+        if state.waiting.len() < before { Err(error) } else { Ok(()) }
     }
 
     /// False without another one, where the thread ends.

@@ -329,6 +329,13 @@ impl<H: ClientHandler> ClientWorker<H> {
     }
 }
 
+/// Nobody waits for names any more, also after a handler has panicked.
+impl<H: ClientHandler> Drop for ClientWorker<H> {
+    fn drop(&mut self) {
+        self.resolver.forget_all();
+    }
+}
+
 impl<H: ClientHandler> engine::Handler for ClientWorker<H> {
     type User = Option<Box<Connection<H>>>;
     type Post = ClientPost;

@@ -6,6 +6,7 @@
 //! is gone, and with it its users.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -252,7 +253,7 @@ impl Nodes {
                 let heard_ms = chat.now_ms();
                 let peer = Peer { heard_ms, users };
                 if self.lock().peers.insert(node.clone(), peer).is_none() {
-                    eprintln!("chat: node joined: {node} at {} ms of Unix time", chat.now_ms());
+                    note(&format!("node joined: {node} at {} ms of Unix time", chat.now_ms()));
                     self.send_alive(chat, remote);
                 }
             }
@@ -367,8 +368,6 @@ impl Nodes {
             state.peers.iter().filter(is_silent).map(|(node, _)| node.clone()).collect();
         for node in &lost {
             state.peers.remove(node);
-            let silent = format!("silent for {} ms, its users are offline here", self.ttl_ms);
-            eprintln!("chat: node lost: {node} at {now_ms} ms of Unix time: {silent}");
         }
         self.lost.fetch_add(lost.len() as u64, Ordering::Relaxed);
         let late: Vec<u64> = state
@@ -382,6 +381,10 @@ impl Nodes {
         let ids = std::mem::take(&mut state.ids);
         let alone = state.peers.is_empty();
         drop(state);
+        for node in &lost {
+            let silent = format!("silent for {} ms, its users are offline here", self.ttl_ms);
+            note(&format!("node lost: {node} at {now_ms} ms of Unix time: {silent}"));
+        }
         for mut asked in ended {
             count(&self.unanswered);
             asked.gathered.missing = asked.waiting.len();
@@ -486,4 +489,9 @@ pub(crate) fn join(chat: &Arc<Chat>, running: &Running, secret: &str) -> io::Res
         }
     })?;
     Ok(())
+}
+
+/// A line on standard error. Nobody may read it any more, which must not end a thread.
+fn note(what: &str) {
+    let _ = writeln!(io::stderr(), "chat: {what}");
 }

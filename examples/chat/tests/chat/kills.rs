@@ -235,15 +235,16 @@ fn run(broker: &Broker, seed: u64) -> Verdict {
         }
         messages = senders.into_iter().flat_map(|sender| sender.join().unwrap()).collect();
     });
-    let mut received: BTreeMap<(u64, String), u64> = BTreeMap::new();
+    let mut received: BTreeMap<(u64, String), Copies> = BTreeMap::new();
     for user in 0..USERS {
         let home_lives = homes[user as usize] != victim;
-        let mut all = ids(&mut clients[user as usize], home_lives);
-        if let Some((client, _)) = back.get_mut(&user) {
-            all.extend(ids(client, true));
+        for id in ids(&mut clients[user as usize], home_lives) {
+            received.entry((user, id)).or_default().0 += 1;
         }
-        for id in all {
-            *received.entry((user, id)).or_default() += 1;
+        if let Some((client, _)) = back.get_mut(&user) {
+            for id in ids(client, true) {
+                received.entry((user, id)).or_default().1 += 1;
+            }
         }
     }
     let suspicions = suspicions(&nodes, &names, Some(victim as usize));
@@ -259,10 +260,13 @@ fn run(broker: &Broker, seed: u64) -> Verdict {
     Verdict { suspected: suspicions.len(), ..verdict }
 }
 
+/// How often a message arrived where its user was first, and where it logged in again.
+type Copies = (u64, u64);
+
 /// `back` is when a user of the killed node had logged in again.
 fn judge(
     messages: &[Message],
-    mut received: BTreeMap<(u64, String), u64>,
+    mut received: BTreeMap<(u64, String), Copies>,
     killed: &Range<Instant>,
     is_suspected: impl Fn(&Message) -> bool,
     back: impl Fn(u64) -> Option<Instant>,
@@ -274,7 +278,8 @@ fn judge(
     }
     for (id, sends) in by_id {
         let user = sends[0].user;
-        let arrived = received.remove(&(user, id.to_owned())).unwrap_or(0);
+        let copies = received.remove(&(user, id.to_owned())).unwrap_or_default();
+        let arrived = copies.0 + copies.1;
         let answered = |is: fn(&Answered) -> bool| sends.iter().any(|send| is(&send.answered));
         let sent = answered(|answered| *answered == Answered::Sent);
         // Its user was on the killed node, or the node that was asked was.
@@ -312,7 +317,8 @@ fn judge(
                 verdict.repeated += 1;
                 let delivered = sends[0].to..killed.end;
                 let untold = delivered.start + UNTOLD >= killed.start && !delivered.is_empty();
-                of_the_node && untold && sends[1..].iter().any(|send| send.to >= killed.start)
+                let again = sends[1..].iter().any(|send| send.to >= killed.start);
+                copies == (1, 1) && of_the_node && untold && again
             }
             _ => false,
         };
@@ -333,15 +339,22 @@ fn each_message_arrives_once_or_is_answered_as_failed() {
     let (from, to) = seeds.split_once('-').unwrap_or((&seeds, &seeds));
     let (from, to): (u64, u64) = (from.parse().unwrap(), to.parse().unwrap());
     let brokers = [Broker::start(Kind::Redis), Broker::start(Kind::Nats)];
+    let (mut seeds, mut suspicious, mut repeated) = (0_u64, 0_u64, 0_u64);
     for seed in from..=to {
         let verdict = run(&brokers[(seed % 2) as usize], seed);
         println!("seed {seed}: {verdict:?}");
         assert_eq!(verdict.unexplained, [""; 0], "seed {seed}");
-        let excused = verdict.suspected > 0 || verdict.failed_by_suspicion == 0;
-        assert!(excused, "seed {seed}: {verdict:?}");
-        let enough = verdict.sent + verdict.failed_by_suspicion > SENDERS * MESSAGES / 3;
-        assert!(enough, "seed {seed}: {verdict:?}");
+        assert!(verdict.sent > SENDERS * MESSAGES / 4, "seed {seed}: {verdict:?}");
+        seeds += 1;
+        suspicious += u64::from(verdict.suspected > 0);
+        repeated += verdict.repeated;
     }
+    // Exceptions stay exceptions.
+    assert!(
+        suspicious <= seeds.div_ceil(2),
+        "living nodes were lost in {suspicious} of {seeds} runs"
+    );
+    assert!(repeated <= seeds.div_ceil(4), "{repeated} messages arrived twice in {seeds} runs");
 }
 
 /// A node that is stopped for longer than the TTL, and goes on.

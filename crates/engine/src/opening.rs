@@ -50,7 +50,8 @@ impl<S: Sys, H: Handler> Core<S, H> {
     }
 
     /// Opens the WebSocket of a request that is answered later. Returns `false` if it was answered, is no
-    /// handshake, or its client has left.
+    /// handshake, or its client is known to have left. One whose loss is noticed by this write has a WebSocket that
+    /// opens, and is reported as closed next.
     pub fn open_late(
         &mut self,
         id: ConnId,
@@ -73,12 +74,11 @@ impl<S: Sys, H: Handler> Core<S, H> {
         } else {
             self.write_out(slot, &answer, 0);
         }
-        // What the client has sent meanwhile is processed in the next turn.
-        let open = self.live(id).is_some();
-        if open {
+        if self.live(id).is_some() {
+            // What the client has sent meanwhile is processed in the next turn.
             self.resume_soon(slot);
         }
-        open
+        true
     }
 }
 

@@ -3,7 +3,7 @@
 
 const assert = require('node:assert/strict');
 const { once } = require('node:events');
-const { uws, both, ours, isOriginal, Queue, Client, program } = require('./support.js');
+const { uws, both, ours, isOriginal, Queue, Client, Raw, program } = require('./support.js');
 
 const { Server } = isOriginal ? require('../lib')(uws) : uws;
 
@@ -170,6 +170,29 @@ both('authorize accepts with data and protocol, or refuses', async (t) => {
   await assert.rejects(Client.open(t, port, '/?user=nobody'), /403/);
   await assert.rejects(Client.open(t, port, '/'), /401/);
   assert.deepEqual([server.counters.accepted, server.counters.refused], [1, 2]);
+});
+
+ours('a client that leaves while it is authorized does no harm', async (t) => {
+  const waiting = new Queue();
+  const errors = [];
+  const { port, server } = await started(t, {}, (given) => {
+    given.addEventListener('error', ({ error }) => errors.push(error));
+    given.websocket('/*', () => {}, { authorize: () => new Promise((resolve) => waiting.push(resolve)) });
+  });
+  for (let at = 0; at < 20; at += 1) {
+    const raw = new Raw(t, port);
+    raw.upgrade().catch(() => {});
+    const resolve = await waiting.next();
+    // Out of the turn of its handshake.
+    await new Promise(setImmediate);
+    raw.socket.resetAndDestroy();
+    resolve();
+    await raw.closed;
+  }
+  const opening = Client.open(t, port);
+  (await waiting.next())();
+  await opening;
+  assert.deepEqual([errors, server.counters.refused, server.counters.open], [[], 0, 1]);
 });
 
 both('compressed messages', async (t) => {

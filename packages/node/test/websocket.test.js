@@ -243,6 +243,48 @@ both('a later upgrade of a client that has gone is not made', async (t) => {
   assert.equal(await aborted.next(), 'aborted');
 });
 
+/** What resets a client whose upgrade waits, and upgrades it then. */
+const LOST = {
+  'at once': async (client, accept) => {
+    client.socket.resetAndDestroy();
+    accept();
+  },
+  'in the same turn': async (client, accept, other) => {
+    client.socket.resetAndDestroy();
+    other.send('accept');
+    await other.next();
+  },
+};
+
+for (const [when, lose] of Object.entries(LOST)) {
+  ours(`a later upgrade of a client that was reset ${when} is aborted, or is opened and closed`, async (t) => {
+    const [waiting, ends] = [new Queue(), new Queue()];
+    let accept;
+    const port = await serve(t, (app) => app.ws('/', {
+      upgrade: (res, req, context) => {
+        const values = ['key', 'protocol', 'extensions'].map((name) => req.getHeader(`sec-websocket-${name}`));
+        let opened = false;
+        res.onAborted(() => ends.push(opened ? 'aborted after open' : 'aborted'));
+        accept = () => res.upgrade({ open: () => { opened = true; } }, ...values, context);
+        waiting.push();
+      },
+      open: (ws) => { ws.open(); ws.isOpen = true; },
+      close: (ws) => ends.push(ws.isOpen ? 'closed' : 'closed before open'),
+    }).ws('/other', { message: (ws) => { accept(); ws.send('done'); } }));
+    const other = await Client.open(t, port, '/other');
+    for (let at = 0; at < 20; at += 1) {
+      const client = new Raw(t, port);
+      client.upgrade().catch(() => {});
+      await waiting.next();
+      // Out of the turn of its handler.
+      await new Promise(setImmediate);
+      await lose(client, accept, other);
+      assert.match(await ends.next(), /^(aborted|closed)$/);
+    }
+    assert.equal(ends.size, 0);
+  });
+}
+
 both('upgrade can refuse', async (t) => {
   const port = await serve(t, (app) => app.ws('/*', { upgrade: (res) => res.writeStatus('401 Unauthorized').end('no') }));
   await assert.rejects(Client.open(t, port), /401/);

@@ -241,8 +241,10 @@ function httpClasses(native, responses, upgrade) {
           'upgrade is for the responses of upgrade handlers, with the context that they are called with',
         );
       }
+      const protocol = secWebSocketProtocol === undefined ? '' : secWebSocketProtocol;
+      // Its client has left: onAborted is called next.
+      if (!native.res_upgrade(slot, protocol)) return;
       leave(this, slot);
-      native.res_upgrade(slot, secWebSocketProtocol === undefined ? '' : secWebSocketProtocol);
       upgrade(slot, this[UPGRADES], userData);
     }
 

@@ -102,7 +102,9 @@ module.exports = (uws) => {
       const key = req.getHeader('sec-websocket-key');
       const extensions = req.getHeader('sec-websocket-extensions');
       let aborted = false;
+      let isOver = false;
       const refuse = (response) => {
+        if (isOver) return;
         this.#counters.refused += 1;
         if (aborted) return;
         res.cork(() => {
@@ -116,7 +118,9 @@ module.exports = (uws) => {
           refuse({ status: 503, statusText: 'Service Unavailable' });
           return;
         }
-        if (!aborted) res.cork(() => res.upgrade({ accepted: { request, data, protocol } }, key, protocol, extensions, context));
+        if (aborted) return;
+        isOver = true;
+        res.cork(() => res.upgrade({ accepted: { request, data, protocol } }, key, protocol, extensions, context));
       };
       if (!authorize) {
         accept();

@@ -292,7 +292,8 @@ fn res_wants_data(app: &App, env: Env, arguments: &Arguments) -> Result {
     Ok(env.undefined())
 }
 
-/// `res_upgrade(slot, protocol)`: opens the WebSocket of a request. The program is told by the caller.
+/// `res_upgrade(slot, protocol) → whether its client is there`: opens the WebSocket of a request. The program is told
+/// by the caller.
 fn res_upgrade(app: &App, env: Env, arguments: &Arguments) -> Result {
     let [slot, protocol, ..] = *arguments;
     let protocol = env.text(protocol).unwrap_or_default();
@@ -300,8 +301,6 @@ fn res_upgrade(app: &App, env: Env, arguments: &Arguments) -> Result {
     let protocol = protocol.split(',').next().unwrap_or_default().trim();
     let protocol = Some(protocol).filter(|protocol| !protocol.is_empty());
     let slot = env.to_u32(slot);
-    if app.with_turn(|js, core| js.upgrade(core, slot, protocol)) {
-        return Ok(env.undefined());
-    }
-    Err(gone().into())
+    let opened = app.with_turn(|js, core| js.upgrade(core, slot, protocol));
+    Ok(env.bool(opened.ok_or_else(gone)?))
 }

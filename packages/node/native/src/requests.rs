@@ -183,13 +183,14 @@ impl Js {
         Answer::Raw
     }
 
-    /// Opens the WebSocket that a request asks for, now or after its handler has returned.
+    /// Opens the WebSocket that a request asks for, now or after its handler has returned. `None` if there is no
+    /// such request, `false` if its client has left, which is reported next.
     pub(crate) fn upgrade<S: Sys>(
         &mut self,
         core: &mut Core<S, Self>,
         slot: u32,
         protocol: Option<&str>,
-    ) -> bool {
+    ) -> Option<bool> {
         let now = self.now.as_mut().filter(|now| now.exchange.id.slot() == slot);
         let (id, opened) = if let Some(Now { exchange, opening, .. }) = now {
             let headers = exchange.take_headers();
@@ -200,15 +201,18 @@ impl Js {
             (exchange.id, opened)
         } else {
             let parked = |own: &&mut Box<Exchange>| own.place == Place::Parked;
-            let Some(exchange) = self.exchanges.get_mut(&slot).filter(parked) else { return false };
+            let exchange = self.exchanges.get_mut(&slot).filter(parked)?;
             let (id, headers) = (exchange.id, exchange.take_headers());
-            self.exchanges.remove(&slot);
-            (id, core.open_late(id, protocol, &headers))
+            let opened = core.open_late(id, protocol, &headers);
+            if opened {
+                self.exchanges.remove(&slot);
+            }
+            (id, opened)
         };
         if opened {
             self.begin_lifetime(core, id);
         }
-        opened
+        Some(opened)
     }
 
     /// Passes on what was written to a connection, and ends the exchange if it is over.

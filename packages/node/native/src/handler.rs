@@ -151,8 +151,6 @@ pub(crate) struct Js {
     pub(crate) now: Option<Now>,
     pub(crate) exchanges: BTreeMap<u32, Box<Exchange>>,
     frames: Vec<CloseFrame>,
-    /// Sockets that were lost, and that JavaScript has ended before it was told: until the turn ends.
-    pub(crate) told_gone: Vec<u32>,
     /// The socket whose end is being reported.
     pub(crate) ending: Option<ConnId>,
     /// Answers that can go on, in the next turn.
@@ -186,7 +184,6 @@ impl Js {
             now: None,
             exchanges: BTreeMap::new(),
             frames: Vec::new(),
-            told_gone: Vec::new(),
             ending: None,
             ready: Vec::new(),
             filters: false,
@@ -262,11 +259,7 @@ impl Js {
     fn tell_closed<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, why: Closed) {
         let frame = self.frames.iter().position(|frame| frame.id == id);
         let frame = frame.map(|at| self.frames.swap_remove(at));
-        let mut told = core.user_mut(id).is_none_or(|user| std::mem::replace(&mut user.told, true));
-        if let Some(at) = self.told_gone.iter().position(|slot| *slot == id.slot()) {
-            self.told_gone.swap_remove(at);
-            told = true;
-        }
+        let told = core.user_mut(id).is_none_or(|user| std::mem::replace(&mut user.told, true));
         if !told {
             let (code, reason) = match (&frame, why) {
                 (Some(frame), _) => (frame.code.map_or(1005, |code| code.0), &*frame.reason),

@@ -120,10 +120,11 @@ fn end(app: &App, env: Env, arguments: &Arguments) -> Result {
     }
     reason.truncate(length);
     app.with_turn(|js, core| {
-        let Some(id) = core.id_at(slot) else { return js.told_gone.push(slot) };
-        if let Some(user) = core.user_mut(id) {
+        // Also of one that was lost, and is reported next.
+        if let Some(user) = core.user_at(slot) {
             user.told = true;
         }
+        let Some(id) = core.id_at(slot) else { return };
         js.topics.catch_up(core, id);
         js.topics.unsubscribe_all(core, id, |_| {});
         let code = CloseCode(u16::try_from(code).unwrap_or(0));
@@ -140,10 +141,11 @@ fn end(app: &App, env: Env, arguments: &Arguments) -> Result {
 fn close(app: &App, env: Env, arguments: &Arguments) -> Result {
     let slot = env.to_u32(arguments[0]);
     app.with_turn(|js, core| {
-        let Some(id) = core.id_at(slot) else { return js.told_gone.push(slot) };
-        if let Some(user) = core.user_mut(id) {
+        // Also of one that was lost, and is reported next.
+        if let Some(user) = core.user_at(slot) {
             user.told = true;
         }
+        let Some(id) = core.id_at(slot) else { return };
         js.topics.unsubscribe_all(core, id, |_| {});
         core.abort(id);
     });

@@ -423,6 +423,22 @@ both('close is called once, also of a socket that ends what the client has reset
   assert.equal(open, rounds + 1);
 });
 
+ours('close is called once, also of a socket that a subscription handler ends', async (t) => {
+  const closed = new Queue();
+  const port = await serve(t, (app) => app.ws('/*', {
+    open: (ws) => { ws.subscribe('a'); ws.subscribe('b'); },
+    message: (ws) => ws.end(4000),
+    subscription: (ws, topic, count, before) => { if (count < before) ws.end(4001); },
+    close: (ws, code) => closed.push(code),
+  }));
+  const [first, second] = [await Client.open(t, port), await Client.open(t, port)];
+  first.send('x');
+  assert.equal((await first.closed).code, 4000);
+  second.ws.close(4002);
+  await second.closed;
+  assert.deepEqual([await closed.next(), await closed.next(), closed.size], [4000, 4002, 0]);
+});
+
 both('subscriptions end before close is called', async (t) => {
   const { log, port } = await logged(t, { open: (ws) => ws.subscribe('news') });
   const client = await Client.open(t, port);

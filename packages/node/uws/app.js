@@ -95,7 +95,7 @@ function createApp(tls, options) {
 
     close(slot, code, reason) {
       const ws = socketAt(slot);
-      leaveSocket(ws, slot);
+      if (!leaveSocket(ws, slot)) return;
       native.leave(slot);
       const { close } = ws[KIND].behavior;
       if (close) close(ws, code, reason);

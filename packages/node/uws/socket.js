@@ -22,18 +22,27 @@ function socketClass(native, sockets) {
   /** Messages that are sent in fragments. */
   const fragments = new WeakMap();
 
-  /** Takes a socket out of use, after its program was told of its subscriptions. */
+  /** Sockets whose program is being told of their subscriptions: what ends them again there is too late. */
+  const leaving = new Set();
+
+  /** Takes a socket out of use, after its program was told of its subscriptions. False if it is being taken already. */
   function leave(ws, slot) {
     const { subscription } = ws[KIND].behavior;
     if (subscription) {
-      for (const topic of native.topics(slot)) {
-        const count = native.subscribers(topic);
-        subscription(ws, arrayBuffer(topic), count - 1, count);
-        if (ws[SLOT] === NONE) return;
+      if (leaving.has(ws)) return false;
+      leaving.add(ws);
+      try {
+        for (const topic of native.topics(slot)) {
+          const count = native.subscribers(topic);
+          subscription(ws, arrayBuffer(topic), count - 1, count);
+        }
+      } finally {
+        leaving.delete(ws);
       }
     }
     ws[SLOT] = NONE;
     sockets[slot] = undefined;
+    return true;
   }
 
   class WebSocket {
@@ -90,7 +99,7 @@ function socketClass(native, sockets) {
       const slot = this[SLOT];
       if (slot === NONE) throw closed();
       const reason = text(shortMessage, 'a reason');
-      leave(this, slot);
+      if (!leave(this, slot)) return;
       native.end(slot, code, reason);
       const { close } = this[KIND].behavior;
       if (close) close(this, code, arrayBuffer(reason));
@@ -99,7 +108,7 @@ function socketClass(native, sockets) {
     close() {
       const slot = this[SLOT];
       if (slot === NONE) throw closed();
-      leave(this, slot);
+      if (!leave(this, slot)) return;
       native.close(slot);
       const { close } = this[KIND].behavior;
       if (close) close(this, 1006, new ArrayBuffer(0));

@@ -21,6 +21,9 @@ use crate::setup::Certificates;
 /// Sockets whose lifetime is over, ended in one turn.
 const LIFETIMES_PER_TURN: usize = 1024;
 
+/// Lifetimes of sockets that have ended, besides one for each slot, before they are taken out.
+const LIFETIMES_ENDED_MAX: usize = 1024;
+
 /// What is called in JavaScript: the members of the object that the app was created with, in this order.
 #[derive(Copy, Clone)]
 pub(crate) enum Event {
@@ -283,6 +286,9 @@ impl Js {
     pub(crate) fn begin_lifetime<S: Sys>(&mut self, core: &Core<S, Self>, id: ConnId) {
         let lifetime_ns = self.socket_route(core.user(id)).map_or(0, |own| own.lifetime_ns);
         if lifetime_ns > 0 {
+            if self.lifetimes.len() > LIFETIMES_ENDED_MAX + 2 * core.slots() as usize {
+                self.lifetimes.retain(|Reverse((_, id))| core.is_open(*id));
+            }
             let at_ns = core.now_ns().saturating_add(lifetime_ns);
             self.lifetimes.push(Reverse((at_ns, id)));
         }

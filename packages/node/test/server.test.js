@@ -259,6 +259,47 @@ both('a response is streamed as fast as it is read, and cancelled with the clien
   assert.equal(await cancelled.next(), 'cancelled');
 });
 
+both('a stream that fails while a slow client is awaited is an event', async (t) => {
+  const errors = new Queue();
+  const unhandled = [];
+  const note = (error) => unhandled.push(error.message);
+  process.on('unhandledRejection', note);
+  t.after(() => process.off('unhandledRejection', note));
+  let pulls = 0;
+  const { port } = await started(t, { fetch: () => new Response(new ReadableStream({
+    // The client takes less than is written, so that the failure is not awaited yet.
+    pull: (controller) => {
+      pulls += 1;
+      if (pulls > 2) throw new Error('broken');
+      controller.enqueue(new Uint8Array(16 * 1024 * 1024));
+    },
+  })) }, (server) => server.addEventListener('error', ({ error }) => errors.push(error.message)));
+  const raw = new Raw(t, port);
+  raw.socket.pause();
+  raw.write('GET / HTTP/1.1\r\nHost: a\r\n\r\n');
+  while (pulls < 3) await new Promise(setImmediate);
+  // What nobody handles would be reported in these turns.
+  for (let turn = 0; turn < 3; turn += 1) await new Promise(setImmediate);
+  raw.socket.resume();
+  assert.equal(await errors.next(), 'broken');
+  assert.deepEqual(unhandled, []);
+});
+
+both('the body of a response is cancelled if its client has left before', async (t) => {
+  const [asked, left, cancelled] = [new Queue(), new Queue(), new Queue()];
+  const { port } = await started(t, { fetch: async (request) => {
+    request.signal.addEventListener('abort', () => left.push());
+    asked.push();
+    await left.next();
+    return new Response(new ReadableStream({ cancel: () => cancelled.push('cancelled') }));
+  } }, () => {});
+  const raw = new Raw(t, port);
+  raw.write('GET / HTTP/1.1\r\nHost: a\r\n\r\n');
+  await asked.next();
+  raw.socket.destroy();
+  assert.equal(await cancelled.next(), 'cancelled');
+});
+
 both('close ends sockets with 1001 and refuses new ones', async (t) => {
   const { port, server } = await started(t, {}, (given) => given.websocket('/*', () => {}));
   const client = await Client.open(t, port);

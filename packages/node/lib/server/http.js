@@ -82,19 +82,35 @@ async function answer(res, state, response, isHead) {
     }
   };
   const end = (body) => { if (!state.aborted) res.cork(() => { head(); res.end(body); }); };
-  if (!response.body || isHead) {
+  if (!response.body || isHead || state.aborted) {
     response.body?.cancel().catch(() => {});
     end();
     return;
   }
   const reader = response.body.getReader();
-  state.abort.signal.addEventListener('abort', () => reader.cancel().catch(() => {}));
+  const cancel = () => { reader.cancel().catch(() => {}); };
+  state.abort.signal.addEventListener('abort', cancel);
+  try {
+    await stream(res, state, reader, { head, end });
+  } finally {
+    cancel();
+  }
+}
+
+/** Writes a body as it comes. */
+async function stream(res, state, reader, { head, end }) {
+  /** The next chunk, which may be awaited later: its error is that of whoever awaits it. */
+  const read = () => {
+    const reading = reader.read();
+    reading.catch(() => {});
+    return reading;
+  };
   const first = await reader.read();
   if (first.done) {
     end();
     return;
   }
-  let reading = reader.read();
+  let reading = read();
   const soon = await Promise.race([reading, new Promise((resolve) => setImmediate(resolve))]);
   if (soon?.done) {
     end(first.value);
@@ -123,7 +139,7 @@ async function answer(res, state, response, isHead) {
       return;
     }
     ({ value } = next);
-    reading = reader.read();
+    reading = read();
   }
 }
 

@@ -2,6 +2,7 @@
 'use strict';
 
 const assert = require('node:assert/strict');
+const { once } = require('node:events');
 const { both, ours, serve, get, program, request, Raw, Queue, text } = require('./support.js');
 
 const METHODS = { get: 'GET', post: 'POST', options: 'OPTIONS', del: 'DELETE', patch: 'PATCH', put: 'PUT', trace: 'TRACE' };
@@ -260,6 +261,20 @@ both('the body of an answered request is skipped', async (t) => {
   const raw = new Raw(t, port);
   raw.write('POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 6\r\n\r\nabcdefGET / HTTP/1.1\r\nHost: a\r\n\r\n');
   await raw.until((bytes) => bytes.toString().endsWith('next'));
+});
+
+ours('a body is not read further after an answer that closes the connection', async (t) => {
+  const port = await serve(t, (app) => app.post('/*', (res) => {
+    res.onAborted(() => {});
+    res.onData(() => res.writeStatus('413 Payload Too Large').end('long', true));
+  }));
+  const raw = new Raw(t, port);
+  const ended = once(raw.socket, 'end');
+  raw.write('POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000000\r\n\r\n');
+  raw.write(Buffer.alloc(1000));
+  assert.match(await raw.head(), /^HTTP\/1.1 413 /);
+  await ended;
+  assert.equal(raw.bytes.toString(), 'long');
 });
 
 both('tryEnd and onWritable stream a large body to a reader that starts late', async (t) => {

@@ -240,7 +240,8 @@ impl Js {
             exchange.out.clear();
             exchange.moved_ns = core.now_ns();
         }
-        if exchange.has_ended() && exchange.body_is_complete() {
+        // Of a connection that serves no more, the rest of the body is discarded.
+        if exchange.has_ended() && (exchange.body_is_complete() || !exchange.keep_alive) {
             let keep = exchange.keep_alive;
             if let Some(exchange) = self.exchanges.remove(&slot) {
                 self.keep_out(exchange.out);

@@ -104,7 +104,9 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         let Some(id) = self.core.id_at(slot) else { return };
         self.core.counters().bodies_in.add(1);
         let answer = self.handler.body(&mut self.core, id, body.data);
-        self.answer(slot, answer, &body.context);
+        if self.core.live(id).is_some() {
+            self.answer(slot, answer, &body.context);
+        }
     }
 }
 

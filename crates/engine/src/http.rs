@@ -161,6 +161,10 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         };
         let incoming = Incoming { head: &request, upgrade: upgrade.as_ref(), took_ns };
         let answer = self.handler.request(&mut self.core, id, &incoming);
+        if self.core.live(id).is_none() {
+            // The handler has ended it.
+            return;
+        }
         let deflate = self.core.deflate_of(slot, deflate, upgrade.as_ref());
         // An unrequested body is not read: the answer is sent and what arrives is discarded.
         let has_body = request.header("transfer-encoding").is_some()
@@ -229,6 +233,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
                     return broken("a request that is answered is alive");
                 };
                 match self.handler.late_answer(&mut self.core, id) {
+                    _ if self.core.live(id).is_none() => {}
                     Answer::ByHandler => broken("a late answer is one"),
                     answer => self.answer(slot, answer, context),
                 }

@@ -1,5 +1,5 @@
-//! Requests that a handler takes over as raw bytes, connections that become HTTP again, half-closes, and
-//! connects to addresses that are not targets.
+//! Requests that a handler takes over as raw bytes, connections that become HTTP again, half-closes, connects to
+//! addresses that are not targets, and requests whose connection the handler ends.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should panic")]
@@ -47,11 +47,25 @@ impl Handler for Taking {
                 self.client = Some(id);
                 Answer::Raw
             }
+            "/end" => {
+                core.abort(id);
+                match request.head.query() {
+                    Some("upgrade") => Answer::Upgrade(None),
+                    Some("later") => Answer::LaterWithin(60_000_000_000),
+                    _ => {
+                        let mut response = Response::text(200, "late\n");
+                        response.close = true;
+                        Answer::Respond(response)
+                    }
+                }
+            }
             _ => Answer::Respond(Response::text(200, "plain\n")),
         }
     }
 
-    fn open<S: Sys>(&mut self, _: &mut Core<S, Self>, _: ConnId) {}
+    fn open<S: Sys>(&mut self, _: &mut Core<S, Self>, _: ConnId) {
+        self.events.send("open".into()).unwrap();
+    }
 
     fn message<S: Sys>(&mut self, _: &mut Core<S, Self>, _: ConnId, _: OpCode, _: &mut [u8]) {}
 
@@ -93,6 +107,7 @@ impl Handler for Taking {
     }
 
     fn closed<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, why: Closed, _: bool) {
+        assert_eq!(core.mode(id), None, "it has ended");
         let who = if Some(id) == self.client { "client" } else { "other" };
         // A connection whose own side has ended too is closed without this call.
         if let Some(client) = self.client.filter(|client| *client != id) {
@@ -219,5 +234,21 @@ fn half_closed_connections_end_when_both_sides_have_ended() {
     over.sort();
     assert_eq!(over, ["client closed: gone", "other closed: gone"]);
     std::fs::remove_dir_all(&folder).unwrap();
+    fixture.workers.drain(Duration::ZERO).unwrap();
+}
+
+#[test]
+fn a_request_whose_connection_the_handler_has_ended_has_no_answer() {
+    let fixture = Fixture::new();
+    for what in ["respond", "upgrade", "later"] {
+        let mut client = fixture.connect();
+        let request = format!(
+            "GET /end?{what} HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+             Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+        );
+        client.write_all(request.as_bytes()).unwrap();
+        assert_eq!(fixture.next(), "other closed: aborted", "{what}");
+        assert_eq!(client.read(&mut [0]).unwrap(), 0, "{what}");
+    }
     fixture.workers.drain(Duration::ZERO).unwrap();
 }

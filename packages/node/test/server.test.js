@@ -79,6 +79,45 @@ both('events instead of iteration', async (t) => {
   assert.deepEqual(await seen.next(), ['close', 1000]);
 });
 
+both('messages that no listener is left for are kept for the next reader', async (t) => {
+  const seen = new Queue();
+  const { port } = await started(t, {}, (server) => server.websocket('/*', async (socket) => {
+    const listener = ({ data }) => seen.push(`listener ${data}`);
+    socket.addEventListener('message', listener, { once: true });
+    socket.addEventListener('message', ({ data }) => seen.push(`once ${data}`), { once: true });
+    socket.addEventListener('ping', () => {
+      socket.addEventListener('message', listener);
+      socket.removeEventListener('message', listener);
+    });
+    socket.addEventListener('pong', async () => {
+      for await (const message of socket) seen.push(`reader ${message}`);
+    });
+  }));
+  const client = await Client.open(t, port);
+  client.send('1');
+  client.send('2');
+  client.ws.ping();
+  client.send('3');
+  client.ws.pong();
+  for (const expected of ['listener 1', 'once 1', 'listener 2', 'reader 3']) assert.equal(await seen.next(), expected);
+});
+
+both('an error that no listener is left for is an uncaught exception', async (t) => {
+  const { lines } = await program(t, `
+    const { Server } = ${isOriginal ? `require(${JSON.stringify(require.resolve('../lib'))})(uws)` : 'uws'};
+    const { WebSocket } = require('ws');
+    process.on('uncaughtException', (error) => { log('uncaught', error.message); process.exit(); });
+    const server = new Server({ });
+    server.addEventListener('error', ({ error }) => log('event', error.message), { once: true });
+    server.websocket('/*', () => { throw new Error('broken'); });
+    server.listen({ port: 0, host: '127.0.0.1' }).then(({ port }) => {
+      const next = () => new WebSocket('ws://127.0.0.1:' + port);
+      next().on('close', next);
+    });
+  `);
+  assert.deepEqual(lines, ['event broken', 'uncaught broken']);
+});
+
 // uWebSockets.js does not drain what is sent when its drain event has ended, in a promise.
 ours('await of send waits for a slow reader', async (t) => {
   const results = new Queue();

@@ -1,6 +1,7 @@
 // `Server`: WebSockets with async iteration and promises, and plain requests by a `fetch` handler.
 'use strict';
 
+const { getEventListeners } = require('node:events');
 const { readFileSync } = require('node:fs');
 const { owner } = require('../bytes.js');
 const { serve } = require('./http.js');
@@ -38,7 +39,6 @@ module.exports = (uws) => {
     #isClosing = false;
     #counters = { accepted: 0, refused: 0, paused: 0, overflowed: 0, dropped: 0 };
     #emptied;
-    #errorListeners = 0;
 
     constructor(options = {}) {
       super();
@@ -165,13 +165,8 @@ module.exports = (uws) => {
 
     /** An exception of a handler: an event, or without listeners an uncaught exception. */
     #failed(error) {
-      if (this.#errorListeners > 0) this.dispatchEvent(new SocketEvent('error', { error }));
+      if (getEventListeners(this, 'error').length > 0) this.dispatchEvent(new SocketEvent('error', { error }));
       else process.nextTick(() => { throw error; });
-    }
-
-    addEventListener(type, listener, options) {
-      super.addEventListener(type, listener, options);
-      if (type === 'error') this.#errorListeners += 1;
     }
 
     /** Listens on a port (0 for any) or a path; `signal` closes the server. Resolves to the address. */

@@ -1,6 +1,7 @@
 // A socket of `Server`.
 'use strict';
 
+const { getEventListeners } = require('node:events');
 const { sendable } = require('../bytes.js');
 
 /** An event of a socket or server, with what happened as properties. */
@@ -21,6 +22,8 @@ class Socket {
   /** Made when a program listens for events. */
   #events;
   #messageListeners = 0;
+  /** Listeners of messages may go by themselves, so that they are counted for each. */
+  #lapses = false;
   /** Messages that nobody has taken, and their size; only while there are any. */
   #queue = [];
   #queued = 0;
@@ -115,12 +118,25 @@ class Socket {
     this.#events ??= new EventTarget();
     this.#events.addEventListener(type, listener, options);
     if (type !== 'message') return;
-    this.#messageListeners += 1;
-    while (this.#queue.length > 0) this.#dispatch('message', { data: this.#takeQueued() });
+    if (options?.once || options?.signal) this.#lapses = true;
+    this.#countListeners();
+    while (this.#queue.length > 0 && this.#listens()) this.#dispatch('message', { data: this.#takeQueued() });
   }
 
   removeEventListener(type, listener, options) {
-    this.#events?.removeEventListener(type, listener, options);
+    if (!this.#events) return;
+    this.#events.removeEventListener(type, listener, options);
+    if (type === 'message') this.#countListeners();
+  }
+
+  #countListeners() {
+    this.#messageListeners = getEventListeners(this.#events, 'message').length;
+  }
+
+  /** Whether somebody listens for messages. */
+  #listens() {
+    if (this.#lapses) this.#countListeners();
+    return this.#messageListeners > 0;
   }
 
   /** The messages, text as strings and binary ones as Uint8Array, until the socket is closed. */
@@ -158,7 +174,7 @@ class Socket {
       const take = this.#taker;
       this.#taker = undefined;
       take(data);
-    } else if (this.#messageListeners > 0) {
+    } else if (this.#listens()) {
       this.#dispatch('message', { data });
     } else {
       this.#queue.push(data);

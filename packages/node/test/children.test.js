@@ -97,6 +97,17 @@ ours('a parent without children accepts itself: after removal, or the end of the
   while ((await get(t, port, '/').catch(() => ({}))).body !== 'parent');
 });
 
+ours('the descriptor of an app that has ended names no other', async (t) => {
+  const first = await thread(t, 'first');
+  first.worker.postMessage('end');
+  await once(first.worker, 'exit');
+  const second = await thread(t, 'second');
+  assert.notEqual(second.descriptor, first.descriptor);
+  const app = uws.App();
+  assert.throws(() => app.addChildAppDescriptor(first.descriptor), /getDescriptor/);
+  app.close();
+});
+
 ours('a descriptor of nothing throws', () => {
   const app = uws.App();
   assert.throws(() => app.addChildAppDescriptor(12_345), /getDescriptor/);

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::{IntoRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use engine::Remote;
@@ -20,6 +21,9 @@ natives![descriptor, add_child, remove_child];
 
 /// Children of an app at most.
 const CHILDREN_MAX: usize = 1024;
+
+/// The next descriptor of an app: those of apps that have ended name no others.
+static NEXT: AtomicU32 = AtomicU32::new(1);
 
 /// By descriptor, apps that are or may become children or parents, and their parents.
 static APPS: Mutex<BTreeMap<u32, Known>> = Mutex::new(BTreeMap::new());
@@ -59,19 +63,17 @@ fn tell(app: u32, news: Family) -> bool {
 fn descriptor_of(app: &App) -> u32 {
     if app.descriptor.get() == 0 {
         let remote = app.with(|_, core| core.remote().clone());
-        let mut apps = apps();
-        let next = apps.last_key_value().map_or(0, |(last, _)| *last) + 1;
-        apps.insert(next, Known { remote, parents: Vec::new() });
+        let next = NEXT.fetch_add(1, Ordering::Relaxed);
+        apps().insert(next, Known { remote, parents: Vec::new() });
         app.descriptor.set(next);
     }
     app.descriptor.get()
 }
 
-/// Gives a child a listener of an app.
-pub(crate) fn give(child: u32, origin: Origin, number: i32) {
-    if let Ok(copy) = process::duplicate(number) {
-        tell(child, Family::Listen(origin, copy));
-    }
+/// Gives a child a listener of an app. `false` if there is no descriptor left, or the child's mailbox is full.
+pub(crate) fn give(child: u32, origin: Origin, number: i32) -> bool {
+    let copy = process::duplicate(number);
+    copy.is_ok_and(|copy| tell(child, Family::Listen(origin, copy)))
 }
 
 /// Takes one or all listeners of an app from a child.
@@ -94,7 +96,7 @@ pub(crate) fn heard(app: &App, news: Family) {
     match news {
         Family::Listen(origin, copy) => listeners.add_of(origin, copy.into_raw_fd()),
         Family::Leave(parent, index) => listeners.leave(parent, index),
-        Family::Ended(child) => listeners.children.retain(|other| *other != child),
+        Family::Ended(child) => listeners.forget(child),
     }
 }
 
@@ -113,7 +115,6 @@ fn add_child(app: &App, env: Env, arguments: &Arguments) -> Result {
         return Err("an app is not its own child".into());
     }
     let unknown = "expected what getDescriptor of an app has returned, whose thread goes on";
-    apps().get_mut(&child).ok_or(unknown)?.parents.push(own);
     {
         let mut listeners = app.listeners.borrow_mut();
         if listeners.children.contains(&child) {
@@ -122,11 +123,9 @@ fn add_child(app: &App, env: Env, arguments: &Arguments) -> Result {
         if listeners.children.len() >= CHILDREN_MAX {
             return Err("too many children: an app has at most 1024".into());
         }
+        apps().get_mut(&child).ok_or(unknown)?.parents.push(own);
+        // It is given the listeners next.
         listeners.children.push(child);
-        // The others are given to all children next.
-        for (index, number) in listeners.given() {
-            give(child, Origin { parent: own, index }, number);
-        }
     }
     app.settle();
     app.turn_soon();
@@ -136,7 +135,7 @@ fn add_child(app: &App, env: Env, arguments: &Arguments) -> Result {
 /// `remove_child(descriptor)`
 fn remove_child(app: &App, env: Env, arguments: &Arguments) -> Result {
     let (own, child) = (app.descriptor.get(), env.to_u32(arguments[0]));
-    app.listeners.borrow_mut().children.retain(|other| *other != child);
+    app.listeners.borrow_mut().forget(child);
     if let Some(known) = apps().get_mut(&child) {
         known.parents.retain(|parent| *parent != own);
     }

@@ -182,13 +182,13 @@ struct Listener {
     removed: bool,
     /// Whose listener it is, if it is another app's.
     origin: Option<Origin>,
-    /// The children have been given it.
-    given: bool,
+    /// The children that have been given it.
+    given: Vec<u32>,
 }
 
 impl Listener {
     fn new(number: i32, port: u16, origin: Option<Origin>) -> Listener {
-        Listener { number, port, at: None, open: true, removed: false, origin, given: false }
+        Listener { number, port, at: None, open: true, removed: false, origin, given: Vec::new() }
     }
 }
 
@@ -197,10 +197,10 @@ impl Listeners {
         self.awaited || self.list.iter().any(|listener| listener.open)
     }
 
-    /// Those that the children have.
-    pub(crate) fn given(&self) -> impl Iterator<Item = (usize, i32)> {
-        let given = self.list.iter().enumerate().filter(|(_, one)| one.given && one.open);
-        given.map(|(index, listener)| (index, listener.number))
+    /// A child has ended, or is none any more.
+    pub(crate) fn forget(&mut self, child: u32) {
+        self.children.retain(|other| *other != child);
+        self.list.iter_mut().for_each(|listener| listener.given.retain(|other| *other != child));
     }
 
     /// Adds a listener of another app.
@@ -228,17 +228,26 @@ impl Listeners {
 
     /// Tells the worker.
     pub(crate) fn apply(&mut self, worker: &mut Worker<Linux, Js>, descriptor: u32) {
-        let parents = !self.children.is_empty();
         for (index, listener) in self.list.iter_mut().enumerate() {
             if listener.removed {
                 continue;
             }
-            if listener.given && !listener.open {
+            if !listener.open {
+                for child in listener.given.drain(..) {
+                    children::take_back(descriptor, child, Some(index));
+                }
+            } else if listener.origin.is_none() && listener.given.len() < self.children.len() {
+                // What a child could not be given is tried again after the next turn.
+                let origin = Origin { parent: descriptor, index };
                 for child in &self.children {
-                    children::take_back(descriptor, *child, Some(index));
+                    if !listener.given.contains(child)
+                        && children::give(*child, origin, listener.number)
+                    {
+                        listener.given.push(*child);
+                    }
                 }
             }
-            let accepts = !parents || listener.origin.is_some();
+            let accepts = listener.given.is_empty();
             match (listener.open, listener.at) {
                 (true, None) if !accepts => {}
                 (true, Some(at)) if !accepts => {
@@ -261,15 +270,6 @@ impl Listeners {
                     listener.removed = true;
                 }
                 (true, Some(_)) => {}
-            }
-        }
-        for (index, listener) in self.list.iter_mut().enumerate() {
-            if parents && listener.open && listener.origin.is_none() && !listener.given {
-                listener.given = true;
-                let origin = Origin { parent: descriptor, index };
-                for child in &self.children {
-                    children::give(*child, origin, listener.number);
-                }
             }
         }
     }

@@ -194,11 +194,16 @@ impl App {
 pub(crate) unsafe fn on_turn(data: *mut c_void, timer: bool) {
     // SAFETY: by contract; apps are never freed.
     let app = unsafe { &*data.cast::<App>() };
-    if catch_unwind(AssertUnwindSafe(|| app.turn(timer))).is_err() {
-        // Its state is not known: going on could corrupt what it sends.
+    or_abort(|| app.turn(timer));
+}
+
+/// Calls what must not panic. The state after a panic is not known: going on could corrupt what is sent.
+#[inline]
+fn or_abort<T>(call: impl FnOnce() -> T) -> T {
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|_| {
         eprintln!("standfast: an invariant of the server is broken; see the message above");
-        std::process::abort();
-    }
+        std::process::abort()
+    })
 }
 
 /// The environment ends: connections are closed without calling JavaScript.
@@ -255,14 +260,10 @@ pub(crate) fn enter(env: napi_env, info: napi_callback_info, native: Native) -> 
         env.throw("this app has ended with its thread");
         return null_mut();
     }
-    match catch_unwind(AssertUnwindSafe(|| native(app, env, &arguments))) {
-        Ok(Ok(value)) => value,
-        Ok(Err(Thrown(text))) => {
+    match or_abort(|| native(app, env, &arguments)) {
+        Ok(value) => value,
+        Err(Thrown(text)) => {
             env.throw(&text);
-            null_mut()
-        }
-        Err(_) => {
-            env.throw("standfast: an invariant of the server is broken; please report this");
             null_mut()
         }
     }
@@ -275,9 +276,8 @@ pub(crate) fn enter(env: napi_env, info: napi_callback_info, native: Native) -> 
 unsafe extern "C" fn create_app(env: napi_env, info: napi_callback_info) -> napi_value {
     let env = Env(env);
     let ([events, tls], _) = env.arguments::<2>(info);
-    let created = catch_unwind(|| App::create(env, events, env.to_bool(tls)));
-    match created {
-        Ok(Ok(app)) => {
+    match or_abort(|| App::create(env, events, env.to_bool(tls))) {
+        Ok(app) => {
             let object = env.object();
             let data = std::ptr::from_ref(app).cast_mut().cast();
             for table in [sockets::NATIVES, http::NATIVES, setup::NATIVES, children::NATIVES] {
@@ -287,12 +287,8 @@ unsafe extern "C" fn create_app(env: napi_env, info: napi_callback_info) -> napi
             }
             object
         }
-        Ok(Err(Thrown(text))) => {
+        Err(Thrown(text)) => {
             env.throw(&text);
-            null_mut()
-        }
-        Err(_) => {
-            env.throw("standfast: an invariant of the server is broken; please report this");
             null_mut()
         }
     }

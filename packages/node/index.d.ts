@@ -113,7 +113,10 @@ export interface TemplatedApp {
   close(): TemplatedApp;
 }
 
-/** A request. It is void when its handler has returned, or at its first `await`: read what you need before. */
+/**
+ * A request. It can be read until its handler has returned and the promise jobs that wait for nothing else have run: read
+ * what you need before.
+ */
 export interface HttpRequest {
   /** The value of a header, or the empty string. Names are lower case. */
   getHeader(lowerCaseName: RecognizedString): string;
@@ -236,7 +239,10 @@ export interface WebSocketBehavior<UserData> {
   /** Asked before a handshake is accepted, by {@link HttpResponse.upgrade}; without it every handshake is. */
   upgrade?: (res: HttpResponse, req: HttpRequest, context: us_socket_context_t) => void | Promise<void>;
   open?: (ws: WebSocket<UserData>) => void | Promise<void>;
-  /** The message is void when the handler has returned, or at its first `await`, unless `keepMessages` is set. */
+  /**
+   * The bytes of the message can be read until the handler has returned and the promise jobs that wait for nothing else have
+   * run, unless `keepMessages` is set.
+   */
   message?: (ws: WebSocket<UserData>, message: ArrayBuffer, isBinary: boolean) => void | Promise<void>;
   /** A message that was dropped above `maxBackpressure`. */
   dropped?: (ws: WebSocket<UserData>, message: ArrayBuffer, isBinary: boolean) => void | Promise<void>;

@@ -328,8 +328,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         known.or_else(|| self.sys.fault(conn.fd))
     }
 
-    /// What the peer of a WebSocket has violated, in [`Handler::closing`] and [`Handler::closed`] for
-    /// [`Closed::Violation`].
+    /// What the peer of a WebSocket has violated, in [`Handler::closing`] for [`Closed::Violation`].
     #[must_use]
     pub fn violation(&self, id: ConnId) -> Option<Violation> {
         self.violated.iter().find(|(own, _)| *own == id).map(|(_, violation)| *violation)

@@ -1,7 +1,7 @@
 //! The engine of standfast on the event loop of Node.js: the native half of the package `standfast`.
 //!
 //! An app has a worker of the engine without a thread of its own: libuv watches its descriptor and its deadline,
-//! and its turns call JavaScript. `../lib` has the other half, which is what programs see.
+//! and its turns call JavaScript. `../uws` has the other half, which is what programs see.
 //!
 //! | module | contents |
 //! |---|---|
@@ -9,8 +9,11 @@
 //! | `handler` | the engine's handler: events of connections become calls of JavaScript |
 //! | `requests` | routes, handlers and bodies of requests |
 //! | `exchange`, `http` | requests that are being answered, and what JavaScript does with them |
+//! | `date` | the date of answers |
 //! | `sockets` | what JavaScript does with WebSockets and topics |
+//! | `dropped` | publications that sockets have lost |
 //! | `setup` | routes, listeners, certificates |
+//! | `children` | listeners that pass to apps of other threads |
 //! | `router` | which routes fit a request |
 //! | `napi`, `uv` | the parts of Node-API and libuv that are used |
 //!

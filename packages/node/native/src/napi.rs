@@ -389,11 +389,14 @@ unsafe fn slice<'a>(data: *const c_void, length: usize) -> &'a [u8] {
     unsafe { std::slice::from_raw_parts(data.cast(), length) }
 }
 
+/// `napi_float16_array`, which newer versions of Node-API have.
+const FLOAT16_ARRAY: sys::napi_typedarray_type = 11;
+
 /// Bytes of an element of a typed array.
 fn element_bytes(kind: sys::napi_typedarray_type) -> usize {
     use sys::TypedarrayType as Kind;
     match kind {
-        Kind::int16_array | Kind::uint16_array => 2,
+        Kind::int16_array | Kind::uint16_array | FLOAT16_ARRAY => 2,
         Kind::int32_array | Kind::uint32_array | Kind::float32_array => 4,
         Kind::float64_array | Kind::bigint64_array | Kind::biguint64_array => 8,
         _ => 1,

@@ -107,7 +107,10 @@ export interface TemplatedApp {
   addChildAppDescriptor(descriptor: number): TemplatedApp;
   /** Takes the listeners from a child. Without children the app accepts itself. */
   removeChildAppDescriptor(descriptor: number): TemplatedApp;
-  /** Called with 1 for each new connection and with -1 when it has ended. */
+  /**
+   * Called with 1 for each new connection and with -1 when it has ended. The response has the address of the client until the
+   * filter returns, and `close` ends the connection.
+   */
   filter(callback: (res: HttpResponse, count: number) => void): TemplatedApp;
   /** Closes all listeners and connections. The close handlers are called before it returns. */
   close(): TemplatedApp;

@@ -361,6 +361,22 @@ both('filter counts connections', async (t) => {
   assert.equal(await counts.next(), -1);
 });
 
+ours('a filter can end a connection, and its response is void after it', async (t) => {
+  const counts = new Queue();
+  let kept;
+  let refuses = true;
+  const port = await serve(t, (app) => app.get('/*', (res) => res.end('ok')).filter((res, count) => {
+    counts.push(count);
+    kept = res;
+    if (refuses && count === 1) res.close();
+  }));
+  await assert.rejects(get(t, port, '/'));
+  assert.deepEqual([await counts.next(), await counts.next()], [1, -1]);
+  refuses = false;
+  assert.equal((await get(t, port, '/')).body, 'ok');
+  assert.throws(() => kept.close(), /has ended/);
+});
+
 both('hostile heads are refused', async (t) => {
   const port = await serve(t, (app) => app.any('/*', (res) => res.end('served')));
   const refused = async (request, status) => {

@@ -112,7 +112,15 @@ function createApp(tls, options) {
     },
 
     filter(slot, count) {
-      for (const filter of filters) filter(new HttpResponse(slot, -1), count);
+      for (const filter of filters) {
+        const res = new HttpResponse(slot, -1);
+        try {
+          filter(res, count);
+        } finally {
+          // The slot may have another connection later.
+          leaveResponse(res, slot);
+        }
+      }
     },
 
     missing_name(name) {

@@ -237,11 +237,13 @@ fn res_offset(app: &App, env: Env, arguments: &Arguments) -> Result {
     Ok(env.number(offset as f64))
 }
 
-/// `res_close(slot)`: at once; JavaScript has told its program already.
+/// `res_close(slot)`: at once; JavaScript has told its program already. Without a request it is the connection that a
+/// filter is called for.
 fn res_close(app: &App, env: Env, arguments: &Arguments) -> Result {
     let slot = env.to_u32(arguments[0]);
     app.with_turn(|js, core: &mut Core<Linux, Js>| {
-        if let Some(id) = js.exchange(slot).map(|exchange| exchange.id) {
+        let id = js.exchange(slot).map(|exchange| exchange.id);
+        if let Some(id) = id.or_else(|| core.id_at(slot)) {
             js.exchanges.remove(&slot);
             if js.now.as_ref().is_some_and(|now| now.exchange.id == id) {
                 js.now = None;

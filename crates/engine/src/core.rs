@@ -8,6 +8,7 @@ use wire::Violation;
 
 use crate::admission::Client;
 use crate::buffers::BufferPool;
+use crate::coalescing::Coalescing;
 use crate::conn::{Conn, Flags, Mode};
 use crate::deflate::{NegotiatedDeflate, SharedCodec};
 use crate::invariant::{SLOT_IN_USE, broken};
@@ -101,6 +102,7 @@ pub struct Core<S: Sys, H: Handler> {
     pub(crate) clients: BTreeMap<u32, Client>,
     /// At capacity with clients waiting, and a connection may give way soon.
     pub(crate) full: bool,
+    pub(crate) wakes: Coalescing,
     pool: BufferPool,
 }
 
@@ -147,6 +149,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
             codec: SharedCodec::default(),
             clients: BTreeMap::new(),
             full: false,
+            wakes: Coalescing::default(),
             pool: BufferPool::default(),
         }
     }
@@ -175,6 +178,13 @@ impl<S: Sys, H: Handler> Core<S, H> {
     /// a system call.
     pub fn thread_waits(&mut self) -> Option<ThreadWaits> {
         self.sys.thread_waits()
+    }
+
+    /// From now on the worker may sleep for `ns` nanoseconds before it waits for events, so that a wake
+    /// finds several: while turns would follow each other faster, and their work takes less than that. It
+    /// delays what happens by at most this time. 0 ends it.
+    pub fn coalesce_wakes(&mut self, ns: u32) {
+        self.wakes.set(ns);
     }
 
     /// 64 random bits.

@@ -15,6 +15,7 @@ mod buffers;
 mod classes;
 mod close;
 mod closed;
+mod coalescing;
 mod conn;
 mod connect;
 mod core;

@@ -203,8 +203,13 @@ impl<S: Sys, H: Handler> Worker<S, H> {
     fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         let now_ns = self.core.sys.now_ns();
         self.record_turn(now_ns);
-        let until =
-            self.deadline().map(|deadline| Duration::from_nanos(deadline.saturating_sub(now_ns)));
+        let due_ns = self.deadline();
+        let mut until = due_ns.map(|due_ns| Duration::from_nanos(due_ns.saturating_sub(now_ns)));
+        let core = &mut self.core;
+        if let Some(sleep_ns) = core.wakes.next(core.now_ns, now_ns, due_ns) {
+            core.sys.pause(sleep_ns);
+            until = until.map(|time| time.saturating_sub(Duration::from_nanos(sleep_ns.into())));
+        }
         let timeout = match (timeout, until) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),

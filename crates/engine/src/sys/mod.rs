@@ -115,6 +115,10 @@ pub trait Sys {
         None
     }
 
+    /// Lets the thread sleep for `ns` nanoseconds, as exactly as the system can; see
+    /// [`Core::coalesce_wakes`](crate::Core::coalesce_wakes).
+    fn pause(&mut self, _ns: u32) {}
+
     /// 64 random bits that a peer cannot predict (RFC 6455 section 5.3).
     fn random(&mut self) -> u64;
 

@@ -314,6 +314,10 @@ impl<S: Sys> Sys for StreamKernel<S> {
         self.sys.thread_waits()
     }
 
+    fn pause(&mut self, ns: u32) {
+        self.sys.pause(ns);
+    }
+
     fn random(&mut self) -> u64 {
         self.sys.random()
     }

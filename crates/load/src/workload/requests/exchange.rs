@@ -361,6 +361,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
             return invariant::broken("an answer belongs to a request in flight");
         };
         self.in_flight -= 1;
+        self.wake_pacing.answers += 1;
         one.rare.set_redirect(None);
         let times = flight.times.until(now_ns);
         self.judge(user, Ok(whole.status), whole.body_bytes, times);

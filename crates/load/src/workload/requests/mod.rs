@@ -39,6 +39,7 @@ pub(crate) mod streams;
 pub(crate) mod timeouts;
 pub(crate) mod trailers;
 pub(crate) mod user;
+mod wakes;
 
 pub use self::answer::{Answer, Awaited, Times, Wants};
 pub use self::calls::Calls;

@@ -25,6 +25,7 @@ use crate::workload::requests::route::ConnectRoute;
 use crate::workload::requests::schedule::{NextSend, Schedule};
 use crate::workload::requests::script::{Part, Script, Step};
 use crate::workload::requests::user::{Activity, Socket, User};
+use crate::workload::requests::wakes::WakePacing;
 
 /// Users started, and due requests sent, per turn.
 const STARTS_PER_TURN: u32 = 64;
@@ -117,6 +118,7 @@ pub(crate) struct Requester<D: Driver, S: Script> {
     /// Users whose request may end without an answer; see `pushes.rs`.
     pub(crate) soon: Vec<u32>,
     stalls: Stalls,
+    pub(crate) wake_pacing: WakePacing,
 }
 
 impl<D: Driver, S: Script> Requester<D, S> {
@@ -166,6 +168,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
             stage: Stage::Waiting,
             soon: Vec::new(),
             stalls: Stalls::default(),
+            wake_pacing: WakePacing::default(),
         }
     }
 
@@ -404,6 +407,12 @@ impl<D: Driver, S: Script> Requester<D, S> {
         }
     }
 
+    /// Several requests share a connection, and none is due at a time of its own.
+    fn paces_wakes(&self) -> bool {
+        let is_closed = !self.schedule.is_open() && self.lanes.is_empty();
+        is_closed && self.config.block() > 1 && self.conversations.is_none()
+    }
+
     fn next_ns(&self, now_ns: u64) -> Option<u64> {
         let end_ns = match self.stage {
             Stage::Ending(give_up_ns) => give_up_ns,
@@ -489,6 +498,12 @@ impl<D: Driver, S: Script> Handler for Requester<D, S> {
             return Some(self.schedule.begin_ns);
         }
         self.stalls.turn(core, &self.metrics.stalled_ns);
+        if D::STREAMS
+            && self.paces_wakes()
+            && let Some(ns) = self.wake_pacing.look(now_ns, self.in_flight)
+        {
+            core.coalesce_wakes(ns);
+        }
         self.start_users(core);
         if D::PUSHES {
             self.finish_soon(core);

@@ -79,7 +79,7 @@ pub(super) fn run(bench: &Context) -> Result<bool> {
     let connections = bench.connections.unwrap_or(CONNECTIONS);
     let seconds = bench.seconds.unwrap_or(SECONDS);
     println!("\n=== http: {connections} connections, nginx on one core, client on the other");
-    let nginx = Nginx::start()?;
+    let nginx = Nginx::start("", Content::Text)?;
     let compare = |generators: &[Generator], pairs: usize| {
         let rounds = Rounds::run(generators, pairs, |generator| {
             once(bench, &nginx, generator, connections, seconds)
@@ -236,7 +236,7 @@ pub(super) fn new_connections(bench: &Context) -> Result<bool> {
     let connections = bench.connections.unwrap_or(CONNECTIONS);
     let seconds = bench.seconds.unwrap_or(LONG_SECONDS);
     println!("\n=== new-connections: one for each request, {seconds} s");
-    let nginx = Nginx::start()?;
+    let nginx = Nginx::start("", Content::Text)?;
     let figures = once(bench, &nginx, Generator::OursNew, connections, seconds)?;
     let output: Value = serde_json::from_str(&fs::read_to_string(nginx.folder.join("load.json"))?)?;
     println!("{figures:#?}\n{:#}\n{:#}", output["connections"], output["errors"]);
@@ -431,19 +431,29 @@ fn child_of(parent: u32) -> Option<u32> {
     children.split_whitespace().next()?.parse().ok()
 }
 
+/// What nginx answers.
+#[derive(Clone, Copy)]
+pub(super) enum Content {
+    /// A text of its configuration, of which the head and the body are two writes over HTTP/2.
+    Text,
+    /// A file of as many bytes, written together with its head.
+    File,
+}
+
 /// nginx with one worker on the servers' core, stopped when dropped.
-struct Nginx {
+pub(super) struct Nginx {
     child: Child,
     port: u16,
     folder: PathBuf,
 }
 
 impl Nginx {
-    fn url(&self) -> String {
+    pub(super) fn url(&self) -> String {
         format!("http://127.0.0.1:{}/", self.port)
     }
 
-    fn start() -> Result<Nginx> {
+    /// `protocol` is a parameter of its listener.
+    pub(super) fn start(protocol: &str, content: Content) -> Result<Nginx> {
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let folder = std::env::temp_dir().join(format!("standfast-nginx-{}", std::process::id()));
         fs::create_dir_all(&folder)?;
@@ -451,11 +461,16 @@ impl Nginx {
         let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
             .map(|name| format!("{name}_temp_path {}/{name};", folder.display()))
             .join(" ");
+        fs::write(folder.join("index.html"), "hello\n")?;
+        let content = match content {
+            Content::Text => "location / { return 200 'hello\\n'; }".to_owned(),
+            Content::File => format!("root {}; sendfile on; tcp_nopush on;", folder.display()),
+        };
         let text = format!(
             "daemon off; master_process off; pid {0}/pid; error_log {0}/error.log;\n\
              events {{ worker_connections 4096; }}\n\
              http {{ access_log off; keepalive_requests 1000000000; {temporary}\n\
-             server {{ listen 127.0.0.1:{port} backlog=4096; location / {{ return 200 'hello\\n'; }} }} }}\n",
+             server {{ listen 127.0.0.1:{port} {protocol} backlog=4096; {content} }} }}\n",
             folder.display()
         );
         fs::write(&config, text)?;

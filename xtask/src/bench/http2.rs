@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
 
 use super::Context;
-use super::http::{CPU, FAILED, PER_SECOND, RSS, measured, of_ours, pinned};
+use super::http::{CPU, Content, FAILED, Nginx, PER_SECOND, RSS, measured, of_ours, pinned};
 use super::peer::Core;
 use super::report::{self, Target};
 use super::rounds::{Contestant, Figures, Rounds, median};
@@ -53,6 +53,10 @@ const ALL: [Generator; 5] = [
     Generator::Ours { tls: true },
 ];
 
+/// Those compared against nginx.
+const BESIDE_NGINX: [Generator; 2] =
+    [Generator::H2load { tls: false }, Generator::Ours { tls: false }];
+
 /// Measures. Returns whether the targets were met.
 pub(super) fn run(bench: &Context) -> Result<bool> {
     let seconds = bench.seconds.unwrap_or(SECONDS);
@@ -62,7 +66,7 @@ pub(super) fn run(bench: &Context) -> Result<bool> {
     for (connections, streams) in SHAPES {
         println!("\n{connections} connections x {streams} streams");
         let rounds = Rounds::run(&ALL, bench.pairs, |generator| {
-            once(bench, &server, generator, (connections, streams), seconds)
+            once(bench, &server.urls(), generator, (connections, streams), seconds)
         })?;
         rounds.print(&[CPU, PER_SECOND, FAILED, RSS]);
         let share = |one, other| median(rounds.ratios(one, other, CPU));
@@ -91,24 +95,44 @@ pub(super) fn run(bench: &Context) -> Result<bool> {
         ));
         results.insert(name, rounds.json());
     }
+    drop(server);
+    for (what, content) in [("a text", Content::Text), ("a file", Content::File)] {
+        println!("\n=== nginx with {what} on one core, client on the other");
+        let nginx = Nginx::start("http2", content)?;
+        for (connections, streams) in SHAPES {
+            println!("\n{connections} connections x {streams} streams");
+            let rounds = Rounds::run(&BESIDE_NGINX, bench.pairs, |generator| {
+                let urls = [nginx.url(), String::new()];
+                once(bench, &urls, generator, (connections, streams), seconds)
+            })?;
+            rounds.print(&[CPU, PER_SECOND, FAILED, RSS]);
+            let [rival, ours] = BESIDE_NGINX;
+            let name = format!("nginx with {what}, {connections} x {streams}");
+            targets.push(Target::at_most(
+                format!("CPU of a request, ours ÷ h2load's, {name}"),
+                median(rounds.ratios(ours, rival, CPU)),
+                SHARE_MOST,
+            ));
+            let failed = rounds.values(ours, FAILED).into_iter().fold(0.0, f64::max);
+            targets.push(Target::at_most(format!("failed, {name}"), failed, 0.0));
+            results.insert(name, rounds.json());
+        }
+    }
     let settings = json!({ "seconds": seconds, "pairs": bench.pairs,
-                           "server": "nghttpd, one thread, a file of 6 bytes" });
+                           "server": "nghttpd, one thread, a file of 6 bytes; nginx, one worker, 6 bytes" });
     report::finish(&bench.out, "http2", settings, results.into(), &targets)
 }
 
 /// One run, with the CPU of the process that sends.
 fn once(
     bench: &Context,
-    server: &Server,
+    [plain, secure]: &[String; 2],
     generator: Generator,
     (connections, streams): (u32, u32),
     seconds: f64,
 ) -> Result<Figures> {
-    let url = |tls: bool| match tls {
-        false => format!("http://127.0.0.1:{}/index.html", server.plain),
-        true => format!("https://127.0.0.1:{}/index.html", server.secure),
-    };
-    let file = server.folder.join("load.json");
+    let url = |tls: bool| if tls { secure } else { plain };
+    let file = std::env::temp_dir().join(format!("standfast-http2-{}.json", std::process::id()));
     let ours = |tls: bool, more: &str| {
         format!(
             "{} load {} --http2 --connections {connections} --streams {streams} \
@@ -131,6 +155,8 @@ fn once(
         Generator::H2load { .. } => of_h2load(&run.output)?,
         _ => of_ours(&file)?,
     };
+    // Left over when it cannot be removed.
+    let _ = fs::remove_file(&file);
     run.figures(requests, failed)
 }
 
@@ -155,6 +181,12 @@ struct Server {
 }
 
 impl Server {
+    /// In the clear, and over TLS.
+    fn urls(&self) -> [String; 2] {
+        [("http", self.plain), ("https", self.secure)]
+            .map(|(scheme, port)| format!("{scheme}://127.0.0.1:{port}/index.html"))
+    }
+
     fn start() -> Result<Server> {
         let port = || -> Result<u16> { Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port()) };
         let folder = std::env::temp_dir().join(format!("standfast-http2-{}", std::process::id()));

@@ -55,8 +55,13 @@ impl<H: ClientHandler + Send> Clients<H> {
     /// # Errors
     /// [`ClientError::Worker`].
     pub fn start(limits: Limits) -> Result<Clients<H>, ClientError> {
+        Clients::start_with(limits, Resolver::new)
+    }
+
+    /// With a resolver that is made for this number of threads.
+    fn start_with(limits: Limits, resolver: fn(usize) -> Resolver) -> Result<Self, ClientError> {
         let (started, start) = mpsc::channel();
-        let resolver = Resolver::new(limits.lookups);
+        let resolver = resolver(limits.lookups);
         let own_resolver = resolver.clone();
         let run = move || {
             // The descriptors of a driver belong to its thread.
@@ -193,5 +198,70 @@ impl ClientRemote {
 impl std::fmt::Debug for ClientRemote {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "ClientRemote({})", self.number)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Condvar, Mutex};
+
+    use super::super::resolver::Found;
+    use super::*;
+    use crate::{ClientSocket, Lost};
+
+    /// Threads that look up a name.
+    static INSIDE: Mutex<Inside> = Mutex::new(Inside { now: 0, most: 0, may_leave: false });
+    static CHANGED: Condvar = Condvar::new();
+
+    struct Inside {
+        now: usize,
+        most: usize,
+        may_leave: bool,
+    }
+
+    /// Finds nothing, and waits until it may say so.
+    fn slow(_: &str, _: u16) -> Found {
+        let mut inside = INSIDE.lock().unwrap();
+        inside.now += 1;
+        inside.most = inside.most.max(inside.now);
+        CHANGED.notify_all();
+        inside = CHANGED.wait_while(inside, |inside| !inside.may_leave).unwrap();
+        inside.now -= 1;
+        Err(io::ErrorKind::NotFound.into())
+    }
+
+    struct Ends(mpsc::Sender<()>);
+
+    impl ClientHandler for Ends {
+        fn message(&mut self, _: &mut ClientSocket<'_>, _: Message<'_>) {}
+
+        fn close(&mut self, _: &Lost) {
+            self.0.send(()).unwrap();
+        }
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "needs a kernel")]
+    fn as_many_threads_look_names_up_as_the_limit_says() {
+        let limits = Limits { lookups: 3, ..Limits::default() };
+        let clients = Clients::start_with(limits, |threads| Resolver::with(threads, slow)).unwrap();
+        let (ends, ended) = mpsc::channel();
+        for number in 0..20 {
+            let connect = Connect::to(&format!("ws://host-{number}.invalid/"));
+            clients.connect(&connect, Ends(ends.clone())).unwrap();
+        }
+        while clients.lookups().begun < 20 {
+            std::thread::yield_now();
+        }
+        let inside = INSIDE.lock().unwrap();
+        let mut inside = CHANGED.wait_while(inside, |inside| inside.now < 3).unwrap();
+        let lookups = clients.lookups();
+        assert_eq!((lookups.running, lookups.waiting, lookups.delayed), (3, 17, 17));
+        inside.may_leave = true;
+        drop(inside);
+        CHANGED.notify_all();
+        (0..20).for_each(|_| ended.recv().unwrap());
+        assert_eq!(INSIDE.lock().unwrap().most, 3);
+        clients.stop(Duration::ZERO).unwrap();
     }
 }

@@ -43,12 +43,19 @@ struct State {
 pub(super) struct Resolver {
     state: Arc<Mutex<State>>,
     threads_max: usize,
-    resolve: fn(&str, u16) -> Found,
+    resolve: Resolve,
 }
+
+type Resolve = fn(&str, u16) -> Found;
 
 impl Resolver {
     pub(super) fn new(threads_max: usize) -> Resolver {
         let resolve = |host: &str, port| (host, port).to_socket_addrs().map(Iterator::collect);
+        Resolver::with(threads_max, resolve)
+    }
+
+    /// With another function than that of the C library.
+    pub(super) fn with(threads_max: usize, resolve: Resolve) -> Resolver {
         Resolver { state: Arc::default(), threads_max: threads_max.max(1), resolve }
     }
 
@@ -143,7 +150,7 @@ mod tests {
 
     #[test]
     fn a_few_names_are_looked_up_at_a_time_and_the_others_in_their_order() {
-        let resolver = Resolver { resolve: slow, ..Resolver::new(2) };
+        let resolver = Resolver::with(2, slow);
         let (done, found) = channel();
         let names = ["a", "unknown", "c", "d", "e"];
         for (number, name) in names.into_iter().enumerate() {

@@ -53,14 +53,18 @@ impl BrokerServer {
         server
     }
 
-    /// Executes an inline command of Redis; returns the first line of the answer.
+    /// Executes an inline command of Redis; returns the first line of the answer, or an empty one while Redis starts
+    /// or is reset by another one.
     fn ask(&self, command: &str) -> String {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        write!(stream, "{command}\r\n").unwrap();
-        let mut line = String::new();
-        BufReader::new(stream).read_line(&mut line).unwrap();
-        line.trim_end().to_owned()
+        let ask = || -> std::io::Result<String> {
+            let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
+            stream.set_read_timeout(Some(PATIENCE))?;
+            write!(stream, "{command}\r\n")?;
+            let mut line = String::new();
+            BufReader::new(stream).read_line(&mut line)?;
+            Ok(line.trim_end().to_owned())
+        };
+        ask().unwrap_or_default()
     }
 
     /// Starts it again on its port.

@@ -1,5 +1,7 @@
 //! A client, and a handler that is made of functions.
 
+use std::fs::OpenOptions;
+use std::io::Write as _;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
@@ -162,4 +164,20 @@ pub(crate) fn eventually(what: &str, holds: impl Fn() -> bool) {
         assert!(began.elapsed() < PATIENCE, "not in time: {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
+}
+
+/// Reports that the running test is skipped, because this machine lacks something. As `tests/harness/skip.rs` of the
+/// repository: `cargo xtask test` counts the lines of a file.
+///
+/// # Panics
+/// With `CI` set, where nothing may be missing.
+pub(crate) fn missing(reason: &str) {
+    let is_ci = std::env::var("CI").is_ok_and(|ci| !matches!(ci.as_str(), "" | "0" | "false"));
+    assert!(!is_ci, "CI is set and this machine lacks something: {reason}");
+    eprintln!("skipped: {reason}");
+    let Some(path) = std::env::var_os("STANDFAST_SKIPPED") else { return };
+    let thread = std::thread::current();
+    let line = format!("{}\t{reason}\n", thread.name().unwrap_or("unnamed"));
+    let file = OpenOptions::new().create(true).append(true).open(path);
+    file.and_then(|mut file| file.write_all(line.as_bytes())).expect("the skip list is writable");
 }

@@ -180,9 +180,9 @@ fn clients_whose_handler_has_panicked_take_no_connection() {
 }
 
 #[test]
-fn names_are_looked_up_by_a_few_threads() {
+fn names_are_looked_up() {
     let server = server(Limits::default());
-    let clients = Clients::start(Limits { lookups: 1, ..Limits::default() }).unwrap();
+    let clients = Clients::start(Limits::default()).unwrap();
     let (notes, noted) = channel();
     let url = format!("ws://localhost:{}/echo", server.address().port());
     for _ in 0..20 {

@@ -1,10 +1,11 @@
 //! How servers end.
 
+use std::process::Command;
 use std::time::Duration;
 
 use standfast::{Error, Limits, Server};
 
-use crate::client::{Client, Noted, next};
+use crate::client::{Client, Noted, missing, next};
 
 #[test]
 fn a_server_that_stops_says_goodbye_to_every_socket() {
@@ -44,12 +45,15 @@ fn a_handler_that_panics_ends_the_server_with_an_error() {
 
 #[test]
 fn the_length_of_accept_queues_is_a_limit() {
+    if Command::new("ss").arg("-V").output().is_err() {
+        return missing("ss (iproute2) is not installed");
+    }
     let (handler, _) = Noted::new(|_, _, _| {});
     let limits = Limits { backlog: 7, ..Limits::default() };
     let server = Server::bind("127.0.0.1:0").unwrap().route("/", handler).workers(3);
     let server = server.limits(limits).start().unwrap();
     let port = format!("sport = :{}", server.address().port());
-    let listeners = std::process::Command::new("ss").args(["-ltnH", &port]).output().unwrap();
+    let listeners = Command::new("ss").args(["-ltnH", &port]).output().unwrap();
     let listeners = String::from_utf8(listeners.stdout).unwrap();
     // State, what waits, and the length.
     let lengths = listeners.lines().map(|line| line.split_whitespace().nth(2).unwrap());

@@ -144,9 +144,13 @@ impl WorkerSet {
         self.0.iter().all(|&word| word == 0)
     }
 
+    /// The workers in ascending order. Each publication does this: words without workers cost a comparison each.
     fn iter(&self) -> impl Iterator<Item = usize> + Clone + '_ {
-        self.0.iter().enumerate().flat_map(|(at, &word)| {
-            (0..64).filter(move |bit| word >> bit & 1 == 1).map(move |bit| at * 64 + bit)
+        let words = self.0.iter().enumerate().filter(|(_, word)| **word != 0);
+        words.flat_map(|(at, &word)| {
+            let rests = std::iter::successors(Some(word), |rest| Some(rest & rest.wrapping_sub(1)));
+            let rests = rests.take_while(|rest| *rest != 0);
+            rests.map(move |rest| at * 64 + rest.trailing_zeros() as usize)
         })
     }
 }
@@ -357,6 +361,22 @@ impl Entry {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_set_of_workers_has_those_that_were_added_in_ascending_order() {
+        let mut set = WorkerSet::default();
+        assert!(set.is_empty() && set.iter().next().is_none());
+        let workers = [0, 1, 62, 63, 64, 127, 128, 700, WORKERS_MAX as u16 - 1];
+        workers.iter().rev().for_each(|worker| set.set(*worker, true));
+        assert_eq!(set.iter().collect::<Vec<_>>(), workers.map(usize::from));
+        for worker in workers {
+            set.set(worker, false);
+            assert!(set.iter().all(|other| other > usize::from(worker)));
+        }
+        assert!(set.is_empty());
+        (0..WORKERS_MAX as u16).for_each(|worker| set.set(worker, true));
+        assert!(set.iter().eq(0..WORKERS_MAX));
+    }
 
     #[test]
     fn the_first_subscriber_of_the_process_and_the_end_of_the_last_are_observed() {

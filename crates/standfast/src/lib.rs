@@ -222,6 +222,7 @@ mod broker;
 mod client;
 mod decision;
 mod embedded;
+mod error;
 mod exchange;
 mod exchanges;
 mod handler;
@@ -262,6 +263,7 @@ pub use crate::client::{
 };
 pub use crate::decision::Decision;
 pub use crate::embedded::Embedded;
+pub use crate::error::Error;
 pub use crate::exchange::{Exchange, Http};
 pub use crate::handler::{Accept, Close, Handler};
 pub use crate::header::InvalidHeader;
@@ -274,7 +276,7 @@ pub use crate::reply::{BodyWriter, Reply, WriteError};
 pub use crate::request::{Request, UpgradeRequest};
 pub use crate::response::Response;
 pub use crate::routes::{NoRoutes, Routed, Routes};
-pub use crate::server::{Error, Running, Server};
+pub use crate::server::{Running, Server};
 pub use crate::socket::{Context, Socket};
 
 /// Connects to a WebSocket, and waits until it is open: [`Connect`] with nothing but its URL.

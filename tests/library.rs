@@ -115,8 +115,8 @@ fn people_chat_in_the_rooms_of_the_chat_example() {
 }
 
 #[test]
-fn the_ticker_example_publishes_from_a_thread_and_says_goodbye() {
-    let mut ticker = Example::start("ticker_thread", &["5"]);
+fn the_ticker_example_publishes_at_an_interval_and_says_goodbye() {
+    let mut ticker = Example::start("ticker_server", &["5"]);
     let mut socket = Socket::open(ticker.address, "/ticks");
     let numbers: Vec<u64> = (0..5).map(|_| text(&mut socket).parse().unwrap()).collect();
     assert!(numbers.windows(2).all(|pair| pair[1] == pair[0] + 1), "{numbers:?}");

@@ -62,7 +62,8 @@ pub trait Handler: Clone + Send + 'static {
     fn close(&mut self, _socket: &mut Socket<'_>, _data: Self::Data, _close: &Close<'_>) {}
 
     /// Called on each worker at the interval of [`RouteOptions::tick`](crate::RouteOptions::tick), if that
-    /// is set.
+    /// is set: the time for what belongs to no socket, such as rooms that the handler keeps. What is to happen
+    /// once for the whole server is for [`Server::every`](crate::Server::every).
     fn tick(&mut self, _context: &mut Context<'_>) {}
 
     /// Publications of other processes to a topic may have been missed: the connection to the broker was

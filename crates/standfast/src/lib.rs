@@ -39,7 +39,8 @@
 //! | ask a database before letting a client in | [`UpgradeRequest::later`], [`Decision`] |
 //! | send from other threads and from async code | [`Remote`] |
 //! | add headers to the answer that opens a socket | [`Accept::header`], [`Decision::header`] |
-//! | do something at intervals | [`RouteOptions::tick`], [`Handler::tick`] |
+//! | do something at intervals, once for the server | [`Server::every`] |
+//! | do something at intervals with a handler, on each worker | [`RouteOptions::tick`], [`Handler::tick`] |
 //! | do something for a socket after some time, such as ending it without a login | [`Socket::set_timer`], [`Handler::timer`] |
 //! | send much without filling memory | [`Sent::Queued`], [`Handler::drain`], [`Socket::pause`] |
 //! | limit messages, queues, idle sockets, for all or for one path | [`Limits`], [`RouteOptions`] |
@@ -57,7 +58,7 @@
 //! | keep connections to other servers, for bots and bridges | [`Clients`], [`ClientHandler`], [`Reconnect`] |
 //!
 //! Examples, each run by one command: `cargo run --release -p standfast --example echo_server`, and the same with
-//! `topic_server`, `chat`, `ticker_thread`, `jwt`, `pieces`, `bridge` and `echo_client`.
+//! `topic_server`, `chat`, `ticker_server`, `jwt`, `pieces`, `bridge` and `echo_client`.
 //!
 //! # Workers and the turn
 //!
@@ -137,8 +138,7 @@
 //!
 //! # What is not there
 //!
-//! Timers that belong to no socket (see [`Handler::tick`]), HTTP/2, and files: a body is written by the program.
-//! Linux only.
+//! HTTP/2, and files: a body is written by the program. Linux only.
 //!
 //! # Versions
 //!
@@ -227,6 +227,7 @@ mod exchange;
 mod exchanges;
 mod handler;
 mod header;
+mod intervals;
 mod limits;
 mod message;
 mod metrics;

@@ -141,8 +141,8 @@ pub struct RouteOptions {
     pub idle_timeout: Option<Option<Duration>>,
     /// Whether messages are compressed, instead of [`Limits::compression`].
     pub compression: Option<Compression>,
-    /// Interval of [`Handler::tick`](crate::Handler::tick); `None` for no ticks. A worker that is late
-    /// leaves out those that it missed.
+    /// Interval of [`Handler::tick`](crate::Handler::tick), at least 1 ms; `None` or 0 for no ticks. A worker
+    /// that is late leaves out those that it missed.
     pub tick: Option<Duration>,
     /// Further options may follow: end the expression with `..RouteOptions::default()`.
     #[doc(hidden)]

@@ -2,11 +2,12 @@
 
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::time::Duration;
 
 use engine::{Tables, TlsServer};
 
 use crate::routes::{NoRoutes, Routed, Routes};
-use crate::{Error, Handler, Limits, Request, Response, RouteOptions, Running, Server};
+use crate::{Context, Error, Handler, Limits, Request, Response, RouteOptions, Running, Server};
 
 /// A promise: in its methods this handler and what it owns use no descriptor that was opened elsewhere, and
 /// wake no task of a runtime.
@@ -163,6 +164,12 @@ impl<R: DescriptorFreeRoutes> PrivateServer<R> {
         respond: fn(&Request<'_>) -> Response,
     ) -> Self {
         PrivateServer(self.0.http(method, path, body_bytes, respond))
+    }
+
+    /// As [`Server::every`], with a function that owns nothing.
+    #[must_use]
+    pub fn every(self, interval: Duration, act: fn(&mut Context<'_>)) -> Self {
+        PrivateServer(self.0.every(interval, act))
     }
 
     /// Number of workers that accept at first, see [`Server::workers`].

@@ -11,6 +11,7 @@ use topics::Memberships;
 
 use crate::decision::{Outcome, Undecided};
 use crate::handler::{Decided, Opening};
+use crate::intervals::Interval;
 use crate::remote::Task;
 use crate::{
     Close, CloseCode, Context, Handler, Message, Response, RouteOptions, Socket, SocketId,
@@ -34,8 +35,7 @@ pub struct Routed<H: Handler, R> {
     options: RouteOptions,
     /// Longest message in bytes.
     message_bytes: usize,
-    /// When to tick next.
-    tick_ns: u64,
+    tick: Option<Interval>,
     rest: R,
 }
 
@@ -172,21 +172,17 @@ impl RouteList for NoRoutes {
 
 impl<H: Handler, R: RouteList> Routed<H, R> {
     pub(crate) fn new(handler: H, options: RouteOptions, rest: R) -> Self {
-        Routed { handler, options, message_bytes: 0, tick_ns: 0, rest }
+        let tick = options.tick.filter(|interval| !interval.is_zero()).map(Interval::new);
+        Routed { handler, options, message_bytes: 0, tick, rest }
     }
 
     fn tick_own(&mut self, now_ns: u64, context: &mut Context<'_>) -> Option<u64> {
-        let interval = self.options.tick.filter(|interval| !interval.is_zero())?;
-        let interval_ns = nanoseconds(interval);
-        if self.tick_ns == 0 {
-            self.tick_ns = now_ns.saturating_add(interval_ns);
-        } else if now_ns >= self.tick_ns {
-            // Ticks that a busy worker missed are not made up for.
-            let late = (now_ns - self.tick_ns) / interval_ns;
-            self.tick_ns = self.tick_ns.saturating_add((late + 1).saturating_mul(interval_ns));
+        let tick = self.tick.as_mut()?;
+        let (is_due, next_ns) = (tick.is_due(now_ns), tick.next_ns);
+        if is_due {
             self.handler.tick(context);
         }
-        Some(self.tick_ns)
+        Some(next_ns)
     }
 }
 

@@ -11,6 +11,7 @@ use engine::sys::process::{self, Listen};
 use engine::{LISTENERS_MAX, Plan, Tables, TlsServer, Totals, WORKERS_MAX, Workers};
 use topics::Directory;
 
+use crate::intervals::Every;
 use crate::limits::Classes;
 use crate::pubsub::{self, Link};
 use crate::remote::Hub;
@@ -51,6 +52,7 @@ pub struct Server<R: Routes = NoRoutes> {
     workers: Option<usize>,
     tls: Option<TlsServer>,
     broker: pubsub::Choice,
+    pub(crate) every: Vec<Every>,
     /// The first mistake in the routes.
     mistake: Option<String>,
 }
@@ -90,6 +92,7 @@ impl Server {
             workers: None,
             tls: None,
             broker: Default::default(),
+            every: Vec::new(),
             mistake: None,
         };
         server.and_bind(address)
@@ -152,6 +155,7 @@ impl<R: Routes> Server<R> {
             workers: self.workers,
             tls: self.tls,
             broker: self.broker,
+            every: self.every,
             mistake: self.mistake,
         }
     }
@@ -413,6 +417,7 @@ impl<R: Routes> Server<R> {
             by_route,
             reply_timeout: self.limits.reply_timeout,
             exchange_timeout: self.limits.exchange_timeout,
+            every: Mutex::new(self.every),
             hub: Arc::new(Hub::new(plan.workers, waking)),
             ended: Arc::default(),
         };

@@ -267,7 +267,7 @@ impl<'a> Context<'a> {
         self.operations.remote()
     }
 
-    /// Which worker this is, from 0. Every worker ticks: what is to happen once is for worker 0.
+    /// Which worker this is, from 0.
     #[must_use]
     pub fn worker(&self) -> usize {
         self.operations.worker()

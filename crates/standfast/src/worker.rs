@@ -13,6 +13,7 @@ use wire::websocket::{CloseCode, OpCode};
 
 use crate::exchanges::{Exchanges, Unattended, decoder};
 use crate::handler::Opening;
+use crate::intervals::Every;
 use crate::operations::{Tools, WorkerOperations, encode};
 use crate::pubsub::Link;
 use crate::remote::{Gone, Hub, Post};
@@ -93,6 +94,8 @@ pub(crate) struct WorkerHandler<R: RouteList> {
     pub(crate) exchanges: Exchanges,
     /// Requests whose bodies are being received.
     pending: BTreeMap<ConnId, PendingRequest>,
+    /// What the first worker does at intervals.
+    every: Vec<Every>,
     close_frames: Vec<CloseFrame>,
     _guard: EndGuard,
 }
@@ -106,6 +109,7 @@ pub(crate) struct Shared {
     pub(crate) by_route: bool,
     pub(crate) reply_timeout: Duration,
     pub(crate) exchange_timeout: Duration,
+    pub(crate) every: Mutex<Vec<Every>>,
     pub(crate) hub: Arc<Hub>,
     pub(crate) ended: Arc<Ended>,
 }
@@ -117,6 +121,8 @@ impl<R: RouteList> WorkerHandler<R> {
         shared: &Shared,
         workers: &engine::Remote<Post>,
     ) -> Self {
+        let every = &mut *shared.every.lock().unwrap_or_else(PoisonError::into_inner);
+        let every = if worker == 0 { std::mem::take(every) } else { Vec::new() };
         WorkerHandler {
             routes,
             waiting: R::Waiting::default(),
@@ -137,6 +143,7 @@ impl<R: RouteList> WorkerHandler<R> {
             exchange_timeout: shared.exchange_timeout,
             exchanges: Exchanges::default(),
             pending: BTreeMap::new(),
+            every,
             close_frames: Vec::new(),
             _guard: EndGuard(Arc::clone(&shared.ended)),
         }
@@ -452,14 +459,17 @@ impl<R: RouteList> engine::Handler for WorkerHandler<R> {
 
     fn turn<S: Sys>(&mut self, core: &mut Core<S, Self>) -> Option<u64> {
         let now_ns = core.now_ns();
-        let WorkerHandler { routes, tools, .. } = self;
+        let WorkerHandler { routes, tools, every, .. } = self;
         let mut operations = WorkerOperations { core: &mut *core, tools };
-        let tick_ns = routes.tick(now_ns, &mut Context::new(&mut operations));
+        let context = &mut Context::new(&mut operations);
+        let tick_ns = routes.tick(now_ns, context);
+        let every_ns = every.iter_mut().map(|every| every.turn(now_ns, context)).min();
         self.on_timers(core, now_ns);
         let topics_ns = self.tools.topics.turn(core, encode);
         let exchanges_ns = self.turn_exchanges(core);
         tick_ns
             .into_iter()
+            .chain(every_ns)
             .chain(exchanges_ns)
             .chain(topics_ns)
             .chain(self.tools.timers.next_ns())

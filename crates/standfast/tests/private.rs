@@ -6,6 +6,7 @@
 use std::future::Future;
 use std::net::TcpStream;
 use std::pin::pin;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
@@ -17,6 +18,9 @@ use standfast::{
 };
 
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The workers that have acted at an interval, as bits.
+static ACTED: AtomicU32 = AtomicU32::new(0);
 
 #[derive(Clone)]
 struct Echo(Sender<SocketId>);
@@ -82,6 +86,9 @@ fn each_worker_has_a_table_of_its_own_and_wakes_nothing_itself() {
         .unwrap()
         .route("/", Echo(opened))
         .get("/health", |request| Response::text(200, format!("{}\n", request.path())))
+        .every(Duration::from_millis(5), |context| {
+            ACTED.fetch_or(1 << context.worker(), Ordering::Relaxed);
+        })
         .limits(Limits { connections: Some(200), ..Limits::default() })
         .workers(2);
     let server = match server.start() {
@@ -103,6 +110,11 @@ fn each_worker_has_a_table_of_its_own_and_wakes_nothing_itself() {
     for client in &mut clients {
         client.send(tungstenite::Message::text("x")).unwrap();
         assert_eq!(client.read().unwrap().to_text().unwrap(), "x");
+    }
+    while ACTED.load(Ordering::Relaxed) != 1 {
+        // The first worker only.
+        assert_eq!(ACTED.load(Ordering::Relaxed) & !1, 0);
+        std::thread::yield_now();
     }
     server.remote().publish("all", "to all").unwrap();
     for client in &mut clients {

@@ -12,6 +12,7 @@ mod embedded;
 mod exchanges;
 mod flow;
 mod http;
+mod intervals;
 mod routes;
 mod stopping;
 mod timers;

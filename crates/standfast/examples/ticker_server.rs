@@ -1,11 +1,12 @@
-//! A thread that publishes numbers to all sockets, at an interval in milliseconds, and stops the server
-//! when standard input ends: `cargo run --release -p standfast --example ticker_thread -- 127.0.0.1:8080 1000`.
+//! Publishes numbers to all sockets, at an interval in milliseconds, answers from another thread, and stops the
+//! server when standard input ends: `cargo run --release -p standfast --example ticker_server -- 127.0.0.1:8080 1000`.
 
 use std::io;
-use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-use standfast::{Accept, Handler, Message, Remote, Response, Server, Socket, UpgradeRequest};
+use standfast::{
+    Accept, Context, Handler, Message, Remote, Response, Server, Socket, UpgradeRequest,
+};
 
 #[derive(Clone)]
 struct Listener;
@@ -49,22 +50,16 @@ fn main() -> Result<(), standfast::Error> {
     let mut arguments = std::env::args().skip(1);
     let address = arguments.next().unwrap_or("127.0.0.1:8080".into());
     let interval = arguments.next().and_then(|text| text.parse().ok()).unwrap_or(1000);
-    let server = Server::bind(address)?.route("/ticks", Listener).start()?;
-    println!("ws://{}/ticks", server.address());
-    let remote = server.remote().clone();
-    let (stop, stopped) = channel::<()>();
-    std::thread::spawn(move || {
-        let mut number = 0u64;
-        while stopped.recv_timeout(Duration::from_millis(interval))
-            == Err(RecvTimeoutError::Timeout)
-        {
-            number += 1;
-            if let Err(refused) = remote.publish("ticks", &number.to_string()) {
-                eprintln!("tick {number}: {refused}");
-            }
+    let mut number = 0_u64;
+    let tick = move |context: &mut Context<'_>| {
+        number += 1;
+        if let Err(refused) = context.publish("ticks", &number.to_string()) {
+            eprintln!("tick {number}: {refused}");
         }
-    });
+    };
+    let server = Server::bind(address)?.route("/ticks", Listener);
+    let server = server.every(Duration::from_millis(interval), tick).start()?;
+    println!("ws://{}/ticks", server.address());
     let _ = io::copy(&mut io::stdin(), &mut io::sink());
-    drop(stop);
     server.stop(Duration::from_millis(100))
 }

@@ -54,6 +54,7 @@
 //! | hold more sockets than the limit of descriptors of a process | [`PrivateServer`] |
 //! | drive a worker from an event loop that is there already | [`Server::embed`], [`Embedded`] |
 //! | count, and show the counters to Prometheus | [`Running::totals`], [`Remote::metrics`] |
+//! | test a handler, without a network or by one | [`TestServer`], [testing](#testing) |
 //! | connect to other servers, and wait for answers | [`connect`], [`Connect`], [`Client`] |
 //! | keep connections to other servers, for bots and bridges | [`Clients`], [`ClientHandler`], [`Reconnect`] |
 //!
@@ -135,6 +136,35 @@
 //! Sending does not fail: it returns what became of the message, and counters tell what was lost. A client
 //! that violates the protocol is closed with the code of RFC 6455 and counted by the rule that it broke. A
 //! handler that panics ends its worker, and so the server: [`Server::run`] returns [`Error::Failed`].
+//!
+//! # Testing
+//!
+//! A [`TestServer`] calls a handler for sockets that exist in memory: what it answers, publishes and closes can be
+//! compared, and nothing waits. A server on port 0 tests what a client sees:
+//!
+//! ```
+//! # use standfast::{Accept, Handler, Response, Socket, UpgradeRequest};
+//! use std::time::Duration;
+//! use standfast::{CloseCode, Message, Server};
+//! # #[derive(Clone)] struct Echo;
+//! # impl Handler for Echo {
+//! #     type Data = ();
+//! #     fn upgrade(&mut self, _: &UpgradeRequest<'_>) -> Result<Accept<()>, Response> {
+//! #         Ok(Accept::default())
+//! #     }
+//! #     fn message(&mut self, socket: &mut Socket<'_>, _: &mut (), message: Message<'_>) {
+//! #         socket.send(message);
+//! #     }
+//! # }
+//!
+//! let server = Server::bind("127.0.0.1:0")?.route("/echo", Echo).workers(1).start()?;
+//! let mut client = standfast::connect(&format!("ws://{}/echo", server.address()))?;
+//! client.send("hello")?;
+//! assert_eq!(client.receive()?, Message::Text("hello"));
+//! client.close(CloseCode::NORMAL, "")?;
+//! server.stop(Duration::ZERO)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 //!
 //! # What is not there
 //!
@@ -245,6 +275,7 @@ mod routes;
 mod server;
 mod socket;
 mod table;
+mod testing;
 mod timers;
 mod waking;
 mod worker;
@@ -279,6 +310,7 @@ pub use crate::response::Response;
 pub use crate::routes::{NoRoutes, Routed, Routes};
 pub use crate::server::{Running, Server};
 pub use crate::socket::{Context, Socket};
+pub use crate::testing::{Received, TestServer};
 
 /// Connects to a WebSocket, and waits until it is open: [`Connect`] with nothing but its URL.
 ///

@@ -15,6 +15,7 @@ mod http;
 mod intervals;
 mod routes;
 mod stopping;
+mod testing;
 mod timers;
 mod tls;
 mod topics;

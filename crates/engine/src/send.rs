@@ -14,7 +14,7 @@ use crate::sys::Sys;
 use crate::tls::Transmitter;
 use crate::{Closed, ConnId, Handler, SharedFrame, SlowConsumer};
 
-/// The result of [`Core::send`] and its like.
+/// What became of a message, or of bytes, that were sent.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Sent {
     /// The kernel took it, or it is sent at the end of this read.

@@ -49,7 +49,8 @@ pub trait Handler: Clone + Send + 'static {
     /// The time of [`Socket::set_timer`] has passed.
     fn timer(&mut self, _socket: &mut Socket<'_>, _data: &mut Self::Data) {}
 
-    /// A pong was received, with the payload of a ping.
+    /// A pong was received, with the payload of a [`Socket::ping`]. Pings of clients are answered by the crate, and
+    /// are not reported.
     fn pong(&mut self, _socket: &mut Socket<'_>, _data: &mut Self::Data, _payload: &[u8]) {}
 
     /// The server stops and is about to close this socket with 1001: the last chance to send something.

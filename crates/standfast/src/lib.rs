@@ -42,6 +42,8 @@
 //! | do something at intervals, once for the server | [`Server::every`] |
 //! | do something at intervals with a handler, on each worker | [`RouteOptions::tick`], [`Handler::tick`] |
 //! | do something for a socket after some time, such as ending it without a login | [`Socket::set_timer`], [`Handler::timer`] |
+//! | close with a code and a reason; know why a socket was closed | [`Socket::close`], [`Handler::close`], [`Close`] |
+//! | send pings, and know when they are answered | [`Socket::ping`], [`Handler::pong`], [`Limits::pings`] |
 //! | send much without filling memory | [`Sent::Queued`], [`Handler::drain`], [`Socket::pause`] |
 //! | limit messages, queues, idle sockets, for all or for one path | [`Limits`], [`RouteOptions`] |
 //! | compress (permessage-deflate) | [`Limits::compression`], [`Socket::send_uncompressed`] |
@@ -165,6 +167,26 @@
 //! server.stop(Duration::ZERO)?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! # Coming from other crates
+//!
+//! | tungstenite, axum, fastwebsockets | here |
+//! |---|---|
+//! | a task for each socket with a loop that reads | [`Handler::message`]; what the loop kept is [`Handler::Data`] |
+//! | `split()` into sink and stream, a channel to the task that writes | not needed: [`Context::socket`] sends to other sockets of the worker, [`Remote`] from anywhere, by [`SocketId`]; of a client [`ClientRemote`] |
+//! | a list of senders, or a broadcast channel | [`Socket::subscribe`] and [`Socket::publish`] |
+//! | `State`, `Extension` | fields of the handler; an `Arc` for what all workers share |
+//! | `accept_hdr_async`, `WebSocketUpgrade` with extractors | [`Handler::upgrade`] |
+//! | `protocols([…])`, `Sec-WebSocket-Protocol` | [`UpgradeRequest::offers`], [`Accept::with_protocol`] |
+//! | `max_message_size`, `max_frame_size` | [`Limits::message_bytes`]; a frame has no limit of its own, and is refused by its length before it is received |
+//! | `max_write_buffer_size`, `write_buffer_size` | [`Limits::send_queue_bytes`]; what is sent in a call leaves by one system call |
+//! | `FragmentCollector`, `Message::Frame` | fragments are always joined, and messages sent in one frame |
+//! | `Message::Ping`, `Message::Pong`, `auto_pong` | pings are answered, and not shown to the handler; for own ones [`Socket::ping`] and [`Handler::pong`] |
+//! | `Message::Close(frame)` | [`Socket::close`] and [`Handler::close`]; the answering frame is sent by the crate |
+//! | `DeflateConfig`: windows, context takeover | [`Limits::compression`], by route [`RouteOptions::compression`] |
+//! | `serve(…).with_graceful_shutdown(…)` | [`Remote::stop`], [`Running::stop`], [`Handler::stopping`] |
+//! | `connect_async`, `connect` | [`connect`](connect()), [`Connect`], [`Clients`] |
+//! | `tokio::time::interval` | [`Server::every`], [`Handler::tick`], [`Socket::set_timer`] |
 //!
 //! # What is not there
 //!

@@ -51,7 +51,10 @@ pub struct Limits {
     pub stop_grace: Duration,
     /// Time for the peer to answer our close frame. Default 5 s.
     pub close_timeout: Duration,
-    /// Whether messages are compressed (permessage-deflate, RFC 7692). Default off.
+    /// Whether messages are compressed (permessage-deflate, RFC 7692), for clients that offer it. With
+    /// [`Compression::Shared`] neither side keeps a context (`server_no_context_takeover`,
+    /// `client_no_context_takeover`). A client may limit the server's window, to 512 bytes or more
+    /// (`server_max_window_bits`); the client's window is not limited. Default off.
     pub compression: Compression,
     /// Messages shorter than this, in bytes, are sent uncompressed. Default 1 KiB.
     pub compress_above_bytes: usize,

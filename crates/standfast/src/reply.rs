@@ -196,6 +196,21 @@ impl Reply {
 
     /// Begins an answer whose body follows. A body in the response is its first piece. With a length,
     /// exactly that many bytes have to follow.
+    ///
+    /// ```
+    /// # use standfast::{Gone, Reply, Response, WriteError};
+    /// /// Sends lines, in a thread that may wait.
+    /// fn send(reply: Reply, lines: impl Iterator<Item = String>) -> Result<(), Gone> {
+    ///     let body = reply.stream(Response::new(200), None);
+    ///     for line in lines {
+    ///         while body.write(line.as_bytes()) == Err(WriteError::Full) {
+    ///             body.wait()?;
+    ///         }
+    ///     }
+    ///     body.finish();
+    ///     Ok(())
+    /// }
+    /// ```
     #[must_use]
     pub fn stream(mut self, response: Response, length: Option<u64>) -> BodyWriter {
         self.answer(Begin::Stream(response, length));

@@ -300,7 +300,16 @@ impl<R: Routes> Server<R> {
         self
     }
 
-    /// All connections use TLS. See [`TlsServer::new`] and [`TlsIdentity`](crate::TlsIdentity).
+    /// All connections use TLS, with the certificates of a [`TlsServer`].
+    ///
+    /// ```no_run
+    /// # use standfast::{Server, TlsIdentity, TlsServer, TlsVersion};
+    /// let (certificates, key) = (std::fs::read("chain.pem")?, std::fs::read("key.pem")?);
+    /// let identity = TlsIdentity::from_pem(&certificates, &key)?;
+    /// let tls = TlsServer::new(&[identity], TlsVersion::default(), None)?;
+    /// Server::bind("0.0.0.0:443")?.tls(tls).run()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn tls(mut self, tls: TlsServer) -> Self {
         self.tls = Some(tls);

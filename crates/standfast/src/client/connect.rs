@@ -107,6 +107,15 @@ impl Connect {
 
     /// Which servers are trusted with `wss://`, and the client's own certificate. Default: servers whose
     /// certificate is of an authority that this machine trusts.
+    ///
+    /// ```no_run
+    /// # use standfast::{Connect, TlsClient, TlsTrust};
+    /// let own = TlsTrust::Authorities(std::fs::read("authority.pem")?);
+    /// // Without a certificate of the client's; sessions are resumed.
+    /// let tls = TlsClient::new(&own, None, true)?;
+    /// let client = Connect::to("wss://feed.internal/").tls(tls).open()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn tls(mut self, tls: TlsClient) -> Connect {
         self.tls = Some(tls);

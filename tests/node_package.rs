@@ -86,6 +86,14 @@ fn programs_of_uwebsockets() {
     peer::works(&peer::NODE, "node_consumers.js", &[folder], &expected);
 }
 
+/// Handlers and clients that do anything, threads that end in the middle of it, and memory by many messages.
+#[test]
+fn anything_is_survived() {
+    let Some(folder) = package() else { return };
+    let folder = folder.to_str().expect("the folder's path is text");
+    peer::works(&peer::NODE, "node_fuzz.js", &[folder], &["anything", "flat memory"]);
+}
+
 #[test]
 fn types_are_those_of_programs() {
     let Some(folder) = package() else { return };

@@ -52,6 +52,37 @@ ours('a server lives on after an exception that the program handles', async (t) 
   assert.deepEqual([ended.code, ended.lines], [0, ['planned', 'answered']], ended.stderr);
 });
 
+ours('a socket is closed although its subscription handler throws', async (t) => {
+  const ended = await program(t, `${CLIENT}
+    process.on('uncaughtException', (error) => log(error.message));
+    let closed = 0;
+    const app = uws.App().ws('/*', {
+      open(ws) { ws.subscribe('a'); ws.subscribe('b'); },
+      message(ws) { ws.close(); },
+      subscription(ws, topic, now, before) { if (now < before) throw new Error('left ' + Buffer.from(topic)); },
+      close() { closed += 1; if (closed === 2) { log('closed'); app.close(); } },
+    });
+    listen(app, (port) => { connect(port, (c) => c.terminate()); connect(port, (c) => c.send('close')); });`);
+  assert.deepEqual([ended.code, ended.lines.sort()], [0, ['closed', 'left a', 'left a', 'left b', 'left b']], ended.stderr);
+});
+
+ours('an app closes all sockets although a close handler throws', async (t) => {
+  const ended = await program(t, `${CLIENT}
+    let opened = 0;
+    const app = uws.App().ws('/*', {
+      open() {
+        opened += 1;
+        if (opened < 3) return;
+        setImmediate(() => { try { app.close(); } catch (error) { log(error.message); } });
+      },
+      close() { log('closed'); throw new Error('planned'); },
+    });
+    process.on('uncaughtException', (error) => log('uncaught ' + error.message));
+    listen(app, (port) => { for (let n = 0; n < 3; n += 1) connect(port); });`);
+  const expected = ['closed', 'closed', 'closed', 'planned', 'uncaught planned', 'uncaught planned'];
+  assert.deepEqual([ended.code, ended.lines], [0, expected], ended.stderr);
+});
+
 both('a rejected promise of a handler is an unhandled rejection', async (t) => {
   const ended = await program(t, `
     process.on('unhandledRejection', (error) => { log(error.message); process.exit(5); });

@@ -3,7 +3,7 @@
 const binding = require('./native');
 const { text, arrayBuffer } = require('./bytes');
 const { httpClasses, YIELD, ABORTED, DATA, WRITABLE, CONTEXT } = require('./http');
-const { socketClass, SLOT, KIND, NONE } = require('./socket');
+const { socketClass, report, SLOT, KIND, NONE } = require('./socket');
 const { readCertificates } = require('./certificates');
 const { checkBehavior } = require('./behavior');
 
@@ -246,13 +246,20 @@ function createApp(tls, options) {
     },
 
     close() {
-      // Their handlers are called before this returns.
-      for (const slot of native.open_sockets()) {
-        const ws = socketAt(slot);
-        if (ws[SLOT] !== NONE) ws.close();
-      }
-      for (const res of responses.slice()) if (res !== undefined && res[SLOT] !== NONE) res.close();
+      // Their handlers are called before this returns. What one of them throws keeps no other from its end.
+      const thrown = [];
+      const end = (one) => {
+        try {
+          if (one !== undefined && one[SLOT] !== NONE) one.close();
+        } catch (error) {
+          thrown.push(error);
+        }
+      };
+      for (const slot of native.open_sockets()) end(socketAt(slot));
+      responses.slice().forEach(end);
       native.close_all();
+      thrown.slice(1).forEach(report);
+      if (thrown.length > 0) throw thrown[0];
       return app;
     },
   };

@@ -9,6 +9,13 @@ const KIND = Symbol('kind');
 
 const NONE = -1;
 
+/** Makes an exception uncaught, after what is under way. */
+function report(error) {
+  queueMicrotask(() => {
+    throw error;
+  });
+}
+
 function closed() {
   return new Error(
     'Invalid access of closed WebSocket: it may be used until its close handler is called, or end or close',
@@ -34,7 +41,12 @@ function socketClass(native, sockets) {
       try {
         for (const topic of native.topics(slot)) {
           const count = native.subscribers(topic);
-          subscription(ws, arrayBuffer(topic), count - 1, count);
+          try {
+            subscription(ws, arrayBuffer(topic), count - 1, count);
+          } catch (error) {
+            // It keeps no socket in use: that would be the next connection's with this slot.
+            report(error);
+          }
         }
       } finally {
         leaving.delete(ws);
@@ -201,4 +213,4 @@ function socketClass(native, sockets) {
   return { WebSocket, leave };
 }
 
-module.exports = { socketClass, SLOT, KIND, NONE };
+module.exports = { socketClass, report, SLOT, KIND, NONE };

@@ -25,6 +25,7 @@ mod http2_sockets;
 mod idle_bytes;
 mod library;
 mod million;
+mod node;
 mod nodes;
 mod nodes_cable;
 mod page;
@@ -162,6 +163,9 @@ enum Bench {
     /// Messages per server CPU second and memory of an idle socket: the library's example beside `serve --echo`, and
     /// with `--rival` beside other libraries
     Library,
+    /// The package of npm beside uWebSockets.js, `ws` and `node:http`: messages, requests and publications per server
+    /// CPU second, memory of an idle socket
+    Node,
     /// An hour of killed clients and an application that is killed, slow and wrong: messages lost or doubled;
     /// not part of `all`
     Soak,
@@ -180,7 +184,7 @@ enum Bench {
     All,
 }
 
-const ALL: [Bench; 32] = [
+const ALL: [Bench; 33] = [
     Bench::Echo,
     Bench::Deflate,
     Bench::Tls,
@@ -209,6 +213,7 @@ const ALL: [Bench; 32] = [
     Bench::Resubscribe,
     Bench::IdleBytes,
     Bench::Library,
+    Bench::Node,
     Bench::Siege,
     Bench::ProxySiege,
     Bench::Idle,
@@ -279,6 +284,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
             Bench::Resubscribe => resubscribe::run(&bench)?,
             Bench::IdleBytes => idle_bytes::run(&bench)?,
             Bench::Library => library::run(&bench)?,
+            Bench::Node => node::run(&bench)?,
             Bench::Soak => soak::run(&bench)?,
             Bench::Siege => siege::run(&bench)?,
             Bench::ProxySiege => siege_proxy::run(&bench)?,

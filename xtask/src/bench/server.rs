@@ -95,6 +95,11 @@ impl Server {
         Server::of(Kind::Standfast, peer)
     }
 
+    /// Starts the server of a script on the servers' core.
+    pub(super) fn start_foreign(name: &str, command: &[OsString]) -> Result<Server> {
+        Server::of(Kind::Ws, Peer::start(&format!("server {name}"), Core::Server, command)?)
+    }
+
     fn ready(kind: Kind, core: Core, command: &[OsString]) -> Result<Server> {
         Server::of(kind, Peer::start(&format!("server {}", kind.name()), core, command)?)
     }

@@ -173,7 +173,7 @@ fn strings(words: &[&str]) -> Vec<String> {
 }
 
 /// Orders of a shop: repeated names, different values.
-fn document() -> String {
+pub(super) fn document() -> String {
     let mut text = String::from("{\"orders\":[");
     for number in 0_u32.. {
         let (price, seed) = (number * 7919 % 100_000, number.wrapping_mul(2_654_435_761));

@@ -194,6 +194,15 @@ impl<U> Conn<U> {
         self.mode == Mode::Raw && self.cold.is_none() && !self.flags.has(held)
     }
 
+    /// Whether it is received together with others: bare, or the same in another mode if `sockets`.
+    #[inline]
+    pub(crate) fn is_read_together(&self, sockets: bool) -> bool {
+        let held = Flags::PAUSED | Flags::STALLED | Flags::RESUMED;
+        let mode =
+            self.mode == Mode::Raw || sockets && matches!(self.mode, Mode::WebSocket | Mode::Http);
+        mode && self.cold.is_none() && !self.flags.has(held)
+    }
+
     /// Bytes waiting in its queue.
     #[inline]
     pub(crate) fn backlog(&self) -> usize {

@@ -12,7 +12,7 @@ use crate::coalescing::Coalescing;
 use crate::conn::{Conn, Flags, Mode};
 use crate::deflate::{NegotiatedDeflate, SharedCodec};
 use crate::invariant::{SLOT_IN_USE, broken};
-use crate::limits::{READ_BUFFER_BYTES, TAIL_BYTES_MAX};
+use crate::limits::{READ_BUFFER_BYTES, READS_OF_SOCKETS, TAIL_BYTES_MAX};
 use crate::slab::Slab;
 use crate::sys::{Fd, Interest, Sys, ThreadWaits};
 use crate::timers::Timers;
@@ -545,7 +545,8 @@ impl<S: Sys, H: Handler> Core<S, H> {
     #[inline]
     pub(crate) fn take_read_buffer(&mut self) -> Vec<u8> {
         let buffer = std::mem::take(&mut self.read_buffer);
-        if buffer.is_empty() { vec![0; TAIL_BYTES_MAX + READ_BUFFER_BYTES] } else { buffer }
+        let reads = if H::READS_SOCKETS_TOGETHER { READS_OF_SOCKETS } else { 1 };
+        if buffer.is_empty() { vec![0; TAIL_BYTES_MAX + reads * READ_BUFFER_BYTES] } else { buffer }
     }
 
     /// Frees the buffers that only connections need, when there are none.

@@ -108,6 +108,10 @@ pub trait Handler: Sized {
     /// latency.
     const READS_TOGETHER: usize = 1;
 
+    /// Whether connections of WebSockets and of HTTP are received together, too, as far as nothing of theirs is kept
+    /// or queued. What one of them is passed then follows the receipt of the others.
+    const READS_SOCKETS_TOGETHER: bool = false;
+
     /// Whether [`Handler::message`] is also called for unfragmented messages that arrive behind our close
     /// frame, until the peer's: for load generators, which check what a server sends. Otherwise they are
     /// discarded (RFC 6455 section 5.5.1).

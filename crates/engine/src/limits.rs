@@ -6,6 +6,8 @@ use crate::{AdmissionLimits, ClassLimits, Compression, Proxies, SlowConsumer};
 
 /// Bytes that a worker reads from a socket in one call. One buffer per worker, none per connection.
 pub const READ_BUFFER_BYTES: usize = 64 * 1024;
+/// Full reads that the buffer has room for where sockets are read together: 32 of 4 KiB and one of the largest.
+pub(crate) const READS_OF_SOCKETS: usize = 3;
 /// Bytes kept in front of a read for the tail of the last one: at most a complete request head, or
 /// what a paused connection has not consumed.
 pub(crate) const TAIL_BYTES_MAX: usize = READ_BUFFER_BYTES + 16 * 1024;

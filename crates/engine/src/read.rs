@@ -61,8 +61,8 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         self.core.read_buffer = buffer;
     }
 
-    /// [`Worker::read`] of the [bare](Conn::is_bare) connections that `events` begins with, in two
-    /// steps: all are received, then each is passed to the handler, which usually sends the data
+    /// [`Worker::read`] of the connections that `events` begins with and that are
+    /// [read together](Conn::is_read_together), in two steps: all are received, then each is passed to the handler, which usually sends the data
     /// on. This keeps code and data of each step in the processor's caches, and a receiver that
     /// wakes up finds more than one message. Returns how many events were handled.
     pub(crate) fn read_bare(&mut self, events: &[Event]) -> usize {
@@ -76,14 +76,19 @@ impl<S: Sys, H: Handler> Worker<S, H> {
             let (Some(conn), Some(room)) = (core.slab.get_mut(event.slot()), room) else {
                 break;
             };
-            let is_its_own = event.readable && !event.writable && conn.is_bare();
+            let is_its_own = event.readable
+                && !event.writable
+                && conn.is_read_together(H::READS_SOCKETS_TOGETHER);
             if conn.generation != event.generation() || !is_its_own {
                 break;
             }
             match core.sys.recv(conn.fd, room) {
                 Ok(got) if got > 0 => {
-                    conn.last_active = core.tick;
-                    conn.flags.clear(Flags::PINGED);
+                    // A request head that trickles in does not count as activity.
+                    if !H::READS_SOCKETS_TOGETHER || conn.mode != Mode::Http {
+                        conn.last_active = core.tick;
+                        conn.flags.clear(Flags::PINGED);
+                    }
                     at += got;
                     ends.push((ConnId::new(core.index, event.slot(), conn.generation), at));
                 }
@@ -103,7 +108,8 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         if let Some((slot, got)) = odd {
             // The end of a stream is reported again if the connection was paused meanwhile; an
             // error is not.
-            if got.is_err() || self.core.slab.get(slot).is_some_and(Conn::is_bare) {
+            let reads = |conn: &Conn<_>| conn.is_read_together(H::READS_SOCKETS_TOGETHER);
+            if got.is_err() || self.core.slab.get(slot).is_some_and(reads) {
                 self.on_empty_read(slot, got);
             }
         }

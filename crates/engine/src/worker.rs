@@ -248,7 +248,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         if conn.generation != event.generation() || conn.mode == Mode::Dead {
             return false;
         }
-        if conn.is_bare() && event.readable && !event.writable {
+        if conn.is_read_together(H::READS_SOCKETS_TOGETHER) && event.readable && !event.writable {
             return true;
         }
         if conn.mode == Mode::Connecting {

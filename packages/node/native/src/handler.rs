@@ -351,6 +351,10 @@ impl Handler for Js {
     type User = User;
     type Post = Post;
 
+    /// Fewer changes between the kernel's code and that of JavaScript.
+    const READS_TOGETHER: usize = 32;
+    const READS_SOCKETS_TOGETHER: bool = true;
+
     fn begin<S: Sys>(&mut self, core: &mut Core<S, Self>) {
         core.set_tls(self.tls_server.clone());
     }

@@ -8,21 +8,28 @@ const MONTHS: [&str; 12] =
     ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 const LENGTH: usize = "Date: Sun, 06 Nov 1994 08:49:37 GMT\r\n".len();
 
+/// How long the system's time of day is taken for that of now.
+const STALE_NS: u64 = 50_000_000;
+
 thread_local! {
-    /// The last second, and its header.
-    static LAST: Cell<(u64, [u8; LENGTH])> = const { Cell::new((0, [0; LENGTH])) };
+    /// When the system was asked, the second that it said, and its header.
+    static LAST: Cell<(u64, u64, [u8; LENGTH])> = const { Cell::new((0, 0, [0; LENGTH])) };
 }
 
-/// Appends the header with the time of now.
+/// Appends the header with the time of day. `now_ns` is that of a clock that only goes forward, if it is known.
 #[expect(clippy::disallowed_methods, reason = "only the system knows the time of day")]
-pub(crate) fn push_date(out: &mut Vec<u8>) {
-    let second = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let (last, mut header) = LAST.get();
-    if last != second {
-        if let Ok(new) = header_of(second).into_bytes().try_into() {
+pub(crate) fn push_date(out: &mut Vec<u8>, now_ns: Option<u64>) {
+    let (asked_ns, last, mut header) = LAST.get();
+    let is_stale = |now_ns: u64| last == 0 || now_ns.wrapping_sub(asked_ns) >= STALE_NS;
+    if now_ns.is_none_or(is_stale) {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        let second = since.map_or(0, |since| since.as_secs());
+        if last != second
+            && let Ok(new) = header_of(second).into_bytes().try_into()
+        {
             header = new;
         }
-        LAST.set((second, header));
+        LAST.set((now_ns.unwrap_or(asked_ns), second, header));
     }
     out.extend_from_slice(&header);
 }

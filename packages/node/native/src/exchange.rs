@@ -96,6 +96,11 @@ impl Exchange {
         self.stage == Stage::Ended
     }
 
+    /// Whether the answer is complete while its handler is called, and nothing has to follow.
+    pub(crate) fn is_answered(&self) -> bool {
+        self.has_ended() && !self.opened && (self.body_is_complete() || !self.keep_alive)
+    }
+
     /// Whether the answer has begun.
     pub(crate) fn has_begun(&self) -> bool {
         self.stage != Stage::Fresh
@@ -157,7 +162,9 @@ impl Exchange {
     /// Headers that answers have behind those of the program.
     fn common_headers(&mut self) {
         if !self.dated {
-            push_date(&mut self.out);
+            // While the handler is called, it is the time of this turn.
+            let now_ns = (self.place == Place::Handler).then_some(self.moved_ns);
+            push_date(&mut self.out, now_ns);
         }
         if !self.keep_alive {
             self.out.extend_from_slice(b"Connection: close\r\n");
@@ -276,7 +283,16 @@ fn push_clean(out: &mut Vec<u8>, text: &[u8]) {
     }
 }
 
-fn push_decimal(out: &mut Vec<u8>, number: u64) {
-    use std::io::Write;
-    let _ = write!(out, "{number}");
+fn push_decimal(out: &mut Vec<u8>, mut number: u64) {
+    let mut digits = [b'0'; 20];
+    let mut length = 0;
+    for digit in digits.iter_mut().rev() {
+        *digit += (number % 10) as u8;
+        number /= 10;
+        length += 1;
+        if number == 0 {
+            break;
+        }
+    }
+    out.extend_from_slice(digits.get(digits.len() - length..).unwrap_or_default());
 }

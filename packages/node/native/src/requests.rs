@@ -56,6 +56,20 @@ impl Js {
                 |env| [env.int(slot), env.int(route as i32), env.bool(socket.is_some())],
                 |env, _, passed| env.to_u32(passed),
             );
+            if passed != 1
+                && let Some(now) = self.now.as_mut().filter(|now| now.exchange.is_answered())
+            {
+                // As `after_request`, without moving the exchange.
+                let keep_alive = now.exchange.keep_alive;
+                if let Some(buffer) = core.answer_buffer(id) {
+                    buffer.extend_from_slice(&now.exchange.out);
+                }
+                let out = std::mem::take(&mut now.exchange.out);
+                self.spans = std::mem::take(&mut now.spans);
+                self.now = None;
+                self.keep_out(out);
+                return Answer::Written { keep_alive };
+            }
             let Some(now) = self.now.take() else {
                 // It was aborted.
                 return Answer::Written { keep_alive: false };

@@ -8,6 +8,12 @@ const LIBCS = ['gnu', 'musl'];
 const CPUS = ['x64', 'arm64'];
 
 function load() {
+  // Both have Node-API, but not all of libuv.
+  const other = process.versions.bun ? 'Bun' : process.versions.deno ? 'Deno' : undefined;
+  if (other !== undefined) {
+    throw new Error(`standfast does not run on ${other} yet, whose event loop does not watch descriptors for addons (uv_poll): ` +
+      'use Node.js 20 or newer');
+  }
   const built = path.join(__dirname, '../standfast.node');
   if (existsSync(built)) return require(built);
   const { platform, arch } = process;

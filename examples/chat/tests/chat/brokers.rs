@@ -1,6 +1,7 @@
 //! A redis-server or nats-server on a free port, in a folder of its own.
 
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -50,6 +51,15 @@ impl Broker {
         };
         let url = format!("{scheme}://127.0.0.1:{}", self.port);
         Node::start(&[&[flag, &url, "--prefix", prefix], args].concat())
+    }
+
+    /// The number of channels of Redis that have subscribers.
+    pub(crate) fn channels(&self) -> usize {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        stream.write_all(b"PUBSUB CHANNELS\r\n").unwrap();
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line).unwrap();
+        line.trim_end().strip_prefix('*').and_then(|length| length.parse().ok()).unwrap()
     }
 
     /// Three nodes that know each other.

@@ -98,7 +98,10 @@ fn three_nodes_are_one_chat(kind: Kind) {
 fn enters_and_exits_are_told_on_all_nodes() {
     let broker = Broker::start(Kind::Redis);
     let nodes = broker.nodes("chat", &[]);
+    let channels = broker.channels();
     let mut ada = Client::login(&nodes[0], "ada");
+    // What is published before is not for her.
+    eventually("the topic of the application is subscribed to", || broker.channels() > channels);
     let bob = Client::login(&nodes[1], "bob");
     let enter = ada.json();
     assert_eq!(

@@ -294,22 +294,25 @@ impl<P> Remote<P> {
         &self,
         workers: impl Iterator<Item = usize> + Clone,
         bytes: usize,
-        mut post: impl FnMut() -> P,
+        post: impl FnMut() -> P,
     ) -> Result<(), MailboxFull> {
-        let bytes = bytes + ENVELOPE_BYTES;
-        let boxes = || workers.clone().filter_map(|w| self.shared.mailboxes.get(w));
-        for (reserved, mailbox) in boxes().enumerate() {
-            if mailbox.reserve(bytes).is_err() {
-                for mailbox in boxes().take(reserved) {
-                    mailbox.bytes.fetch_sub(bytes, Ordering::AcqRel);
-                }
-                return Err(MailboxFull);
-            }
-        }
-        for mailbox in boxes() {
-            mailbox.put(Envelope::Post(post()), bytes);
-        }
-        Ok(())
+        let boxes = workers.filter_map(|worker| self.shared.mailboxes.get(worker));
+        post_to_all(boxes, bytes, post)
+    }
+
+    /// As [`Remote::post_all`], to the first worker of each of these: embedded workers have a [`Remote`] each.
+    ///
+    /// # Errors
+    /// As [`Remote::post_all`].
+    pub fn post_to_each<'a>(
+        remotes: impl Iterator<Item = &'a Remote<P>> + Clone,
+        bytes: usize,
+        post: impl FnMut() -> P,
+    ) -> Result<(), MailboxFull>
+    where
+        P: 'a,
+    {
+        post_to_all(remotes.filter_map(|remote| remote.shared.mailboxes.first()), bytes, post)
     }
 
     /// Makes a worker turn once, for example to see whether it still does.
@@ -440,6 +443,27 @@ impl<P> Remote<P> {
     }
 }
 
+/// Posts to all of these mailboxes or to none of them.
+fn post_to_all<'a, P: 'a>(
+    boxes: impl Iterator<Item = &'a Mailbox<P>> + Clone,
+    bytes: usize,
+    mut post: impl FnMut() -> P,
+) -> Result<(), MailboxFull> {
+    let bytes = bytes + ENVELOPE_BYTES;
+    for (reserved, mailbox) in boxes.clone().enumerate() {
+        if mailbox.reserve(bytes).is_err() {
+            for mailbox in boxes.take(reserved) {
+                mailbox.bytes.fetch_sub(bytes, Ordering::AcqRel);
+            }
+            return Err(MailboxFull);
+        }
+    }
+    for mailbox in boxes {
+        mailbox.put(Envelope::Post(post()), bytes);
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -463,5 +487,20 @@ mod tests {
         }
         remote.trim_memory();
         assert_eq!(woken.map(|woken| woken.load(Ordering::Relaxed)), [0, 1, 0]);
+    }
+
+    #[test]
+    fn workers_with_remotes_of_their_own_get_a_post_all_or_none() {
+        let new = |bytes| Remote::<u8>::new(vec![Box::new(Woken(Arc::default()))], bytes);
+        let (roomy, tight) = (new(1 << 20), new(ENVELOPE_BYTES));
+        let both = [&roomy, &tight].into_iter();
+        assert_eq!(Remote::post_to_each(both.clone(), 0, || 1), Ok(()));
+        assert_eq!(Remote::post_to_each(both, 0, || 2), Err(MailboxFull));
+        for remote in [roomy, tight] {
+            let mut taken = VecDeque::new();
+            assert!(!remote.shared.mailboxes[0].take(9, &mut taken));
+            assert!(matches!(taken.make_contiguous(), [Envelope::Post(1)]));
+            assert_eq!(remote.shared.mailboxes[0].bytes.load(Ordering::Relaxed), 0);
+        }
     }
 }

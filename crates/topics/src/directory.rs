@@ -127,6 +127,32 @@ impl Publication {
     }
 }
 
+/// The mailboxes of the workers that a directory names.
+pub trait Mailboxes<P> {
+    /// Posts to all of `workers` or to none of them; `bytes` is the memory that a post holds.
+    ///
+    /// # Errors
+    /// [`MailboxFull`] if one of the mailboxes is at its limit.
+    fn post_all(
+        &self,
+        workers: impl Iterator<Item = usize> + Clone,
+        bytes: usize,
+        post: impl FnMut() -> P,
+    ) -> Result<(), MailboxFull>;
+}
+
+impl<P> Mailboxes<P> for Remote<P> {
+    #[inline]
+    fn post_all(
+        &self,
+        workers: impl Iterator<Item = usize> + Clone,
+        bytes: usize,
+        post: impl FnMut() -> P,
+    ) -> Result<(), MailboxFull> {
+        Remote::post_all(self, workers, bytes, post)
+    }
+}
+
 /// One bit per worker.
 #[derive(Clone, Default)]
 struct WorkerSet([u64; WORKERS_MAX / 64]);
@@ -244,6 +270,21 @@ impl Directory {
         self.post(remote, publication, None)
     }
 
+    /// As [`Directory::publish`], to workers with mailboxes of their own, without the worker `except`.
+    ///
+    /// Those of a directory without a history only.
+    ///
+    /// # Errors
+    /// As [`Directory::publish`].
+    pub fn publish_by<P: From<Arc<Publication>>>(
+        &self,
+        mailboxes: &impl Mailboxes<P>,
+        publication: &Arc<Publication>,
+        except: Option<usize>,
+    ) -> Result<usize, Refused> {
+        self.post_except(mailboxes, publication, except)
+    }
+
     /// As [`Directory::publish`], of what a broker keeps there: it has this position. The history is a replica.
     ///
     /// # Errors
@@ -282,7 +323,7 @@ impl Directory {
 
     fn post_except<P: From<Arc<Publication>>>(
         &self,
-        remote: &Remote<P>,
+        mailboxes: &impl Mailboxes<P>,
         publication: &Arc<Publication>,
         except: Option<usize>,
     ) -> Result<usize, Refused> {
@@ -297,7 +338,7 @@ impl Directory {
         let workers = all.filter(move |&worker| Some(worker) != except);
         let reached = workers.clone().count();
         if reached > 0 {
-            remote.post_all(workers, publication.bytes(), || Arc::clone(publication).into())?;
+            mailboxes.post_all(workers, publication.bytes(), || Arc::clone(publication).into())?;
             publication.reserve(&entry.topic);
         }
         Ok(reached)

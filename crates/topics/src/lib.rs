@@ -36,7 +36,7 @@ mod topic;
 
 use std::sync::Arc;
 
-pub use crate::directory::{Directory, Publication, Refused};
+pub use crate::directory::{Directory, Mailboxes, Publication, Refused};
 pub use crate::history::{
     Epoch, Eviction, History, HistoryLimits, HistoryPage, HistoryStats, KeptAt, KeptMessage, Past,
     PastPublication, Position, Start, Unavailable,

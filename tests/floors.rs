@@ -78,7 +78,13 @@ const WORKSPACE_CRATES: &[(&str, &[&str])] = &[
     ),
     (
         "standfast-node",
-        &["standfast-capacity", "standfast-engine", "standfast-topics", "standfast-wire"],
+        &[
+            "standfast-brokers",
+            "standfast-capacity",
+            "standfast-engine",
+            "standfast-topics",
+            "standfast-wire",
+        ],
     ),
     // On the public library alone.
     ("standfast-chat", &["standfast"]),

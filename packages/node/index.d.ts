@@ -33,7 +33,7 @@ export interface MultipartField {
 export function getParts(body: RecognizedString, contentType: RecognizedString): MultipartField[] | undefined;
 
 /** Settings of a TLS server, as names of PEM files. */
-export interface AppOptions {
+export interface AppOptions extends TopicsOptions {
   key_file_name?: RecognizedString;
   cert_file_name?: RecognizedString;
   /** Certificates of the authorities that clients' certificates are checked by. */
@@ -45,6 +45,71 @@ export interface AppOptions {
   ssl_ciphers?: RecognizedString;
   /** Accepted for compatibility: connections have no buffers while they are idle. */
   ssl_prefer_low_memory_usage?: boolean;
+}
+
+/** A Redis or a NATS by which processes share topics. */
+export interface BrokerOptions {
+  /**
+   * `redis://HOST`, `rediss://HOST` (TLS) or `unix:/PATH`, `nats://HOST` or `tls://HOST`, with user and password where they are
+   * needed. Several with commas: of Redis they share the topics, in the same order everywhere; of NATS any of a cluster is used.
+   */
+  url: RecognizedString;
+  /** What names of channels begin with [`standfast`], the same in all processes: 1 to 64 letters, digits, `-`, `_`, `.`, `:`. */
+  prefix?: RecognizedString;
+  /** Bytes of publications that wait while there is no connection [0]. Beyond them they are lost for other processes. */
+  spoolBytes?: number;
+  /** PEM file with the authorities that its certificate is checked by [those of the machine]. */
+  ca?: RecognizedString;
+}
+
+/** Options of topics. Without them topics are those of one app, as in uWebSockets.js. */
+export interface TopicsOptions {
+  /**
+   * Apps with this name share their topics, in all threads of the process: `publish` of an app and of a WebSocket reaches the
+   * subscribers of all of them.
+   */
+  topics?: string;
+  /**
+   * Topics are shared with other processes, by this broker. Without a name in {@link TopicsOptions.topics} they are those of all
+   * apps with the same broker and prefix.
+   */
+  broker?: RecognizedString | BrokerOptions;
+  /** Called, in each app with subscribers of a topic, when publications of other processes to it may have been missed. */
+  missed?: (topic: string) => void;
+}
+
+/** See {@link TemplatedApp.getTopicsState}. */
+export interface TopicsState {
+  /** Apps of this process that share the topics. */
+  apps: number;
+  /** Publications that nobody got, since an app or the broker was too far behind: `publish` returned false. */
+  refused: number;
+  broker?: {
+    /** All is connected and subscribed: from now on nothing of other processes is missed. */
+    ready: boolean;
+    /** Why publications do not reach other processes now. */
+    trouble?: string;
+    /** Topics subscribed at the broker, with those whose last subscriber left within 10 s. */
+    topics: number;
+    /** Those of them that the broker has not confirmed yet. */
+    unconfirmed: number;
+    /** Publications that wait to be sent, or are on their way. */
+    waiting: number;
+    /** Publications of this process that the broker has taken. */
+    published: number;
+    /** Publications of this process that did not reach the others. */
+    lost: number;
+    /** Publications that arrived, those of this process included. */
+    received: number;
+    /** Publications of others that could not be delivered in time. */
+    dropped: number;
+    /** Times that publications of others to a topic may have been missed. */
+    gaps: number;
+    /** Connections that were opened. */
+    connected: number;
+    /** Host names of other processes that were heard lately. */
+    others: string[];
+  };
 }
 
 /** An app without TLS. */
@@ -90,10 +155,15 @@ export interface TemplatedApp {
   any(pattern: RecognizedString, handler: RouteHandler | DeclarativeAnswer): TemplatedApp;
   /** WebSockets. A request that is no handshake goes to the next route. */
   ws<UserData>(pattern: RecognizedString, behavior: WebSocketBehavior<UserData>): TemplatedApp;
-  /** Sends to all members of a topic. Whether there is one. */
+  /**
+   * Sends to all members of a topic. Whether there is one; with a broker true, as other processes may have some. False also if too
+   * much waits for an app that shares the topics, or for the broker: nobody gets it then.
+   */
   publish(topic: RecognizedString, message: RecognizedString, isBinary?: boolean, compress?: boolean): boolean;
   /** How many sockets of this app are members of a topic. */
   numSubscribers(topic: RecognizedString): number;
+  /** State and counters of topics that are shared; undefined for others. */
+  getTopicsState(): TopicsState | undefined;
   /** Adds a certificate for a server name (SNI), such as `example.org` or `*.example.org`. */
   addServerName(hostname: string, options: AppOptions): TemplatedApp;
   removeServerName(hostname: string): TemplatedApp;
@@ -305,6 +375,10 @@ export type Message = string | Uint8Array;
 export type Sendable = string | ArrayBuffer | ArrayBufferView;
 
 export interface ServerOptions {
+  /** Servers with this name share their topics, in all threads of the process. */
+  topics?: string;
+  /** Topics are shared with other processes, by this Redis or NATS: see {@link TopicsOptions.broker}. */
+  broker?: RecognizedString | BrokerOptions;
   /** Bytes of the largest message [1 MiB]. A longer one closes the connection. */
   maxPayload?: number;
   /** Seconds without a message after which a client is pinged, and closed if it does not answer [120]; 0 is never. */
@@ -402,8 +476,12 @@ export class Server {
   /** Sends to all members of a topic. Whether there are any. */
   publish(topic: string, message: Sendable, options?: { compress?: boolean }): boolean;
   subscribers(topic: string): number;
+  /** State and counters of topics that are shared; undefined for others. */
+  readonly topicsState: TopicsState | undefined;
   /** Stops listening and closes all sockets [1001]. */
   close(code?: number, reason?: string): Promise<void>;
   addEventListener(type: 'connection', listener: (event: Event & { socket: Socket }) => void): void;
+  /** Publications of other processes to a topic may have been missed. */
+  addEventListener(type: 'missed', listener: (event: Event & { topic: string }) => void): void;
   addEventListener(type: 'error', listener: (event: Event & { error: unknown }) => void): void;
 }

@@ -6,6 +6,7 @@ const { httpClasses, YIELD, ABORTED, DATA, WRITABLE, CONTEXT } = require('./http
 const { socketClass, report, SLOT, KIND, NONE } = require('./socket');
 const { readCertificates } = require('./certificates');
 const { checkBehavior } = require('./behavior');
+const { sharedTopics, topicsState } = require('./shared');
 
 const LISTENER = Symbol('listener');
 
@@ -126,9 +127,14 @@ function createApp(tls, options) {
     missing_name(name) {
       missingName(name);
     },
+
+    missed(topic) {
+      if (missed) missed(topic);
+    },
   };
 
-  const native = binding.createApp(events, tls);
+  const missed = options?.missed;
+  const native = binding.createApp(events, tls, sharedTopics(options) ?? {});
   const { WebSocket, leave: leaveSocket } = socketClass(native, sockets);
   const { HttpRequest, HttpResponse, leave: leaveResponse } = httpClasses(
     native,
@@ -199,6 +205,10 @@ function createApp(tls, options) {
 
     numSubscribers(topic) {
       return native.subscribers(topic);
+    },
+
+    getTopicsState() {
+      return topicsState(native.topics_state());
     },
 
     addServerName(name, serverOptions) {

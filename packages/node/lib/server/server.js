@@ -24,7 +24,7 @@ const DEFAULTS = {
   compress: false,
 };
 const FUNCTIONS = ['fetch'];
-const OTHERS = ['tls'];
+const OTHERS = ['tls', 'topics', 'broker'];
 
 module.exports = (uws) => {
   const own = owner(uws);
@@ -53,7 +53,10 @@ module.exports = (uws) => {
       }
       this.#compression = this.#limits.compress ? uws.SHARED_COMPRESSOR | uws.SHARED_DECOMPRESSOR : uws.DISABLED;
       this.#isSecure = Boolean(options.tls);
-      this.#app = options.tls ? uws.SSLApp(tlsOptions(options.tls)) : uws.App();
+      const { topics, broker } = options;
+      const missed = broker === undefined ? undefined : (topic) => this.dispatchEvent(new SocketEvent('missed', { topic }));
+      const shared = topics === undefined && broker === undefined ? undefined : { topics, broker, missed };
+      this.#app = options.tls ? uws.SSLApp({ ...tlsOptions(options.tls), ...shared }) : uws.App(shared);
       if (options.fetch) {
         this.#app.any('/*', (res, req) => serve(res, req, {
           fetch: options.fetch, isSecure: this.#isSecure, maxBody: this.#limits.maxBody, failed: (error) => this.#failed(error),
@@ -186,6 +189,11 @@ module.exports = (uws) => {
     /** Sends to all members of a topic. Whether there are any. */
     publish(topic, message, { compress = this.#limits.compress } = {}) {
       return this.#app.publish(topic, bytesOf(message), typeof message !== 'string', compress);
+    }
+
+    /** State and counters of topics that are shared. */
+    get topicsState() {
+      return this.#app.getTopicsState();
     }
 
     subscribers(topic) {

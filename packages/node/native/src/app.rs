@@ -19,12 +19,15 @@ use engine::{Core, Limits, Plan, Sys, Tables, Worker};
 use napi_sys::{
     self as sys, napi_async_cleanup_hook_handle, napi_callback_info, napi_env, napi_value,
 };
+use topics::Topics;
 
+use crate::broker::Broker;
 use crate::handler::Js;
 use crate::napi::{Env, Thrown};
 use crate::setup::Listeners;
+use crate::shared::Shared;
 use crate::uv::Driver;
-use crate::{children, http, setup, sockets};
+use crate::{children, http, setup, shared, sockets};
 
 /// Turns in a row while there is more to do, before the loop looks at what else it has.
 const TURNS_MAX: usize = 8;
@@ -52,7 +55,12 @@ struct Entered {
 
 impl App {
     /// Creates an app on the loop of this thread; it stays until the thread ends.
-    fn create(env: Env, events: napi_value, tls: bool) -> Result<&'static App, Thrown> {
+    fn create(
+        env: Env,
+        events: napi_value,
+        tls: bool,
+        shared: Option<Shared>,
+    ) -> Result<&'static App, Thrown> {
         let app: &'static App = Box::leak(Box::new(App {
             worker: UnsafeCell::new(None),
             entered: Cell::new(None),
@@ -71,7 +79,11 @@ impl App {
             compress_above_bytes: 0,
             ..Limits::default()
         };
-        let worker = Worker::embedded(limits, plan.capacity, |_| Js::new(app, env, events, tls));
+        let worker = Worker::embedded(limits, plan.capacity, |remote| {
+            let joined = shared.as_ref().map(|shared| shared.join(remote));
+            let (number, directory) = joined.unwrap_or_default();
+            Js::new(app, env, events, tls, Topics::new(number, directory), shared)
+        });
         let worker = worker.map_err(|error| format!("cannot create an app: {error}"))?;
         let descriptor = worker.poll_fd().unwrap_or(-1);
         // SAFETY: nobody has used the cell yet.
@@ -269,18 +281,39 @@ pub(crate) fn enter(env: napi_env, info: napi_callback_info, native: Native) -> 
     }
 }
 
-/// `createApp(events, tls)`: an app, as an object with its functions.
+/// The options of topics that an app shares; without a name it shares none.
+fn shared_topics(env: Env, options: napi_value) -> Result<Option<Shared>, Thrown> {
+    let text = |name| env.text(env.property(options, name));
+    let Some(name) = text(c"topics") else { return Ok(None) };
+    let broker = text(c"url").map(|urls| Broker {
+        urls,
+        prefix: text(c"prefix").unwrap_or_default(),
+        spool_bytes: env.to_f64(env.property(options, c"spoolBytes")).unwrap_or(0.0) as usize,
+        authorities: text(c"authorities"),
+    });
+    Shared::new(&name, broker).map(Some)
+}
+
+/// `createApp(events, tls, { topics, url, prefix, spoolBytes, authorities })`: an app, as an object with its functions.
 ///
 /// # Safety
 /// Called by Node.
 unsafe extern "C" fn create_app(env: napi_env, info: napi_callback_info) -> napi_value {
     let env = Env(env);
-    let ([events, tls], _) = env.arguments::<2>(info);
-    match or_abort(|| App::create(env, events, env.to_bool(tls))) {
+    let ([events, tls, options], _) = env.arguments::<3>(info);
+    let create = || App::create(env, events, env.to_bool(tls), shared_topics(env, options)?);
+    match or_abort(create) {
         Ok(app) => {
             let object = env.object();
             let data = std::ptr::from_ref(app).cast_mut().cast();
-            for table in [sockets::NATIVES, http::NATIVES, setup::NATIVES, children::NATIVES] {
+            let tables = [
+                sockets::NATIVES,
+                http::NATIVES,
+                setup::NATIVES,
+                children::NATIVES,
+                shared::NATIVES,
+            ];
+            for table in tables {
                 for (name, function) in table {
                     env.method(object, name, *function, data);
                 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use engine::{Answer, Closed, ConnId, Core, Handler, Incoming, Opening, Sys, TlsServer, invariant};
 use napi_sys::{napi_ref, napi_value};
-use topics::{Directory, Memberships, Publication, Subscriber, Topics};
+use topics::{Memberships, Publication, Subscriber, Topics};
 use wire::Violation;
 use wire::http::Request as Head;
 use wire::websocket::{CloseCode, OpCode};
@@ -17,6 +17,7 @@ use crate::exchange::Exchange;
 use crate::napi::{Env, Scope};
 use crate::router::{Route, Router, Span};
 use crate::setup::Certificates;
+use crate::shared::Shared;
 
 /// Sockets whose lifetime is over, ended in one turn.
 const LIFETIMES_PER_TURN: usize = 1024;
@@ -53,9 +54,11 @@ pub(crate) enum Event {
     MissingName,
     /// `(slot * 2 + binary, bytes)`: a publication that a socket has lost.
     Dropped,
+    /// `(topic)`: publications of other processes may be missing.
+    Missed,
 }
 
-const EVENTS: [&std::ffi::CStr; 13] = [
+const EVENTS: [&std::ffi::CStr; 14] = [
     c"request",
     c"aborted",
     c"data",
@@ -69,6 +72,7 @@ const EVENTS: [&std::ffi::CStr; 13] = [
     c"filter",
     c"missing_name",
     c"dropped",
+    c"missed",
 ];
 
 /// What is kept of a connection.
@@ -144,6 +148,8 @@ pub(crate) struct Js {
     scope: Scope,
     functions: [napi_value; EVENTS.len()],
     pub(crate) topics: Topics,
+    /// The part in topics of several apps, if they are such.
+    pub(crate) shared: Option<Shared>,
     /// Those of all hosts, then those of single ones.
     pub(crate) routers: Vec<(Box<str>, Router)>,
     /// By route, the index of those for WebSockets.
@@ -172,14 +178,22 @@ pub(crate) struct Js {
 }
 
 impl Js {
-    pub(crate) fn new(app: &'static App, env: Env, events: napi_value, tls: bool) -> Js {
+    pub(crate) fn new(
+        app: &'static App,
+        env: Env,
+        events: napi_value,
+        tls: bool,
+        topics: Topics,
+        shared: Option<Shared>,
+    ) -> Js {
         Js {
             app,
             env,
             events: EVENTS.map(|name| env.keep(env.property(events, name))),
             scope: Scope::default(),
             functions: [std::ptr::null_mut(); EVENTS.len()],
-            topics: Topics::new(0, Directory::new()),
+            topics,
+            shared,
             routers: vec![("".into(), Router::default())],
             routes: Vec::new(),
             sockets: Vec::new(),
@@ -490,6 +504,9 @@ impl Handler for Js {
 
     fn post<S: Sys>(&mut self, core: &mut Core<S, Self>, post: Post) {
         match post {
+            Post::Publication(notice) if notice.gap => {
+                self.emit(core, Event::Missed, |env| [env.string(&notice.topic)]);
+            }
             Post::Publication(publication) => self.topics.deliver(core, &publication, encode),
             Post::Family(news) => children::heard(self.app, news),
         }

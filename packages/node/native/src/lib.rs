@@ -13,6 +13,8 @@
 //! | `sockets` | what JavaScript does with WebSockets and topics |
 //! | `dropped` | publications that sockets have lost |
 //! | `setup` | routes, listeners, certificates |
+//! | `shared` | topics of several apps |
+//! | `broker` | topics of several processes |
 //! | `children` | listeners that pass to apps of other threads |
 //! | `router` | which routes fit a request |
 //! | `napi`, `uv` | the parts of Node-API and libuv that are used |
@@ -20,6 +22,7 @@
 //! Unsafe code is where C is called (`napi`, `uv`), and in `app`, whose calls come back while a turn is under way.
 
 mod app;
+mod broker;
 mod children;
 mod date;
 mod dropped;
@@ -30,5 +33,6 @@ mod napi;
 mod requests;
 mod router;
 mod setup;
+mod shared;
 mod sockets;
 mod uv;

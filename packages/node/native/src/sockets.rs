@@ -254,11 +254,16 @@ fn publish(app: &App, env: Env, arguments: &Arguments) -> Result {
             others -= i32::from(own);
             publication.except = Some(id);
         }
+        // See `encode`.
+        publication.kind = (flags & COMPRESS != 0).then(|| "".into());
+        if let Some(shared) = js.shared.take() {
+            let published = js.publish_shared(core, &shared, publication, others > 0);
+            js.shared = Some(shared);
+            return Some(published);
+        }
         if others == 0 {
             return Some(false);
         }
-        // See `encode`.
-        publication.kind = (flags & COMPRESS != 0).then(|| "".into());
         Some(js.topics.publish(core, &Arc::new(publication), encode).is_ok())
     });
     Ok(env.bool(published.ok_or_else(|| Thrown::from(NO_BYTES))?))

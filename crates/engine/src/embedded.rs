@@ -40,6 +40,12 @@ impl<H: Handler> AsFd for Worker<Linux, H> {
 }
 
 impl<S: Sys, H: Handler> Worker<S, H> {
+    /// The descriptor that other threads wake it by.
+    #[must_use]
+    pub fn wake_fd(&self) -> Option<i32> {
+        self.core.sys.wake_fd().map(|fd| fd.number())
+    }
+
     /// Handler and core between two turns, at the time of the clock. The next turn is due at once.
     pub fn act(&mut self) -> (&mut H, &mut Core<S, H>) {
         self.core.now_ns = self.core.sys.now_ns();

@@ -150,6 +150,42 @@ impl<P: Send + 'static> Workers<P> {
         H: Handler<Post = P> + 'static,
         F: Fn(u16, &Remote<P>) -> H + Send + Sync + 'static,
     {
+        Self::start_all(plan, limits, listeners, None, sys, handler)
+    }
+
+    /// As [`Workers::start`], in a process that has opened other descriptors and handles signals: private tables have
+    /// none of the former but `keep`, which handlers use, and the threads get none of the latter.
+    ///
+    /// # Errors
+    /// As [`Workers::start`].
+    pub fn start_within<H, F>(
+        plan: Plan,
+        limits: &Limits,
+        listeners: &[i32],
+        keep: &[i32],
+        handler: F,
+    ) -> io::Result<Self>
+    where
+        H: Handler<Post = P> + 'static,
+        F: Fn(u16, &Remote<P>) -> H + Send + Sync + 'static,
+    {
+        Self::start_all(plan, limits, listeners, Some(keep), |_, kernel| kernel, handler)
+    }
+
+    fn start_all<S, K, H, F>(
+        plan: Plan,
+        limits: &Limits,
+        listeners: &[i32],
+        keep: Option<&[i32]>,
+        sys: K,
+        handler: F,
+    ) -> io::Result<Self>
+    where
+        S: Sys + 'static,
+        K: Fn(u16, Linux) -> S + Send + Sync + 'static,
+        H: Handler<Post = P> + 'static,
+        F: Fn(u16, &Remote<P>) -> H + Send + Sync + 'static,
+    {
         assert!(listeners.len() <= LISTENERS_MAX && plan.workers <= WORKERS_MAX);
         let wakes: Vec<i32> =
             (0..plan.workers).map(|_| process::wake_descriptor()).collect::<io::Result<_>>()?;
@@ -158,7 +194,9 @@ impl<P: Send + 'static> Workers<P> {
         for mailbox in &remote.shared.mailboxes {
             mailbox.capacity.store(plan.capacity, Ordering::Relaxed);
         }
-        let keep_below = wakes.iter().chain(listeners).max().map_or(3, |highest| highest + 1);
+        let used = || wakes.iter().chain(listeners).chain(keep.unwrap_or_default()).copied();
+        let keep_below = used().max().map_or(3, |highest| highest + 1);
+        let only: Option<Arc<[i32]>> = keep.map(|_| used().collect());
         let (handler, sys) = (Arc::new(handler), Arc::new(sys));
         let mut threads = Vec::new();
         let (begun, beginnings) = mpsc::channel();
@@ -167,10 +205,16 @@ impl<P: Send + 'static> Workers<P> {
             let (remote, limits) = (remote.clone(), limits.clone());
             let (handler, sys) = (Arc::clone(&handler), Arc::clone(&sys));
             let (listeners, begun) = (listeners.to_vec(), begun.clone());
-            let in_shared = in_shared.clone();
+            let (in_shared, only) = (in_shared.clone(), only.clone());
             let begin = move || {
+                if only.is_some() {
+                    process::block_all_signals();
+                }
                 if plan.tables == Tables::Private {
                     process::leave_shared_table(keep_below)?;
+                    if let Some(only) = &only {
+                        process::close_others(only);
+                    }
                 }
                 drop(in_shared);
                 process::wait_for_wake(wake);

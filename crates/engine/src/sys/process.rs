@@ -230,6 +230,38 @@ pub fn leave_shared_table(keep_below: i32) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
+/// Blocks all signals in this thread but those of its own faults: their handlers may use descriptors, whose numbers are
+/// other files in a private table.
+pub fn block_all_signals() {
+    let faults =
+        [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGABRT];
+    let mut set = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: the set is filled before it is changed and used; the old one is not returned.
+    unsafe {
+        libc::sigfillset(set.as_mut_ptr());
+        for fault in faults {
+            libc::sigdelset(set.as_mut_ptr(), fault);
+        }
+        libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut());
+    }
+}
+
+/// Closes what a private table has from the shared one, except standard streams and these: what the process closes
+/// would stay open in it. Errors do not matter: what cannot be closed stays.
+pub fn close_others(keep: &[i32]) {
+    let mut keep: Vec<i32> = keep.iter().copied().filter(|number| *number > 2).collect();
+    keep.sort_unstable();
+    let mut first = 3;
+    for number in keep.into_iter().chain([i32::MAX]) {
+        if first < number {
+            let (from, to) = (first as libc::c_uint, (number - 1) as libc::c_uint);
+            // SAFETY: closes descriptors of a table of this thread alone, which uses none of them.
+            unsafe { libc::syscall(libc::SYS_close_range, from, to, 0 as libc::c_uint) };
+        }
+        first = number.saturating_add(1);
+    }
+}
+
 /// Whether threads of this process can have private tables. Tries it on a short-lived thread.
 #[must_use]
 pub fn private_tables_work() -> bool {

@@ -34,6 +34,11 @@ export function getParts(body: RecognizedString, contentType: RecognizedString):
 
 /** Settings of a TLS server, as names of PEM files. */
 export interface AppOptions extends TopicsOptions {
+  /**
+   * Threads that hold the sockets, 1 to 1024, each with a table of descriptors of its own: the limit of open files counts for each.
+   * The same API with differences, which the README lists; not with {@link TopicsOptions}.
+   */
+  workers?: number;
   key_file_name?: RecognizedString;
   cert_file_name?: RecognizedString;
   /** Certificates of the authorities that clients' certificates are checked by. */

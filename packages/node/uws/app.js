@@ -7,6 +7,7 @@ const { socketClass, report, SLOT, KIND, NONE } = require('./socket');
 const { readCertificates } = require('./certificates');
 const { checkBehavior } = require('./behavior');
 const { sharedTopics, topicsState } = require('./shared');
+const { workersOf, withWorkers } = require('./workers');
 
 const LISTENER = Symbol('listener');
 
@@ -134,7 +135,8 @@ function createApp(tls, options) {
   };
 
   const missed = options?.missed;
-  const native = binding.createApp(events, tls, sharedTopics(options) ?? {});
+  const workers = workersOf(options);
+  const native = binding.createApp(events, tls, sharedTopics(options) ?? {}, workers);
   const { WebSocket, leave: leaveSocket } = socketClass(native, sockets);
   const { HttpRequest, HttpResponse, leave: leaveResponse } = httpClasses(
     native,
@@ -177,7 +179,9 @@ function createApp(tls, options) {
       const kind = { behavior, handler: behavior.upgrade, names: names.map((name) => name.slice(1)) };
       kind.Socket = class extends WebSocket {};
       kind.Socket.prototype[KIND] = kind;
-      const route = native.socket_route(host, pattern, checkBehavior(behavior));
+      const checked = checkBehavior(behavior);
+      if (workers > 0 && checked.maxLifetime > 0) throw new Error('maxLifetime is not for an app with the option workers');
+      const route = native.socket_route(host, pattern, checked);
       routes[route] = kind;
       return app;
     },
@@ -297,6 +301,7 @@ function createApp(tls, options) {
     const { certificate, key, authorities } = readCertificates(options);
     native.add_certificate('', certificate, key, authorities);
   }
+  if (workers > 0) withWorkers(app);
   return app;
 }
 

@@ -26,8 +26,9 @@ use crate::handler::Js;
 use crate::napi::{Env, Thrown};
 use crate::setup::Listeners;
 use crate::shared::Shared;
+use crate::threads::Threads;
 use crate::uv::Driver;
-use crate::{children, http, setup, shared, sockets};
+use crate::{children, http, setup, shared, sockets, threads};
 
 /// Turns in a row while there is more to do, before the loop looks at what else it has.
 const TURNS_MAX: usize = 8;
@@ -45,6 +46,8 @@ pub(crate) struct App {
     /// The environment ends: no more JavaScript is called.
     pub(crate) ended: Cell<bool>,
     hook: Cell<napi_async_cleanup_hook_handle>,
+    /// What other threads wake the worker by.
+    wake_fd: Cell<Option<i32>>,
 }
 
 #[derive(Copy, Clone)]
@@ -70,6 +73,7 @@ impl App {
             descriptor: Cell::new(0),
             ended: Cell::new(false),
             hook: Cell::new(null_mut()),
+            wake_fd: Cell::new(None),
         }));
         let nofile = capacity::nofile().soft;
         let plan = Plan::new(1, 1, nofile, Plan::LISTENERS_RESERVED, Tables::Shared);
@@ -86,6 +90,7 @@ impl App {
         });
         let worker = worker.map_err(|error| format!("cannot create an app: {error}"))?;
         let descriptor = worker.poll_fd().unwrap_or(-1);
+        app.wake_fd.set(worker.wake_fd());
         // SAFETY: nobody has used the cell yet.
         unsafe { *app.worker.get() = Some(worker) };
         let (mut uv, mut hook) = (null_mut(), null_mut());
@@ -146,6 +151,10 @@ impl App {
         result
     }
 
+    pub(crate) fn wake_fd(&self) -> Option<i32> {
+        self.wake_fd.get()
+    }
+
     /// Sees to it that a turn follows.
     pub(crate) fn turn_soon(&self) {
         if !self.in_turn.get()
@@ -189,7 +198,10 @@ impl App {
         let Some(worker) = (unsafe { &mut *self.worker.get() }) else { return };
         let mut listeners = self.listeners.borrow_mut();
         listeners.apply(worker, self.descriptor.get());
-        let keeps_alive = listeners.any_open() || worker.parts().1.connections() > 0;
+        let threads = worker.parts().0.threads.as_ref();
+        let keeps_alive = listeners.any_open()
+            || threads.is_some_and(|threads| threads.keeps_alive())
+            || worker.parts().1.connections() > 0;
         if let Some(driver) = self.driver.borrow_mut().as_mut() {
             driver.set_keeps_alive(keeps_alive);
             if let Some(at_ns) = worker.deadline() {
@@ -232,6 +244,9 @@ unsafe extern "C" fn on_cleanup(hook: napi_async_cleanup_hook_handle, data: *mut
         // SAFETY: no turn is under way.
         let worker = unsafe { (*app.worker.get()).take() };
         if let Some(mut worker) = worker {
+            if let Some(threads) = &mut worker.parts().0.threads {
+                threads.stop();
+            }
             worker.end_all();
             app.listeners.borrow_mut().close_all(&mut worker, app.descriptor.get());
         }
@@ -294,13 +309,15 @@ fn shared_topics(env: Env, options: napi_value) -> Result<Option<Shared>, Thrown
     Shared::new(&name, broker).map(Some)
 }
 
-/// `createApp(events, tls, { topics, url, prefix, spoolBytes, authorities })`: an app, as an object with its functions.
+/// `createApp(events, tls, { topics, url, prefix, spoolBytes, authorities }, workers)`: an app, as an object with its
+/// functions.
 ///
 /// # Safety
 /// Called by Node.
 unsafe extern "C" fn create_app(env: napi_env, info: napi_callback_info) -> napi_value {
     let env = Env(env);
-    let ([events, tls, options], _) = env.arguments::<3>(info);
+    let ([events, tls, options, workers], _) = env.arguments::<4>(info);
+    let workers = env.to_f64(workers).unwrap_or(0.0) as usize;
     let create = || App::create(env, events, env.to_bool(tls), shared_topics(env, options)?);
     match or_abort(create) {
         Ok(app) => {
@@ -313,7 +330,12 @@ unsafe extern "C" fn create_app(env: napi_env, info: napi_callback_info) -> napi
                 children::NATIVES,
                 shared::NATIVES,
             ];
-            for table in tables {
+            if workers > 0 {
+                app.with(|js, _| js.threads = Some(Box::new(Threads::new(workers))));
+            }
+            // Those of threads take the place of others.
+            let of_threads = if workers > 0 { threads::NATIVES } else { &[] };
+            for table in tables.into_iter().chain([of_threads]) {
                 for (name, function) in table {
                     env.method(object, name, *function, data);
                 }

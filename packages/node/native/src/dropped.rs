@@ -1,6 +1,6 @@
 //! Publications that slow sockets have lost, taken from their frames.
 
-use engine::{Core, Sys};
+use engine::{ConnId, Core, Handler, Sys};
 use wire::websocket::Inflater;
 
 use crate::handler::{Event, Js};
@@ -11,31 +11,40 @@ const INFLATED_BYTES_MAX: usize = 64 * 1024 * 1024;
 impl Js {
     /// Tells JavaScript what sockets have lost since the last turn.
     pub(crate) fn tell_dropped<S: Sys>(&mut self, core: &mut Core<S, Self>) {
-        for (id, frame) in core.take_dropped() {
-            let mut rest = frame.bytes();
-            while let Some((message, after)) = split(rest) {
-                rest = after;
-                if !core.is_open(id) || !self.for_socket(core.user(id), |own| own.dropped) {
-                    break;
+        each(core, |core, id, binary, data| {
+            if !core.is_open(id) || !self.for_socket(core.user(id), |own| own.dropped) {
+                return false;
+            }
+            let slot = id.slot() << 1 | u32::from(binary);
+            self.emit(core, Event::Dropped, |env| [env.int(slot as i32), env.array_buffer(data)]);
+            true
+        });
+    }
+}
+
+/// Calls `report` with what sockets have lost since the last turn: the socket, whether a message is binary, and its
+/// data. What else a frame of a socket has is skipped when it returns `false`.
+pub(crate) fn each<S: Sys, H: Handler>(
+    core: &mut Core<S, H>,
+    mut report: impl FnMut(&mut Core<S, H>, ConnId, bool, &[u8]) -> bool,
+) {
+    for (id, frame) in core.take_dropped() {
+        let mut rest = frame.bytes();
+        while let Some((message, after)) = split(rest) {
+            rest = after;
+            let mut inflated = Vec::new();
+            let data = if message.compressed {
+                let done =
+                    Inflater::default().inflate(message.data, &mut inflated, INFLATED_BYTES_MAX);
+                if done.is_err() {
+                    continue;
                 }
-                let mut inflated = Vec::new();
-                let data = if message.compressed {
-                    let done = Inflater::default().inflate(
-                        message.data,
-                        &mut inflated,
-                        INFLATED_BYTES_MAX,
-                    );
-                    if done.is_err() {
-                        continue;
-                    }
-                    &inflated
-                } else {
-                    message.data
-                };
-                let slot = id.slot() << 1 | u32::from(message.binary);
-                self.emit(core, Event::Dropped, |env| {
-                    [env.int(slot as i32), env.array_buffer(data)]
-                });
+                &inflated
+            } else {
+                message.data
+            };
+            if !report(core, id, message.binary, data) {
+                break;
             }
         }
     }

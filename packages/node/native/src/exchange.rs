@@ -16,6 +16,8 @@ pub(crate) enum Place {
     Parked,
     /// The connection is the handler's.
     Raw,
+    /// A thread keeps the request until the answer is complete.
+    Thread,
 }
 
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]

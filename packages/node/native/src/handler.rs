@@ -18,6 +18,7 @@ use crate::napi::{Env, Scope};
 use crate::router::{Route, Router, Span};
 use crate::setup::Certificates;
 use crate::shared::Shared;
+use crate::threads::{Batch, Event as ThreadEvent, Threads};
 
 /// Sockets whose lifetime is over, ended in one turn.
 const LIFETIMES_PER_TURN: usize = 1024;
@@ -99,6 +100,8 @@ impl Subscriber for User {
 pub(crate) enum Post {
     Publication(Arc<Publication>),
     Family(Family),
+    /// From a thread that holds sockets, with the number of its start.
+    Events(u32, Box<Batch<ThreadEvent>>),
 }
 
 impl From<Arc<Publication>> for Post {
@@ -134,10 +137,10 @@ pub(crate) struct Now {
     pub(crate) opening: Option<Opening>,
 }
 
-struct CloseFrame {
-    id: ConnId,
-    code: Option<CloseCode>,
-    reason: Box<str>,
+pub(crate) struct CloseFrame {
+    pub(crate) id: ConnId,
+    pub(crate) code: Option<CloseCode>,
+    pub(crate) reason: Box<str>,
 }
 
 pub(crate) struct Js {
@@ -150,6 +153,8 @@ pub(crate) struct Js {
     pub(crate) topics: Topics,
     /// The part in topics of several apps, if they are such.
     pub(crate) shared: Option<Shared>,
+    /// Threads that hold the sockets, if there are such.
+    pub(crate) threads: Option<Box<Threads>>,
     /// Those of all hosts, then those of single ones.
     pub(crate) routers: Vec<(Box<str>, Router)>,
     /// By route, the index of those for WebSockets.
@@ -194,6 +199,7 @@ impl Js {
             functions: [std::ptr::null_mut(); EVENTS.len()],
             topics,
             shared,
+            threads: None,
             routers: vec![("".into(), Router::default())],
             routes: Vec::new(),
             sockets: Vec::new(),
@@ -278,14 +284,7 @@ impl Js {
         let frame = frame.map(|at| self.frames.swap_remove(at));
         let told = core.user_mut(id).is_none_or(|user| std::mem::replace(&mut user.told, true));
         if !told {
-            let (code, reason) = match (&frame, why) {
-                (Some(frame), _) => (frame.code.map_or(1005, |code| code.0), &*frame.reason),
-                (None, Closed::IdleTimeout) => (1006, "WebSocket timed out from inactivity"),
-                (None, Closed::SlowConsumer) => (1006, "Backpressure limit exceeded"),
-                (None, Closed::Violation) => (1006, violated(core.violation(id))),
-                (None, Closed::Gone) => (1006, "Received TCP FIN before WebSocket close frame"),
-                (None, why) => (1006, why.name()),
-            };
+            let (code, reason) = close_reason(frame.as_ref(), why, core.violation(id));
             self.ending = Some(id);
             self.emit(core, Event::Close, |env| {
                 let slot = env.int(id.slot() as i32);
@@ -337,8 +336,8 @@ impl Js {
 }
 
 /// Encodes a publication for subscribers with this compression. A publication with a kind is compressed.
-pub(crate) fn encode<S: Sys>(
-    core: &mut Core<S, Js>,
+pub(crate) fn encode<S: Sys, H: Handler>(
+    core: &mut Core<S, H>,
     encoding: u32,
     publication: &Publication,
     out: &mut Vec<u8>,
@@ -351,7 +350,22 @@ pub(crate) fn encode<S: Sys>(
     }
 }
 
-/// The reason that close handlers get, in the words of uWebSockets.
+/// The code and the reason that close handlers get, in the words of uWebSockets.
+pub(crate) fn close_reason(
+    frame: Option<&CloseFrame>,
+    why: Closed,
+    violation: Option<Violation>,
+) -> (u16, &str) {
+    match (frame, why) {
+        (Some(frame), _) => (frame.code.map_or(1005, |code| code.0), &*frame.reason),
+        (None, Closed::IdleTimeout) => (1006, "WebSocket timed out from inactivity"),
+        (None, Closed::SlowConsumer) => (1006, "Backpressure limit exceeded"),
+        (None, Closed::Violation) => (1006, violated(violation)),
+        (None, Closed::Gone) => (1006, "Received TCP FIN before WebSocket close frame"),
+        (None, why) => (1006, why.name()),
+    }
+}
+
 fn violated(violation: Option<Violation>) -> &'static str {
     match violation {
         Some(Violation::MessageTooBig) => "Received too big message",
@@ -509,6 +523,7 @@ impl Handler for Js {
             }
             Post::Publication(publication) => self.topics.deliver(core, &publication, encode),
             Post::Family(news) => children::heard(self.app, news),
+            Post::Events(start, batch) => self.on_batch(core, start, &batch),
         }
     }
 
@@ -520,7 +535,9 @@ impl Handler for Js {
         self.go_on(core);
         let exchanges_ns = self.check_exchanges(core);
         let lifetimes_ns = self.end_lifetimes(core);
-        topics_ns.into_iter().chain(exchanges_ns).chain(lifetimes_ns).min()
+        let threads_ns = self.pass_on_commands(core.now_ns());
+        let all = [topics_ns, exchanges_ns, lifetimes_ns, threads_ns];
+        all.into_iter().flatten().min()
     }
 
     fn accepts_posts(&self) -> bool {

@@ -15,6 +15,7 @@
 //! | `setup` | routes, listeners, certificates |
 //! | `shared` | topics of several apps |
 //! | `broker` | topics of several processes |
+//! | `threads` | threads that hold the sockets of an app |
 //! | `children` | listeners that pass to apps of other threads |
 //! | `router` | which routes fit a request |
 //! | `napi`, `uv` | the parts of Node-API and libuv that are used |
@@ -35,4 +36,5 @@ mod router;
 mod setup;
 mod shared;
 mod sockets;
+mod threads;
 mod uv;

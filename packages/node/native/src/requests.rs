@@ -7,14 +7,25 @@ use crate::exchange::{Exchange, Place};
 use crate::handler::{Event, Js, Now};
 use crate::router::Router;
 
-const NOT_FOUND: &[u8] = b"<html><body><h1>File Not Found</h1></body></html>\n";
+pub(crate) const NOT_FOUND: &str = "<html><body><h1>File Not Found</h1></body></html>\n";
 /// How long the engine keeps the request of a WebSocket that is decided about later.
-const DECISION_NS: u64 = 600_000_000_000;
+pub(crate) const DECISION_NS: u64 = 600_000_000_000;
 /// A request or an answer that does not move for this long is given up.
 const STUCK_NS: u64 = 10_000_000_000;
 const CHECK_NS: u64 = 1_000_000_000;
 /// Memory that is kept for the next answer.
 const OUT_KEPT_BYTES: usize = 64 * 1024;
+
+/// The router of the host that a request is for.
+pub(crate) fn router_of(routers: &[(Box<str>, Router)], head: &Head<'_, '_>) -> usize {
+    if routers.len() == 1 {
+        return 0;
+    }
+    let host = head.authority().unwrap_or_default();
+    let host = host.split(|byte| *byte == b':').next().unwrap_or_default();
+    let is = |(name, _): &(Box<str>, Router)| name.as_bytes().eq_ignore_ascii_case(host);
+    routers.iter().position(is).unwrap_or(0)
+}
 
 impl Js {
     /// Finds the routes of a request, and calls their handlers until one has it.
@@ -25,7 +36,7 @@ impl Js {
         incoming: &Incoming<'_, '_>,
     ) -> Answer {
         let head = incoming.head;
-        let router = self.router(head);
+        let router = router_of(&self.routers, head);
         let mut spans = std::mem::take(&mut self.spans);
         for skip in 0..=self.routes.len() {
             let routers = self.routers.get(router);
@@ -87,22 +98,17 @@ impl Js {
         exchange.status(b"404 Not Found");
         let written = exchange.header(b"Content-Type", b"text/html; charset=utf-8");
         debug_assert_eq!(written, Ok(()));
-        exchange.end(NOT_FOUND, false);
+        exchange.end(NOT_FOUND.as_bytes(), false);
         self.after_request(core, exchange, false)
     }
 
-    /// The router of the host that a request is for.
-    fn router(&self, head: &Head<'_, '_>) -> usize {
-        if self.routers.len() == 1 {
-            return 0;
-        }
-        let host = head.authority().unwrap_or_default();
-        let host = host.split(|byte| *byte == b':').next().unwrap_or_default();
-        let is = |(name, _): &(Box<str>, Router)| name.as_bytes().eq_ignore_ascii_case(host);
-        self.routers.iter().position(is).unwrap_or(0)
-    }
-
-    fn begin(&mut self, id: ConnId, head: &Head<'_, '_>, upgrades: bool, now_ns: u64) -> Exchange {
+    pub(crate) fn begin(
+        &mut self,
+        id: ConnId,
+        head: &Head<'_, '_>,
+        upgrades: bool,
+        now_ns: u64,
+    ) -> Exchange {
         let mut out = std::mem::take(&mut self.out);
         out.clear();
         let mut exchange = Exchange::new(id, out, now_ns);
@@ -174,7 +180,7 @@ impl Js {
         if waits { Answer::RawContinue } else { Answer::Raw }
     }
 
-    fn keep_out(&mut self, mut out: Vec<u8>) {
+    pub(crate) fn keep_out(&mut self, mut out: Vec<u8>) {
         out.clear();
         out.shrink_to(OUT_KEPT_BYTES);
         self.out = out;
@@ -244,6 +250,7 @@ impl Js {
                 }
                 return;
             }
+            Place::Thread => return self.answer_by_thread(slot),
             Place::Raw => {}
         }
         if exchange.corked && !exchange.has_ended() && exchange.out.len() < OUT_KEPT_BYTES {

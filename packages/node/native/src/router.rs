@@ -9,13 +9,13 @@ pub(crate) type Route = u32;
 pub(crate) type Span = (u32, u32);
 
 /// The routes of one host.
-#[derive(Default, Debug)]
+#[derive(Clone, Default, Debug)]
 pub(crate) struct Router {
     /// Those of each method, in the order in which methods were first used; those of any method have none.
     methods: Vec<(Option<Box<str>>, Node)>,
 }
 
-#[derive(Default, Debug)]
+#[derive(Clone, Default, Debug)]
 struct Node {
     /// In the order in which they are tried.
     children: Vec<(Segment, Node)>,
@@ -25,7 +25,7 @@ struct Node {
     upgrades: usize,
 }
 
-#[derive(PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 enum Segment {
     Text(Box<str>),
     Parameter,

@@ -59,7 +59,7 @@ fn router<'a>(js: &'a mut Js, host: &str) -> Option<&'a mut Router> {
 }
 
 /// `route(host, method or "", pattern) → index`
-fn route(app: &App, env: Env, arguments: &Arguments) -> Result {
+pub(crate) fn route(app: &App, env: Env, arguments: &Arguments) -> Result {
     let text = |at: usize| env.text(arguments[at]).ok_or("expected a pattern: a string");
     let (host, method, pattern) = (text(0)?, text(1)?, text(2)?);
     let index = app.with(|js, _| {
@@ -78,7 +78,7 @@ fn route(app: &App, env: Env, arguments: &Arguments) -> Result {
 }
 
 /// `socket_route(host, pattern, options) → index`
-fn socket_route(app: &App, env: Env, arguments: &Arguments) -> Result {
+pub(crate) fn socket_route(app: &App, env: Env, arguments: &Arguments) -> Result {
     let text = |at: usize| env.text(arguments[at]).ok_or("expected a pattern: a string");
     let (host, pattern, options) = (text(0)?, text(1)?, arguments[2]);
     let number = |name| env.to_f64(env.property(options, name)).unwrap_or(0.0);
@@ -390,7 +390,7 @@ pub(crate) struct Certificates {
 }
 
 /// `add_certificate(name or "", certificates, key, authorities or undefined)`, all PEM
-fn add_certificate(app: &App, env: Env, arguments: &Arguments) -> Result {
+pub(crate) fn add_certificate(app: &App, env: Env, arguments: &Arguments) -> Result {
     let [name, certificates, key, authorities, ..] = *arguments;
     let text = |value, what: &str| env.text(value).ok_or_else(|| format!("expected {what} in PEM"));
     let name = env.text(name).unwrap_or_default();

@@ -109,16 +109,21 @@ fn ping(app: &App, env: Env, arguments: &Arguments) -> Result {
     Ok(env.int(outcome.ok_or_else(|| Thrown::from(NO_BYTES))?))
 }
 
-/// `end(slot, code, reason)`: JavaScript has told its program already.
-fn end(app: &App, env: Env, arguments: &Arguments) -> Result {
-    let [slot, code, reason, ..] = *arguments;
-    let (slot, code) = (env.to_u32(slot), env.to_u32(code));
-    let mut reason = env.text(reason).unwrap_or_default();
+/// Cuts the reason of a close frame to its longest length.
+pub(crate) fn cut(reason: &mut String) {
     let mut length = reason.len().min(123);
     while !reason.is_char_boundary(length) {
         length -= 1;
     }
     reason.truncate(length);
+}
+
+/// `end(slot, code, reason)`: JavaScript has told its program already.
+fn end(app: &App, env: Env, arguments: &Arguments) -> Result {
+    let [slot, code, reason, ..] = *arguments;
+    let (slot, code) = (env.to_u32(slot), env.to_u32(code));
+    let mut reason = env.text(reason).unwrap_or_default();
+    cut(&mut reason);
     app.with_turn(|js, core| {
         // Also of one that was lost, and is reported next.
         if let Some(user) = core.user_at(slot) {

@@ -1,0 +1,271 @@
+//! Events of the threads become calls of JavaScript.
+
+use engine::{ConnId, Core, Sys, invariant};
+use wire::http::{EMPTY_HEADER, Request as Head, parse_request};
+
+use super::batch::{Batch, Command, Event, PEER_BYTES, Peer, take};
+use crate::exchange::{Exchange, Place};
+use crate::handler::{Event as Call, Js, Now};
+use crate::requests::{NOT_FOUND, router_of};
+
+impl Js {
+    /// Calls JavaScript for what a thread tells.
+    pub(crate) fn on_batch<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        start: u32,
+        batch: &Batch<Event>,
+    ) {
+        let mut rest = &*batch.bytes;
+        for event in &batch.list {
+            // JavaScript may have closed the app meanwhile.
+            if !self.threads.as_ref().is_some_and(|threads| threads.expects(start)) {
+                return;
+            }
+            self.on_event(core, event, &mut rest);
+        }
+        if let Some(threads) = &self.threads {
+            threads.taken();
+        }
+    }
+
+    /// The number of a connection that JavaScript knows.
+    #[inline]
+    fn number_of(&self, id: ConnId) -> Option<u32> {
+        self.threads.as_ref()?.table.number(id)
+    }
+
+    #[inline]
+    fn keeps(&self, number: u32) -> bool {
+        let entry = self.threads.as_ref().and_then(|threads| threads.table.get(number));
+        let route = entry.and_then(|(_, entry)| self.sockets.get(usize::from(entry.route)));
+        route.is_some_and(|own| own.keep)
+    }
+
+    fn on_event<S: Sys>(&mut self, core: &mut Core<S, Self>, event: &Event, rest: &mut &[u8]) {
+        match *event {
+            Event::Message { id, binary, length } => {
+                let data = take(rest, length);
+                let Some(number) = self.number_of(id) else { return };
+                let keep = self.keeps(number);
+                let slot = number << 1 | u32::from(binary);
+                self.emit_then(
+                    core,
+                    Call::Message,
+                    |env| [env.int(slot as i32), env.array_buffer(data)],
+                    |env, [_, bytes], _| {
+                        if !keep {
+                            env.detach(bytes);
+                        }
+                    },
+                );
+            }
+            Event::Open { id, route, length } => {
+                let peer = Peer::from_bytes(take(rest, length));
+                self.on_open(core, id, route, peer);
+            }
+            Event::Request { id, upgrades, lines, length } => {
+                let bytes = take(rest, length);
+                let (peer, head) = bytes.split_at(bytes.len().min(PEER_BYTES));
+                self.on_threads_request(core, id, upgrades, Peer::from_bytes(peer), lines, head);
+            }
+            Event::Gone(id) => {
+                let Some(number) = self.number_of(id) else { return };
+                if self.exchanges.remove(&number).is_some() {
+                    self.emit(core, Call::Aborted, |env| [env.int(number as i32)]);
+                    self.forget(number);
+                } else {
+                    // JavaScript has opened it meanwhile.
+                    let reason = "Received TCP FIN before WebSocket close frame";
+                    self.on_close(core, number, 1006, reason.as_bytes());
+                }
+            }
+            Event::Close { id, code, length } => {
+                let reason = take(rest, length);
+                if let Some(number) = self.number_of(id) {
+                    self.on_close(core, number, code, reason);
+                }
+            }
+            Event::Buffered { id, bytes } => {
+                if let (Some(number), Some(threads)) = (self.number_of(id), &mut self.threads) {
+                    threads.buffered.insert(number, bytes);
+                }
+            }
+            Event::Drain(id) => {
+                let Some(number) = self.number_of(id) else { return };
+                let Some(threads) = &mut self.threads else { return };
+                threads.buffered.remove(&number);
+                let route = threads.table.get(number).map(|(_, entry)| usize::from(entry.route));
+                if route.and_then(|at| self.sockets.get(at)).is_some_and(|own| own.drain) {
+                    self.emit(core, Call::Drain, |env| [env.int(number as i32)]);
+                }
+            }
+            Event::Dropped { id, binary, length } => {
+                let data = take(rest, length);
+                let Some(number) = self.number_of(id) else { return };
+                let slot = number << 1 | u32::from(binary);
+                self.emit(core, Call::Dropped, |env| {
+                    [env.int(slot as i32), env.array_buffer(data)]
+                });
+            }
+            Event::Ping { id, length } => {
+                self.on_control(core, Call::Ping, id, take(rest, length));
+            }
+            Event::Pong { id, length } => {
+                self.on_control(core, Call::Pong, id, take(rest, length));
+            }
+        }
+    }
+
+    fn on_control<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        call: Call,
+        id: ConnId,
+        data: &[u8],
+    ) {
+        if let Some(number) = self.number_of(id) {
+            self.emit(core, call, |env| [env.int(number as i32), env.array_buffer(data)]);
+        }
+    }
+
+    fn on_open<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, route: u16, peer: Peer) {
+        let Some(own) = self.sockets.get(usize::from(route)) else {
+            return invariant::broken("an open socket has a route");
+        };
+        let (index, open) = (own.route, own.open);
+        let Some(threads) = &mut self.threads else { return };
+        let Some(number) = threads.table.insert(id, peer, route, true) else {
+            threads.command(id, Command::Close(id), &[]);
+            return;
+        };
+        if open {
+            self.emit(core, Call::Open, |env| [env.int(number as i32), env.int(index as i32)]);
+        }
+    }
+
+    fn on_close<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        number: u32,
+        code: u16,
+        reason: &[u8],
+    ) {
+        self.emit(core, Call::Close, |env| {
+            [env.int(number as i32), env.int(code.into()), env.array_buffer(reason)]
+        });
+        self.forget(number);
+    }
+
+    /// A connection has ended.
+    pub(super) fn forget(&mut self, number: u32) {
+        let Some(threads) = &mut self.threads else { return };
+        threads.buffered.remove(&number);
+        if let Some(id) = threads.table.remove(number) {
+            threads.mirror.leave(number, id);
+        }
+    }
+
+    /// As `Js::on_request`, for a request that a thread keeps until it is answered.
+    fn on_threads_request<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        id: ConnId,
+        upgrades: bool,
+        peer: Peer,
+        lines: u16,
+        bytes: &[u8],
+    ) {
+        let Some(threads) = &mut self.threads else { return };
+        let number = threads.table.insert(id, peer, 0, false);
+        let mut headers = vec![EMPTY_HEADER; usize::from(lines)];
+        let parsed = parse_request(bytes, &mut headers);
+        let (Some(number), Ok(head)) = (number, parsed) else {
+            // It was parsed by the thread: only the number is missing.
+            threads.command(id, Command::Reset(id), &[]);
+            return number.map(|number| self.forget(number)).unwrap_or_default();
+        };
+        let router = router_of(&self.routers, &head);
+        // Named by its number, for what is done with responses.
+        let own = ConnId::first_at(0, number);
+        let mut spans = std::mem::take(&mut self.spans);
+        for skip in 0..=self.routes.len() {
+            let routers = self.routers.get(router);
+            let found = routers
+                .and_then(|(_, router)| router.find(head.method, head.path(), skip, &mut spans));
+            let Some(route) = found else { break };
+            let socket = self.routes.get(route as usize).copied().flatten();
+            if socket.is_some() && !upgrades {
+                continue;
+            }
+            if let (Some(index), Some(threads)) = (socket, &mut self.threads)
+                && let Some((_, entry)) = threads.table.get_mut(number)
+            {
+                entry.route = index;
+            }
+            let exchange = self.begin(own, &head, true, core.now_ns());
+            if let Some(index) = socket
+                && !self.sockets.get(usize::from(index)).is_some_and(|own| own.upgrade)
+            {
+                self.spans = spans;
+                return self.open_by_default(core, number, index, exchange, &head);
+            }
+            // Only read while the handler is called: see `Now`.
+            let head = std::ptr::from_ref(&head).cast();
+            self.now = Some(Now { exchange, head, spans, opening: None });
+            let passed = self.emit_then(
+                core,
+                Call::Request,
+                |env| [env.int(number as i32), env.int(route as i32), env.bool(socket.is_some())],
+                |env, _, passed| env.to_u32(passed),
+            );
+            // It was ended.
+            let Some(now) = self.now.take() else { return };
+            spans = now.spans;
+            if passed == 1 && !now.exchange.has_begun() {
+                self.out = now.exchange.out;
+                continue;
+            }
+            self.spans = spans;
+            if now.exchange.opened {
+                return self.keep_out(now.exchange.out);
+            }
+            return self.keep_exchange(number, now.exchange);
+        }
+        self.spans = spans;
+        let mut exchange = self.begin(own, &head, true, core.now_ns());
+        exchange.status(b"404 Not Found");
+        let written = exchange.header(b"Content-Type", b"text/html; charset=utf-8");
+        debug_assert_eq!(written, Ok(()));
+        exchange.end(NOT_FOUND.as_bytes(), false);
+        self.keep_exchange(number, exchange);
+    }
+
+    /// The answer follows later, or is complete.
+    fn keep_exchange(&mut self, number: u32, mut exchange: Exchange) {
+        exchange.place = Place::Thread;
+        self.exchanges.insert(number, Box::new(exchange));
+        self.answer_by_thread(number);
+    }
+
+    /// A route without an upgrade handler, behind one whose handler has passed the request on.
+    fn open_by_default<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        number: u32,
+        index: u16,
+        exchange: Exchange,
+        head: &Head<'_, '_>,
+    ) {
+        self.exchanges.insert(number, Box::new(exchange));
+        let offered = head.header("sec-websocket-protocol").unwrap_or_default();
+        let first = offered.split(|byte| *byte == b',').next().unwrap_or_default();
+        let protocol = String::from_utf8_lossy(first.trim_ascii()).into_owned();
+        let protocol = Some(&*protocol).filter(|protocol| !protocol.is_empty());
+        let Some(own) = self.sockets.get(usize::from(index)) else { return };
+        let (route, open) = (own.route, own.open);
+        if self.upgrade_by_thread(number, protocol) && open {
+            self.emit(core, Call::Open, |env| [env.int(number as i32), env.int(route as i32)]);
+        }
+    }
+}

@@ -1,0 +1,486 @@
+//! [`Holder`]: the engine's handler on a thread that holds sockets for JavaScript.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use engine::{
+    Answer, Closed, ConnId, Core, Handler, Incoming, Remote, Response, Sys, TlsServer, invariant,
+};
+use topics::{Directory, Memberships, Subscriber, Topics};
+use wire::Violation;
+use wire::http::{BodyDecoder, Request as Head};
+use wire::websocket::{CloseCode, OpCode};
+
+use super::batch::{Batch, Command, Event, Peer, take};
+use crate::dropped;
+use crate::handler::{CloseFrame, Post, SocketRoute, close_reason, encode};
+use crate::requests::{DECISION_NS, NOT_FOUND, router_of};
+use crate::router::{Router, Span};
+
+/// Events are passed on before the end of a turn when they hold so many bytes.
+const BATCH_BYTES: usize = 256 * 1024;
+/// How long a thread waits before it looks again whether JavaScript takes more.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// What is kept of a connection.
+#[derive(Default)]
+pub(crate) struct User {
+    memberships: Memberships,
+    route: u16,
+    /// JavaScript knows of the socket's end.
+    told: bool,
+    /// JavaScript has a request of it that is not answered.
+    requested: bool,
+}
+
+impl Subscriber for User {
+    type Mark = u16;
+
+    fn memberships(&mut self) -> &mut Memberships {
+        &mut self.memberships
+    }
+}
+
+/// The routes of an app when it began to listen.
+pub(crate) struct Routes {
+    pub(crate) routers: Vec<(Box<str>, Router)>,
+    pub(crate) routes: Vec<Option<u16>>,
+    pub(crate) sockets: Vec<SocketRoute>,
+    pub(crate) message_bytes_least: usize,
+    pub(crate) reports_dropped: bool,
+    pub(crate) tls: Option<TlsServer>,
+}
+
+/// Where threads wait while JavaScript is behind by as much as a mailbox holds.
+#[derive(Default)]
+pub(crate) struct Gate {
+    waits: Mutex<()>,
+    taken: Condvar,
+    any: AtomicBool,
+    /// Nobody takes events any more.
+    pub(crate) ended: AtomicBool,
+    /// Threads that have ended their connections.
+    pub(crate) closed: AtomicUsize,
+    /// The number of this start of the threads: events of earlier ones may come later.
+    pub(crate) start: u32,
+}
+
+impl Gate {
+    pub(crate) fn new(start: u32) -> Gate {
+        Gate { start, ..Gate::default() }
+    }
+
+    /// JavaScript has taken events.
+    pub(crate) fn open(&self) {
+        if self.any.swap(false, Ordering::Relaxed) {
+            self.taken.notify_all();
+        }
+    }
+
+    fn wait(&self) {
+        let waits = self.waits.lock().unwrap_or_else(PoisonError::into_inner);
+        self.any.store(true, Ordering::Relaxed);
+        // A moment when nobody waited yet costs one look.
+        drop(self.taken.wait_timeout(waits, LOOK));
+    }
+}
+
+pub(crate) struct Holder {
+    routes: Arc<Routes>,
+    inlet: Remote<Post>,
+    gate: Arc<Gate>,
+    topics: Topics,
+    frames: Vec<CloseFrame>,
+    events: Batch<Event>,
+    /// By slot, answers that the engine asks for.
+    answers: BTreeMap<u32, (Vec<u8>, bool)>,
+    spans: Vec<Span>,
+}
+
+impl Holder {
+    pub(crate) fn new(
+        thread: u16,
+        routes: Arc<Routes>,
+        inlet: Remote<Post>,
+        gate: Arc<Gate>,
+    ) -> Holder {
+        Holder {
+            routes,
+            inlet,
+            gate,
+            // Which threads have members of a topic is known where it is published: see `Mirror`.
+            topics: Topics::new(thread, Directory::new()),
+            frames: Vec::new(),
+            events: Batch::default(),
+            answers: BTreeMap::new(),
+            spans: Vec::new(),
+        }
+    }
+
+    fn push(&mut self, event: Event, bytes: &[u8]) {
+        self.events.push(event, bytes);
+        if self.events.weight() >= BATCH_BYTES {
+            self.pass_on();
+        }
+    }
+
+    /// Posts the events to JavaScript's thread. While that is far behind nothing is read: this thread waits.
+    fn pass_on(&mut self) {
+        if self.events.is_empty() {
+            return;
+        }
+        let batch = Box::new(std::mem::take(&mut self.events));
+        let weight = batch.weight();
+        let mut post = Post::Events(self.gate.start, batch);
+        while !self.gate.ended.load(Ordering::Relaxed) {
+            match self.inlet.post_or_return(0, post, weight) {
+                Ok(()) => return,
+                Err(_) if self.inlet.is_closed(0) => return,
+                Err(back) => post = back,
+            }
+            self.gate.wait();
+        }
+    }
+
+    fn route(&self, user: Option<&User>) -> Option<&SocketRoute> {
+        self.routes.sockets.get(usize::from(user?.route))
+    }
+
+    fn for_socket(&self, user: Option<&User>, has: impl Fn(&SocketRoute) -> bool) -> bool {
+        user.is_some_and(|user| !user.told) && self.route(user).is_some_and(has)
+    }
+
+    fn tell_closed<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, why: Closed) {
+        let frame = self.frames.iter().position(|frame| frame.id == id);
+        let frame = frame.map(|at| self.frames.swap_remove(at));
+        let told = core.user_mut(id).is_none_or(|user| std::mem::replace(&mut user.told, true));
+        if !told {
+            let (code, reason) = close_reason(frame.as_ref(), why, core.violation(id));
+            let event = Event::Close { id, code, length: reason.len() as u32 };
+            self.push(event, reason.as_bytes());
+        }
+        self.topics.unsubscribe_all(core, id, |_| {});
+    }
+
+    /// Whether a request is to be decided about by JavaScript, or what becomes of it.
+    fn decide<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        id: ConnId,
+        incoming: &Incoming<'_, '_>,
+    ) -> Option<Answer> {
+        let (head, routes) = (incoming.head, Arc::clone(&self.routes));
+        let router = routes.routers.get(router_of(&routes.routers, head));
+        for skip in 0..=routes.routes.len() {
+            let found = router.and_then(|(_, router)| {
+                router.find(head.method, head.path(), skip, &mut self.spans)
+            });
+            let Some(route) = found else { break };
+            let Some(index) = routes.routes.get(route as usize).copied().flatten() else {
+                let limits = wire::Limits { body_bytes: u64::MAX, ..wire::Limits::default() };
+                let body = BodyDecoder::for_request(head, &limits);
+                if body.is_ok_and(|body| !body.is_done()) {
+                    let text = "The workers of this app do not read request bodies.\n";
+                    return Some(Answer::Respond(Response {
+                        close: true,
+                        ..Response::text(413, text)
+                    }));
+                }
+                return None;
+            };
+            let Some(upgrade) = incoming.upgrade else { continue };
+            core.set_class(id, u8::try_from(index).unwrap_or(u8::MAX));
+            if let Some(user) = core.user_mut(id) {
+                user.route = index;
+            }
+            if routes.sockets.get(usize::from(index)).is_some_and(|own| own.upgrade) {
+                return None;
+            }
+            return Some(Answer::Upgrade(upgrade.protocols().next().map(Into::into)));
+        }
+        let content_type = "text/html; charset=utf-8";
+        let not_found = Response::text(404, NOT_FOUND);
+        Some(Answer::Respond(Response { content_type, close: true, ..not_found }))
+    }
+
+    /// Executes a command.
+    fn execute<S: Sys>(&mut self, core: &mut Core<S, Self>, command: Command, rest: &mut &[u8]) {
+        match command {
+            Command::Send { id, binary, compress, length } => {
+                let data = take(rest, length);
+                self.topics.catch_up(core, id);
+                let opcode = if binary { OpCode::Binary } else { OpCode::Text };
+                let sent = match compress {
+                    true => core.send(id, opcode, data),
+                    false => core.send_uncompressed(id, opcode, data),
+                };
+                if sent == engine::Sent::Dropped {
+                    if core.is_open(id) && self.for_socket(core.user(id), |own| own.dropped) {
+                        self.push(Event::Dropped { id, binary, length }, data);
+                    }
+                    return;
+                }
+                let bytes = core.queued(id);
+                if bytes > 0 {
+                    let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+                    self.push(Event::Buffered { id, bytes }, &[]);
+                }
+            }
+            Command::Ping { id, length } => drop(core.ping(id, take(rest, length))),
+            Command::End { id, code, length } => {
+                let reason = std::str::from_utf8(take(rest, length)).unwrap_or_default();
+                self.is_told(core, id);
+                self.topics.catch_up(core, id);
+                self.topics.unsubscribe_all(core, id, |_| {});
+                let code = CloseCode(code);
+                match code.is_sendable() {
+                    true => core.close(id, code, reason),
+                    false => core.close_without_code(id),
+                }
+            }
+            Command::Close(id) => {
+                self.is_told(core, id);
+                self.topics.unsubscribe_all(core, id, |_| {});
+                core.abort(id);
+            }
+            Command::Reset(id) => {
+                if let Some(user) = core.user_mut(id) {
+                    user.requested = false;
+                }
+                core.reset(id);
+            }
+            Command::Pause { id, paused: true } => core.pause(id),
+            Command::Pause { id, paused: false } => core.resume(id),
+            Command::Subscribe { id, length } => {
+                let topic = std::str::from_utf8(take(rest, length)).unwrap_or_default();
+                if core.is_open(id) {
+                    let encoding = core.encoding(id);
+                    self.topics.subscribe(core, id, topic, encoding);
+                }
+            }
+            Command::Unsubscribe { id, length } => {
+                let topic = std::str::from_utf8(take(rest, length)).unwrap_or_default();
+                let encoding = core.encoding(id);
+                self.topics.catch_up(core, id);
+                self.topics.unsubscribe(core, id, topic, encoding);
+            }
+            Command::Publish(publication) => self.topics.deliver(core, &publication, encode),
+            Command::Answer { id, keep_alive, length } => {
+                let answer = (take(rest, length).to_vec(), keep_alive);
+                if let Some(user) = core.user_mut(id) {
+                    user.requested = false;
+                    self.answers.insert(id.slot(), answer);
+                    core.remote().answer(id, Answer::ByHandler);
+                }
+            }
+            Command::Upgrade(upgrade) => {
+                let id = upgrade.id;
+                core.set_class(id, u8::try_from(upgrade.route).unwrap_or(u8::MAX));
+                if let Some(user) = core.user_mut(id) {
+                    user.route = upgrade.route;
+                }
+                let opened = core.open_late(id, upgrade.protocol.as_deref(), &upgrade.headers);
+                // Of one that has left, JavaScript was told, or is told next.
+                if let Some(user) = core.user_mut(id).filter(|_| opened) {
+                    user.requested = false;
+                }
+            }
+            Command::CloseAll => {
+                for slot in 0..core.slots() {
+                    if let Some(id) = core.id_at(slot) {
+                        self.is_told(core, id);
+                        core.abort(id);
+                    }
+                }
+                self.gate.closed.fetch_add(1, Ordering::Release);
+            }
+        }
+    }
+
+    fn is_told<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) {
+        if let Some(user) = core.user_mut(id) {
+            user.told = true;
+        }
+    }
+}
+
+/// Whose command it is, for those that are written to a socket.
+fn written_to(command: &Command) -> Option<ConnId> {
+    match command {
+        Command::Send { id, .. } | Command::Ping { id, .. } => Some(*id),
+        _ => None,
+    }
+}
+
+/// The bytes of a head, to be parsed again.
+fn head_bytes(head: &Head<'_, '_>, out: &mut Vec<u8>) {
+    let version = if head.version == 0 { " HTTP/1.0\r\n" } else { " HTTP/1.1\r\n" };
+    for part in [head.method, " ", head.target, version] {
+        out.extend_from_slice(part.as_bytes());
+    }
+    for header in head.headers {
+        for part in [header.name.as_bytes(), b": ", header.value, b"\r\n"] {
+            out.extend_from_slice(part);
+        }
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+impl Handler for Holder {
+    type User = User;
+    type Post = Box<Batch<Command>>;
+
+    fn begin<S: Sys>(&mut self, core: &mut Core<S, Self>) {
+        core.set_tls(self.routes.tls.clone());
+        if self.routes.reports_dropped {
+            core.keep_dropped_frames();
+        }
+    }
+
+    fn request<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        id: ConnId,
+        incoming: &Incoming<'_, '_>,
+    ) -> Answer {
+        if let Some(answer) = self.decide(core, id, incoming) {
+            return answer;
+        }
+        if let Some(user) = core.user_mut(id) {
+            user.requested = true;
+        }
+        let peer = Peer::new(core.info(id).and_then(|info| info.peer));
+        let mut bytes = peer.to_bytes().to_vec();
+        head_bytes(incoming.head, &mut bytes);
+        let (upgrades, length) = (incoming.upgrade.is_some(), bytes.len() as u32);
+        let lines = u16::try_from(incoming.head.headers.len()).unwrap_or(u16::MAX);
+        self.push(Event::Request { id, upgrades, lines, length }, &bytes);
+        Answer::LaterWithin(DECISION_NS)
+    }
+
+    fn late_answer<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) -> Answer {
+        let Some((bytes, keep_alive)) = self.answers.remove(&id.slot()) else {
+            return Answer::Written { keep_alive: false };
+        };
+        if let Some(buffer) = core.answer_buffer(id) {
+            buffer.extend_from_slice(&bytes);
+        }
+        Answer::Written { keep_alive }
+    }
+
+    fn open<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) {
+        let Some(route) = core.user(id).map(|user| user.route) else {
+            return invariant::broken("an open socket has a route");
+        };
+        let peer = Peer::new(core.info(id).and_then(|info| info.peer)).to_bytes();
+        self.push(Event::Open { id, route, length: peer.len() as u32 }, &peer);
+    }
+
+    #[inline]
+    fn message<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        id: ConnId,
+        opcode: OpCode,
+        data: &mut [u8],
+    ) {
+        let user = core.user(id);
+        if data.len() > self.routes.message_bytes_least
+            && self.route(user).is_some_and(|own| data.len() > own.message_bytes)
+        {
+            let reason = "Received too big message";
+            self.frames.push(CloseFrame { id, code: Some(CloseCode(1006)), reason: reason.into() });
+            self.tell_closed(core, id, Closed::Violation);
+            core.counters().count_violation(Violation::MessageTooBig);
+            return core.close(id, CloseCode::TOO_BIG, reason);
+        }
+        if self.for_socket(user, |own| own.message) {
+            let binary = opcode == OpCode::Binary;
+            self.push(Event::Message { id, binary, length: data.len() as u32 }, data);
+        }
+    }
+
+    fn ping<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, data: &[u8]) {
+        if self.for_socket(core.user(id), |own| own.ping) {
+            self.push(Event::Ping { id, length: data.len() as u32 }, data);
+        }
+    }
+
+    fn pong<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, data: &[u8]) {
+        if self.for_socket(core.user(id), |own| own.pong) {
+            self.push(Event::Pong { id, length: data.len() as u32 }, data);
+        }
+    }
+
+    fn close_frame<S: Sys>(
+        &mut self,
+        _core: &mut Core<S, Self>,
+        id: ConnId,
+        code: Option<CloseCode>,
+        reason: &str,
+    ) {
+        self.frames.push(CloseFrame { id, code, reason: reason.into() });
+    }
+
+    fn drained<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) {
+        if core.is_open(id) && core.user(id).is_some_and(|user| !user.told) {
+            self.push(Event::Drain(id), &[]);
+            // This is called behind the handler's turn.
+            self.pass_on();
+        }
+    }
+
+    fn closing<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, why: Closed) {
+        self.tell_closed(core, id, why);
+    }
+
+    fn closed<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, why: Closed, opened: bool) {
+        self.answers.remove(&id.slot());
+        if opened {
+            self.tell_closed(core, id, why);
+        } else if core.user(id).is_some_and(|user| user.requested) {
+            self.push(Event::Gone(id), &[]);
+        }
+    }
+
+    fn post<S: Sys>(&mut self, core: &mut Core<S, Self>, batch: Self::Post) {
+        let (mut rest, mut corked) = (&*batch.bytes, None);
+        for command in batch.list {
+            // What is sent to one socket in a row leaves together.
+            let socket = written_to(&command);
+            if corked != socket {
+                if corked.is_some() {
+                    core.end_cork();
+                }
+                corked = socket.filter(|id| core.begin_cork(*id));
+            }
+            self.execute(core, command, &mut rest);
+        }
+        if corked.is_some() {
+            core.end_cork();
+        }
+    }
+
+    fn turn<S: Sys>(&mut self, core: &mut Core<S, Self>) -> Option<u64> {
+        let topics_ns = self.topics.turn(core, encode);
+        if self.routes.reports_dropped {
+            dropped::each(core, |core, id, binary, data| {
+                let reported =
+                    core.is_open(id) && self.for_socket(core.user(id), |own| own.dropped);
+                if reported {
+                    self.push(Event::Dropped { id, binary, length: data.len() as u32 }, data);
+                }
+                reported
+            });
+        }
+        self.pass_on();
+        topics_ns
+    }
+
+    fn accepts_posts(&self) -> bool {
+        self.topics.accepts_posts()
+    }
+}

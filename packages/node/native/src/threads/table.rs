@@ -1,0 +1,175 @@
+//! What JavaScript's thread knows of the connections of the other threads: a number for each, which is the slot that
+//! `../uws` has, and the topics of each.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use engine::ConnId;
+
+use super::batch::Peer;
+
+/// No number, in the lists by slots.
+const NONE: u32 = u32::MAX;
+/// Connections at most: bits of a slot of the engine.
+const CONNECTIONS_MAX: usize = engine::SLOTS_MAX as usize;
+
+/// A connection that JavaScript knows.
+#[derive(Copy, Clone)]
+pub(crate) struct Entry {
+    /// `None`: the number is free.
+    id: Option<ConnId>,
+    pub(crate) peer: Peer,
+    /// The index of its route for WebSockets.
+    pub(crate) route: u16,
+    /// It is a WebSocket.
+    pub(crate) open: bool,
+}
+
+/// The connections that JavaScript knows, by number.
+#[derive(Default)]
+pub(crate) struct Table {
+    entries: Vec<Entry>,
+    free: Vec<u32>,
+    /// By thread and slot, the number of a connection.
+    numbers: Vec<Vec<u32>>,
+}
+
+impl Table {
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len() - self.free.len()
+    }
+
+    /// Adds a connection. `None` if there are too many.
+    pub(crate) fn insert(&mut self, id: ConnId, peer: Peer, route: u16, open: bool) -> Option<u32> {
+        let entry = Entry { id: Some(id), peer, route, open };
+        let number = match self.free.pop() {
+            Some(number) => number,
+            None if self.entries.len() < CONNECTIONS_MAX => {
+                self.entries.push(entry);
+                (self.entries.len() - 1) as u32
+            }
+            None => return None,
+        };
+        *self.entries.get_mut(number as usize)? = entry;
+        let (thread, slot) = (usize::from(id.worker()), id.slot() as usize);
+        if self.numbers.len() <= thread {
+            self.numbers.resize_with(thread + 1, Vec::new);
+        }
+        let slots = self.numbers.get_mut(thread)?;
+        if slots.len() <= slot {
+            slots.resize(slot + 1, NONE);
+        }
+        *slots.get_mut(slot)? = number;
+        Some(number)
+    }
+
+    /// The number of a connection, if JavaScript knows it and has not ended it.
+    #[inline]
+    pub(crate) fn number(&self, id: ConnId) -> Option<u32> {
+        let slots = self.numbers.get(usize::from(id.worker()))?;
+        let number = *slots.get(id.slot() as usize)?;
+        let entry = self.entries.get(number as usize)?;
+        (entry.id == Some(id)).then_some(number)
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, number: u32) -> Option<(ConnId, &Entry)> {
+        let entry = self.entries.get(number as usize)?;
+        entry.id.map(|id| (id, entry))
+    }
+
+    pub(crate) fn get_mut(&mut self, number: u32) -> Option<(ConnId, &mut Entry)> {
+        let entry = self.entries.get_mut(number as usize)?;
+        entry.id.map(|id| (id, entry))
+    }
+
+    pub(crate) fn remove(&mut self, number: u32) -> Option<ConnId> {
+        let id = self.entries.get_mut(number as usize)?.id.take()?;
+        self.free.push(number);
+        Some(id)
+    }
+
+    pub(crate) fn open(&self) -> impl Iterator<Item = u32> + '_ {
+        let entries = self.entries.iter().enumerate();
+        entries.filter(|(_, entry)| entry.open && entry.id.is_some()).map(|(at, _)| at as u32)
+    }
+}
+
+#[derive(Default)]
+struct Members {
+    count: u32,
+    /// By thread.
+    threads: BTreeMap<u16, u32>,
+}
+
+/// The topics of sockets, as JavaScript sees them: the threads hear of a change in the order of all commands.
+#[derive(Default)]
+pub(crate) struct Mirror {
+    topics: HashMap<Arc<str>, Members>,
+    /// By number of the socket.
+    sockets: HashMap<u32, Vec<Arc<str>>>,
+}
+
+impl Mirror {
+    pub(crate) fn count(&self, topic: &str) -> u32 {
+        self.topics.get(topic).map_or(0, |members| members.count)
+    }
+
+    pub(crate) fn topics_of(&self, number: u32) -> &[Arc<str>] {
+        self.sockets.get(&number).map_or(&[], |topics| topics)
+    }
+
+    pub(crate) fn is_member(&self, number: u32, topic: &str) -> bool {
+        self.topics_of(number).iter().any(|own| **own == *topic)
+    }
+
+    /// Threads with members of a topic.
+    pub(crate) fn threads(&self, topic: &str) -> impl Iterator<Item = u16> + '_ {
+        self.topics.get(topic).into_iter().flat_map(|members| members.threads.keys().copied())
+    }
+
+    /// Returns `false` if it is a member already.
+    pub(crate) fn add(&mut self, number: u32, id: ConnId, topic: &str) -> bool {
+        if self.is_member(number, topic) {
+            return false;
+        }
+        let known = self.topics.get_key_value(topic).map(|(name, _)| Arc::clone(name));
+        let name = known.unwrap_or_else(|| topic.into());
+        let members = self.topics.entry(Arc::clone(&name)).or_default();
+        members.count += 1;
+        *members.threads.entry(id.worker()).or_default() += 1;
+        self.sockets.entry(number).or_default().push(name);
+        true
+    }
+
+    /// Returns whether it was a member.
+    pub(crate) fn remove(&mut self, number: u32, id: ConnId, topic: &str) -> bool {
+        let Some(topics) = self.sockets.get_mut(&number) else { return false };
+        let Some(at) = topics.iter().position(|own| **own == *topic) else { return false };
+        topics.swap_remove(at);
+        if topics.is_empty() {
+            self.sockets.remove(&number);
+        }
+        self.left(id, topic);
+        true
+    }
+
+    pub(crate) fn leave(&mut self, number: u32, id: ConnId) {
+        for topic in self.sockets.remove(&number).unwrap_or_default() {
+            self.left(id, &topic);
+        }
+    }
+
+    fn left(&mut self, id: ConnId, topic: &str) {
+        let Some(members) = self.topics.get_mut(topic) else { return };
+        members.count -= 1;
+        if members.count == 0 {
+            self.topics.remove(topic);
+        } else if let Some(count) = members.threads.get_mut(&id.worker()) {
+            *count -= 1;
+            if *count == 0 {
+                members.threads.remove(&id.worker());
+            }
+        }
+    }
+}

@@ -125,6 +125,10 @@ pub(crate) fn has_cpp_compiler() -> bool {
     has_compiler("c++")
 }
 
+pub(crate) fn has_node() -> bool {
+    has_compiler("node")
+}
+
 fn has_compiler(name: &str) -> bool {
     let mut command = Command::new(name);
     command.arg("--version");

@@ -127,6 +127,7 @@ pub(crate) fn run(args: &TestArgs) -> Result<bool> {
         may_install: install,
         autobahn: install || autobahn::is_installed(),
         cpp_compiler: machine::has_cpp_compiler(),
+        node: machine::has_node(),
     };
     // Built above; where that failed, its step says so.
     let executables = tests::build(&[]).unwrap_or_default();
@@ -173,6 +174,7 @@ struct Installed {
     may_install: bool,
     autobahn: bool,
     cpp_compiler: bool,
+    node: bool,
 }
 
 fn format() -> Step {
@@ -230,6 +232,7 @@ fn conformance_stage(has: &Installed) -> (Vec<Step>, Vec<Step>) {
         autobahn("Autobahn, our server", &["server"]),
         autobahn("Autobahn over TLS, our server", &["server", "--tls"]),
         autobahn("Autobahn through our proxy", &["proxy"]),
+        autobahn("Autobahn, the package of Node.js", &["node"]).only_with(has.node),
         autobahn("Autobahn, our client", &["client", "--debug"]),
         autobahn("Autobahn over TLS, our client", &["client", "--debug", "--tls"]),
         prove(),

@@ -1,5 +1,5 @@
-//! `cargo xtask autobahn`: the Autobahn TestSuite against `serve`, directly and through `proxy`, and
-//! against the client of `load`.
+//! `cargo xtask autobahn`: the Autobahn TestSuite against `serve`, directly and through `proxy`, against the
+//! client of `load`, and against the package of Node.js.
 //!
 //! The suite is a peer that shares no code with us: it has 517 cases of correct and incorrect protocol
 //! use and judges the responses. The expected verdict of each case is in `conformance/autobahn`; a run
@@ -43,6 +43,8 @@ enum What {
     Server(RunArgs),
     /// Test the server through the proxy; the results must be the same
     Proxy(RunArgs),
+    /// Test a server of the package of Node.js, packages/node; the results must be those of the server
+    Node(RunArgs),
     /// Test the client of load against the suite's fuzzing server
     Client(RunArgs),
     /// Install the suite into target/autobahn, unless it is installed
@@ -90,6 +92,8 @@ pub(crate) enum Role {
     Server,
     /// The server behind the proxy.
     Proxy,
+    /// A server of the package of Node.js.
+    Node,
     Client,
 }
 
@@ -102,10 +106,11 @@ pub(crate) struct Tested {
 
 impl Tested {
     /// All with expected results, in the order of the page.
-    const ALL: [Tested; 5] = [
+    const ALL: [Tested; 6] = [
         Tested { role: Role::Server, tls: false },
         Tested { role: Role::Server, tls: true },
         Tested { role: Role::Proxy, tls: false },
+        Tested { role: Role::Node, tls: false },
         Tested { role: Role::Client, tls: false },
         Tested { role: Role::Client, tls: true },
     ];
@@ -116,6 +121,7 @@ impl Tested {
             (Role::Server, false) => "server",
             (Role::Server, true) => "server-tls",
             (Role::Proxy, _) => "proxy",
+            (Role::Node, _) => "node",
             (Role::Client, false) => "client",
             (Role::Client, true) => "client-tls",
         }
@@ -126,6 +132,7 @@ impl Tested {
         let role = match self.role {
             Role::Server => "server",
             Role::Proxy => "server behind the proxy",
+            Role::Node => "package of Node.js",
             Role::Client => "client",
         };
         format!("{role}, {}://", self.scheme())
@@ -143,6 +150,10 @@ pub(crate) fn run(args: &AutobahnArgs) -> Result<bool> {
         What::Proxy(args) => {
             ensure!(!args.tls, "--tls: through the proxy the suite can use ws:// only");
             judge(Role::Proxy, args)
+        }
+        What::Node(args) => {
+            ensure!(!args.tls, "--tls: the package of Node.js is tested over ws:// only");
+            judge(Role::Node, args)
         }
         What::Client(args) => judge(Role::Client, args),
         What::Install => ready().map(|_| true),

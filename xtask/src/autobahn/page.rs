@@ -71,7 +71,7 @@ fn text() -> Result<String> {
     let mut page = HEAD.to_owned();
     writeln!(
         page,
-        "## The Autobahn TestSuite\n\n{suite}: `cargo xtask autobahn server --all`, `proxy` for the same server behind `standfast proxy`,\n`client` for the client of `standfast load`, `--tls` for `wss://`. With the defaults and `--max-message 32MiB`.\nThe table has the cases that are OK, of those that were run; the others are explained below.\n"
+        "## The Autobahn TestSuite\n\n{suite}: `cargo xtask autobahn server --all`, `proxy` for the same server behind `standfast proxy`,\n`node` for a server of [packages/node](../../packages/node/README.md),\n`client` for the client of `standfast load`, `--tls` for `wss://`. With the defaults and `--max-message 32MiB`.\nThe table has the cases that are OK, of those that were run; the others are explained below.\n"
     )?;
     writeln!(page, "| group | |{titles}\n|---|---|{rules}")?;
     for (group, title) in GROUPS {

@@ -61,7 +61,7 @@ pub(super) fn results(
     let report = folder.join("index.json");
     let run = Run { suite, tested, patterns, debug, folder };
     match tested.role {
-        Role::Server | Role::Proxy => run.test_server()?,
+        Role::Server | Role::Proxy | Role::Node => run.test_server()?,
         Role::Client => run.test_client()?,
     }
     verdict::read_report(&report, AGENT)
@@ -69,13 +69,10 @@ pub(super) fn results(
 
 impl Run<'_> {
     fn test_server(&self) -> Result<()> {
-        let mut command = Command::new(server_executable()?);
-        command.args(["serve", "--echo", "--max-message", "32MiB", "--ready-json"]);
-        command.args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
-        if self.tested.tls {
-            command.arg("--tls-cert").arg(self.folder.join("server.pem"));
-            command.arg("--tls-key").arg(self.folder.join("server.key"));
-        }
+        let mut command = match self.tested.role {
+            Role::Node => self.node_server()?,
+            _ => self.server()?,
+        };
         let (server, mut listen) = listening(&mut command)?;
         let mut ours = vec![server];
         if self.tested.role == Role::Proxy {
@@ -102,6 +99,33 @@ impl Run<'_> {
             }
         }
         Ok(())
+    }
+
+    fn server(&self) -> Result<Command> {
+        let mut command = Command::new(server_executable()?);
+        command.args(["serve", "--echo", "--max-message", "32MiB", "--ready-json"]);
+        command.args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+        if self.tested.tls {
+            command.arg("--tls-cert").arg(self.folder.join("server.pem"));
+            command.arg("--tls-key").arg(self.folder.join("server.key"));
+        }
+        Ok(command)
+    }
+
+    /// The package with the addon of the release build.
+    fn node_server(&self) -> Result<Command> {
+        let addon = addon()?;
+        let package = self.folder.join("package");
+        fs::create_dir_all(&package)?;
+        for part in ["lib", "uws", "index.js", "package.json"] {
+            let from = step::root().join("packages/node").join(part);
+            let status = Command::new("cp").arg("-r").arg(from).arg(&package).status()?;
+            ensure!(status.success(), "cannot copy {part} of packages/node ({status})");
+        }
+        fs::copy(addon, package.join("standfast.node")).context("the addon is not built")?;
+        let mut command = Command::new("node");
+        command.arg(step::root().join("tests/peers/node_echo.js")).arg(package);
+        Ok(command)
     }
 
     fn test_client(&self) -> Result<()> {
@@ -171,6 +195,15 @@ fn server_executable() -> Result<PathBuf> {
     }
     build(&["--release", "--bin", "standfast"])?;
     Ok(step::release_executable())
+}
+
+/// The addon of the release build, or that beside the executable that STANDFAST_EXECUTABLE names.
+fn addon() -> Result<PathBuf> {
+    if env::var_os("STANDFAST_EXECUTABLE").is_none() {
+        build(&["--release", "--package", "standfast-node"])?;
+        return Ok(step::release_executable().with_file_name("libstandfast_node.so"));
+    }
+    Ok(server_executable()?.with_file_name("libstandfast_node.so"))
 }
 
 fn client_executable(debug: bool) -> Result<PathBuf> {

@@ -4,6 +4,7 @@
 //! In JSON a histogram is the V2 format of HdrHistogram, compressed and in base64, as the tools of that
 //! project read it.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io::Read;
 
@@ -11,12 +12,13 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use flate2::read::ZlibDecoder;
 use hdrhistogram::Histogram;
-use hdrhistogram::serialization::{Deserializer as Decoder, Serializer as _, V2DeflateSerializer};
+use hdrhistogram::serialization::{Serializer as _, V2DeflateSerializer};
 use serde::de::Error as _;
 use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::outcome::bins::{Bin, bins_of};
+use crate::outcome::packed::Packed;
 use crate::outcome::recorder::{self, Recorder};
 use crate::outcome::sections::Quantiles;
 use crate::{Latency, Series};
@@ -42,11 +44,19 @@ pub struct Histograms(BTreeMap<String, Option<Timed>>);
 pub(crate) struct Timed {
     /// Null if nothing was timed. The field is required nevertheless.
     #[serde(serialize_with = "encode", deserialize_with = "decode")]
-    hdr: Option<Histogram<u64>>,
+    hdr: Option<Hdr>,
     /// Times of answers that were not as expected.
     wrong: u64,
     /// What was due and has no time, as it was never answered.
     never: u64,
+}
+
+/// Times in microseconds.
+#[derive(Clone, Debug)]
+enum Hdr {
+    Own(Histogram<u64>),
+    /// Of another process.
+    Read(Packed),
 }
 
 impl Histograms {
@@ -57,10 +67,9 @@ impl Histograms {
         recorder: &Recorder,
         series: Series,
     ) -> Option<Latency> {
-        let hdr = recorder.of(series).filter(|histogram| !histogram.is_empty()).cloned();
-        let timed = Timed { hdr, ..Timed::default() };
-        let latency = timed.latency();
-        self.0.insert(name.to_owned(), Some(timed));
+        let timed = Timed::of(recorder, series);
+        let latency = timed.as_ref().and_then(Timed::latency);
+        self.0.insert(name.to_owned(), Some(timed.unwrap_or_default()));
         latency
     }
 
@@ -75,8 +84,8 @@ impl Histograms {
     /// The bars of the histogram of a latency, as [`Recorder::bins`]; none if it is unknown.
     #[must_use]
     pub fn bins(&self, name: &str, most: usize, tail: f64) -> Vec<Bin> {
-        let histogram = self.get(name).and_then(|timed| timed.hdr.as_ref());
-        histogram.map(|histogram| bins_of(histogram, most, tail)).unwrap_or_default()
+        let histogram = self.get(name).and_then(Timed::histogram);
+        histogram.map(|histogram| bins_of(&histogram, most, tail)).unwrap_or_default()
     }
 
     /// Takes all histograms of another; their names differ.
@@ -118,7 +127,7 @@ impl Timed {
     /// The times of a series; `None` if there are none.
     pub(crate) fn of(recorder: &Recorder, series: Series) -> Option<Timed> {
         let hdr = recorder.of(series).filter(|histogram| !histogram.is_empty())?;
-        Some(Timed { hdr: Some(hdr.clone()), ..Timed::default() })
+        Some(Timed { hdr: Some(Hdr::Own(hdr.clone())), ..Timed::default() })
     }
 
     /// What was due and never answered.
@@ -127,48 +136,86 @@ impl Timed {
     }
 
     /// The times in microseconds; `None` if nothing was timed.
-    pub(crate) fn histogram(&self) -> Option<&Histogram<u64>> {
-        self.hdr.as_ref()
+    pub(crate) fn histogram(&self) -> Option<Cow<'_, Histogram<u64>>> {
+        self.hdr.as_ref()?.histogram()
+    }
+
+    /// Adds the times to a series.
+    pub(crate) fn add_to(&self, recorder: &mut Recorder, series: Series) {
+        match &self.hdr {
+            Some(Hdr::Own(times)) => recorder.add(series, times),
+            Some(Hdr::Read(times)) => {
+                if let Some(histogram) = recorder.histogram(series) {
+                    times.add_to(histogram);
+                }
+            }
+            None => {}
+        }
     }
 
     pub(crate) fn latency(&self) -> Option<Latency> {
-        recorder::latency_of(self.hdr.as_ref()?)
+        self.histogram().and_then(|histogram| recorder::latency_of(&histogram))
     }
 
     /// The percentiles of everything that was due.
     pub(crate) fn quantiles(&self) -> Option<Quantiles> {
-        recorder::quantiles_of(self.hdr.as_ref()?, self.wrong, self.never)
+        let histogram = self.histogram()?;
+        recorder::quantiles_of(&histogram, self.wrong, self.never)
     }
 
     pub(crate) fn merge(&mut self, other: &Timed) {
         self.wrong = self.wrong.saturating_add(other.wrong);
         self.never = self.never.saturating_add(other.never);
-        match (&mut self.hdr, &other.hdr) {
-            // It grows to what it adds.
-            (Some(mine), Some(theirs)) => {
-                let _ = mine.add(theirs);
+        let Some(theirs) = &other.hdr else { return };
+        let mine = match self.hdr.take() {
+            Some(Hdr::Own(mine)) => Some(mine),
+            Some(Hdr::Read(mine)) => mine.histogram(),
+            None => Recorder::empty(),
+        };
+        self.hdr = mine.map(|mut mine| {
+            match theirs {
+                // It grows to what it adds.
+                Hdr::Own(theirs) => drop(mine.add(theirs)),
+                Hdr::Read(theirs) => theirs.add_to(&mut mine),
             }
-            (mine @ None, Some(theirs)) => *mine = Some(theirs.clone()),
-            (_, None) => {}
-        }
+            Hdr::Own(mine)
+        });
     }
 }
 
-fn encode<S: Serializer>(hdr: &Option<Histogram<u64>>, to: S) -> Result<S::Ok, S::Error> {
-    let Some(histogram) = hdr else { return to.serialize_none() };
+impl Hdr {
+    fn histogram(&self) -> Option<Cow<'_, Histogram<u64>>> {
+        Some(match self {
+            Hdr::Own(histogram) => Cow::Borrowed(histogram),
+            Hdr::Read(packed) => Cow::Owned(packed.histogram()?),
+        })
+    }
+}
+
+impl PartialEq for Hdr {
+    fn eq(&self, other: &Hdr) -> bool {
+        self.histogram() == other.histogram()
+    }
+}
+
+fn encode<S: Serializer>(hdr: &Option<Hdr>, to: S) -> Result<S::Ok, S::Error> {
+    let Some(histogram) = hdr.as_ref().and_then(Hdr::histogram) else {
+        return to.serialize_none();
+    };
     let mut bytes = Vec::new();
-    V2DeflateSerializer::new().serialize(histogram, &mut bytes).map_err(S::Error::custom)?;
+    V2DeflateSerializer::new().serialize(&histogram, &mut bytes).map_err(S::Error::custom)?;
     to.serialize_str(&BASE64_STANDARD.encode(bytes))
 }
 
-fn decode<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Histogram<u64>>, D::Error> {
+fn decode<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Hdr>, D::Error> {
     let text = Option::<String>::deserialize(from)?;
-    text.map(|text| histogram(&text)).transpose().map_err(D::Error::custom)
+    let read = text.map(|text| times(&text)).transpose().map_err(D::Error::custom)?;
+    Ok(read.map(Hdr::Read))
 }
 
 /// Decodes a histogram with the range and precision of ours. Nothing is allocated by a length that the
 /// text announces.
-fn histogram(text: &str) -> Result<Histogram<u64>, String> {
+fn times(text: &str) -> Result<Packed, String> {
     if text.len() > TEXT_BYTES_MAX {
         return Err(format!("the histogram has {} bytes: expected {TEXT_BYTES_MAX}", text.len()));
     }
@@ -197,10 +244,7 @@ fn histogram(text: &str) -> Result<Histogram<u64>, String> {
     if !is_ours {
         return Err(invalid());
     }
-    let decoded = Decoder::new().deserialize(&mut plain.as_slice());
-    let mut histogram: Histogram<u64> = decoded.map_err(|_| invalid())?;
-    histogram.auto(true);
-    Ok(histogram)
+    plain.get(HEADER_BYTES..).and_then(Packed::read).ok_or_else(invalid)
 }
 
 #[cfg(test)]
@@ -210,7 +254,7 @@ mod tests {
     use super::*;
 
     fn count(timed: &Timed) -> u64 {
-        timed.hdr.as_ref().map_or(0, Histogram::len)
+        timed.histogram().map_or(0, |histogram| histogram.len())
     }
 
     fn timed(times_us: impl IntoIterator<Item = u64>) -> Timed {
@@ -249,7 +293,7 @@ mod tests {
             histogram.record_n(us, state >> 43).unwrap();
             us += (us / 2_048).max(1);
         }
-        let all = Timed { hdr: Some(histogram), ..Timed::default() };
+        let all = Timed { hdr: Some(Hdr::Own(histogram)), ..Timed::default() };
         let text = serde_json::to_string(&all).unwrap();
         println!("every bucket: {} bytes for {} times", text.len(), count(&all));
         assert!(text.len() < TEXT_BYTES_MAX / 2, "{}", text.len());

@@ -35,7 +35,7 @@ impl Outcome {
         let names = ["latency", "broadcast.latency", "churn.latency", "groups.latency"];
         let named = |name: &&str| self.histograms.as_ref()?.get(name)?.histogram();
         let histogram = names.iter().find_map(named).filter(|times| times.len() >= TIMES_MIN);
-        histogram.map(|times| bins_of(times, ROWS_MAX, TAIL)).unwrap_or_default()
+        histogram.map(|times| bins_of(&times, ROWS_MAX, TAIL)).unwrap_or_default()
     }
 
     /// Writes the distribution, if there is one.

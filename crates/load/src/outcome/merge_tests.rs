@@ -213,7 +213,10 @@ fn sockets(events: &[Event], connections: u64) -> Outcome {
 
 /// The outcomes of all parts, and that of the whole.
 fn parts(of: fn(&[Event], u64) -> Outcome, seed: u64) -> (Vec<Outcome>, Outcome) {
-    let number = 2 + (seed % 4) as usize;
+    parts_of(of, seed, 2 + (seed % 4) as usize)
+}
+
+fn parts_of(of: fn(&[Event], u64) -> Outcome, seed: u64, number: usize) -> (Vec<Outcome>, Outcome) {
     let events = stream(seed, number);
     let part = |part: usize| -> Vec<Event> {
         events.iter().filter(|event| event.part == part).cloned().collect()
@@ -268,6 +271,22 @@ fn merged_parts_are_the_outcome_of_the_whole_stream() {
             }
             let (merged, whole) = (value(&all(&parts)), value(&whole));
             assert_alike(&merged, &whole, &format!("seed {seed} "));
+        }
+    }
+}
+
+/// As a leader gets them of its agents.
+#[test]
+fn sixteen_parts_that_were_sent_have_the_percentiles_of_one_recorder() {
+    for of in [requests, sockets] {
+        for seed in 0..5 {
+            let (parts, whole) = parts_of(of, seed, 16);
+            let sent: Vec<Outcome> =
+                parts.iter().map(|part| Outcome::read(value(part)).unwrap()).collect();
+            let merged = all(&sent);
+            assert_eq!(merged.histograms, whole.histograms, "every bucket");
+            assert_eq!(merged.latency, whole.latency);
+            assert_eq!(merged.latency_of_all, whole.latency_of_all);
         }
     }
 }

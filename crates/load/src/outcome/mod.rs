@@ -23,6 +23,7 @@ pub(crate) mod merge;
 pub(crate) mod merged_samples;
 pub(crate) mod messages;
 pub(crate) mod metrics;
+pub(crate) mod packed;
 pub(crate) mod read;
 pub(crate) mod recorder;
 pub(crate) mod request_metrics;

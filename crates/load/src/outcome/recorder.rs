@@ -184,7 +184,8 @@ impl Recorder {
         self.of(series).map(|histogram| bins_of(histogram, most, tail)).unwrap_or_default()
     }
 
-    fn histogram(&mut self, series: Series) -> Option<&mut Histogram<u64>> {
+    /// The histogram of a series, made if it is missing.
+    pub(crate) fn histogram(&mut self, series: Series) -> Option<&mut Histogram<u64>> {
         let place = self.series.get_mut(series as usize)?;
         if place.is_none() {
             *place = Recorder::empty();

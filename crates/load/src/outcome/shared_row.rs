@@ -120,12 +120,8 @@ impl SharedRows {
                 requests.get_or_insert_default().merge(of);
             }
             row.sockets.iter().for_each(|of| sockets.merge(of));
-            for (series, of) in SERIES
-                .iter()
-                .enumerate()
-                .filter_map(|(at, series)| Some((*series, row.times.get(&at)?.histogram()?)))
-            {
-                timed.add(series, of);
+            for (at, series) in SERIES.iter().enumerate() {
+                row.times.get(&at).into_iter().for_each(|of| of.add_to(&mut timed, *series));
             }
         }
         whole.phase = phase.map_or("", |(_, name)| name);

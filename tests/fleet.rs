@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -43,13 +43,17 @@ pub(crate) struct Fleet {
 impl Fleet {
     /// `None` without a NATS server.
     pub(crate) fn start(agents: usize) -> Option<Fleet> {
-        let broker = Broker::nats(&[])?;
+        Some(Fleet::of(Broker::nats(&[])?, agents))
+    }
+
+    /// Agents of this NATS server.
+    pub(crate) fn of(broker: Broker, agents: usize) -> Fleet {
         let folder = Folder::new(&format!("fleet-{}", broker.address.port()));
         let mut fleet = Fleet { broker, agents: Vec::new(), folder };
         for number in 1..=agents {
             fleet.agent(&format!("agent-{number:02}"), &[]);
         }
-        Some(fleet)
+        fleet
     }
 
     pub(crate) fn agent(&mut self, name: &str, more: &[&str]) {
@@ -77,6 +81,11 @@ impl Fleet {
     /// A run from its start to its end.
     pub(crate) fn run(&self, args: &[&str]) -> Finished {
         executable::finish(self.lead(args))
+    }
+
+    /// For temporary files of agents.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder.0
     }
 
     /// Folders of agents.

@@ -169,7 +169,7 @@ fn a_run_whose_load_was_told_to_stop_by_others_does_not_hold() {
     let (_answers, here) = caller(&fleet, "hostile");
     let agent = here["agent"].as_str().expect("an id").to_owned();
     let mut seen = NatsClient::connect(&fleet.broker, "", "");
-    seen.subscribe(&inbox(&agent));
+    seen.subscribe(ALL);
     let server = Recorder::hello();
     let url = url(&server);
     let leader = fleet.lead(&[&url, "-c", "2", "--rate", "50", "--duration", "1h"]);

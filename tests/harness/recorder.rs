@@ -65,8 +65,16 @@ impl Recorder {
         gathered: u64,
         reply: impl Fn(&RecordedRequest) -> Reply + Send + Sync + 'static,
     ) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
+        Self::on(vec![TcpListener::bind("127.0.0.1:0").unwrap()], gathered, reply)
+    }
+
+    /// Listens on several sockets, which may be of different namespaces.
+    pub(crate) fn on(
+        listeners: Vec<TcpListener>,
+        gathered: u64,
+        reply: impl Fn(&RecordedRequest) -> Reply + Send + Sync + 'static,
+    ) -> Self {
+        let address = listeners[0].local_addr().unwrap();
         let shared = Arc::new(Shared {
             asked: Mutex::default(),
             connections: AtomicU64::new(0),
@@ -76,14 +84,16 @@ impl Recorder {
             gathered,
             asking: AtomicU64::new(0),
         });
-        let own = Arc::clone(&shared);
-        thread::spawn(move || {
-            for stream in listener.incoming().map_while(Result::ok) {
-                let shared = Arc::clone(&own);
-                let number = shared.connections.fetch_add(1, Ordering::Relaxed);
-                thread::spawn(move || shared.serve(stream, number));
-            }
-        });
+        for listener in listeners {
+            let own = Arc::clone(&shared);
+            thread::spawn(move || {
+                for stream in listener.incoming().map_while(Result::ok) {
+                    let shared = Arc::clone(&own);
+                    let number = shared.connections.fetch_add(1, Ordering::Relaxed);
+                    thread::spawn(move || shared.serve(stream, number));
+                }
+            });
+        }
         Self { address, shared }
     }
 

@@ -218,7 +218,10 @@ impl Agent<'_> {
         let is_new = before != std::mem::discriminant(&job.state);
         let (leader, run) = (job.plan.leader.clone(), job.plan.run.clone());
         let is_lost = now > job.heard_ns + LEASE.as_nanos() as u64;
-        let state = job.state.clone();
+        let mut state = job.state.clone();
+        if let Says::Done { discarded, .. } = &mut state {
+            *discarded = Some(self.messages.dropped());
+        }
         if let Some(row) = row {
             self.say(&leader, &run, row, &[]);
         }

@@ -219,7 +219,7 @@ impl Job {
             Line::Report(Report::Outcome(outcome)) => {
                 self.result = serde_json::to_vec(&outcome).unwrap_or_default();
                 let (bytes, sha256) = (self.result.len(), sha256(&self.result));
-                self.state = Says::Done { bytes, sha256, late_us: self.late_us };
+                self.state = Says::Done { bytes, sha256, late_us: self.late_us, discarded: None };
             }
             Line::End(why) if !matches!(self.state, Says::Done { .. }) => {
                 let why = why.trim();

@@ -1,5 +1,6 @@
-//! The leader of a run: `standfast load … --agents WHO`. It finds agents, waits until all are ready, starts
-//! them at one instant, and follows them to their results. An agent that is lost stops all others.
+//! The leader of a run: `standfast load … --agents WHO`. It finds agents and passes messages between them and
+//! a [`Coordinator`], which waits until all are ready, starts them at one instant, and follows them to their
+//! results.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,14 +8,11 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use brokers::nats::messages::{Event, Messages};
 use engine::sys::process::{self, Signal, now_ns};
-use load::Outcome;
 
-use super::member::{Agent, Readiness, check, too_few};
-use super::message::{
-    FromAgent, Plan, Says, ToAgent, decode, encode, inbox, of_all, printable, version,
-};
-use super::travel::{self, Travelling};
-use super::{AGENTS_MAX, FleetFlags, PIECE_BYTES, REPEAT, RESULT_BYTES_MAX, sha256, unique};
+use super::coordinator::{Coordinator, Outbox};
+use super::member::{Agent, check, too_few};
+use super::message::{FromAgent, ToAgent, decode, encode, inbox, of_all};
+use super::{AGENTS_MAX, FleetFlags, REPEAT, travel, unique};
 use crate::report::screen;
 
 /// How long agents are looked for, unless a number of them is awaited.
@@ -25,14 +23,9 @@ pub(super) const LOOK_FOR: Duration = Duration::from_secs(10);
 const CHOOSE: Duration = Duration::from_millis(300);
 /// How long the agents take to be ready.
 pub(super) const PREPARE: Duration = Duration::from_secs(60);
-/// From the decision to begin to the beginning.
-const AHEAD: Duration = Duration::from_secs(2);
-/// Round trips to each agent before the start.
-pub(super) const PINGS: usize = 12;
-/// How long the others may take to stop when an agent is lost or on Ctrl-C.
-const STOPPING: Duration = Duration::from_secs(45);
-/// How long a row waits for those of all agents.
-const ROW_WAIT: Duration = Duration::from_secs(2);
+/// How often a leader looks at the time and at signals, before the start and during the run.
+const LOOK: Duration = Duration::from_millis(5);
+const LOOK_AT_RUN: Duration = Duration::from_millis(50);
 /// Longer answers to a call are none of an agent.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 /// Messages that are taken before anything else is done.
@@ -58,12 +51,11 @@ pub(crate) struct Request<'a> {
 pub(crate) struct Leader<'a> {
     flags: &'a FleetFlags,
     id: String,
-    run: String,
     messages: Messages,
     /// The longest message of the NATS server in bytes; 0 before the first connection.
     payload_max: usize,
-    agents: Vec<Agent>,
-    files: Vec<Travelling>,
+    /// Once the agents of a run are known.
+    coordinator: Option<Coordinator>,
     interrupted: bool,
 }
 
@@ -72,6 +64,8 @@ pub(crate) struct Led {
     pub(crate) agents: Vec<Agent>,
     /// By Ctrl-C.
     pub(crate) interrupted: bool,
+    /// Messages of this leader that were discarded, as NATS was not connected or a queue was full.
+    pub(crate) discarded: usize,
 }
 
 /// Whether what was waited for has happened, or Ctrl-C before.
@@ -83,10 +77,9 @@ pub(crate) enum Waited {
 
 impl<'a> Leader<'a> {
     pub(crate) fn new(flags: &'a FleetFlags) -> Result<Leader<'a>> {
-        let (id, run) = (unique(), unique());
+        let id = unique();
         let messages = Messages::start(flags.transport()?, vec![inbox(&flags.fleet, &id)])?;
-        let (agents, files) = (Vec::new(), Vec::new());
-        Ok(Leader { flags, id, run, messages, payload_max: 0, agents, files, interrupted: false })
+        Ok(Leader { flags, id, messages, payload_max: 0, coordinator: None, interrupted: false })
     }
 
     /// Calls all agents, and returns those of `who` that have answered, by name.
@@ -96,7 +89,9 @@ impl<'a> Leader<'a> {
     pub(super) fn find(&mut self, who: &str, within: Duration) -> Result<(Vec<Agent>, Waited)> {
         let wanted = who.parse::<usize>().ok();
         let began_ns = now_ns();
-        let (mut called_ns, mut opened_ns, mut down) = (0, None, None);
+        // It may have been connected before.
+        let mut opened_ns = (self.payload_max > 0).then_some(began_ns);
+        let (mut called_ns, mut down) = (0, None);
         let mut found: BTreeMap<String, Agent> = BTreeMap::new();
         loop {
             let now = now_ns();
@@ -128,7 +123,7 @@ impl<'a> Leader<'a> {
                     }
                     let Some((message, _)) = decode::<FromAgent>(&bytes) else { continue };
                     let is_room = found.len() < AGENTS_MAX || found.contains_key(&message.agent);
-                    if let Some(agent) = Agent::new(message)
+                    if let Some(agent) = Agent::new(message, now)
                         && agent.is_selected(who)
                         && is_room
                     {
@@ -154,7 +149,7 @@ impl<'a> Leader<'a> {
     /// # Errors
     /// All that is wrong with the agents; then nothing was started.
     pub(crate) fn prepare(&mut self, request: &Request<'_>) -> Result<Waited> {
-        self.files = travel::files(request.files_max)?;
+        let files = travel::files(request.files_max)?;
         let (agents, waited) = self.find(request.who, request.within)?;
         if waited == Waited::Interrupted {
             return Ok(waited);
@@ -167,20 +162,44 @@ impl<'a> Leader<'a> {
             agents.truncate(wanted);
         }
         check(&agents, &busy, request)?;
-        self.agents = agents;
-        let waited = self.barrier(request);
+        let ids = [self.id.clone(), unique()];
+        let mut coordinator =
+            Coordinator::new(ids, self.payload_max, request, files, agents, now_ns())?;
+        let waited = loop {
+            if self.is_interrupted() {
+                break Ok(Waited::Interrupted);
+            }
+            if let Some(ready) = coordinator.prepare(now_ns(), &mut &self.messages) {
+                break ready.map(|()| Waited::Done);
+            }
+            self.take_all(&mut coordinator, LOOK);
+        };
         if !matches!(waited, Ok(Waited::Done)) {
-            self.release();
+            coordinator.release(&mut &self.messages);
         }
+        self.coordinator = Some(coordinator);
         waited
     }
 
     /// Starts the agents, shows rows, and follows each agent to its result.
     pub(crate) fn run(mut self, row: &mut dyn FnMut(&[Agent])) -> Led {
-        self.begin();
-        self.follow(row);
-        self.release();
-        Led { agents: self.agents, interrupted: self.interrupted }
+        let mut agents = Vec::new();
+        if let Some(mut coordinator) = self.coordinator.take() {
+            while !coordinator.begin(now_ns(), &mut &self.messages) {
+                self.take_all(&mut coordinator, LOOK);
+            }
+            loop {
+                let is_interrupted = self.is_interrupted();
+                let out = &mut &self.messages;
+                if coordinator.follow(now_ns(), is_interrupted, out, row) {
+                    break;
+                }
+                self.take_all(&mut coordinator, LOOK_AT_RUN);
+            }
+            coordinator.release(&mut &self.messages);
+            agents = coordinator.agents;
+        }
+        Led { agents, interrupted: self.interrupted, discarded: self.messages.dropped() }
     }
 
     pub(super) fn send(&self, agent: &Agent, message: &ToAgent, body: &[u8]) {
@@ -206,270 +225,28 @@ impl<'a> Leader<'a> {
     }
 
     /// Takes the messages that have come, after waiting for the first.
-    fn take_all(&mut self, within: Duration) {
+    fn take_all(&self, coordinator: &mut Coordinator, within: Duration) {
         let mut within = within;
         for _ in 0..MESSAGES_MAX {
             let Some(event) = self.messages.next(within) else { return };
             within = Duration::ZERO;
             match event {
-                Event::Message(_, bytes) => self.take(&bytes),
+                Event::Message(_, bytes) => {
+                    coordinator.take(now_ns(), &bytes, &mut &self.messages);
+                }
                 Event::Open(_) => screen::aside("NATS: connected again".to_owned()),
                 Event::Down(why) => screen::aside(format!("NATS: {why}; trying again")),
             }
         }
     }
-
-    fn take(&mut self, bytes: &[u8]) {
-        let now = now_ns();
-        let Some((FromAgent { agent, run, says }, body)) = decode::<FromAgent>(bytes) else {
-            return;
-        };
-        let Some(at) = self.agents.iter().position(|one| one.id == agent) else { return };
-        let Some(one) = self.agents.get_mut(at) else { return };
-        if let Says::Pong { sent_ns, at_ns } = says {
-            one.offset.add(sent_ns, at_ns, now);
-            return;
-        }
-        if run != self.run {
-            return;
-        }
-        one.heard_ns = now;
-        match says {
-            // One that was overtaken or comes twice is not newer.
-            Says::Row { number, late_us, row } if number > one.number => {
-                (one.number, one.row, one.late_us) = (number, Some(*row), late_us);
-            }
-            Says::Piece { offset } => {
-                let end = offset.saturating_add(body.len());
-                let is_next = offset == one.result.len() && end <= RESULT_BYTES_MAX;
-                // Nothing is requested after a duplicate, as that would start a second sequence of pieces. Without bytes
-                // it is requested again when the agent repeats that it has a result.
-                if is_next && !body.is_empty() {
-                    one.result.extend_from_slice(body);
-                    self.fetch(at);
-                }
-            }
-            Says::Want { file, offset } => {
-                one.last = Says::Want { file, offset };
-                let piece_bytes = PIECE_BYTES.min(self.payload_max / 2);
-                let piece = self.files.get(file).map(|file| file.piece(offset, piece_bytes));
-                let message = ToAgent::Piece { run: self.run.clone(), file, offset };
-                if let (Some(one), Some(piece)) = (self.agents.get(at), piece) {
-                    self.send(one, &message, piece);
-                }
-            }
-            Says::Done { bytes, .. } if bytes > RESULT_BYTES_MAX => {
-                let why = format!("its result has {bytes} bytes: at most {RESULT_BYTES_MAX}");
-                one.last = Says::Failed { why };
-            }
-            Says::Done { late_us, .. } => {
-                (one.last, one.late_us) = (says, late_us);
-                self.fetch(at);
-            }
-            Says::Refused { why } => one.last = Says::Refused { why: printable(&why) },
-            Says::Failed { why } => one.last = Says::Failed { why: printable(&why) },
-            Says::Ready | Says::Waiting => one.last = says,
-            Says::Row { .. } | Says::Pong { .. } | Says::Here { .. } | Says::Checked { .. } => {}
-        }
-    }
-
-    /// Asks for the rest of a result, or reads it.
-    fn fetch(&mut self, at: usize) {
-        let Some(one) = self.agents.get_mut(at) else { return };
-        let Says::Done { bytes, sha256: expected, .. } = &one.last else { return };
-        if one.is_settled() {
-            return;
-        }
-        if one.result.len() < *bytes {
-            let offset = one.result.len();
-            let message = ToAgent::Fetch { run: self.run.clone(), offset };
-            if let Some(one) = self.agents.get(at) {
-                self.send(one, &message, &[]);
-            }
-            return;
-        }
-        let read = match sha256(&one.result) == *expected {
-            true => serde_json::from_slice(&one.result).map_err(|error| error.to_string()),
-            false => Err("wrong SHA-256".to_owned()),
-        };
-        match read.and_then(Outcome::read) {
-            Ok(outcome) => one.outcome = Some(outcome),
-            Err(why) => one.lost = Some(format!("its result cannot be read: {why}")),
-        }
-        one.result = Vec::new();
-    }
-
-    fn beat(&self, stop: bool) {
-        for agent in &self.agents {
-            self.send(agent, &ToAgent::Beat { run: self.run.clone(), stop }, &[]);
-        }
-    }
-
-    /// Waits until all agents are ready, and measures their clocks.
-    fn barrier(&mut self, request: &Request<'_>) -> Result<Waited> {
-        let until_ns = now_ns() + PREPARE.as_nanos() as u64;
-        let plans = self.plans(request)?;
-        let mut repeated_ns = 0;
-        // Others may have been awaited for long since they were called.
-        self.agents.iter_mut().for_each(|agent| agent.heard_ns = now_ns());
-        loop {
-            let now = now_ns();
-            if self.is_interrupted() {
-                return Ok(Waited::Interrupted);
-            }
-            let is_late = now > until_ns;
-            let mut states = self.agents.iter().map(|agent| agent.readiness(now));
-            if is_late || states.all(|state| state != Readiness::Open) {
-                let problems: Vec<String> =
-                    self.agents.iter().filter_map(|agent| agent.problem(now)).collect();
-                if problems.is_empty() {
-                    return Ok(Waited::Done);
-                }
-                bail!("nothing was started:\n  {}", problems.join("\n  "));
-            }
-            if now > repeated_ns + REPEAT.as_nanos() as u64 / 5 {
-                repeated_ns = now;
-                self.beat(false);
-                for (agent, plan) in self.agents.iter().zip(&plans) {
-                    if matches!(agent.last, Says::Here { .. }) {
-                        self.messages.send(&inbox(&self.flags.fleet, &agent.id), plan.clone());
-                    }
-                    let ping = ToAgent::Ping { leader: self.id.clone(), sent_ns: now_ns() };
-                    self.send(agent, &ping, &[]);
-                }
-            }
-            self.take_all(Duration::from_millis(5));
-        }
-    }
-
-    /// The message with the plan of each agent.
-    fn plans(&self, request: &Request<'_>) -> Result<Vec<Vec<u8>>> {
-        let of = u32::try_from(self.agents.len()).unwrap_or(u32::MAX);
-        let plan = |nth| {
-            let plan = Plan {
-                run: self.run.clone(),
-                leader: self.id.clone(),
-                version: version(),
-                nth,
-                of,
-                seed: request.seed,
-                words: request.words.clone(),
-                files: self.files.iter().map(|file| file.entry.clone()).collect(),
-            };
-            encode(&ToAgent::Plan(plan), &[])
-        };
-        let plans: Vec<Vec<u8>> = (0..of).map(plan).collect();
-        let most = plans.iter().map(Vec::len).max().unwrap_or(0);
-        if most > self.payload_max {
-            bail!(
-                "the plan has {most} bytes and the NATS server takes {} (max_payload): put long values into files",
-                self.payload_max
-            );
-        }
-        Ok(plans)
-    }
-
-    /// Tells all agents when to begin, until they have confirmed it or it is too late.
-    fn begin(&mut self) {
-        let at_ns = now_ns() + AHEAD.as_nanos() as u64;
-        let mut repeated_ns = 0;
-        while now_ns() < at_ns {
-            if now_ns() > repeated_ns + REPEAT.as_nanos() as u64 / 5 {
-                repeated_ns = now_ns();
-                self.beat(false);
-                for at in 0..self.agents.len() {
-                    let Some(agent) = self.agents.get_mut(at) else { continue };
-                    if !matches!(agent.last, Says::Ready) {
-                        continue;
-                    }
-                    let Some(estimate) = agent.offset.at(at_ns) else { continue };
-                    // It obeys the first of these messages that arrives.
-                    agent.start_error_ns = agent.start_error_ns.max(Some(estimate.error_ns));
-                    let at_ns = estimate.of_theirs(at_ns);
-                    let message = ToAgent::Begin { run: self.run.clone(), at_ns };
-                    if let Some(agent) = self.agents.get(at) {
-                        self.send(agent, &message, &[]);
-                    }
-                }
-            }
-            self.take_all(Duration::from_millis(5));
-        }
-        for agent in &mut self.agents {
-            if matches!(agent.last, Says::Ready) {
-                agent.lost = Some("it did not confirm the start".to_owned());
-            }
-        }
-    }
-
-    /// Shows rows until every agent has sent its result or is lost. One that is lost stops all.
-    fn follow(&mut self, row: &mut dyn FnMut(&[Agent])) {
-        let (mut beat_ns, mut stopping_ns) = (0, None);
-        let mut shown = Shown { numbers: vec![0; self.agents.len()], at_ns: now_ns() };
-        self.agents.iter_mut().for_each(|agent| agent.heard_ns = now_ns());
-        while !self.agents.iter().all(Agent::is_settled) {
-            let now = now_ns();
-            for agent in self.agents.iter_mut().filter(|agent| !agent.is_settled()) {
-                agent.lost = agent.is_lost(now);
-                if let Some(why) = &agent.lost {
-                    screen::aside(format!(
-                        "agent {}: {why}: stopping the others, as the run is incomplete",
-                        agent.name
-                    ));
-                }
-            }
-            let has_lost = self.agents.iter().any(|agent| agent.lost.is_some());
-            if stopping_ns.is_none() && (has_lost || self.is_interrupted()) {
-                (stopping_ns, beat_ns) = (Some(now), 0);
-            }
-            if stopping_ns.is_some_and(|since| now > since + STOPPING.as_nanos() as u64) {
-                for agent in self.agents.iter_mut().filter(|agent| !agent.is_settled()) {
-                    agent.lost = Some("it did not stop in time".to_owned());
-                }
-            }
-            if now > beat_ns + REPEAT.as_nanos() as u64 {
-                beat_ns = now;
-                self.beat(stopping_ns.is_some());
-            }
-            if shown.is_due(&self.agents, now) {
-                row(&self.agents);
-            }
-            self.take_all(Duration::from_millis(10));
-        }
-        if shown.is_new(&self.agents) {
-            row(&self.agents);
-        }
-    }
-
-    fn release(&self) {
-        for agent in &self.agents {
-            self.send(agent, &ToAgent::Release { run: self.run.clone() }, &[]);
-        }
-    }
 }
 
-/// Which rows were shown, and when.
-struct Shown {
-    numbers: Vec<u64>,
-    at_ns: u64,
-}
-
-impl Shown {
-    /// Whether each agent has a row that was not shown, or has waited long enough for others.
-    fn is_due(&mut self, agents: &[Agent], now: u64) -> bool {
-        // Before the first row of an agent nothing is known of the whole.
-        let is_known = agents.iter().all(|agent| agent.row.is_some() || agent.is_settled());
-        let mut each = agents.iter().zip(&self.numbers);
-        let all_new = each.all(|(agent, shown)| agent.number > *shown || agent.is_settled());
-        let has_waited = now > self.at_ns + ROW_WAIT.as_nanos() as u64;
-        let is_due = is_known && self.is_new(agents) && (all_new || has_waited);
-        if is_due {
-            self.numbers = agents.iter().map(|agent| agent.number).collect();
-            self.at_ns = now;
-        }
-        is_due
+impl Outbox for &Messages {
+    fn send(&mut self, subject: &str, message: Vec<u8>) {
+        Messages::send(self, subject, message);
     }
 
-    fn is_new(&self, agents: &[Agent]) -> bool {
-        agents.iter().zip(&self.numbers).any(|(agent, shown)| agent.number > *shown)
+    fn note(&mut self, text: String) {
+        screen::aside(text);
     }
 }

@@ -1,11 +1,10 @@
 //! [`Agent`]: an agent as its leader knows it.
 
 use anyhow::{Result, bail};
-use engine::sys::process::now_ns;
 use load::{Outcome, SharedRow};
 
 use super::clocks::Offset;
-use super::leader::{PINGS, PREPARE, Request};
+use super::leader::{PREPARE, Request};
 use super::message::{FromAgent, Says, printable, version};
 use super::{LEASE, word};
 
@@ -21,6 +20,9 @@ pub(crate) struct Agent {
     pub(super) offset: Offset,
     pub(super) last: Says,
     pub(super) heard_ns: u64,
+    /// When its clock was asked for, and when the plan was sent.
+    pub(super) pinged_ns: u64,
+    pub(super) planned_ns: u64,
     /// The number of the latest row.
     pub(super) number: u64,
     /// `None` before the first.
@@ -28,6 +30,8 @@ pub(crate) struct Agent {
     pub(crate) late_us: Option<u64>,
     /// By how much the start may differ from the plan, by its clock.
     pub(crate) start_error_ns: Option<u64>,
+    /// Messages that it has discarded, as NATS was not connected or a queue was full; `None`: unknown.
+    pub(crate) discarded: Option<usize>,
     pub(super) result: Vec<u8>,
     pub(crate) outcome: Option<Outcome>,
     /// Why its result is missing.
@@ -45,7 +49,7 @@ pub(super) enum Readiness {
 impl Agent {
     /// The agent that answered a call; `None` for other messages, and for names that cannot be of an agent: its
     /// id becomes part of a subject.
-    pub(super) fn new(message: FromAgent) -> Option<Agent> {
+    pub(super) fn new(message: FromAgent, now: u64) -> Option<Agent> {
         let last = message.says.clone();
         let Says::Here { name, labels, version, cores, busy, targets } = message.says else {
             return None;
@@ -65,11 +69,14 @@ impl Agent {
             targets,
             offset: Offset::default(),
             last,
-            heard_ns: now_ns(),
+            heard_ns: now,
+            pinged_ns: 0,
+            planned_ns: 0,
             number: 0,
             row: None,
             late_us: None,
             start_error_ns: None,
+            discarded: None,
             result: Vec::new(),
             outcome: None,
             lost: None,
@@ -92,14 +99,9 @@ impl Agent {
         match &self.last {
             Says::Refused { .. } | Says::Failed { .. } => Readiness::Refused,
             _ if self.is_silent(now) => Readiness::Refused,
-            Says::Ready if self.is_timed(now) => Readiness::Ready,
+            Says::Ready if self.offset.is_known(now) => Readiness::Ready,
             _ => Readiness::Open,
         }
-    }
-
-    /// Whether enough is known of its clock.
-    fn is_timed(&self, now: u64) -> bool {
-        self.offset.round_trips() >= PINGS && self.offset.at(now).is_some()
     }
 
     fn is_silent(&self, now: u64) -> bool {
@@ -113,7 +115,7 @@ impl Agent {
                 "not heard for {} s: is it running, and does it reach the NATS server?",
                 LEASE.as_secs()
             ),
-            Says::Ready if self.is_timed(now) => return None,
+            Says::Ready if self.offset.is_known(now) => return None,
             Says::Ready => "its clock could not be measured, or jumps".to_owned(),
             _ => format!("not ready within {} s", PREPARE.as_secs()),
         };

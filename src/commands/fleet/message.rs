@@ -10,7 +10,7 @@ const TEXT_CHARS_MAX: usize = 8 * 1024;
 /// What agents and leaders must have in common: the release, its schema of results, and the number of this list
 /// of messages.
 pub(super) fn version() -> String {
-    format!("{}+{}.1", env!("CARGO_PKG_VERSION"), load::OUTCOME_VERSION)
+    format!("{}+{}.2", env!("CARGO_PKG_VERSION"), load::OUTCOME_VERSION)
 }
 
 /// From a leader.
@@ -135,6 +135,9 @@ pub(super) enum Says {
         bytes: usize,
         sha256: String,
         late_us: Option<u64>,
+        /// Messages that it has discarded.
+        #[serde(default)]
+        discarded: Option<usize>,
     },
     /// A piece of the result follows.
     Piece {

@@ -4,6 +4,7 @@
 
 pub(crate) mod agent;
 mod clocks;
+mod coordinator;
 mod doctor;
 mod job;
 pub(crate) mod leader;
@@ -11,6 +12,8 @@ mod list;
 mod manifest;
 pub(crate) mod member;
 mod message;
+#[cfg(test)]
+mod simulation;
 mod travel;
 pub(crate) mod whole;
 

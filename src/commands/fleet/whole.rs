@@ -16,6 +16,8 @@ pub(crate) struct Whole<'a> {
     /// `None` if no agent has a result.
     pub(crate) outcome: Option<Outcome>,
     agents: &'a [Agent],
+    /// Messages that the leader has discarded.
+    discarded: usize,
     /// The number of agents whose results are in the outcome.
     parts: u64,
     /// What is missing; empty if nothing is.
@@ -44,6 +46,8 @@ struct NoResult {
 struct FleetSummary<'a> {
     complete: bool,
     missing: &'a [String],
+    /// Messages of the leader that were discarded, as NATS was not connected or a queue was full.
+    discarded_messages: usize,
     agents: Vec<AgentSummary<'a>>,
 }
 
@@ -55,6 +59,8 @@ struct AgentSummary<'a> {
     start_error_ms: Option<f64>,
     /// By how much it began after its time for it; null if unknown.
     start_late_ms: Option<f64>,
+    /// Its messages that were discarded; null if unknown.
+    discarded_messages: Option<usize>,
     /// Why its result is missing; null if it is there.
     missing: Option<&'a str>,
     outcome: Option<&'a Outcome>,
@@ -63,7 +69,7 @@ struct AgentSummary<'a> {
 impl<'a> Whole<'a> {
     /// Merges the results of agents, and judges them as one of this configuration.
     pub(crate) fn new(led: &'a Led, config: &RunConfig, thresholds: &[&Threshold]) -> Whole<'a> {
-        let Led { agents, interrupted } = led;
+        let Led { agents, interrupted, discarded } = led;
         let mut missing: Vec<String> = Vec::new();
         let mut merged: Option<Outcome> = None;
         let began_us = agents.iter().find_map(|one| one.outcome.as_ref()?.began_unix_us);
@@ -117,7 +123,7 @@ impl<'a> Whole<'a> {
                 outcome.reasons.insert(0, format!("INCOMPLETE: {}", missing.join("; ")));
             }
         }
-        Whole { outcome: merged, agents, parts, missing }
+        Whole { outcome: merged, agents, discarded: *discarded, parts, missing }
     }
 
     pub(crate) fn document(&self) -> Document<'_> {
@@ -126,12 +132,13 @@ impl<'a> Whole<'a> {
             labels: &agent.labels,
             start_error_ms: agent.start_error_ns.map(|ns| ns as f64 / 1e6),
             start_late_ms: agent.late_us.map(|us| us as f64 / 1e3),
+            discarded_messages: agent.discarded,
             missing: agent.lost.as_deref(),
             outcome: agent.outcome.as_ref(),
         };
         let agents = self.agents.iter().map(summary).collect();
         let (complete, missing) = (self.missing.is_empty(), self.missing.as_slice());
-        let fleet = FleetSummary { complete, missing, agents };
+        let fleet = FleetSummary { complete, missing, discarded_messages: self.discarded, agents };
         let none = self.outcome.is_none().then(|| NoResult {
             held: false,
             tolerated: false,
@@ -156,6 +163,15 @@ impl<'a> Whole<'a> {
             }
         }
         text += &self.table();
+        let discarded = self.agents.iter().filter_map(|agent| agent.discarded);
+        let discarded = discarded.fold(self.discarded, usize::saturating_add);
+        if discarded > 0 {
+            let _ = writeln!(
+                text,
+                "NATS          {} control messages discarded, while not connected or as a queue was full; repeated",
+                Count(discarded as u64)
+            );
+        }
         match &self.outcome {
             Some(outcome) => text += &outcome.text(bars).to_string(),
             None => text += "result        INCOMPLETE: no agent has a result\n",

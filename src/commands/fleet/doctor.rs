@@ -2,22 +2,18 @@
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
-use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use capacity::{Count, Goal, Machine, Role, Sources};
-use engine::sys::process::{self, now_ns};
+use engine::sys::process;
 use load::requests::Generators;
 use serde::Serialize;
 
-use super::leader::{LOOK_FOR, Leader, Waited};
+use super::leader::Leader;
 use super::member::Agent;
 use super::message::{Says, ToAgent, printable, version};
-use super::{FleetFlags, REPEAT};
-use crate::{output, units};
-
-/// How long the answers of all agents are awaited.
-const ANSWERS: Duration = Duration::from_secs(10);
+use super::query::{self, QueryFlags};
+use crate::units;
 
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
@@ -31,11 +27,8 @@ pub(super) struct Args {
     /// Number of addresses and ports that they connect to [default: on loopback]
     #[arg(long, value_name = "N", value_parser = units::positive_count)]
     destinations: Option<u64>,
-    /// Write the findings as JSON to FILE, or to standard output with -
-    #[arg(long, value_name = "FILE")]
-    json: Option<String>,
     #[command(flatten)]
-    fleet: FleetFlags,
+    query: QueryFlags,
 }
 
 /// The document of `--json`.
@@ -81,24 +74,25 @@ pub(super) fn problems(connections: u64, destinations: Option<u64>) -> Vec<Strin
 
 /// Runs the command. Exit code 1: an agent cannot hold its share.
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
-    let mut leader = Leader::new(&args.fleet)?;
-    let (mut agents, waited) = leader.find(&args.agents, LOOK_FOR)?;
-    if waited == Waited::Interrupted {
+    let mut leader = Leader::new(&args.query.fleet)?;
+    let Some(agents) = query::find(&mut leader, &args.agents)? else {
         return Ok(ExitCode::from(130));
-    }
-    if let Ok(wanted) = args.agents.parse::<usize>() {
-        if agents.len() < wanted {
-            bail!("{} of {wanted} agents have answered: start others", agents.len());
-        }
-        agents.truncate(wanted);
-    }
-    if agents.is_empty() {
-        bail!("no agent has answered: start one with standfast agent --name NAME");
-    }
+    };
     let of = u32::try_from(agents.len()).unwrap_or(u32::MAX);
     let shares: Vec<u64> =
         (0..of).map(|nth| Generators { nth, of }.part_of(args.connections)).collect();
-    let answers = ask(&mut leader, &agents, &shares, args.destinations);
+    let (id, destinations) = (leader.id().to_owned(), args.destinations);
+    let question = |at: usize| ToAgent::Check {
+        leader: id.clone(),
+        connections: shares.get(at).copied().unwrap_or(0),
+        destinations,
+    };
+    let answers = query::ask(&mut leader, &agents, question, |says| match says {
+        Says::Checked { problems } => {
+            Some(problems.iter().map(|problem| printable(problem)).collect())
+        }
+        _ => None,
+    });
     let each = agents.iter().zip(shares).zip(answers);
     let findings: Vec<Finding<'_>> = each
         .map(|((agent, connections), problems)| Finding {
@@ -110,13 +104,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let holds = findings.iter().all(|finding| finding.problems.as_ref().is_some_and(Vec::is_empty));
     let connections = args.connections;
     let document = Document { version: 1, holds, connections, agents: findings };
-    match args.json.as_deref() {
-        Some(output::STDOUT) => output::write_json(output::STDOUT, &document)?,
-        file => {
-            file.map_or(Ok(()), |file| output::write_json(file, &document))?;
-            output::print(&text(&document))?;
-        }
-    }
+    args.query.print(&document, &text(&document))?;
     Ok(ExitCode::from(u8::from(!holds)))
 }
 
@@ -127,36 +115,6 @@ fn with_version(agent: &Agent, mut problems: Vec<String>) -> Vec<String> {
             .insert(0, format!("it has version {theirs}, this program {mine}: install the same"));
     }
     problems
-}
-
-/// Asks each agent until it has answered.
-fn ask(
-    leader: &mut Leader<'_>,
-    agents: &[Agent],
-    shares: &[u64],
-    destinations: Option<u64>,
-) -> Vec<Option<Vec<String>>> {
-    let mut answers: Vec<Option<Vec<String>>> = vec![None; agents.len()];
-    let until_ns = now_ns() + ANSWERS.as_nanos() as u64;
-    let mut asked_ns = 0;
-    while now_ns() < until_ns && answers.iter().any(Option::is_none) && !leader.is_interrupted() {
-        if now_ns() > asked_ns + REPEAT.as_nanos() as u64 {
-            asked_ns = now_ns();
-            for ((agent, connections), answer) in agents.iter().zip(shares).zip(&answers) {
-                if answer.is_none() {
-                    let (leader_id, connections) = (leader.id().to_owned(), *connections);
-                    let check = ToAgent::Check { leader: leader_id, connections, destinations };
-                    leader.send(agent, &check, &[]);
-                }
-            }
-        }
-        let Some(message) = leader.next(Duration::from_millis(20)) else { continue };
-        let Some(at) = agents.iter().position(|agent| agent.is(&message)) else { continue };
-        if let (Says::Checked { problems }, Some(answer)) = (message.says, answers.get_mut(at)) {
-            *answer = Some(problems.iter().map(|problem| printable(problem)).collect());
-        }
-    }
-    answers
 }
 
 fn text(document: &Document<'_>) -> String {

@@ -6,19 +6,15 @@ use std::process::ExitCode;
 use anyhow::Result;
 use serde::Serialize;
 
-use super::FleetFlags;
 use super::leader::{LOOK_FOR, Leader, Waited};
 use super::member::Agent;
 use super::message::version;
-use crate::output;
+use super::query::QueryFlags;
 
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
-    /// Write the agents as JSON to FILE, or to standard output with -
-    #[arg(long, value_name = "FILE")]
-    json: Option<String>,
     #[command(flatten)]
-    fleet: FleetFlags,
+    query: QueryFlags,
 }
 
 /// The document of `--json`.
@@ -43,19 +39,13 @@ struct Entry<'a> {
 
 /// Runs the command. Exit code 1: there are none.
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
-    let (agents, waited) = Leader::new(&args.fleet)?.find("all", LOOK_FOR)?;
+    let (agents, waited) = Leader::new(&args.query.fleet)?.find("all", LOOK_FOR)?;
     if waited == Waited::Interrupted {
         return Ok(ExitCode::from(130));
     }
-    let fleet = &args.fleet.fleet;
+    let fleet = &args.query.fleet.fleet;
     let document = Document { version: 1, fleet, agents: agents.iter().map(entry).collect() };
-    match args.json.as_deref() {
-        Some(output::STDOUT) => output::write_json(output::STDOUT, &document)?,
-        file => {
-            file.map_or(Ok(()), |file| output::write_json(file, &document))?;
-            output::print(&text(fleet, &document.agents))?;
-        }
-    }
+    args.query.print(&document, &text(fleet, &document.agents))?;
     Ok(ExitCode::from(u8::from(agents.is_empty())))
 }
 

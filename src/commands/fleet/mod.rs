@@ -12,6 +12,7 @@ mod list;
 mod manifest;
 pub(crate) mod member;
 mod message;
+mod query;
 #[cfg(test)]
 mod simulation;
 mod travel;
@@ -115,12 +116,19 @@ fn word(text: &str) -> Result<String, String> {
         .ok_or_else(|| "expected up to 64 letters, digits, - or _".to_owned())
 }
 
+/// A label of an agent.
+fn label(text: &str) -> Result<String, String> {
+    let is_word = |part: &str| word(part).is_ok();
+    let parts = text.split_once('=').filter(|(key, value)| is_word(key) && is_word(value));
+    parts
+        .map(|_| text.to_owned())
+        .ok_or_else(|| "expected KEY=VALUE of letters, digits, - or _".to_owned())
+}
+
 /// Which agents: their number, `all`, or a label.
 pub(crate) fn who(text: &str) -> Result<String, String> {
     let is_number = text.parse().is_ok_and(|number: usize| (1..=AGENTS_MAX).contains(&number));
-    let is_label =
-        text.split_once('=').is_some_and(|(key, value)| word(key).is_ok() && word(value).is_ok());
-    (is_number || is_label || text == "all")
+    (is_number || label(text).is_ok() || text == "all")
         .then(|| text.to_owned())
         .ok_or_else(|| format!("expected a number up to {AGENTS_MAX}, all, or a label KEY=VALUE"))
 }
@@ -139,6 +147,14 @@ fn sha256(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn labels_have_a_key_and_a_value() {
+        assert!(label("zone=eu-1").is_ok());
+        for text in ["", "zone", "zone=", "=a", "a=b=c", "a b=c"] {
+            assert!(label(text).is_err(), "{text}");
+        }
+    }
 
     #[test]
     fn agents_are_a_number_all_or_a_label() {

@@ -12,8 +12,9 @@ use anyhow::{Context, Result, bail};
 use brokers::nats::messages::{Event, Messages};
 use engine::sys::process::{self, Signal, now_ns};
 
+use super::executable::{Executable, RELEASE};
 use super::job::{Grant, Job};
-use super::message::{FromAgent, Says, ToAgent, decode, encode, inbox, of_all, version};
+use super::message::{FromAgent, Says, ToAgent, Upgrade, decode, encode, inbox, of_all, version};
 use super::{FilesFlag, FleetFlags, LEASE, PIECE_BYTES, REPEAT, doctor, label, unique, word};
 use crate::commands::load::share::Order;
 use crate::output;
@@ -49,6 +50,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let executable = Executable::own()?;
     let id = unique();
     let folder = Folder::new(&id)?;
     let fleet = &args.fleet.fleet;
@@ -62,6 +64,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         job: None,
         folder,
         grant,
+        executable,
+        looks_at_file: false,
+        becomes: None,
         payload_max: 0,
         repeated_ns: 0,
         ended: None,
@@ -74,6 +79,13 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         if let Some(Signal::Interrupt | Signal::Terminate) = process::wait_signal(Duration::ZERO) {
             agent.leave();
             return Ok(ExitCode::SUCCESS);
+        }
+        if let Some(release) = &agent.becomes {
+            let path = agent.executable.path().display();
+            agent.note(&format!("upgrade from {RELEASE} to {release}: executing {path}"));
+            // What was said is sent, and the folder is removed, before the process is another one.
+            let executable = agent.end();
+            return Err(executable.execute());
         }
         let look = if agent.job.is_some() { LOOK_AT_LOAD } else { LOOK };
         match agent.messages.next(look) {
@@ -120,6 +132,11 @@ struct Agent<'a> {
     job: Option<Job>,
     folder: Folder,
     grant: Grant,
+    executable: Executable,
+    /// Its file is looked at after the run.
+    looks_at_file: bool,
+    /// The release that this process is to become.
+    becomes: Option<String>,
     /// The longest message of the NATS server in bytes.
     payload_max: usize,
     repeated_ns: u64,
@@ -192,6 +209,16 @@ impl Agent<'_> {
                     self.say(&job.plan.leader, &run, Says::Piece { offset }, piece);
                 }
             }
+            ToAgent::Upgrade { leader } => {
+                let answer = match &self.job {
+                    Some(_) => {
+                        self.looks_at_file = true;
+                        Upgrade::Later
+                    }
+                    None => self.upgrade(),
+                };
+                self.say(&leader, "", Says::Upgrade(answer), &[]);
+            }
             ToAgent::Release { run } => {
                 if self.job.as_mut().is_some_and(|job| job.plan.run == run) {
                     self.note(&format!("run {run} has ended"));
@@ -204,7 +231,14 @@ impl Agent<'_> {
     /// Passes on what the load reports, repeats what has to be answered, and ends a run without a leader.
     fn tend(&mut self) {
         let now = now_ns();
-        let Some(job) = &mut self.job else { return };
+        let Some(job) = &mut self.job else {
+            if std::mem::take(&mut self.looks_at_file)
+                && let Upgrade::Failed { why } = self.upgrade()
+            {
+                self.note(&format!("no upgrade: {why}"));
+            }
+            return;
+        };
         let before = std::mem::discriminant(&job.state);
         let row = job.tend();
         let is_new = before != std::mem::discriminant(&job.state);
@@ -225,6 +259,22 @@ impl Agent<'_> {
             let seconds = LEASE.as_secs();
             self.note(&format!("run {run} stopped: its leader was not heard for {seconds} s"));
             (self.job, self.ended) = (None, Some(1));
+        }
+    }
+
+    fn end(self) -> Executable {
+        self.executable
+    }
+
+    /// Looks at the file that this process was started from.
+    fn upgrade(&mut self) -> Upgrade {
+        match self.executable.release() {
+            Ok(release) if release == RELEASE => Upgrade::Same { release },
+            Ok(to) => {
+                self.becomes = Some(to.clone());
+                Upgrade::Now { from: RELEASE.to_owned(), to }
+            }
+            Err(error) => Upgrade::Failed { why: format!("{error:#}") },
         }
     }
 

@@ -290,7 +290,8 @@ impl Coordinator {
             Says::Row { .. }
             | Says::Pong { .. }
             | Says::Here { .. }
-            | Says::Checked { .. } => {}
+            | Says::Checked { .. }
+            | Says::Upgrade(_) => {}
         }
     }
 

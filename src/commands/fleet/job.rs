@@ -173,7 +173,7 @@ impl Job {
             allow: self.grant.targets.clone(),
         };
         let share = format!("--agent-share={}", serde_json::to_string(&spec)?);
-        let mut command = Command::new(std::env::current_exe().context("the executable")?);
+        let mut command = Command::new(own_file()?);
         command.arg("load").arg(share).args(&self.plan.words).current_dir(&self.folder);
         command.env_clear().env(files::CONFINED, "1").process_group(0);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -283,6 +283,14 @@ impl Drop for Job {
         }
         let _ = fs::remove_dir_all(&self.folder);
     }
+}
+
+/// The file of this release, also if another one is in its place by now.
+fn own_file() -> Result<PathBuf> {
+    let file = std::env::current_exe().context("the executable")?;
+    // The kernel says so of a file that was removed or replaced.
+    let is_there = !file.as_os_str().as_encoded_bytes().ends_with(b" (deleted)") && file.exists();
+    Ok(if is_there { file } else { "/proc/self/exe".into() })
 }
 
 /// The last bytes of standard error, from the last error on.

@@ -59,6 +59,10 @@ pub(super) enum ToAgent {
     Release {
         run: String,
     },
+    /// Execute the file anew that you were started from, if it is of another release.
+    Upgrade {
+        leader: String,
+    },
 }
 
 /// A share of a run.
@@ -143,6 +147,21 @@ pub(super) enum Says {
     Piece {
         offset: usize,
     },
+    Upgrade(Upgrade),
+}
+
+/// What an agent does about an upgrade, with releases as `--version` of its file says.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Upgrade {
+    /// It executes the file now, and comes back under another id.
+    Now { from: String, to: String },
+    /// It is busy, and will look at the file after its run.
+    Later,
+    /// The file is of this release, which runs already.
+    Same { release: String },
+    /// It cannot.
+    Failed { why: String },
 }
 
 pub(super) fn encode(message: &impl Serialize, body: &[u8]) -> Vec<u8> {

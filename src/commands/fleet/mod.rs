@@ -6,6 +6,7 @@ pub(crate) mod agent;
 mod clocks;
 mod coordinator;
 mod doctor;
+mod executable;
 mod job;
 pub(crate) mod leader;
 mod list;
@@ -16,6 +17,7 @@ mod query;
 #[cfg(test)]
 mod simulation;
 mod travel;
+mod upgrade;
 pub(crate) mod whole;
 
 use std::collections::hash_map::RandomState;
@@ -67,7 +69,7 @@ impl FleetFlags {
     }
 }
 
-/// Look at the agents of a fleet before a run
+/// Look at the agents of a fleet before a run, and upgrade them
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -80,6 +82,8 @@ enum Command {
     List(list::Args),
     /// Check on each agent what its share of so many connections needs
     Doctor(doctor::Args),
+    /// Have agents execute their file anew if it is of another release
+    Upgrade(upgrade::Args),
     /// Print a Kubernetes manifest of a run by a fleet
     Manifest(manifest::Args),
 }
@@ -92,6 +96,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     match &args.command {
         Command::List(args) => list::run(args),
         Command::Doctor(args) => doctor::run(args),
+        Command::Upgrade(args) => upgrade::run(args),
         Command::Manifest(args) => manifest::run(args),
     }
 }

@@ -1,4 +1,4 @@
-//! What `fleet list` and `fleet doctor` have in common: they ask agents and print the answers.
+//! What `fleet list`, `fleet doctor` and `fleet upgrade` have in common: they ask agents and print the answers.
 
 use std::time::Duration;
 

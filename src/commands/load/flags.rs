@@ -23,7 +23,7 @@ use crate::{tls, units};
 const CONNECTIONS: &str = "Connections";
 const PACING: &str = "Pacing";
 const MESSAGES: &str = "Messages";
-const RESULTS: &str = "Results";
+pub(super) const RESULTS: &str = "Results";
 const FANOUT: &str = "Fan-out";
 const CABLE: &str = "Action Cable";
 const FLEETS: &str = crate::commands::fleet::HEADING;

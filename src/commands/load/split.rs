@@ -19,7 +19,7 @@ use crate::output;
 use crate::report::screen::AgentRow;
 
 /// Flags that the leader keeps for itself, with and without a value.
-const OWN: [&str; 15] = [
+const OWN: [&str; 14] = [
     "--agents",
     "--agents-within",
     "--nats",
@@ -28,7 +28,6 @@ const OWN: [&str; 15] = [
     "--fleet",
     "--files-max",
     "--json",
-    "--json-out",
     "--html",
     "--csv",
     "--metrics",
@@ -152,6 +151,36 @@ fn words(mut all: impl Iterator<Item = String>) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use clap::Args as _;
+
+    use super::*;
+
+    /// Results and the fleet are the leader's business; agents refuse these flags. Processes to watch are of one
+    /// machine, so the leader refuses them, too.
+    #[test]
+    fn the_flags_of_the_leader_are_those_of_results_and_fleets() {
+        let command = Args::augment_args(clap::Command::new("load"));
+        let (mut with_value, mut switches) = (BTreeSet::new(), BTreeSet::new());
+        for flag in command.get_arguments() {
+            let heading = flag.get_help_heading();
+            let is_of_leader = heading == Some(crate::commands::load::flags::RESULTS)
+                || heading == Some(crate::commands::fleet::HEADING);
+            if !is_of_leader || flag.get_id() == "watch_pid" {
+                continue;
+            }
+            let aliases = flag.get_all_aliases().into_iter().flatten();
+            for name in flag.get_long().into_iter().chain(aliases) {
+                let takes_value = flag.get_action().takes_values();
+                let set = if takes_value { &mut with_value } else { &mut switches };
+                set.insert(format!("--{name}"));
+            }
+        }
+        let own = |flags: &[&str]| flags.iter().map(|flag| (*flag).to_owned()).collect();
+        assert_eq!((own(&OWN), own(&OWN_SWITCHES)), (with_value, switches));
+    }
+
     #[test]
     fn agents_get_what_is_not_of_the_leader() {
         let line = "http://a/ --agents 2 -c 5 --json=x --nats nats://b --plain -d --fail=p99<1s";

@@ -106,14 +106,15 @@ fn plans_that_do_more_than_load_are_refused() {
 
 #[test]
 fn answers_that_are_of_no_agent_reach_no_terminal_and_no_subject() {
-    let Some(fleet) = Fleet::start(1) else { return };
+    let Some(mut fleet) = Fleet::start(1) else { return };
     let mut calls = NatsClient::connect(&fleet.broker, "", "");
     calls.subscribe(ALL);
     let mut injected = NatsClient::connect(&fleet.broker, "", "");
     injected.subscribe("injected");
     let server = Recorder::hello();
     let url = url(&server);
-    let leader = fleet.lead(&[&url, "-c", "2", "--requests", "5", "--agents-within", "5m"]);
+    // It waits for another agent until all forged answers have reached it.
+    let leader = fleet.lead_of("2", &[&url, "-c", "2", "--requests", "5", "--agents-within", "5m"]);
     let (_, call) = calls.message();
     let call: Value = serde_json::from_str(call.trim()).expect("JSON");
     let id = call["call"]["leader"].as_str().expect("an id").to_owned();
@@ -131,8 +132,12 @@ fn answers_that_are_of_no_agent_reach_no_terminal_and_no_subject() {
     ] {
         calls.publish(&inbox(&id), &answer);
     }
+    assert_eq!(server.count(), 0, "no forged answer is one of an agent");
+    fleet.agent("zzz", &[]);
     let finished = executable::finish(leader);
     assert_eq!((finished.code, server.count()), (Some(0), 5), "{finished:?}");
+    let agents = finished.json()["fleet"]["agents"].clone();
+    assert_eq!((&agents[0]["name"], &agents[1]["name"]), (&json!("agent-01"), &json!("zzz")));
     assert!(!finished.stderr.contains('\u{1b}'), "{finished:?}");
     calls.publish("injected", "mark");
     assert_eq!(injected.message().1, "mark");

@@ -30,6 +30,8 @@ const WARM_UP_PUBLISHED: usize = 20;
 /// Idle sockets, and those before them, which take pools and pages of the executable.
 const IDLE: usize = 15_000;
 const FIRST: usize = 2_000;
+const COLLECTIONS: usize = 4;
+const SETTLES: Duration = Duration::from_millis(500);
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const ECHO: &str = "20 B/cpu-s";
@@ -226,15 +228,17 @@ fn delivery(bench: &Context, package: Package, subscribers: usize) -> Result<f64
 fn idle_bytes(bench: &Context, package: Package, idle: usize) -> Result<f64> {
     let server = start(bench, package, false)?;
     let collected = || {
-        // What the first leaves behind is found by the second.
-        collect(&server)?;
-        collect(&server)?;
+        // What one leaves behind is found by the next, and freed meanwhile.
+        for _ in 0..COLLECTIONS {
+            collect(&server)?;
+            std::thread::sleep(SETTLES);
+        }
         proc::rss_bytes(server.pid())
     };
     let _first = server.echo_client(&bench.tools, FIRST, SMALL)?;
     let before = collected()?;
     let _others = server.echo_client(&bench.tools, idle, SMALL)?;
-    Ok(collected()?.saturating_sub(before) as f64 / idle as f64)
+    Ok((collected()? as f64 - before as f64) / idle as f64)
 }
 
 /// Has a server collect garbage.

@@ -1,5 +1,6 @@
 //! [`Server::every`]: what a server does at intervals; [`Interval`]: when something at an interval is due.
 
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use crate::routes::{Routes, nanoseconds};
@@ -87,7 +88,8 @@ impl<R: Routes> Server<R> {
         interval: Duration,
         act: impl FnMut(&mut Context<'_>) + Send + 'static,
     ) -> Self {
-        self.every.push(Every::new(interval, act));
+        let every = self.every.get_mut().unwrap_or_else(PoisonError::into_inner);
+        every.push(Every::new(interval, act));
         self
     }
 }
@@ -95,6 +97,12 @@ impl<R: Routes> Server<R> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Threads can share a server that has not started.
+    const _: fn() = || {
+        fn is_shared<T: Send + Sync>() {}
+        is_shared::<Server>();
+    };
 
     #[test]
     fn an_interval_is_due_once_for_each_time_and_leaves_out_what_was_missed() {

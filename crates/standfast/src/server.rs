@@ -52,7 +52,8 @@ pub struct Server<R: Routes = NoRoutes> {
     workers: Option<usize>,
     tls: Option<TlsServer>,
     broker: pubsub::Choice,
-    pub(crate) every: Vec<Every>,
+    /// Never locked: the mutex keeps the server `Sync`.
+    pub(crate) every: Mutex<Vec<Every>>,
     /// The first mistake in the routes.
     mistake: Option<String>,
 }
@@ -92,7 +93,7 @@ impl Server {
             workers: None,
             tls: None,
             broker: Default::default(),
-            every: Vec::new(),
+            every: Mutex::default(),
             mistake: None,
         };
         server.and_bind(address)
@@ -426,7 +427,7 @@ impl<R: Routes> Server<R> {
             by_route,
             reply_timeout: self.limits.reply_timeout,
             exchange_timeout: self.limits.exchange_timeout,
-            every: Mutex::new(self.every),
+            every: self.every,
             hub: Arc::new(Hub::new(plan.workers, waking)),
             ended: Arc::default(),
         };

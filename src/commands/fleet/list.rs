@@ -93,7 +93,7 @@ fn text(fleet: &str, agents: &[Entry<'_>]) -> String {
     if !others.is_empty() {
         let _ = writeln!(
             text,
-            "other release than this one, {}: {}: install the same on all machines",
+            "other release than this one, {}: {}: install the same on all machines, then run standfast fleet upgrade",
             version(),
             others.join(", ")
         );

@@ -169,7 +169,8 @@ pub(super) fn check(agents: &[Agent], busy: &[Agent], request: &Request<'_>) -> 
     for agent in agents.iter().filter(|agent| agent.version != mine) {
         let (name, theirs) = (&agent.name, &agent.version);
         problems.push(format!(
-            "agent {name} has version {theirs}, this leader {mine}: install the same release"
+            "agent {name} has version {theirs}, this leader {mine}: install the same release, then run \
+             standfast fleet upgrade"
         ));
     }
     for pair in agents.windows(2) {

@@ -43,6 +43,39 @@ use crate::{
     Close, Config, Content, Echo, Latency, Outcome, Recorder, Run, Series, Snapshot, StartError,
 };
 
+/// Where the events of a controlled run go.
+pub trait Output {
+    /// An event; before it `taken` commands were executed.
+    ///
+    /// # Errors
+    /// Nobody takes it, which ends the run.
+    fn event(&mut self, taken: u64, event: &Event) -> io::Result<()>;
+
+    /// A command was executed, so that `taken` were.
+    ///
+    /// # Errors
+    /// Nobody takes it, which ends the run.
+    fn taken(&mut self, _taken: u64) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Once a second: the time since the run began, all counters, and all that was timed.
+    fn second(&mut self, _elapsed: Duration, _counts: &Snapshot, _timed: &Recorder) {}
+}
+
+/// Events as lines of JSON.
+#[derive(Debug)]
+pub struct Lines<W>(pub W);
+
+impl<W: Write> Output for Lines<W> {
+    fn event(&mut self, _: u64, event: &Event) -> io::Result<()> {
+        let mut line = serde_json::to_vec(event)?;
+        line.push(b'\n');
+        self.0.write_all(&line)?;
+        self.0.flush()
+    }
+}
+
 const LOOK: Duration = Duration::from_millis(20);
 const ROW_NS: u64 = 250_000_000;
 /// How often percentiles are computed, as merging every worker's histograms is not free.
@@ -51,7 +84,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A command.
-#[derive(Serialize, Deserialize, Debug, PartialEq)]
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Command {
     /// Begin connections up to this total; it never falls.
@@ -84,7 +117,7 @@ pub enum Finish {
 }
 
 /// An event.
-#[derive(Serialize, Deserialize, Debug)]
+#[derive(Serialize, Deserialize, Clone, Debug)]
 #[serde(tag = "event", rename_all = "snake_case")]
 #[allow(missing_docs, reason = "described in the table of the module")]
 pub enum Event {
@@ -124,7 +157,32 @@ pub struct ProgressRow {
     pub so_far: Option<Latency>,
 }
 
-/// Runs `config` under the commands of `input` and writes events to `output`; the phases of the
+impl ProgressRow {
+    /// The row of these counters, without percentiles.
+    #[must_use]
+    pub fn of(elapsed: Duration, counts: &Snapshot) -> ProgressRow {
+        ProgressRow {
+            elapsed: elapsed.as_secs_f64(),
+            open: counts.open,
+            failed: counts.failed_total(),
+            closed: counts.closed_total(),
+            replaced: counts.replaced,
+            heartbeats_sent: counts.heartbeats_sent,
+            heartbeats_received: counts.heartbeats_received,
+            answered: counts.answered,
+            unanswered_sockets: counts.unanswered,
+            messages_sent: counts.echo_sent,
+            messages_received: counts.echo_received,
+            publications: counts.delivery.received,
+            publications_duplicated: counts.delivery.duplicated,
+            errors: counts.errors().into_iter().map(|(kind, n)| (kind.to_owned(), n)).collect(),
+            last_second: None,
+            so_far: None,
+        }
+    }
+}
+
+/// Runs `config` under the commands of `input` and passes events to `output`; the phases of the
 /// configuration do not apply. `interrupted` is polled 50 times a second and ends the run.
 ///
 /// # Errors
@@ -132,10 +190,13 @@ pub struct ProgressRow {
 pub fn run_commands(
     config: &Config,
     input: impl BufRead + Send + 'static,
-    output: impl Write,
+    output: impl Output,
     mut interrupted: impl FnMut() -> bool,
 ) -> Result<Outcome, StartError> {
     let run = Run::start(config)?;
+    if let Some(gate) = &config.gate {
+        gate.pass().map_err(StartError::Unfit)?;
+    }
     let lines = read_lines(input);
     let mut control = Control::new(run, output);
     let private_tables = control.run.tables() == Tables::Private;
@@ -181,9 +242,11 @@ fn read_lines(input: impl BufRead + Send + 'static) -> Receiver<String> {
     lines
 }
 
-struct Control<W> {
+struct Control<O> {
     run: Run,
-    output: W,
+    output: O,
+    /// Commands that were executed.
+    taken: u64,
     began_ns: u64,
     last_row_ns: u64,
     second: LastSecond,
@@ -196,12 +259,13 @@ struct Control<W> {
     churn: bool,
 }
 
-impl<W: Write> Control<W> {
-    fn new(run: Run, output: W) -> Self {
+impl<O: Output> Control<O> {
+    fn new(run: Run, output: O) -> Self {
         let began_ns = process::now_ns();
         Control {
             run,
             output,
+            taken: 0,
             began_ns,
             last_row_ns: began_ns,
             second: LastSecond {
@@ -221,10 +285,7 @@ impl<W: Write> Control<W> {
     }
 
     fn emit(&mut self, event: &Event) -> io::Result<()> {
-        let mut line = serde_json::to_vec(event)?;
-        line.push(b'\n');
-        self.output.write_all(&line)?;
-        self.output.flush()
+        self.output.event(self.taken, event)
     }
 
     /// Executes a command line; returns how to end if the command is `finish`.
@@ -270,6 +331,8 @@ impl<W: Write> Control<W> {
                 self.emit(&Event::Error { message })?;
             }
         }
+        self.taken += 1;
+        self.output.taken(self.taken)?;
         Ok(None)
     }
 
@@ -321,25 +384,13 @@ impl<W: Write> Control<W> {
             return Ok(());
         }
         self.last_row_ns = now_ns;
-        let (last_second, so_far) = self.second.latency(&self.run, now_ns);
-        self.emit(&Event::Row(Box::new(ProgressRow {
-            elapsed: (now_ns - self.began_ns) as f64 / 1e9,
-            open: counts.open,
-            failed: counts.failed_total(),
-            closed: counts.closed_total(),
-            replaced: counts.replaced,
-            heartbeats_sent: counts.heartbeats_sent,
-            heartbeats_received: counts.heartbeats_received,
-            answered: counts.answered,
-            unanswered_sockets: counts.unanswered,
-            messages_sent: counts.echo_sent,
-            messages_received: counts.echo_received,
-            publications: counts.delivery.received,
-            publications_duplicated: counts.delivery.duplicated,
-            errors: counts.errors().into_iter().map(|(kind, n)| (kind.to_owned(), n)).collect(),
-            last_second,
-            so_far,
-        })))
+        let elapsed = Duration::from_nanos(now_ns - self.began_ns);
+        if self.second.pass(&self.run, now_ns) {
+            self.output.second(elapsed, counts, &self.second.before);
+        }
+        let LastSecond { latency: last_second, so_far, .. } = self.second;
+        let row = ProgressRow { last_second, so_far, ..ProgressRow::of(elapsed, counts) };
+        self.emit(&Event::Row(Box::new(row)))
     }
 }
 
@@ -369,21 +420,23 @@ struct LastSecond {
 }
 
 impl LastSecond {
-    fn latency(&mut self, run: &Run, now_ns: u64) -> (Option<Latency>, Option<Latency>) {
-        if now_ns >= self.began_ns + SECOND_NS {
-            self.began_ns = now_ns;
-            let recorder = run.recorder();
-            let mut second = recorder.clone();
-            second.subtract(&self.before);
-            let timed = [Series::Latency, Series::Broadcast, Series::Heartbeat]
-                .into_iter()
-                .find_map(|series| Some((series, second.latency(series)?)));
-            self.latency = timed.map(|(_, latency)| latency);
-            self.series = timed.map_or(self.series, |(series, _)| series);
-            self.so_far = recorder.latency(self.series);
-            self.before = recorder;
+    /// Returns whether another second is complete.
+    fn pass(&mut self, run: &Run, now_ns: u64) -> bool {
+        if now_ns < self.began_ns + SECOND_NS {
+            return false;
         }
-        (self.latency, self.so_far)
+        self.began_ns = now_ns;
+        let recorder = run.recorder();
+        let mut second = recorder.clone();
+        second.subtract(&self.before);
+        let timed = [Series::Latency, Series::Broadcast, Series::Heartbeat]
+            .into_iter()
+            .find_map(|series| Some((series, second.latency(series)?)));
+        self.latency = timed.map(|(_, latency)| latency);
+        self.series = timed.map_or(self.series, |(series, _)| series);
+        self.so_far = recorder.latency(self.series);
+        self.before = recorder;
+        true
     }
 }
 

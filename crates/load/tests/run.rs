@@ -10,6 +10,7 @@ use std::io::{self, BufReader, Read, Write};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::Duration;
 
+use load::control::Lines;
 use load::publication::{self, Publication};
 use load::{Close, Config, Connect, Content, Echo, Endpoint, Outcome, Row, Run};
 use serde_json::{Value, json};
@@ -438,7 +439,7 @@ fn obey(config: Config) -> (Sender<Vec<u8>>, Receiver<Value>) {
     let (said, events) = mpsc::channel();
     std::thread::spawn(move || {
         let input = BufReader::new(Input { lines, pending: Vec::new() });
-        load::control::run_commands(&config, input, Output(said), || false).unwrap();
+        load::control::run_commands(&config, input, Lines(Output(said)), || false).unwrap();
     });
     (commands, events)
 }

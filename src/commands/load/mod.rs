@@ -30,6 +30,7 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::ArgMatches;
 use engine::sys::process::{self, Signal};
+use load::control::Lines;
 use load::requests::AnswerChecks;
 use load::{Config, Outcome, Publish, RunConfig, Threshold, Verdict};
 
@@ -156,6 +157,7 @@ fn one<'a>(
 fn controlled(config: &Config, interrupted: impl FnMut() -> bool) -> Result<ExitCode> {
     process::end_with_parent();
     let input = BufReader::new(io::stdin());
-    let outcome = load::control::run_commands(config, input, io::stdout(), interrupted)?;
+    let output = Lines(io::stdout());
+    let outcome = load::control::run_commands(config, input, output, interrupted)?;
     Ok(ExitCode::from(Verdict::of(&outcome).exit_code()))
 }

@@ -42,6 +42,7 @@ mod fleet_clocks;
 mod fleet_faults;
 mod fleet_hostile;
 mod fleet_masses;
+mod fleet_prove;
 mod fleet_upgrade;
 mod floors;
 mod from_curl;

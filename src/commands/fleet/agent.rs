@@ -201,6 +201,12 @@ impl Agent<'_> {
                     job.order(if stop { &Order::Stop } else { &Order::Beat });
                 }
             }
+            ToAgent::Command { run, number, command } => {
+                if let Some(job) = self.job.as_mut().filter(|job| of_run(job, &run)) {
+                    job.heard_ns = now_ns();
+                    job.command(number, command);
+                }
+            }
             ToAgent::Fetch { run, offset } => {
                 if let Some(job) = self.job.as_ref().filter(|job| job.plan.run == run) {
                     let rest = job.result.get(offset..).unwrap_or_default();

@@ -9,7 +9,7 @@ use anyhow::{Result, bail};
 use load::Outcome;
 
 use super::leader::{PREPARE, Request};
-use super::member::{Agent, Readiness};
+use super::member::{Agent, Obeyed, Readiness};
 use super::message::{
     FromAgent, Plan, Says, ToAgent, decode, encode, inbox, of_all, printable, version,
 };
@@ -45,7 +45,7 @@ pub(super) struct Coordinator {
     fleet: String,
     /// The id of the leader, and of the run.
     id: String,
-    run: String,
+    pub(super) run: String,
     /// The longest message of the NATS server in bytes.
     payload_max: usize,
     seed: u64,
@@ -93,7 +93,7 @@ impl Coordinator {
             beat_ns: 0,
             until_ns: now + nanoseconds(PREPARE),
             stopping_ns: None,
-            shown: Shown { numbers: vec![0; agents.len()], at_ns: now },
+            shown: Shown::new(&agents, now),
             fetches: Vec::new(),
             to_fetch: BTreeSet::new(),
             agents,
@@ -287,7 +287,11 @@ impl Coordinator {
             Says::Refused { why } => one.last = Says::Refused { why: printable(&why) },
             Says::Failed { why } => one.last = Says::Failed { why: printable(&why) },
             Says::Ready | Says::Waiting => one.last = says,
+            Says::Controlled { number, taken, events } if number > one.obeyed.number => {
+                one.obeyed = Obeyed { number, taken, events };
+            }
             Says::Row { .. }
+            | Says::Controlled { .. }
             | Says::Pong { .. }
             | Says::Here { .. }
             | Says::Checked { .. }
@@ -332,7 +336,7 @@ impl Coordinator {
     }
 
     /// Tells all agents of the run, from time to time, that its leader lives.
-    fn beat(&mut self, now: u64, stop: bool, out: &mut impl Outbox) {
+    pub(super) fn beat(&mut self, now: u64, stop: bool, out: &mut impl Outbox) {
         if now >= self.beat_ns.saturating_add(nanoseconds(REPEAT)) {
             self.beat_ns = now;
             let beat = ToAgent::Beat { run: self.run.clone(), stop };
@@ -340,7 +344,13 @@ impl Coordinator {
         }
     }
 
-    fn send(&self, agent: &Agent, message: &ToAgent, body: &[u8], out: &mut impl Outbox) {
+    pub(super) fn send(
+        &self,
+        agent: &Agent,
+        message: &ToAgent,
+        body: &[u8],
+        out: &mut impl Outbox,
+    ) {
         out.send(&inbox(&self.fleet, &agent.id), encode(message, body));
     }
 }
@@ -377,14 +387,18 @@ impl Pass {
 }
 
 /// Which rows were shown, and when.
-struct Shown {
+pub(super) struct Shown {
     numbers: Vec<u64>,
     at_ns: u64,
 }
 
 impl Shown {
+    pub(super) fn new(agents: &[Agent], now: u64) -> Shown {
+        Shown { numbers: vec![0; agents.len()], at_ns: now }
+    }
+
     /// Whether each agent has a row that was not shown, or has waited long enough for others.
-    fn is_due(&mut self, agents: &[Agent], now: u64) -> bool {
+    pub(super) fn is_due(&mut self, agents: &[Agent], now: u64) -> bool {
         // Before the first row of an agent nothing is known of the whole.
         let is_known = agents.iter().all(|agent| agent.row.is_some() || agent.is_settled());
         let mut each = agents.iter().zip(&self.numbers);

@@ -81,18 +81,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let of = u32::try_from(agents.len()).unwrap_or(u32::MAX);
     let shares: Vec<u64> =
         (0..of).map(|nth| Generators { nth, of }.part_of(args.connections)).collect();
-    let (id, destinations) = (leader.id().to_owned(), args.destinations);
-    let question = |at: usize| ToAgent::Check {
-        leader: id.clone(),
-        connections: shares.get(at).copied().unwrap_or(0),
-        destinations,
-    };
-    let answers = query::ask(&mut leader, &agents, question, |says| match says {
-        Says::Checked { problems } => {
-            Some(problems.iter().map(|problem| printable(problem)).collect())
-        }
-        _ => None,
-    });
+    let answers = share_problems(&mut leader, &agents, &shares, args.destinations);
     let each = agents.iter().zip(shares).zip(answers);
     let findings: Vec<Finding<'_>> = each
         .map(|((agent, connections), problems)| Finding {
@@ -115,6 +104,27 @@ fn with_version(agent: &Agent, mut problems: Vec<String>) -> Vec<String> {
             .insert(0, format!("it has version {theirs}, this program {mine}: install the same"));
     }
     problems
+}
+
+/// Asks each agent what it lacks for its share.
+pub(super) fn share_problems(
+    leader: &mut Leader<'_>,
+    agents: &[Agent],
+    shares: &[u64],
+    destinations: Option<u64>,
+) -> Vec<Option<Vec<String>>> {
+    let id = leader.id().to_owned();
+    let question = |at: usize| ToAgent::Check {
+        leader: id.clone(),
+        connections: shares.get(at).copied().unwrap_or(0),
+        destinations,
+    };
+    query::ask(leader, agents, question, |says| match says {
+        Says::Checked { problems } => {
+            Some(problems.iter().map(|problem| printable(problem)).collect())
+        }
+        _ => None,
+    })
 }
 
 fn text(document: &Document<'_>) -> String {

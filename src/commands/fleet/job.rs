@@ -13,6 +13,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use capacity::Bytes;
 use engine::sys::process::now_ns;
+use load::control::{Command as Control, Event};
 use load::files::{self, is_below};
 
 use super::message::{Plan, Says};
@@ -48,6 +49,11 @@ pub(super) struct Job {
     /// When the leader was last heard.
     pub(super) heard_ns: u64,
     rows: u64,
+    /// Of a controlled run: commands that were passed on and taken, reports, and the latest event of each kind.
+    passed: u64,
+    taken: u64,
+    reports: u64,
+    events: Vec<(u64, Event)>,
     /// By how much it began late, once it has begun.
     late_us: Option<u64>,
     /// What the agent repeats until the leader goes on.
@@ -75,6 +81,10 @@ impl Job {
             said_ns: heard_ns,
             heard_ns,
             rows: 0,
+            passed: 0,
+            taken: 0,
+            reports: 0,
+            events: Vec::new(),
             late_us: None,
             state: Says::Want { file: 0, offset: 0 },
             result: Vec::new(),
@@ -201,7 +211,8 @@ impl Job {
         let Ok(line) = self.lines.as_ref()?.try_recv() else {
             // It has a row each second. A process that is stopped or hangs does not end by itself.
             let silent = Duration::from_nanos(now_ns().saturating_sub(self.said_ns));
-            if matches!(self.state, Says::Waiting) && silent > SILENCE {
+            let is_running = matches!(self.state, Says::Waiting | Says::Controlled { .. });
+            if is_running && silent > SILENCE {
                 let seconds = SILENCE.as_secs();
                 let why = format!("its load hangs: it has reported nothing for {seconds} s");
                 self.state = Says::Failed { why };
@@ -215,6 +226,16 @@ impl Job {
             Line::Report(Report::Row(row)) => {
                 self.rows += 1;
                 return Some(Says::Row { number: self.rows, late_us: self.late_us, row });
+            }
+            Line::Report(Report::Taken(taken)) => {
+                self.taken = taken;
+                return self.controlled();
+            }
+            Line::Report(Report::Event(taken, event)) => {
+                let kind = std::mem::discriminant(&*event);
+                self.events.retain(|(_, one)| std::mem::discriminant(one) != kind);
+                self.events.push((taken, *event));
+                return self.controlled();
             }
             Line::Report(Report::Outcome(outcome)) => {
                 self.result = serde_json::to_vec(&outcome).unwrap_or_default();
@@ -262,6 +283,26 @@ impl Job {
             // It had nothing to report while others got ready.
             self.said_ns = now_ns();
             self.state = Says::Waiting;
+        }
+    }
+
+    /// What the leader of a controlled run has to know now.
+    fn controlled(&mut self) -> Option<Says> {
+        if !matches!(self.state, Says::Waiting | Says::Controlled { .. }) {
+            return None;
+        }
+        self.reports += 1;
+        let (number, taken, events) = (self.reports, self.taken, self.events.clone());
+        self.state = Says::Controlled { number, taken, events };
+        Some(self.state.clone())
+    }
+
+    /// Passes the next command on to the load; others have been passed on, or come again.
+    pub(super) fn command(&mut self, number: u64, command: Control) {
+        let is_running = matches!(self.state, Says::Waiting | Says::Controlled { .. });
+        if is_running && number == self.passed + 1 {
+            self.passed = number;
+            self.order(&Order::Command(command));
         }
     }
 

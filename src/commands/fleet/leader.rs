@@ -8,11 +8,13 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use brokers::nats::messages::{Event, Messages};
 use engine::sys::process::{self, Signal, now_ns};
+use load::control::Command;
 
 use super::coordinator::{Coordinator, Outbox};
-use super::member::{Agent, check, too_few};
+use super::member::{Agent, problems, too_few};
 use super::message::{FromAgent, ToAgent, decode, encode, inbox, of_all};
-use super::{AGENTS_MAX, FleetFlags, REPEAT, travel, unique};
+use super::travel::{self, Travelling};
+use super::{AGENTS_MAX, FleetFlags, REPEAT, unique};
 use crate::report::screen;
 
 /// How long agents are looked for, unless a number of them is awaited.
@@ -150,18 +152,48 @@ impl<'a> Leader<'a> {
     /// All that is wrong with the agents; then nothing was started.
     pub(crate) fn prepare(&mut self, request: &Request<'_>) -> Result<Waited> {
         let files = travel::files(request.files_max)?;
-        let (agents, waited) = self.find(request.who, request.within)?;
+        let chosen = self.choose(request.who, request.within, request.users)?;
+        let Some((problems, agents)) = chosen else { return Ok(Waited::Interrupted) };
+        if !problems.is_empty() {
+            bail!("{}", problems.join("\n  "));
+        }
+        self.make_ready(request, files, agents)
+    }
+
+    /// Finds the agents of a run of so many users, and what is wrong with them; `None` after Ctrl-C.
+    ///
+    /// # Errors
+    /// There is no NATS server.
+    pub(super) fn choose(
+        &mut self,
+        who: &str,
+        within: Duration,
+        users: u64,
+    ) -> Result<Option<(Vec<String>, Vec<Agent>)>> {
+        let (agents, waited) = self.find(who, within)?;
         if waited == Waited::Interrupted {
-            return Ok(waited);
+            return Ok(None);
         }
         let (busy, mut agents): (Vec<_>, Vec<_>) = agents.into_iter().partition(|agent| agent.busy);
-        if let Ok(wanted) = request.who.parse::<usize>() {
+        if let Ok(wanted) = who.parse::<usize>() {
             if agents.len() < wanted {
-                bail!("{}", too_few(wanted, &agents, &busy));
+                return Ok(Some((vec![too_few(wanted, &agents, &busy)], Vec::new())));
             }
             agents.truncate(wanted);
         }
-        check(&agents, &busy, request)?;
+        Ok(Some((problems(&agents, &busy, who, users), agents)))
+    }
+
+    /// Waits until all of these agents are ready to begin, with their clocks measured.
+    ///
+    /// # Errors
+    /// All that is wrong with the agents; then nothing was started.
+    pub(super) fn make_ready(
+        &mut self,
+        request: &Request<'_>,
+        files: Vec<Travelling>,
+        agents: Vec<Agent>,
+    ) -> Result<Waited> {
         let ids = [self.id.clone(), unique()];
         let mut coordinator =
             Coordinator::new(ids, self.payload_max, request, files, agents, now_ns())?;
@@ -172,7 +204,7 @@ impl<'a> Leader<'a> {
             if let Some(ready) = coordinator.prepare(now_ns(), &mut &self.messages) {
                 break ready.map(|()| Waited::Done);
             }
-            self.take_all(&mut coordinator, LOOK);
+            take_all(&self.messages, &mut coordinator, LOOK);
         };
         if !matches!(waited, Ok(Waited::Done)) {
             coordinator.release(&mut &self.messages);
@@ -183,23 +215,73 @@ impl<'a> Leader<'a> {
 
     /// Starts the agents, shows rows, and follows each agent to its result.
     pub(crate) fn run(mut self, row: &mut dyn FnMut(&[Agent])) -> Led {
+        self.begin();
         let mut agents = Vec::new();
         if let Some(mut coordinator) = self.coordinator.take() {
-            while !coordinator.begin(now_ns(), &mut &self.messages) {
-                self.take_all(&mut coordinator, LOOK);
-            }
             loop {
                 let is_interrupted = self.is_interrupted();
                 let out = &mut &self.messages;
                 if coordinator.follow(now_ns(), is_interrupted, out, row) {
                     break;
                 }
-                self.take_all(&mut coordinator, LOOK_AT_RUN);
+                take_all(&self.messages, &mut coordinator, LOOK_AT_RUN);
             }
             coordinator.release(&mut &self.messages);
             agents = coordinator.agents;
         }
         Led { agents, interrupted: self.interrupted, discarded: self.messages.dropped() }
+    }
+
+    /// Starts the agents that are ready.
+    pub(super) fn begin(&mut self) {
+        if let Some(coordinator) = &mut self.coordinator {
+            while !coordinator.begin(now_ns(), &mut &self.messages) {
+                take_all(&self.messages, coordinator, LOOK);
+            }
+        }
+    }
+
+    /// Tells all agents, from time to time, that their leader lives, or that they have to stop.
+    pub(super) fn beat(&mut self, stop: bool) {
+        if let Some(coordinator) = &mut self.coordinator {
+            coordinator.beat(now_ns(), stop, &mut &self.messages);
+        }
+    }
+
+    /// Takes the messages that have come, after waiting for the first.
+    pub(super) fn listen(&mut self, within: Duration) {
+        if let Some(coordinator) = &mut self.coordinator {
+            take_all(&self.messages, coordinator, within);
+        }
+    }
+
+    /// Frees all agents of the run. Returns them.
+    pub(super) fn release(&mut self) -> Vec<Agent> {
+        let Some(coordinator) = self.coordinator.take() else { return Vec::new() };
+        coordinator.release(&mut &self.messages);
+        coordinator.agents
+    }
+
+    /// The agents of the run, once they are ready.
+    pub(super) fn agents(&self) -> &[Agent] {
+        self.coordinator.as_ref().map_or(&[], |coordinator| &coordinator.agents)
+    }
+
+    pub(super) fn agents_mut(&mut self) -> &mut [Agent] {
+        self.coordinator.as_mut().map_or(&mut [], |coordinator| &mut coordinator.agents)
+    }
+
+    /// Gives an agent of the run a command.
+    pub(super) fn command(&self, agent: &Agent, number: u64, command: Command) {
+        if let Some(coordinator) = &self.coordinator {
+            let command = ToAgent::Command { run: coordinator.run.clone(), number, command };
+            coordinator.send(agent, &command, &[], &mut &self.messages);
+        }
+    }
+
+    /// Messages of this leader that were discarded.
+    pub(super) fn discarded(&self) -> usize {
+        self.messages.dropped()
     }
 
     pub(super) fn send(&self, agent: &Agent, message: &ToAgent, body: &[u8]) {
@@ -208,6 +290,10 @@ impl<'a> Leader<'a> {
 
     pub(super) fn id(&self) -> &str {
         &self.id
+    }
+
+    pub(super) fn flags(&self) -> &'a FleetFlags {
+        self.flags
     }
 
     /// The next message of any agent.
@@ -223,20 +309,18 @@ impl<'a> Leader<'a> {
         self.interrupted |= matches!(signal, Some(Signal::Interrupt | Signal::Terminate));
         self.interrupted
     }
+}
 
-    /// Takes the messages that have come, after waiting for the first.
-    fn take_all(&self, coordinator: &mut Coordinator, within: Duration) {
-        let mut within = within;
-        for _ in 0..MESSAGES_MAX {
-            let Some(event) = self.messages.next(within) else { return };
-            within = Duration::ZERO;
-            match event {
-                Event::Message(_, bytes) => {
-                    coordinator.take(now_ns(), &bytes, &mut &self.messages);
-                }
-                Event::Open(_) => screen::aside("NATS: connected again".to_owned()),
-                Event::Down(why) => screen::aside(format!("NATS: {why}; trying again")),
-            }
+/// Takes the messages that have come, after waiting for the first.
+fn take_all(messages: &Messages, coordinator: &mut Coordinator, within: Duration) {
+    let mut within = within;
+    for _ in 0..MESSAGES_MAX {
+        let Some(event) = messages.next(within) else { return };
+        within = Duration::ZERO;
+        match event {
+            Event::Message(_, bytes) => coordinator.take(now_ns(), &bytes, &mut &*messages),
+            Event::Open(_) => screen::aside("NATS: connected again".to_owned()),
+            Event::Down(why) => screen::aside(format!("NATS: {why}; trying again")),
         }
     }
 }

@@ -1,12 +1,13 @@
 //! [`Agent`]: an agent as its leader knows it.
 
-use anyhow::{Result, bail};
-use load::{Outcome, SharedRow};
+use load::control::Event;
+use load::{Outcome, SharedRow, Usage};
 
 use super::clocks::Offset;
-use super::leader::{PREPARE, Request};
+use super::leader::PREPARE;
 use super::message::{FromAgent, Says, printable, version};
 use super::{LEASE, word};
+use crate::report::screen::AgentRow;
 
 /// An agent of a run.
 pub(crate) struct Agent {
@@ -27,6 +28,7 @@ pub(crate) struct Agent {
     pub(super) number: u64,
     /// `None` before the first.
     pub(crate) row: Option<SharedRow>,
+    pub(super) obeyed: Obeyed,
     pub(crate) late_us: Option<u64>,
     /// By how much the start may differ from the plan, by its clock.
     pub(crate) start_error_ns: Option<u64>,
@@ -36,6 +38,17 @@ pub(crate) struct Agent {
     pub(crate) outcome: Option<Outcome>,
     /// Why its result is missing.
     pub(crate) lost: Option<String>,
+}
+
+/// What an agent of a controlled run said last.
+#[derive(Default)]
+pub(super) struct Obeyed {
+    /// The number of the message.
+    pub(super) number: u64,
+    /// Commands that it has taken.
+    pub(super) taken: u64,
+    /// Its latest event of each kind, with the number of commands that it had taken before.
+    pub(super) events: Vec<(u64, Event)>,
 }
 
 /// How far an agent is with its preparation.
@@ -74,6 +87,7 @@ impl Agent {
             planned_ns: 0,
             number: 0,
             row: None,
+            obeyed: Obeyed::default(),
             late_us: None,
             start_error_ns: None,
             discarded: None,
@@ -140,6 +154,31 @@ impl Agent {
     }
 }
 
+/// What the processes of all agents use; `None` if one is unknown.
+pub(crate) fn usage(agents: &[Agent]) -> Option<Usage> {
+    agents.iter().try_fold(Usage::default(), |sum, agent| {
+        let own = agent.row.as_ref()?.usage?;
+        Some(Usage {
+            rss_bytes: sum.rss_bytes.saturating_add(own.rss_bytes),
+            cpu_seconds: sum.cpu_seconds + own.cpu_seconds,
+        })
+    })
+}
+
+/// What the screen shows of an agent.
+pub(crate) fn agent_row(agent: &Agent) -> AgentRow {
+    let row = agent.row.as_ref();
+    AgentRow {
+        name: agent.name.clone(),
+        is_lost: agent.lost.is_some(),
+        open: row.map(|row| row.open),
+        sent: row.map(|row| row.sent),
+        received: row.map(|row| row.received),
+        errors: row.map(|row| row.errors),
+        p99_ms: row.and_then(SharedRow::p99_ms),
+    }
+}
+
 fn names(agents: &[Agent]) -> String {
     match agents {
         [] => "none".to_owned(),
@@ -155,11 +194,10 @@ pub(super) fn too_few(wanted: usize, free: &[Agent], busy: &[Agent]) -> String {
     text + "\n  start more, each with standfast agent --name NAME and the same --nats and --fleet"
 }
 
-/// All that is wrong with the agents of a run, at once.
-pub(super) fn check(agents: &[Agent], busy: &[Agent], request: &Request<'_>) -> Result<()> {
+/// All that is wrong with the agents of a run of so many users.
+pub(super) fn problems(agents: &[Agent], busy: &[Agent], who: &str, users: u64) -> Vec<String> {
     let mut problems = Vec::new();
     if agents.is_empty() {
-        let who = request.who;
         problems.push(format!(
             "no agent is free for --agents {who} (busy: {}): start one with standfast agent --name NAME",
             names(busy)
@@ -180,11 +218,11 @@ pub(super) fn check(agents: &[Agent], busy: &[Agent], request: &Request<'_>) -> 
             problems.push(format!("two agents are named {}: start one with another", one.name));
         }
     }
-    if agents.len() as u64 > request.users {
-        let (users, agents) = (request.users, agents.len());
+    if agents.len() as u64 > users {
+        let agents = agents.len();
         problems.push(format!(
             "{users} connections cannot be shared by {agents} agents: raise --connections"
         ));
     }
-    if problems.is_empty() { Ok(()) } else { bail!("{}", problems.join("\n  ")) }
+    problems
 }

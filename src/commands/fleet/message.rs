@@ -1,6 +1,7 @@
 //! The messages of a fleet: a line of JSON, and bytes after it for pieces of files and results.
 
 use load::SharedRow;
+use load::control::{Command, Event};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -49,6 +50,12 @@ pub(super) enum ToAgent {
     Beat {
         run: String,
         stop: bool,
+    },
+    /// A command of a controlled run, by number from 1. It is repeated until it is taken.
+    Command {
+        run: String,
+        number: u64,
+        command: Command,
     },
     /// Send the result from there.
     Fetch {
@@ -131,6 +138,14 @@ pub(super) enum Says {
         /// By how much the load began after the time for it.
         late_us: Option<u64>,
         row: Box<SharedRow>,
+    },
+    /// Of a controlled run: how many commands it has taken, and its latest event of each kind, with the number of
+    /// commands that it had taken before.
+    Controlled {
+        /// The number of this message.
+        number: u64,
+        taken: u64,
+        events: Vec<(u64, Event)>,
     },
     Failed {
         why: String,

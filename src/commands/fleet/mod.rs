@@ -4,6 +4,7 @@
 
 pub(crate) mod agent;
 mod clocks;
+pub(crate) mod controlled;
 mod coordinator;
 mod doctor;
 mod executable;
@@ -35,6 +36,9 @@ use crate::units;
 /// The heading of the flags in the help of `load`.
 pub(crate) const HEADING: &str = "Fleets";
 
+/// The name of the fleet by default.
+const FLEET: &str = "standfast";
+
 /// Where the fleet is.
 #[derive(clap::Args, Debug)]
 pub(crate) struct FleetFlags {
@@ -48,7 +52,7 @@ pub(crate) struct FleetFlags {
     #[arg(long, value_name = "FILE", help_heading = HEADING)]
     pub(crate) nats_ca: Option<PathBuf>,
     /// Name of the fleet
-    #[arg(long, value_name = "NAME", default_value = "standfast", value_parser = word,
+    #[arg(long, value_name = "NAME", default_value = FLEET, value_parser = word,
         help_heading = HEADING)]
     pub(crate) fleet: String,
 }
@@ -66,6 +70,11 @@ impl FleetFlags {
     pub(crate) fn transport(&self) -> Result<NatsTransport> {
         let (creds, ca) = (self.nats_creds.as_deref(), self.nats_ca.as_deref());
         crate::brokers::nats_servers(&self.nats, creds, ca)
+    }
+
+    /// Whether another fleet was named than the default.
+    pub(crate) fn is_other(&self) -> bool {
+        self.fleet != FLEET
     }
 }
 

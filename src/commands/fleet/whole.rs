@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use capacity::{Count, Milliseconds};
 use load::{Bars, Outcome, RunConfig, Selector, Threshold, judge};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use super::leader::Led;
 use super::member::Agent;
@@ -42,6 +42,40 @@ struct NoResult {
     reasons: Vec<String>,
 }
 
+/// The agents of a controlled run, and what is missing of it.
+pub(crate) struct Fleet {
+    pub(crate) agents: Vec<Agent>,
+    /// Empty if nothing is.
+    pub(crate) missing: Vec<String>,
+    /// Messages of the leader.
+    discarded: usize,
+}
+
+impl Fleet {
+    /// Also merges the results; `None` if there is none.
+    pub(crate) fn new(led: Led) -> (Option<Outcome>, Fleet) {
+        let configs = led.agents.iter().filter_map(|agent| agent.outcome.as_ref());
+        let config = configs.map(|outcome| outcome.config.clone()).next().unwrap_or_default();
+        let Whole { outcome, missing, .. } = Whole::new(&led, &config, &[]);
+        (outcome, Fleet { agents: led.agents, missing, discarded: led.discarded })
+    }
+
+    /// The columns of [`Fleet::rows`].
+    pub(crate) const HEADS: [&str; 7] =
+        ["agent", "open", "sent", "answered", "errors", "p99", "start ±"];
+
+    /// The figures of each agent.
+    pub(crate) fn rows(&self) -> Vec<Vec<String>> {
+        self.agents.iter().map(|agent| figures(agent).to_vec()).collect()
+    }
+}
+
+impl Serialize for Fleet {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        FleetSummary::new(&self.agents, &self.missing, self.discarded).serialize(to)
+    }
+}
+
 #[derive(Serialize)]
 struct FleetSummary<'a> {
     complete: bool,
@@ -64,6 +98,26 @@ struct AgentSummary<'a> {
     /// Why its result is missing; null if it is there.
     missing: Option<&'a str>,
     outcome: Option<&'a Outcome>,
+}
+
+impl<'a> FleetSummary<'a> {
+    fn new(
+        agents: &'a [Agent],
+        missing: &'a [String],
+        discarded_messages: usize,
+    ) -> FleetSummary<'a> {
+        let summary = |agent: &'a Agent| AgentSummary {
+            name: &agent.name,
+            labels: &agent.labels,
+            start_error_ms: agent.start_error_ns.map(|ns| ns as f64 / 1e6),
+            start_late_ms: agent.late_us.map(|us| us as f64 / 1e3),
+            discarded_messages: agent.discarded,
+            missing: agent.lost.as_deref(),
+            outcome: agent.outcome.as_ref(),
+        };
+        let agents = agents.iter().map(summary).collect();
+        FleetSummary { complete: missing.is_empty(), missing, discarded_messages, agents }
+    }
 }
 
 impl<'a> Whole<'a> {
@@ -127,18 +181,8 @@ impl<'a> Whole<'a> {
     }
 
     pub(crate) fn document(&self) -> Document<'_> {
-        let summary = |agent: &'a Agent| AgentSummary {
-            name: &agent.name,
-            labels: &agent.labels,
-            start_error_ms: agent.start_error_ns.map(|ns| ns as f64 / 1e6),
-            start_late_ms: agent.late_us.map(|us| us as f64 / 1e3),
-            discarded_messages: agent.discarded,
-            missing: agent.lost.as_deref(),
-            outcome: agent.outcome.as_ref(),
-        };
-        let agents = self.agents.iter().map(summary).collect();
-        let (complete, missing) = (self.missing.is_empty(), self.missing.as_slice());
-        let fleet = FleetSummary { complete, missing, discarded_messages: self.discarded, agents };
+        let missing = self.missing.as_slice();
+        let fleet = FleetSummary::new(self.agents, missing, self.discarded);
         let none = self.outcome.is_none().then(|| NoResult {
             held: false,
             tolerated: false,
@@ -162,7 +206,7 @@ impl<'a> Whole<'a> {
                 let _ = writeln!(text, "              {}", what.replace('\n', "\n              "));
             }
         }
-        text += &self.table();
+        text += &table(self.agents);
         let discarded = self.agents.iter().filter_map(|agent| agent.discarded);
         let discarded = discarded.fold(self.discarded, usize::saturating_add);
         if discarded > 0 {
@@ -179,39 +223,43 @@ impl<'a> Whole<'a> {
         // Results contain texts of agents and of what they were answered.
         plain(&text)
     }
+}
 
-    /// A row for each agent.
-    fn table(&self) -> String {
-        let widest = self.agents.iter().map(|agent| agent.name.len()).max().unwrap_or(0).max(12);
-        let ms = |ms: Option<f64>| ms.map_or("-".to_owned(), |ms| Milliseconds(ms).to_string());
-        let count =
-            |count: Option<u64>| count.map_or("-".to_owned(), |count| Count(count).to_string());
-        let mut text = format!(
-            "{:widest$}  {:>10} {:>10} {:>8} {:>9} {:>9}\n",
-            "fleet", "sent", "answered", "errors", "p99", "start ±"
-        );
-        for agent in self.agents {
-            let outcome = agent.outcome.as_ref();
-            let [sent, answered] = outcome.map_or([None, None], sent_and_answered);
-            let of_pongs = |outcome: &Outcome| outcome.heartbeats.as_ref()?.latency;
-            let latency = outcome.and_then(|outcome| outcome.latency.or_else(|| of_pongs(outcome)));
-            // Lateness of the load is known, that of the clock bounded.
-            let late_ns = agent.late_us.map(|us| us.saturating_mul(1_000));
-            let start_ns =
-                late_ns.zip(agent.start_error_ns).map(|(late, error)| late.saturating_add(error));
-            let _ = writeln!(
-                text,
-                "{:widest$}  {:>10} {:>10} {:>8} {:>9} {:>9}",
-                agent.name,
-                count(sent),
-                count(answered),
-                count(outcome.map(Outcome::error_count)),
-                ms(latency.map(|latency| latency.p99_ms)),
-                ms(start_ns.map(|ns| ns as f64 / 1e6)),
-            );
-        }
-        text
+/// A row for each agent.
+fn table(agents: &[Agent]) -> String {
+    let widest = agents.iter().map(|agent| agent.name.len()).max().unwrap_or(0).max(12);
+    let line = |[name, _, sent, answered, errors, p99, start]: [&str; 7]| {
+        format!("{name:widest$}  {sent:>10} {answered:>10} {errors:>8} {p99:>9} {start:>9}\n")
+    };
+    let mut text = line(["fleet", "", "sent", "answered", "errors", "p99", "start ±"]);
+    for agent in agents {
+        text += &line(figures(agent).each_ref().map(String::as_str));
     }
+    text
+}
+
+/// The name of an agent, its open connections, what it sent and was answered, errors, the 99th percentile, and by
+/// how much its start may differ from the plan.
+fn figures(agent: &Agent) -> [String; 7] {
+    let ms = |ms: Option<f64>| ms.map_or("-".to_owned(), |ms| Milliseconds(ms).to_string());
+    let count = |count: Option<u64>| count.map_or("-".to_owned(), |count| Count(count).to_string());
+    let outcome = agent.outcome.as_ref();
+    let [sent, answered] = outcome.map_or([None, None], sent_and_answered);
+    let of_pongs = |outcome: &Outcome| outcome.heartbeats.as_ref()?.latency;
+    let latency = outcome.and_then(|outcome| outcome.latency.or_else(|| of_pongs(outcome)));
+    // Lateness of the load is known, that of the clock bounded.
+    let late_ns = agent.late_us.map(|us| us.saturating_mul(1_000));
+    let start_ns =
+        late_ns.zip(agent.start_error_ns).map(|(late, error)| late.saturating_add(error));
+    [
+        agent.name.clone(),
+        count(outcome.and_then(|outcome| outcome.connections.open)),
+        count(sent),
+        count(answered),
+        count(outcome.map(Outcome::error_count)),
+        ms(latency.map(|latency| latency.p99_ms)),
+        ms(start_ns.map(|ns| ns as f64 / 1e6)),
+    ]
 }
 
 /// Requests, messages or pings sent, and those that were answered.

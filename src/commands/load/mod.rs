@@ -123,7 +123,10 @@ pub(crate) fn run(args: &Args, flags: &ArgMatches) -> Result<ExitCode> {
         warn_unresolved(std::slice::from_ref(&http.endpoint), "publications");
     }
     if args.control {
-        return controlled(&config, || interrupted(Duration::ZERO));
+        return match &args.agent_share {
+            Some(share) => share.obey(&config),
+            None => controlled(&config, || interrupted(Duration::ZERO)),
+        };
     }
     let screen = |before| Screen::of_sockets(&config, &args.urls, args.plain, before);
     one(args, screen, None, |row| {

@@ -2,15 +2,17 @@
 //! lines of JSON on standard input and writes lines of JSON to standard output. It writes no files and connects
 //! only to allowed targets.
 
-use std::io::{self, BufRead};
+use std::io::{self, BufRead, BufReader, PipeWriter, Write};
+use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 use engine::sys::process::{self, now_ns};
+use load::control::{Command, Event, Output, run_commands};
 use load::requests::{Gate, Generators, Requests};
-use load::{Config, Outcome, Row, SharedRow};
+use load::{Config, Counts, Outcome, Progress, Recorder, Row, SharedRow, Snapshot, Usage, Verdict};
 use serde::{Deserialize, Serialize};
 
 use super::flags::Args;
@@ -39,6 +41,8 @@ pub(crate) enum Order {
     Stop,
     /// The leader lives.
     Beat,
+    /// Of a controlled run.
+    Command(Command),
 }
 
 /// A line of standard output.
@@ -50,6 +54,10 @@ pub(crate) enum Report {
     Began(u64),
     Row(Box<SharedRow>),
     Outcome(Box<Outcome>),
+    /// So many commands were executed.
+    Taken(u64),
+    /// After so many commands.
+    Event(u64, Box<Event>),
 }
 
 #[derive(Clone, Debug)]
@@ -64,6 +72,8 @@ struct State {
     changed: Condvar,
     /// When an order came last, in nanoseconds of the engine's clock.
     heard_ns: AtomicU64,
+    /// To the run that is controlled; `None`: it is not.
+    commands: Mutex<Option<PipeWriter>>,
 }
 
 impl Share {
@@ -80,7 +90,7 @@ impl Share {
     pub(super) fn check(args: &Args) -> Result<()> {
         let Args { json, html, csv, .. } = args;
         let is_file = [json, html, csv].into_iter().any(Option::is_some);
-        let is_served = args.metrics.is_some() || args.watch_pid.is_some() || args.control;
+        let is_served = args.metrics.is_some() || args.watch_pid.is_some();
         if is_file || is_served || args.agents.is_some() {
             bail!("a plan for agents writes no files, listens nowhere and watches no processes");
         }
@@ -99,6 +109,7 @@ impl Share {
                 match serde_json::from_str(&line) {
                     Ok(Order::Begin(at_ns)) => state.told().0 = Some(at_ns),
                     Ok(Order::Stop) => state.told().1 = true,
+                    Ok(Order::Command(command)) => state.pass_on(&command),
                     Ok(Order::Beat) | Err(_) => {}
                 }
                 state.changed.notify_all();
@@ -153,6 +164,18 @@ impl Share {
         Ok(Config { gate: Some(Arc::new(self.clone())), ..part })
     }
 
+    /// Runs this part under the commands of the leader.
+    ///
+    /// # Errors
+    /// Those of the run.
+    pub(super) fn obey(&self, config: &Config) -> Result<ExitCode> {
+        let (commands, to_run) = io::pipe()?;
+        *self.state.commands.lock().unwrap_or_else(PoisonError::into_inner) = Some(to_run);
+        let stopped = || self.stopped(Duration::ZERO);
+        let outcome = run_commands(config, BufReader::new(commands), Reports, stopped)?;
+        Ok(ExitCode::from(Verdict::of(&outcome).exit_code()))
+    }
+
     pub(super) fn row(&self, row: &Row) {
         if !row.is_mark {
             say(&Report::Row(Box::new(SharedRow::of(row, super::screen::usage()))));
@@ -164,7 +187,62 @@ impl Share {
     }
 }
 
+/// Events of a controlled run. Publications are of the leader, which has another clock.
+struct Reports;
+
+impl Output for Reports {
+    fn event(&mut self, taken: u64, event: &Event) -> io::Result<()> {
+        match event {
+            Event::Ready { .. } | Event::Row(_) => {}
+            Event::Summary(outcome) => {
+                let mut outcome = outcome.clone();
+                outcome.forget_receipt_times();
+                say(&Report::Outcome(outcome));
+            }
+            event => say(&Report::Event(taken, Box::new(event.clone()))),
+        }
+        Ok(())
+    }
+
+    fn taken(&mut self, taken: u64) -> io::Result<()> {
+        say(&Report::Taken(taken));
+        Ok(())
+    }
+
+    fn second(&mut self, elapsed: Duration, counts: &Snapshot, timed: &Recorder) {
+        let causes = counts.errors();
+        let row = Row {
+            elapsed,
+            open: counts.open,
+            failed: counts.failed_total(),
+            closed: counts.closed_total(),
+            sent: counts.echo_sent + counts.heartbeats_sent,
+            received: counts.echo_received + counts.heartbeats_received + counts.delivery.received,
+            errors: causes.iter().map(|(_, count)| count).sum(),
+            causes,
+            progress: Progress {
+                counts: Counts::Sockets(Box::new(counts.clone())),
+                timed: Arc::new(timed.clone()),
+                ..Progress::default()
+            },
+            ..Row::default()
+        };
+        let usage: Option<Usage> = super::screen::usage();
+        say(&Report::Row(Box::new(SharedRow::of(&row, usage).without_receipts())));
+    }
+}
+
 impl State {
+    /// A run that does not take its commands cannot be controlled any more.
+    fn pass_on(&self, command: &Command) {
+        let line = serde_json::to_string(command).unwrap_or_default() + "\n";
+        let mut commands = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
+        let sent = commands.as_mut().map(|to_run| to_run.write_all(line.as_bytes()));
+        if !matches!(sent, Some(Ok(()))) {
+            self.told().1 = true;
+        }
+    }
+
     fn told(&self) -> MutexGuard<'_, (Option<u64>, bool)> {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -6,17 +6,16 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use capacity::Machine;
 use load::requests::{Generators, Requests};
-use load::{Config, RunConfig, SampleSeries, SharedRow, SharedRows, Threshold, Usage, Verdict};
+use load::{Config, RunConfig, SampleSeries, SharedRows, Threshold, Verdict};
 
 use super::flags::Args;
 use super::measure::{self, Files};
 use super::observers::Observers;
 use super::screen::Screen;
 use crate::commands::fleet::leader::{Leader, Request, Waited};
-use crate::commands::fleet::member::Agent;
+use crate::commands::fleet::member::{agent_row, usage};
 use crate::commands::fleet::whole::Whole;
 use crate::output;
-use crate::report::screen::AgentRow;
 
 /// Flags that the leader keeps for itself, with and without a value.
 const OWN: [&str; 14] = [
@@ -107,30 +106,6 @@ pub(super) fn lead(
     let none = SampleSeries::EMPTY;
     let samples = outcomes.first().map_or(&none, |outcome| &outcome.samples);
     measure::report(args, files, &text, &whole.document(), (outcomes, samples))
-}
-
-/// What the processes of all agents use; `None` if one is unknown.
-fn usage(agents: &[Agent]) -> Option<Usage> {
-    agents.iter().try_fold(Usage::default(), |sum, agent| {
-        let own = agent.row.as_ref()?.usage?;
-        Some(Usage {
-            rss_bytes: sum.rss_bytes.saturating_add(own.rss_bytes),
-            cpu_seconds: sum.cpu_seconds + own.cpu_seconds,
-        })
-    })
-}
-
-fn agent_row(agent: &Agent) -> AgentRow {
-    let row = agent.row.as_ref();
-    AgentRow {
-        name: agent.name.clone(),
-        is_lost: agent.lost.is_some(),
-        open: row.map(|row| row.open),
-        sent: row.map(|row| row.sent),
-        received: row.map(|row| row.received),
-        errors: row.map(|row| row.errors),
-        p99_ms: row.and_then(SharedRow::p99_ms),
-    }
 }
 
 /// The words for agents.

@@ -2,6 +2,7 @@
 //! they held. It checks the machine's limits, starts `serve` and `load` as separate processes, connects
 //! with stops at round numbers to measure memory, holds with heartbeats, broadcasts, and judges.
 
+mod agents;
 mod broadcast;
 mod churn;
 pub(crate) mod cluster;
@@ -29,6 +30,7 @@ use self::plan::Plan;
 use self::proxies::Competitor;
 use self::result::Proof;
 use self::screen::Screen;
+use crate::commands::fleet::controlled::{Controlled, Problems};
 use crate::commands::load as load_command;
 use crate::{output, units};
 
@@ -96,6 +98,8 @@ pub(crate) struct Args {
     /// Print rows of text instead of the live screen
     #[arg(long, help_heading = OUTPUT)]
     plain: bool,
+    #[command(flatten)]
+    fleet: agents::Flags,
 }
 
 /// What else can be proved.
@@ -118,12 +122,19 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if !plan.cells.is_empty() {
         return proxies::run(args, &plan, screen);
     }
-    let (connections, machine) = preflight(&plan, args.force, &mut screen)?;
+    let Some((connections, machine, agents)) = preflight(&plan, args, &mut screen)? else {
+        screen.note("interrupted: nothing was started");
+        return Ok(ExitCode::from(130));
+    };
     if !plan.rounds.is_empty() {
         drop(screen);
         return rounds::run(args, &plan, connections, &machine);
     }
-    let measured = Run::start(connections, &plan, &mut screen)?.measure();
+    let Some(run) = Run::start(connections, &plan, &mut screen, agents)? else {
+        screen.note("interrupted: nothing was started");
+        return Ok(ExitCode::from(130));
+    };
+    let measured = run.measure();
     let proof = Proof::judge(measured, &machine, &plan);
     screen.verdict(&proof);
     if let Some(file) = &args.json {
@@ -140,12 +151,21 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     })
 }
 
-/// Checks the machine's limits and reports which one is too low, before anything is opened.
-fn preflight(plan: &Plan, force: bool, screen: &mut Screen) -> Result<(u64, Machine)> {
+/// What is known before the start: the number of connections, this machine, and the agents.
+type Known<'a> = (u64, Machine, Option<Controlled<'a>>);
+
+/// Checks the limits of this machine and of the agents, and reports all that are too low, before anything is
+/// opened. `None` after Ctrl-C.
+fn preflight<'a>(plan: &Plan, args: &'a Args, screen: &mut Screen) -> Result<Option<Known<'a>>> {
     capacity::raise_nofile().context("cannot read or raise this process's descriptor limit")?;
     let machine = Machine::read();
     let private_tables = process::private_tables_work();
-    let goal = |connections| Goal { private_tables, ..Goal::new(Role::Prove, connections) };
+    // Agents that connect to a loopback address are on this machine, too.
+    let role = match plan.listen {
+        Some(address) if !address.ip().is_loopback() => Role::Serve,
+        _ => Role::Prove,
+    };
+    let goal = |connections| Goal { private_tables, ..Goal::new(role, connections) };
     let requested = plan.connections.unwrap_or(capacity::limits::CONNECTIONS_DEFAULT_MAX);
     let report = capacity::check(&machine, &goal(requested));
     let connections = match plan.connections {
@@ -160,9 +180,36 @@ fn preflight(plan: &Plan, force: bool, screen: &mut Screen) -> Result<(u64, Mach
         screen.note(&format!("{}: {about}", plan.scenario.as_deref().unwrap_or("scenario")));
     }
     let report = capacity::check(&machine, &goal(connections));
-    if !report.holds() && !force {
-        bail!("{report}\nTo start anyway, add --force.");
+    let is_short = !report.holds() && !args.force;
+    let Some(who) = &args.fleet.agents else {
+        if is_short {
+            bail!("{report}\nTo start anyway, add --force.");
+        }
+        screen.note(&report.to_string());
+        return Ok(Some((connections, machine, None)));
+    };
+    let (agents, problems) = match args.fleet.find(who, connections) {
+        Ok(None) => return Ok(None),
+        Ok(Some((agents, problems))) => (Some(agents), problems),
+        Err(error) => {
+            let fatal = vec![format!("{error:#}")];
+            (None, Problems { fatal, ..Problems::default() })
+        }
+    };
+    let Problems { fatal, limits } = problems;
+    let is_refused = is_short || !limits.is_empty() && !args.force;
+    if is_refused || !fatal.is_empty() {
+        let mut text = "nothing was started:".to_owned();
+        fatal.iter().chain(&limits).for_each(|problem| text += &format!("\n  {problem}"));
+        if is_short {
+            text += &format!("\n  this machine: {}", report.to_string().replace('\n', "\n    "));
+        }
+        if fatal.is_empty() {
+            text += "\nTo start anyway, add --force.";
+        }
+        bail!("{text}");
     }
     screen.note(&report.to_string());
-    Ok((connections, machine))
+    limits.iter().for_each(|problem| screen.note(problem));
+    Ok(Some((connections, machine, agents)))
 }

@@ -6,6 +6,7 @@ use capacity::{Bytes, Count};
 
 use super::plan::Plan;
 use super::result::{Mark, ProcessResult, Proof};
+use crate::commands::fleet::whole::Fleet;
 use crate::commands::load as load_command;
 use crate::report::{Report, Rows, Table, Tile};
 use crate::units::format_duration;
@@ -33,17 +34,28 @@ pub(super) fn report<'a>(proof: &'a Proof, plan: &Plan) -> Report<'a> {
         figures: figures(proof),
         bars: Vec::new(),
         timeline: None,
-        tables: vec![Table {
-            title: "Memory by number of sockets",
-            heads: vec!["sockets", "server", "client", "kernel, both ends"],
-            rows: proof.marks.iter().map(mark).collect(),
-            texts: &[],
-        }],
+        tables: tables(proof),
         configuration: configuration(proof, plan),
         series: &proof.series,
         machine: &proof.machine,
         command: proof.command.clone(),
     }
+}
+
+fn tables(proof: &Proof) -> Vec<Table> {
+    let memory = Table {
+        title: "Memory by number of sockets",
+        heads: vec!["sockets", "server", "client", "kernel, both ends"],
+        rows: proof.marks.iter().map(mark).collect(),
+        texts: &[],
+    };
+    let agents = proof.fleet.as_ref().map(|fleet| Table {
+        title: "Agents",
+        heads: Fleet::HEADS.to_vec(),
+        rows: fleet.rows(),
+        texts: &[],
+    });
+    [memory].into_iter().chain(agents).collect()
 }
 
 fn configuration(proof: &Proof, plan: &Plan) -> Rows {

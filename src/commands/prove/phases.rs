@@ -3,17 +3,18 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use capacity::{Count, KernelMemory, ProcessMemory};
+use capacity::{Count, KernelMemory};
 use engine::sys::process::{self, Signal};
 
 use super::broadcast;
 use super::churn::{self, ChurnMemory};
 use super::link::Namespaces;
 use super::plan::{Messages, Plan};
-use super::processes::{Load, Progress, Serve, TOPIC};
+use super::processes::{Load, Progress, Serve, TOPIC, usage_of};
 use super::result::{Mark, Measured, ProcessFigures};
 use super::screen::Screen;
-use load::{Sample, Usage};
+use crate::commands::fleet::controlled::Controlled;
+use load::Sample;
 
 /// Connection counts at which memory is measured, as in the reference experiment's table.
 const MARKS: [u64; 4] = [10_000, 100_000, 200_000, 500_000];
@@ -29,7 +30,7 @@ pub(super) struct Run<'a> {
     plan: &'a Plan,
     screen: &'a mut Screen,
     serve: Serve,
-    load: Load,
+    load: Load<'a>,
     measured: Measured,
     /// Kernel and system memory before the processes were started, and before the first socket.
     kernel_before: Option<KernelMemory>,
@@ -41,18 +42,24 @@ pub(super) struct Run<'a> {
     namespaces: Option<Namespaces>,
 }
 
-/// Why a proof stops early: Ctrl-C, or a child process that ended. The summary is still made.
+/// Why a proof stops early: Ctrl-C, a child process that ended, or an agent that is lost. The summary is still made.
 pub(super) enum Stop {
     Interrupted,
     Broken(String),
+    Incomplete,
 }
 
 impl<'a> Run<'a> {
-    /// Starts both processes.
+    /// Starts the server and the load; `None` after Ctrl-C.
     ///
     /// # Errors
-    /// A process that does not start, or namespaces that cannot be created.
-    pub(super) fn start(connections: u64, plan: &'a Plan, screen: &'a mut Screen) -> Result<Self> {
+    /// A process that does not start, agents that cannot do their part, or namespaces that cannot be created.
+    pub(super) fn start(
+        connections: u64,
+        plan: &'a Plan,
+        screen: &'a mut Screen,
+        agents: Option<Controlled<'a>>,
+    ) -> Result<Option<Self>> {
         let kernel_before = KernelMemory::read().ok();
         let namespaces = plan.link.map(|link| Namespaces::create(link, connections)).transpose()?;
         if let Some(namespaces) = &namespaces {
@@ -60,25 +67,30 @@ impl<'a> Run<'a> {
         }
         let serve = Serve::start(connections, plan, namespaces.as_ref())?;
         let url = serve.url(plan);
-        let load = Load::start(&url, connections, plan, serve.admin(), namespaces.as_ref())?;
+        let admin = serve.admin();
+        let load = match agents {
+            None => Some(Load::start(&url, connections, plan, admin, namespaces.as_ref())?),
+            Some(agents) => Load::share(&url, connections, plan, admin, agents)?,
+        };
+        let Some(load) = load else { return Ok(None) };
         screen.note(&format!(
-            "serve has PID {}, load has PID {}; opening {} WebSockets on {url}",
+            "serve has PID {}, {}; opening {} WebSockets on {url}",
             serve.pid(),
-            load.pid(),
+            load.describe(),
             Count(connections),
         ));
         let mut measured = Measured::new(connections);
-        measured.server.start = ProcessMemory::of(serve.pid()).ok();
-        measured.client.start = ProcessMemory::of(load.pid()).ok();
+        measured.server.start = usage_of(serve.pid());
+        measured.client.start = load.usage();
         let began_ns = process::now_ns();
         let before = Sample {
-            server: measured.server.start.map(usage),
-            client: measured.client.start.map(usage),
+            server: measured.server.start,
+            client: measured.client.start,
             kernel_bytes: Some(0),
             ..Sample::default()
         };
         screen.begin(plan, connections, before);
-        Ok(Run {
+        Ok(Some(Run {
             plan,
             screen,
             serve,
@@ -90,7 +102,7 @@ impl<'a> Run<'a> {
             hold_began_ns: None,
             is_held_taken: false,
             namespaces,
-        })
+        }))
     }
 
     /// Runs all phases in order; an early stop keeps the measurements so far.
@@ -107,6 +119,11 @@ impl<'a> Run<'a> {
             Ok(()) => {}
             Err(Stop::Interrupted) => self.measured.interrupted = true,
             Err(Stop::Broken(why)) => self.measured.broken.push(why),
+            // The agents say what is missing.
+            Err(Stop::Incomplete) => {
+                self.screen
+                    .note("an agent is lost: stopping the others, as the proof is incomplete");
+            }
         }
         self.finish();
         self.measured
@@ -285,7 +302,10 @@ impl<'a> Run<'a> {
         self.load.expect(broadcast::PUBLISHER, self.plan.broadcasts)?;
         for sequence in 0..self.plan.broadcasts {
             let began_ns = process::now_ns();
-            let took = broadcast::publish(self.serve.admin(), TOPIC, sequence)
+            let admin = self.serve.admin();
+            let took = self
+                .load
+                .during(|| broadcast::publish(admin, TOPIC, sequence))?
                 .map_err(|error| Stop::Broken(format!("publishing failed: {error:#}")))?;
             self.measured.publish_seconds.push(took.as_secs_f64());
             loop {
@@ -308,9 +328,15 @@ impl<'a> Run<'a> {
         self.measured.seconds = seconds_since(self.began_ns);
         self.measured.link = self.namespaces.as_ref().map(Namespaces::result);
         self.screen.note("closing");
-        match self.load.finish() {
+        match self.load.finish(self.measured.interrupted) {
             Ok(summary) => self.measured.load = Some(summary),
             Err(why) => self.measured.broken.push(why),
+        }
+        self.measured.fleet = self.load.take_fleet();
+        if self.measured.fleet.as_ref().is_some_and(|fleet| !fleet.missing.is_empty()) {
+            // What a lost agent has open is unknown.
+            let connections = self.measured.load.as_ref().map(|load| &load.connections);
+            self.measured.open = connections.and_then(|of| of.open).unwrap_or(0);
         }
         self.serve.end_with(&mut self.load);
     }
@@ -330,23 +356,26 @@ impl<'a> Run<'a> {
             sent: row.heartbeats_sent + row.messages_sent,
             received: row.heartbeats_received + row.messages_received + row.publications,
             latency: progress.latency(),
-            server: server.map(usage),
-            client: client.map(usage),
+            server,
+            client,
             kernel_bytes: self.kernel_growth().and_then(|bytes| u64::try_from(bytes).ok()),
             errors: row.errors.iter().map(|(cause, count)| (cause.clone(), *count)).collect(),
         };
         self.measured.series.push(&sample);
-        self.screen.timed(row);
+        self.screen.timed(row, self.load.agent_rows());
         Ok((progress, sample))
     }
 
     fn measure_processes(&self) -> ProcessFigures {
-        (ProcessMemory::of(self.serve.pid()).ok(), ProcessMemory::of(self.load.pid()).ok())
+        (usage_of(self.serve.pid()), self.load.usage())
     }
 
     /// Returns the growth of the kernel's own memory since before the first socket; negative if other
-    /// programs freed more.
+    /// programs freed more, and `None` if agents may have their ends of the connections elsewhere.
     fn kernel_growth(&self) -> Option<i64> {
+        if self.plan.ends_here() < 2 {
+            return None;
+        }
         let now = KernelMemory::read().ok()?;
         let before = i64::try_from(self.kernel_ramp?.total()).ok()?;
         i64::try_from(now.total()).ok()?.checked_sub(before)
@@ -369,10 +398,6 @@ impl<'a> Run<'a> {
             None => Ok(()),
         }
     }
-}
-
-fn usage(memory: ProcessMemory) -> Usage {
-    Usage { rss_bytes: memory.rss_bytes, cpu_seconds: memory.cpu_seconds }
 }
 
 fn seconds_since(began_ns: u64) -> f64 {

@@ -1,5 +1,6 @@
 //! [`Plan`]: the settings of a proof. Flags override the scenario, which overrides the defaults.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
@@ -38,6 +39,10 @@ pub(super) struct Plan {
     pub(super) proxies: Vec<Competitor>,
     /// Additional flags for `standfast serve`.
     pub(super) serve: Vec<String>,
+    /// Where the server listens for agents; `None`: the clients are of this machine.
+    pub(super) listen: Option<SocketAddr>,
+    /// Start even if a machine is too small.
+    pub(super) force: bool,
 }
 
 /// The settings that differ between rounds.
@@ -111,6 +116,8 @@ impl Plan {
                 args.proxies.clone()
             },
             serve: scenario.serve,
+            listen: args.fleet.agents.as_ref().map(|_| args.fleet.address()),
+            force: args.force,
         };
         if let Some(connect) = args.connect {
             let mut rounds = Vec::new();
@@ -146,7 +153,16 @@ impl Plan {
         if plan.messages.is_some_and(|messages| messages.per_socket(plan.hold) == 0) {
             bail!("--hold {:?} is too short for one message per WebSocket", plan.hold);
         }
+        args.fleet.check(&plan)?;
         Ok(plan)
+    }
+
+    /// Ends of each connection that are on this machine for certain.
+    pub(super) fn ends_here(&self) -> u64 {
+        match self.listen {
+            Some(address) if !address.ip().is_loopback() => 1,
+            _ => 2,
+        }
     }
 
     /// Returns the plan of one round.

@@ -3,7 +3,7 @@
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::process::CommandExt;
 use std::process::{self as child_process, Child, ChildStdin, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
-use capacity::{Goal, Limit, Machine, Role};
+use capacity::{Goal, Limit, Machine, ProcessMemory, Role};
 use engine::sys::process;
 use serde_json::{Value, json};
 
@@ -19,10 +19,13 @@ use super::broadcast::Admin;
 use super::link::{self, Namespaces};
 use super::phases::Stop;
 use super::plan::Plan;
+use crate::commands::fleet::controlled::{Controlled, Lost};
+use crate::commands::fleet::leader::Waited;
+use crate::commands::fleet::whole::Fleet;
 use crate::commands::load::connect_flag;
-use crate::report::screen;
+use crate::report::screen::{self, AgentRow};
 use load::control::{Command, Event, Finish, ProgressRow};
-use load::{Latency, Outcome, SampleLatency};
+use load::{Connect, Latency, Outcome, SampleLatency, Usage};
 
 /// The topic that every socket subscribes to.
 pub(super) const TOPIC: &str = "prove";
@@ -30,6 +33,10 @@ pub(super) const TOPIC: &str = "prove";
 const READY_TIMEOUT: Duration = Duration::from_secs(20);
 /// Time limit for a child process to end after it was told to.
 const END_TIMEOUT: Duration = Duration::from_secs(60);
+/// Connects in flight of all agents together, as many as may wait in the queue of a listener.
+const IN_FLIGHT: u64 = 4_096;
+/// How often agents hear of this process while it does something else.
+const BEAT: Duration = Duration::from_millis(50);
 /// Connection limit of the server above the number that is held.
 const CONNECTION_RESERVE: u64 = 1_000;
 
@@ -165,7 +172,9 @@ impl Serve {
                 "--public".into(),
             ]),
             None => {
-                arguments.extend(["--listen=127.0.0.1:0", "--admin=127.0.0.1:0"].map(String::from))
+                let listen = plan.listen.unwrap_or(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0));
+                arguments.extend([format!("--listen={listen}"), "--admin=127.0.0.1:0".into()]);
+                arguments.extend((!listen.ip().is_loopback()).then(|| "--public".into()));
             }
         }
         arguments.extend(plan.serve.iter().cloned());
@@ -215,9 +224,11 @@ impl Serve {
 
     /// Kills the server and waits for both processes. Nothing is measured any more, so the server
     /// need not notice each of a million closed sockets: the kernel frees both ends at the same time.
-    pub(super) fn end_with(&mut self, load: &mut Load) {
+    pub(super) fn end_with(&mut self, load: &mut Load<'_>) {
         let _ = self.child.kill();
-        reap(&mut load.child);
+        if let Generator::Process { child, .. } = &mut load.generator {
+            reap(child);
+        }
         reap(&mut self.child);
     }
 }
@@ -263,37 +274,47 @@ impl Progress {
     }
 }
 
-/// The load process.
-pub(super) struct Load {
-    child: Child,
-    stdin: ChildStdin,
-    lines: Receiver<Value>,
+/// The load: a process of this machine, or the agents of a fleet.
+pub(super) struct Load<'a> {
+    generator: Generator<'a>,
     progress: Progress,
     expecting: bool,
+    /// The agents, when their run has ended.
+    fleet: Option<Fleet>,
 }
 
-impl Load {
+enum Generator<'a> {
+    Process { child: Child, stdin: ChildStdin, lines: Receiver<Value> },
+    Agents(Box<Controlled<'a>>),
+}
+
+/// The command line of the load.
+fn load_words(url: &str, connections: u64, plan: &Plan, admin: &Admin) -> Vec<String> {
+    let connections = format!("--connections={connections}");
+    let connect = format!("--connect={}", connect_flag(plan.connect));
+    let mut words = [url, "--control", &connections, &connect].map(String::from).to_vec();
+    if let Some(churn) = &plan.churn {
+        words.extend(churn.flags(plan.hold, admin));
+    } else if plan.cable {
+        let channel = json!({ "channel": "$pubsub", "stream_name": TOPIC });
+        words.push(format!("--channel={channel}"));
+    }
+    if let Some(time) = plan.stale_after {
+        words.push(format!("--stale-after={}ms", time.as_millis()));
+    }
+    words
+}
+
+impl<'a> Load<'a> {
     pub(super) fn start(
         url: &str,
         connections: u64,
         plan: &Plan,
         admin: &Admin,
         namespaces: Option<&Namespaces>,
-    ) -> Result<Load> {
-        let connections = format!("--connections={connections}");
-        let connect = format!("--connect={}", connect_flag(plan.connect));
-        let mut arguments = ["load", url, "--control", "--force", &connections, &connect]
-            .map(String::from)
-            .to_vec();
-        if let Some(churn) = &plan.churn {
-            arguments.extend(churn.flags(plan.hold, admin));
-        } else if plan.cable {
-            let channel = json!({ "channel": "$pubsub", "stream_name": TOPIC });
-            arguments.push(format!("--channel={channel}"));
-        }
-        if let Some(time) = plan.stale_after {
-            arguments.push(format!("--stale-after={}ms", time.as_millis()));
-        }
+    ) -> Result<Load<'a>> {
+        let mut arguments = vec!["load".to_owned(), "--force".to_owned()];
+        arguments.extend(load_words(url, connections, plan, admin));
         let sources = namespaces.map(Namespaces::sources).unwrap_or_default();
         arguments.extend(sources.iter().map(|source| format!("--source={source}")));
         let before = namespaces.map(Namespaces::at_clients).unwrap_or_default();
@@ -304,12 +325,88 @@ impl Load {
         }
         let Started { mut child, lines, .. } = started;
         let stdin = child.stdin.take().context("the load process has no standard input")?;
-        let progress = Progress::default();
-        Ok(Load { child, stdin, lines, progress, expecting: false })
+        Ok(Load::of(Generator::Process { child, stdin, lines }))
     }
 
-    pub(super) fn pid(&self) -> u32 {
-        self.child.id()
+    /// Starts the loads of agents; `None` after Ctrl-C.
+    pub(super) fn share(
+        url: &str,
+        connections: u64,
+        plan: &Plan,
+        admin: &Admin,
+        mut agents: Controlled<'a>,
+    ) -> Result<Option<Load<'a>>> {
+        let mut words = load_words(url, connections, plan, admin);
+        if plan.connect == Connect::Windowed {
+            // Together no more than the queue of a listener has room for.
+            let most = IN_FLIGHT.max(agents.agents() as u64);
+            words.push(format!("--in-flight={most}"));
+        }
+        words.extend(plan.force.then(|| "--force".to_owned()));
+        match agents.begin(words, connections)? {
+            Waited::Interrupted => Ok(None),
+            Waited::Done => Ok(Some(Load::of(Generator::Agents(Box::new(agents))))),
+        }
+    }
+
+    fn of(generator: Generator<'a>) -> Load<'a> {
+        Load { generator, progress: Progress::default(), expecting: false, fleet: None }
+    }
+
+    /// The process; `None` with agents.
+    pub(super) fn pid(&self) -> Option<u32> {
+        match &self.generator {
+            Generator::Process { child, .. } => Some(child.id()),
+            Generator::Agents(_) => None,
+        }
+    }
+
+    /// Memory and CPU time of the process, or of those of all agents; `None` if unknown.
+    pub(super) fn usage(&self) -> Option<Usage> {
+        match &self.generator {
+            Generator::Process { child, .. } => usage_of(child.id()),
+            Generator::Agents(agents) => agents.usage(),
+        }
+    }
+
+    /// What opens the sockets.
+    pub(super) fn describe(&self) -> String {
+        match &self.generator {
+            Generator::Process { child, .. } => format!("load has PID {}", child.id()),
+            Generator::Agents(agents) => format!("the load is of {} agents", agents.agents()),
+        }
+    }
+
+    /// What the screen shows of each agent; empty without agents.
+    pub(super) fn agent_rows(&self) -> Vec<AgentRow> {
+        match &self.generator {
+            Generator::Process { .. } => Vec::new(),
+            Generator::Agents(agents) => agents.agent_rows(),
+        }
+    }
+
+    /// The agents, when their run has ended.
+    pub(super) fn take_fleet(&mut self) -> Option<Fleet> {
+        self.fleet.take()
+    }
+
+    /// Does something that takes a while, such as a publication. Agents hear of this process meanwhile.
+    pub(super) fn during<T: Send>(&mut self, work: impl FnOnce() -> T + Send) -> Result<T, Stop> {
+        if matches!(self.generator, Generator::Process { .. }) {
+            return Ok(work());
+        }
+        std::thread::scope(|scope| {
+            let working = scope.spawn(work);
+            let mut seen = Ok(());
+            while !working.is_finished() {
+                match seen {
+                    Ok(()) => seen = self.progress(BEAT).map(drop),
+                    Err(_) => std::thread::sleep(BEAT),
+                }
+            }
+            let done = working.join().map_err(|_| Stop::Broken("a thread has failed".into()))?;
+            seen.map(|()| done)
+        })
     }
 
     /// Opens sockets up to this number.
@@ -356,10 +453,16 @@ impl Load {
     }
 
     fn send(&mut self, command: &Command) -> Result<(), Stop> {
+        let stdin = match &mut self.generator {
+            Generator::Process { stdin, .. } => stdin,
+            Generator::Agents(agents) => {
+                return agents.command(command).map_err(|Lost| Stop::Incomplete);
+            }
+        };
         let command =
             serde_json::to_string(command).map_err(|error| Stop::Broken(error.to_string()))?;
-        writeln!(self.stdin, "{command}")
-            .and_then(|()| self.stdin.flush())
+        writeln!(stdin, "{command}")
+            .and_then(|()| stdin.flush())
             .map_err(|error| Stop::Broken(format!("cannot write to the load process: {error}")))
     }
 
@@ -369,14 +472,18 @@ impl Load {
 
     /// Waits at most `wait` for a report and returns the progress.
     pub(super) fn progress(&mut self, wait: Duration) -> Result<&Progress, Stop> {
-        match self.lines.recv_timeout(wait) {
-            Ok(line) => self.update(event(line).map_err(Stop::Broken)?),
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => {
-                let how = self.child.wait().map_or_else(|e| e.to_string(), |s| s.to_string());
-                return Err(Stop::Broken(format!("load ended during the proof: {how}")));
-            }
-        }
+        let event = match &mut self.generator {
+            Generator::Agents(agents) => agents.next(wait).map_err(|Lost| Stop::Incomplete)?,
+            Generator::Process { child, lines, .. } => match lines.recv_timeout(wait) {
+                Ok(line) => Some(event(line).map_err(Stop::Broken)?),
+                Err(RecvTimeoutError::Timeout) => None,
+                Err(RecvTimeoutError::Disconnected) => {
+                    let how = child.wait().map_or_else(|e| e.to_string(), |s| s.to_string());
+                    return Err(Stop::Broken(format!("load ended during the proof: {how}")));
+                }
+            },
+        };
+        event.into_iter().for_each(|event| self.update(event));
         Ok(&self.progress)
     }
 
@@ -400,15 +507,23 @@ impl Load {
         }
     }
 
-    /// Tells the process to end and returns its outcome. It may still be closing its sockets then.
-    pub(super) fn finish(&mut self) -> Result<Outcome, String> {
+    /// Tells the load to end and returns its outcome. It may still be closing its sockets then.
+    pub(super) fn finish(&mut self, interrupted: bool) -> Result<Outcome, String> {
+        if let Generator::Agents(agents) = &mut self.generator {
+            let (outcome, fleet) = Fleet::new(agents.finish(interrupted));
+            self.fleet = Some(fleet);
+            return outcome.ok_or_else(|| "no agent has a result".to_owned());
+        }
         let sent = self.send(&Command::Finish(Finish::Abort));
         if let Err(Stop::Broken(why)) = sent {
             return Err(why);
         }
+        let Generator::Process { lines, .. } = &self.generator else {
+            return Err("the load is no process".to_owned());
+        };
         let deadline_ns = process::now_ns() + END_TIMEOUT.as_nanos() as u64;
         while process::now_ns() < deadline_ns {
-            match self.lines.recv_timeout(Duration::from_millis(250)) {
+            match lines.recv_timeout(Duration::from_millis(250)) {
                 // Its sockets are reset: a million closing handshakes would add nothing to the proof.
                 Ok(line) => {
                     if let Event::Summary(outcome) = event(line)? {
@@ -423,15 +538,22 @@ impl Load {
     }
 }
 
+/// Memory and CPU time of a process; `None` if it cannot be read.
+pub(super) fn usage_of(pid: u32) -> Option<Usage> {
+    let memory = ProcessMemory::of(pid).ok()?;
+    Some(Usage { rss_bytes: memory.rss_bytes, cpu_seconds: memory.cpu_seconds })
+}
+
 /// Reads an event of the load process. One that it cannot read proves nothing.
 fn event(line: Value) -> Result<Event, String> {
     serde_json::from_value(line)
         .map_err(|error| format!("cannot read an event of the load process: {error}"))
 }
 
-impl Drop for Load {
+impl Drop for Generator<'_> {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        if let Generator::Process { child, .. } = self {
+            let _ = (child.kill(), child.wait());
+        }
     }
 }

@@ -3,27 +3,28 @@
 use std::collections::BTreeMap;
 
 use capacity::limits::KERNEL_BYTES_PLAUSIBLE;
-use capacity::{Count, Decimal, Machine, ProcessMemory};
+use capacity::{Count, Decimal, Machine};
 use serde::Serialize;
 
 use super::churn::{ChurnMemory, ChurnResult};
 use super::link::LinkResult;
 use super::plan::Plan;
+use crate::commands::fleet::whole::Fleet;
 use crate::output;
 use crate::report::Timings;
-use load::{BroadcastSummary, Latency, Outcome, SampleSeries};
+use load::{BroadcastSummary, Latency, Outcome, SampleSeries, Usage};
 
 /// Server and client at one moment; `None` where a process could not be read.
-pub(super) type ProcessFigures = (Option<ProcessMemory>, Option<ProcessMemory>);
+pub(super) type ProcessFigures = (Option<Usage>, Option<Usage>);
 
 /// One process over the proof.
 #[derive(Default)]
 pub(super) struct Samples {
-    pub(super) start: Option<ProcessMemory>,
+    pub(super) start: Option<Usage>,
     /// When the hold began, and at its end.
-    pub(super) hold_began: Option<ProcessMemory>,
-    pub(super) held: Option<ProcessMemory>,
-    pub(super) end: Option<ProcessMemory>,
+    pub(super) hold_began: Option<Usage>,
+    pub(super) held: Option<Usage>,
+    pub(super) end: Option<Usage>,
 }
 
 /// All measurements before they are judged.
@@ -49,8 +50,10 @@ pub(super) struct Measured {
     pub(super) link: Option<LinkResult>,
     pub(super) churn: Option<ChurnMemory>,
     pub(super) series: SampleSeries,
-    /// The outcome of the load process.
+    /// The outcome of the load process, or of all agents together.
     pub(super) load: Option<Outcome>,
+    /// `None` without agents.
+    pub(super) fleet: Option<Fleet>,
     pub(super) interrupted: bool,
     /// Failures of the proof itself.
     pub(super) broken: Vec<String>,
@@ -84,6 +87,7 @@ impl Measured {
             churn: None,
             series: SampleSeries::new(),
             load: None,
+            fleet: None,
             interrupted: false,
             broken: Vec::new(),
         }
@@ -210,6 +214,9 @@ pub(super) struct Proof {
     pub(super) link: Option<LinkResult>,
     /// `None` without churn.
     pub(super) churn: Option<ChurnResult>,
+    /// `None` without agents.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) fleet: Option<Fleet>,
     pub(super) closed: BTreeMap<String, u64>,
     pub(super) connect_errors: BTreeMap<String, u64>,
     pub(super) verdict: &'static str,
@@ -232,11 +239,15 @@ const LATE_SHARE: f64 = 0.02;
 const HELD: &str = "HELD";
 const FELL_SHORT: &str = "FELL SHORT";
 const INTERRUPTED: &str = "INTERRUPTED";
+/// The sockets of an agent are missing, whatever else is known.
+const INCOMPLETE: &str = "INCOMPLETE";
 
 impl Proof {
     /// Computes the result and the verdict with its reasons.
     pub(super) fn judge(mut measured: Measured, machine: &Machine, plan: &Plan) -> Proof {
         let series = std::mem::take(&mut measured.series);
+        let fleet = measured.fleet.take();
+        let missing = fleet.as_ref().map_or(&[][..], |fleet| fleet.missing.as_slice());
         let m = &measured;
         let load = m.load.as_ref();
         let broadcast = load.and_then(|load| load.broadcast.as_ref()).map(Broadcast::of);
@@ -245,8 +256,10 @@ impl Proof {
         let churn = load.and_then(|load| ChurnResult::new(load, m.churn));
         let mut reasons = reasons(m, plan, messages.as_ref(), broadcast.as_ref(), &closed);
         reasons.extend(churn.iter().flat_map(ChurnResult::reasons));
+        reasons.splice(0..0, missing.iter().map(|what| format!("INCOMPLETE: {what}")));
         let verdict = match (m.interrupted, reasons.is_empty()) {
             (true, _) => INTERRUPTED,
+            _ if !missing.is_empty() => INCOMPLETE,
             (false, true) => HELD,
             (false, false) => FELL_SHORT,
         };
@@ -259,6 +272,7 @@ impl Proof {
             (Some(bytes), _) if is_plausible(&bytes) => None,
             (Some(_), _) => Some("other programs allocated or freed kernel memory meanwhile"),
             (None, Some(_)) => Some("no socket was opened"),
+            (None, None) if plan.ends_here() < 2 => Some("the agents may be on other machines"),
             (None, None) => Some("the kernel's memory could not be read from /proc/meminfo"),
         };
         Proof {
@@ -293,6 +307,7 @@ impl Proof {
             broadcast,
             link: m.link.clone(),
             churn,
+            fleet,
             closed,
             connect_errors: load
                 .map(|load| without_zeros(&load.connect_errors))
@@ -460,7 +475,7 @@ fn without_zeros(causes: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
 }
 
 fn process(samples: &Samples, open: u64) -> ProcessResult {
-    let rss = |sample: Option<ProcessMemory>| sample.map_or(0, |memory| memory.rss_bytes);
+    let rss = |sample: Option<Usage>| sample.map_or(0, |memory| memory.rss_bytes);
     let held = rss(samples.held);
     ProcessResult {
         rss_bytes: held,

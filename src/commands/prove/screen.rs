@@ -7,10 +7,14 @@ use capacity::{Bytes, Count, Decimal, Machine, Milliseconds};
 use super::churn::ChurnResult;
 use super::plan::Plan;
 use super::result::{Mark, Measured, Proof, Spread};
+use crate::commands::fleet::whole::Fleet;
 use crate::output;
-use crate::report::screen::{self, About, Left, Rows, Step};
+use crate::report::screen::{self, About, AgentRow, Left, Rows, Step};
 use load::control::ProgressRow;
 use load::{Latency, Sample, Usage};
+
+/// Of broadcasts to agents.
+pub(super) const NOT_TIMED: &str = "not timed: agents have other clocks than the publisher";
 
 /// Progress goes to standard error, the verdict to standard output unless JSON goes there.
 pub(super) struct Screen {
@@ -21,6 +25,8 @@ pub(super) struct Screen {
     has_broadcasts: bool,
     last_second: Option<Latency>,
     so_far: Option<Latency>,
+    /// Empty without agents.
+    agents: Vec<AgentRow>,
 }
 
 impl Screen {
@@ -35,6 +41,7 @@ impl Screen {
             has_broadcasts: false,
             last_second,
             so_far,
+            agents: Vec::new(),
         }
     }
 
@@ -47,7 +54,8 @@ impl Screen {
             phases.push("broadcast");
         }
         let title = format!("standfast prove{scenario}");
-        self.screen.begin(About { title, phases, sockets, ends_here: 2, before });
+        let ends_here = plan.ends_here();
+        self.screen.begin(About { title, phases, sockets, ends_here, before });
     }
 
     pub(super) fn machine(&mut self, machine: &Machine) {
@@ -73,15 +81,18 @@ impl Screen {
         self.screen.end();
     }
 
-    /// Takes the percentiles that the next rows are shown with.
-    pub(super) fn timed(&mut self, row: &ProgressRow) {
+    /// Takes the percentiles and the agents that the next rows are shown with.
+    pub(super) fn timed(&mut self, row: &ProgressRow, agents: Vec<AgentRow>) {
         (self.last_second, self.so_far) = (row.last_second, row.so_far);
+        self.agents = agents;
     }
 
     fn row(&mut self, sample: &Sample, (done, left): (f64, Option<Left>), text: &str) {
         let row = format!("{:6.1} s  {text}", sample.elapsed_seconds);
         let (last_second, so_far) = (self.last_second, self.so_far);
-        self.screen.show(sample, &Step { row, done, left, last_second, so_far, ..Step::default() });
+        let agents = self.agents.as_slice();
+        let step = Step { row, done, left, last_second, so_far, agents, ..Step::default() };
+        self.screen.show(sample, &step);
     }
 
     pub(super) fn connecting(&mut self, sample: &Sample, requested: u64) {
@@ -267,7 +278,8 @@ fn render(proof: &Proof) -> String {
             "broadcast",
             format!("{received} of {expected} delivered, {lost} lost, {duplicated} duplicated"),
         );
-        line("", format!("p50 {p50}, p95 {p95}, p99 {p99}, last {last}"));
+        let times = format!("p50 {p50}, p95 {p95}, p99 {p99}, last {last}");
+        line("", if proof.fleet.is_some() { NOT_TIMED.to_owned() } else { times });
     }
     for (name, value) in proof.churn.iter().flat_map(ChurnResult::lines) {
         line(name, value);
@@ -302,6 +314,16 @@ fn render(proof: &Proof) -> String {
             Bytes(mark.client_rss_bytes).to_string(),
             kernel_at(mark)
         );
+    }
+    if let Some(fleet) = &proof.fleet {
+        text.push('\n');
+        let name = fleet.agents.iter().map(|agent| agent.name.len()).max().unwrap_or(0).max(12);
+        let heads = Fleet::HEADS.map(str::to_owned).to_vec();
+        for row in std::iter::once(heads).chain(fleet.rows()) {
+            let (first, rest) = row.split_first().map_or(("", &[][..]), |(a, b)| (a.as_str(), b));
+            let rest: String = rest.iter().map(|cell| format!(" {cell:>10}")).collect();
+            text += &format!("  {first:name$}{rest}\n");
+        }
     }
     text
 }

@@ -76,6 +76,13 @@ impl SharedRow {
         }
     }
 
+    /// The same without times of receipts, as the publisher had another clock.
+    #[must_use]
+    pub fn without_receipts(mut self) -> SharedRow {
+        self.times.retain(|at, _| SERIES.get(*at) != Some(&Series::Broadcast));
+        self
+    }
+
     /// The 99th percentile of the latency so far, in milliseconds; `None` if nothing was timed.
     #[must_use]
     pub fn p99_ms(&self) -> Option<f64> {

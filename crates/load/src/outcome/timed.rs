@@ -158,6 +158,20 @@ impl Outcome {
         self.set_latency_of_all();
     }
 
+    /// Makes the times of receipts unknown, as the publisher had another clock.
+    pub fn forget_receipt_times(&mut self) {
+        if self.broadcast.is_none() {
+            return;
+        }
+        let mut histograms = self.histograms.take().unwrap_or_default();
+        for (name, _) in self.latencies() {
+            if name.starts_with("broadcast.") {
+                histograms.set_unknown(&name);
+            }
+        }
+        self.set_percentiles(histograms);
+    }
+
     /// Sets the percentiles of everything that was due: of requests or messages of an echo; without them of
     /// receipts; without those of pings.
     pub(crate) fn set_latency_of_all(&mut self) {

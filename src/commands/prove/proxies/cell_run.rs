@@ -71,7 +71,7 @@ struct Pass<'a> {
     cell: &'a Cell,
     serve: Serve,
     proxy: Proxy,
-    load: Load,
+    load: Load<'static>,
 }
 
 /// Runs the cell.
@@ -105,7 +105,7 @@ impl Pass<'_> {
         let most = self.exchange(began_ns, at_first[0].rss_bytes)?;
         let seconds = seconds_since(began_ns);
         let at_last = self.measure_memory()?;
-        let outcome = self.load.finish().map_err(Stop::Broken)?;
+        let outcome = self.load.finish(false).map_err(Stop::Broken)?;
         self.serve.end_with(&mut self.load);
         let cores = |at: usize| match (at_first.get(at), at_last.get(at)) {
             (Some(first), Some(last)) => (last.cpu_seconds - first.cpu_seconds) / seconds,
@@ -186,7 +186,8 @@ impl Pass<'_> {
     /// Measures proxy, server and clients.
     fn measure_memory(&self) -> Result<[ProcessMemory; 3], Stop> {
         let of = |pid| ProcessMemory::of(pid).context("cannot read the memory of a process");
-        let others = of(self.serve.pid()).and_then(|serve| Ok([serve, of(self.load.pid())?]));
+        let load = self.load.pid().context("the load is no process");
+        let others = of(self.serve.pid()).and_then(|serve| Ok([serve, of(load?)?]));
         let [serve, load] = others.map_err(|error| Stop::Broken(format!("{error:#}")))?;
         Ok([self.proxy.measure_memory(), serve, load])
     }

@@ -175,6 +175,7 @@ impl ProxyResult {
                     Ok(figures) => Ok(figures),
                     Err(Stop::Broken(why)) => Err(why),
                     Err(Stop::Interrupted) => return None,
+                    Err(Stop::Incomplete) => Err("an agent is lost".to_owned()),
                 }
             }
             Err(why) => Err(why),

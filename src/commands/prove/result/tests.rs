@@ -61,6 +61,8 @@ fn plan(messages: Option<Messages>) -> Plan {
         cells: Vec::new(),
         proxies: Vec::new(),
         serve: Vec::new(),
+        listen: None,
+        force: false,
     }
 }
 

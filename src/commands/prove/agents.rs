@@ -1,0 +1,138 @@
+//! `prove --agents`: the sockets are of the agents of a fleet, the server is on this machine. This file has the
+//! flags, what cannot be shared, and the checks before anything starts.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use load::Connect;
+
+use super::plan::Plan;
+use crate::commands::fleet::controlled::{Controlled, Problems};
+use crate::commands::fleet::{FleetFlags, HEADING, who};
+use crate::units;
+
+/// How long a number of agents is waited for.
+const WITHIN: Duration = Duration::from_secs(10);
+
+/// The flags of a proof whose sockets are of agents.
+#[derive(clap::Args, Debug)]
+pub(super) struct Flags {
+    /// Open the WebSockets from agents of a fleet: their number, `all`, or a label as KEY=VALUE
+    ///
+    /// For --connections, and for cable-500k, million, million-hold and storm
+    #[arg(long, value_name = "WHO", value_parser = who, help_heading = HEADING)]
+    pub(super) agents: Option<String>,
+    /// How long to wait for that number of agents [default: 10s]
+    #[arg(long, value_name = "TIME", value_parser = units::positive_duration, help_heading = HEADING,
+        requires = "agents")]
+    pub(super) agents_within: Option<Duration>,
+    /// Address of this machine that agents connect to, as IP or IP:PORT [default: 127.0.0.1]
+    #[arg(long, value_name = "IP", value_parser = listen, help_heading = HEADING, requires = "agents")]
+    pub(super) listen: Option<SocketAddr>,
+    #[command(flatten)]
+    pub(super) fleet: FleetFlags,
+}
+
+/// An address for the server; port 0 lets the kernel choose.
+fn listen(text: &str) -> Result<SocketAddr, String> {
+    let address = text.parse().or_else(|_| text.parse().map(|ip: IpAddr| SocketAddr::new(ip, 0)));
+    match address {
+        Ok(address) if address.ip().is_unspecified() => {
+            Err("expected the address that agents connect to, not all of this machine".to_owned())
+        }
+        Ok(address) => Ok(address),
+        Err(_) => Err("expected an IP address or IP:PORT".to_owned()),
+    }
+}
+
+impl Flags {
+    /// Where the server listens for agents.
+    pub(super) fn address(&self) -> SocketAddr {
+        self.listen.unwrap_or(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0))
+    }
+
+    /// Refuses flags without `--agents`, and plans that agents cannot share.
+    ///
+    /// # Errors
+    /// Names the flag, or what cannot be shared and why.
+    pub(super) fn check(&self, plan: &Plan) -> Result<()> {
+        if self.agents.is_none() {
+            let FleetFlags { nats, nats_creds, nats_ca, .. } = &self.fleet;
+            let given = [
+                ("--nats", !nats.is_empty()),
+                ("--nats-creds", nats_creds.is_some()),
+                ("--nats-ca", nats_ca.is_some()),
+                ("--fleet", self.fleet.is_other()),
+            ];
+            if let Some((flag, _)) = given.into_iter().find(|(_, given)| *given) {
+                bail!("{flag} has an effect only with --agents");
+            }
+            return Ok(());
+        }
+        if let Some(why) = not_shared(plan) {
+            let what = plan.scenario.as_deref().unwrap_or("this proof");
+            bail!(
+                "{what} cannot use --agents: {why}\n  agents can share cable-500k, million, million-hold, storm, \
+                 and proofs with --connections"
+            );
+        }
+        Ok(())
+    }
+
+    /// Finds the agents; and what is wrong with them. `None` after Ctrl-C.
+    ///
+    /// # Errors
+    /// There is no NATS server.
+    pub(super) fn find(
+        &self,
+        who: &str,
+        connections: u64,
+    ) -> Result<Option<(Controlled<'_>, Problems)>> {
+        let within = self.agents_within.unwrap_or(WITHIN);
+        Controlled::find(&self.fleet, (who, within), connections, self.address())
+    }
+}
+
+/// Why agents cannot share a proof; `None` if they can.
+pub(super) fn not_shared(plan: &Plan) -> Option<&'static str> {
+    let one_by_one = "connections are opened one after another, which only one process can do";
+    if !plan.cells.is_empty() {
+        return Some("its [[cells]] compare proxies on this machine");
+    }
+    if plan.link.is_some() {
+        return Some("the clients of its [link] are in a network namespace of this machine");
+    }
+    if plan.churn.is_some() {
+        return Some(
+            "the process of its [churn] publishes, and checks and times what its clients receive",
+        );
+    }
+    if plan.rounds.iter().any(|round| round.connect == Connect::OneByOne) {
+        return Some(one_by_one);
+    }
+    if !plan.rounds.is_empty() {
+        return Some("its [[rounds]] are separate proofs: run each by itself");
+    }
+    (plan.connect == Connect::OneByOne).then_some(one_by_one)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_listen_where_agents_can_connect() {
+        for (text, address) in [
+            ("10.0.0.9", "10.0.0.9:0"),
+            ("10.0.0.9:8080", "10.0.0.9:8080"),
+            ("fd00::9", "[fd00::9]:0"),
+            ("[fd00::9]:80", "[fd00::9]:80"),
+        ] {
+            assert_eq!(listen(text).map(|address| address.to_string()).as_deref(), Ok(address));
+        }
+        for text in ["", "0.0.0.0", "[::]:80", "host", "8080"] {
+            assert!(listen(text).is_err(), "{text}");
+        }
+    }
+}

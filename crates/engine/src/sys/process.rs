@@ -443,4 +443,23 @@ mod tests {
             assert!(lost >= 3, "in {seconds} s: {lost} probes");
         }
     }
+
+    #[test]
+    fn a_private_table_keeps_the_descriptors_that_are_named() {
+        if !private_tables_work() {
+            return;
+        }
+        let all: Vec<i32> = (0..5).filter_map(|_| wake_descriptor().ok()).collect();
+        let kept = [all[3], all[1]];
+        let highest = all[4];
+        let numbers = all.clone();
+        let thread = std::thread::spawn(move || {
+            leave_shared_table(highest + 1).unwrap();
+            close_others(&kept);
+            numbers.into_iter().filter(|number| duplicate(*number).is_ok()).collect::<Vec<_>>()
+        });
+        assert_eq!(thread.join().unwrap(), [all[1], all[3]]);
+        assert!(all.iter().all(|number| duplicate(*number).is_ok()), "those of the process stay");
+        all.into_iter().for_each(close);
+    }
 }

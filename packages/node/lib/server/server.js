@@ -56,7 +56,7 @@ module.exports = (uws) => {
       const { topics, broker } = options;
       const missed = broker === undefined ? undefined : (topic) => this.dispatchEvent(new SocketEvent('missed', { topic }));
       const shared = topics === undefined && broker === undefined ? undefined : { topics, broker, missed };
-      this.#app = options.tls ? uws.SSLApp({ ...tlsOptions(options.tls), ...shared }) : uws.App(shared);
+      this.#app = options.tls ? uws.SSLApp({ ...tlsOptions(options.tls), ...shared }) : shared ? uws.App(shared) : uws.App();
       if (options.fetch) {
         this.#app.any('/*', (res, req) => serve(res, req, {
           fetch: options.fetch, isSecure: this.#isSecure, maxBody: this.#limits.maxBody, failed: (error) => this.#failed(error),

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use admin::log;
 use anyhow::{Context, Result, bail};
 use brokers::nats::messages::{Event, Messages};
 use engine::sys::process::{self, Signal, now_ns};
@@ -269,6 +270,7 @@ impl Agent<'_> {
     }
 
     fn end(self) -> Executable {
+        log::flush();
         self.executable
     }
 

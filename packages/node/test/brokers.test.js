@@ -261,6 +261,6 @@ ours('settings that cannot be used throw, and say what is expected', (t) => {
   wrong(7, /expected the option broker to be a URL/);
   assert.throws(() => uws.App({ broker: 'redis://127.0.0.1', missed: 1 }), /missed to be a function/);
   const kept = uws.App({ topics: 'settings' });
-  assert.throws(() => uws.App({ topics: 'settings', broker: 'redis://127.0.0.1' }), /"settings" has a broker or options/);
+  assert.throws(() => uws.App({ topics: 'settings', broker: 'redis://127.0.0.1' }), /these topics has a broker or options/);
   t.after(() => kept.close());
 });

@@ -97,7 +97,8 @@ impl Group {
             if group.link.as_ref().map(|link| &link.broker) != broker.as_ref() {
                 let what =
                     "has a broker or options of it that differ from those of an app that is there";
-                return Err(format!("an app with the topics {name:?} {what}").into());
+                // The name may contain the URL of a broker, with its password.
+                return Err(format!("an app with these topics {what}").into());
             }
             return Ok(group);
         }
@@ -132,7 +133,7 @@ impl Shared {
             Some(place) => *place = Place::Taken,
             None if at < APPS_MAX => apps.push(Place::Taken),
             None => {
-                return Err(format!("too many apps share the topics {name:?}: at most 1024").into());
+                return Err(format!("too many apps share these topics: at most {APPS_MAX}").into());
             }
         }
         drop(apps);

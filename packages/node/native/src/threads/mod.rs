@@ -89,7 +89,10 @@ impl Threads {
     #[inline]
     fn command(&mut self, id: ConnId, command: Command, bytes: &[u8]) -> bool {
         let Some(batch) = self.out.get_mut(usize::from(id.worker())) else { return false };
-        if !bytes.is_empty() && batch.weight() > COMMAND_BYTES_MAX {
+        let holds =
+            !bytes.is_empty() || matches!(command, Command::Send { .. } | Command::Ping { .. });
+        let fits = batch.weight() <= COMMAND_BYTES_MAX && u32::try_from(bytes.len()).is_ok();
+        if holds && !fits {
             return false;
         }
         batch.push(command, bytes);
@@ -254,7 +257,10 @@ impl Js {
         {
             if let Some(id) = threads.table.remove(number) {
                 let length = exchange.out.len() as u32;
-                threads.command(id, Command::Answer { id, keep_alive, length }, &exchange.out);
+                if !threads.command(id, Command::Answer { id, keep_alive, length }, &exchange.out) {
+                    // The thread is far behind: its client is not left waiting.
+                    threads.command(id, Command::Reset(id), &[]);
+                }
             }
             self.keep_out(exchange.out);
         }

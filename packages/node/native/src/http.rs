@@ -294,8 +294,8 @@ fn res_wants_data(app: &App, env: Env, arguments: &Arguments) -> Result {
     Ok(env.undefined())
 }
 
-/// `res_upgrade(slot, protocol) → whether its client is there`: opens the WebSocket of a request. The program is told
-/// by the caller.
+/// `res_upgrade(slot, protocol) → whether its client is there`: opens the WebSocket of a request. The open handler is
+/// called by JavaScript.
 fn res_upgrade(app: &App, env: Env, arguments: &Arguments) -> Result {
     let [slot, protocol, ..] = *arguments;
     let protocol = env.text(protocol).unwrap_or_default();

@@ -204,7 +204,7 @@ impl Js {
     }
 
     /// Opens the WebSocket that a request asks for, now or after its handler has returned. `None` if there is no
-    /// such request, `false` if its client has left, which is reported next.
+    /// such request, `false` if its client has left: then `aborted` follows.
     pub(crate) fn upgrade<S: Sys>(
         &mut self,
         core: &mut Core<S, Self>,

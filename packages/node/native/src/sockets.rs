@@ -125,7 +125,7 @@ fn end(app: &App, env: Env, arguments: &Arguments) -> Result {
     let mut reason = env.text(reason).unwrap_or_default();
     cut(&mut reason);
     app.with_turn(|js, core| {
-        // Also of one that was lost, and is reported next.
+        // Also if the connection is lost already: `closed` then does not tell JavaScript again.
         if let Some(user) = core.user_at(slot) {
             user.told = true;
         }
@@ -146,7 +146,7 @@ fn end(app: &App, env: Env, arguments: &Arguments) -> Result {
 fn close(app: &App, env: Env, arguments: &Arguments) -> Result {
     let slot = env.to_u32(arguments[0]);
     app.with_turn(|js, core| {
-        // Also of one that was lost, and is reported next.
+        // Also if the connection is lost already: `closed` then does not tell JavaScript again.
         if let Some(user) = core.user_at(slot) {
             user.told = true;
         }

@@ -283,7 +283,7 @@ impl Holder {
                     user.route = upgrade.route;
                 }
                 let opened = core.open_late(id, upgrade.protocol.as_deref(), &upgrade.headers);
-                // Of one that has left, JavaScript was told, or is told next.
+                // If its client has left, JavaScript has the event that says so, or gets it with the next batch.
                 if let Some(user) = core.user_mut(id).filter(|_| opened) {
                     user.requested = false;
                 }

@@ -420,7 +420,8 @@ fn route_of(app: &App, env: Env, arguments: &Arguments) -> Result {
 
 // ---- requests ----
 
-/// `res_upgrade(number, protocol) → true`: opens the WebSocket of a request. If its client has left, that is told next.
+/// `res_upgrade(number, protocol) → true`: opens the WebSocket of a request. If its client has left, the event
+/// of that follows.
 fn res_upgrade(app: &App, env: Env, arguments: &Arguments) -> Result {
     let [number, protocol, ..] = *arguments;
     let protocol = env.text(protocol).unwrap_or_default();

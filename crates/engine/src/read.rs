@@ -62,8 +62,8 @@ impl<S: Sys, H: Handler> Worker<S, H> {
     }
 
     /// [`Worker::read`] of the connections that `events` begins with and that are
-    /// [read together](Conn::is_read_together), in two steps: all are received, then each is passed to the handler, which usually sends the data
-    /// on. This keeps code and data of each step in the processor's caches, and a receiver that
+    /// [read together](Conn::is_read_together), in two steps: all are received, then each is passed to the
+    /// handler, which usually sends the data on. This keeps code and data of each step in the processor's caches, and a receiver that
     /// wakes up finds more than one message. Returns how many events were handled.
     pub(crate) fn read_bare(&mut self, events: &[Event]) -> usize {
         let mut buffer = self.core.take_read_buffer();

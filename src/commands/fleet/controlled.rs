@@ -113,6 +113,9 @@ impl<'a> Controlled<'a> {
         let destinations = (!target.ip().is_loopback()).then_some(1);
         let shares = shares(&agents, connections);
         let found = share_problems(&mut leader, &agents, &shares, destinations);
+        if leader.is_interrupted() {
+            return Ok(None);
+        }
         for ((agent, connections), found) in agents.iter().zip(shares).zip(found) {
             fatal.extend(not_allowed(agent, target));
             let share = format!("agent {}, {} connections:", agent.name, Count(connections));
@@ -162,7 +165,17 @@ impl<'a> Controlled<'a> {
         }
         self.leader.begin();
         self.shown = Some(Shown::new(self.leader.agents(), now_ns()));
+        let until_ns = now_ns() + TAKE.as_nanos() as u64;
         while self.rows_are_missing() && self.tend().is_ok() {
+            if self.leader.is_interrupted() {
+                return Ok(Waited::Interrupted);
+            }
+            if now_ns() > until_ns {
+                let silent = |agent: &&mut Agent| agent.row.is_none();
+                for agent in self.leader.agents_mut().iter_mut().filter(silent) {
+                    agent.lost = Some("it did not report in time".to_owned());
+                }
+            }
             self.leader.listen(LOOK);
         }
         Ok(Waited::Done)

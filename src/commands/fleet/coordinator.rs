@@ -324,7 +324,9 @@ impl Coordinator {
             };
             match read.and_then(Outcome::read) {
                 Ok(outcome) => one.outcome = Some(outcome),
-                Err(why) => one.lost = Some(format!("its result cannot be read: {why}")),
+                Err(why) => {
+                    one.lost = Some(format!("its result cannot be read: {}", printable(&why)))
+                }
             }
             one.result = Vec::new();
         }

@@ -82,6 +82,9 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let shares: Vec<u64> =
         (0..of).map(|nth| Generators { nth, of }.part_of(args.connections)).collect();
     let answers = share_problems(&mut leader, &agents, &shares, args.destinations);
+    if leader.is_interrupted() {
+        return Ok(ExitCode::from(130));
+    }
     let each = agents.iter().zip(shares).zip(answers);
     let findings: Vec<Finding<'_>> = each
         .map(|((agent, connections), problems)| Finding {

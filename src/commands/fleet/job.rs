@@ -326,7 +326,7 @@ impl Drop for Job {
     }
 }
 
-/// The file of this release, also if another one is in its place by now.
+/// The executable of this process, even if its file was removed or replaced since.
 fn own_file() -> Result<PathBuf> {
     let file = std::env::current_exe().context("the executable")?;
     // The kernel says so of a file that was removed or replaced.

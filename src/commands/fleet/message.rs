@@ -192,7 +192,7 @@ pub(super) fn printable(text: &str) -> String {
 }
 
 /// Lines without other control characters, which terminals would obey.
-pub(super) fn plain(text: &str) -> String {
+pub(in crate::commands) fn plain(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for character in text.chars() {
         match character {

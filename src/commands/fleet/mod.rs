@@ -13,7 +13,7 @@ pub(crate) mod leader;
 mod list;
 mod manifest;
 pub(crate) mod member;
-mod message;
+pub(super) mod message;
 mod query;
 #[cfg(test)]
 mod simulation;

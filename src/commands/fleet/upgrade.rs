@@ -75,7 +75,10 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let is_away = |answer: &Option<Upgrade>| matches!(answer, Some(Upgrade::Now { .. }));
     let away = agents.iter().zip(&answers).filter(|(_, answer)| is_away(answer));
     let away: Vec<&Agent> = away.map(|(agent, _)| agent).collect();
-    let back = wait(&mut leader, &away)?;
+    let back = wait(&mut leader, &agents, &away)?;
+    if leader.is_interrupted() {
+        return Ok(ExitCode::from(130));
+    }
     let entries = agents.iter().zip(answers).map(|(agent, answer)| {
         let now = back.iter().find(|one| one.name == agent.name && one.id != agent.id);
         entry(agent, answer, now)
@@ -88,7 +91,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
 }
 
 /// The agents that have come back as another process, once all of these have.
-fn wait(leader: &mut Leader<'_>, away: &[&Agent]) -> Result<Vec<Agent>> {
+fn wait(leader: &mut Leader<'_>, before: &[Agent], away: &[&Agent]) -> Result<Vec<Agent>> {
     let until_ns = now_ns() + BACK.as_nanos() as u64;
     let mut back = Vec::new();
     let is_back = |back: &[Agent], agent: &Agent| {
@@ -99,6 +102,8 @@ fn wait(leader: &mut Leader<'_>, away: &[&Agent]) -> Result<Vec<Agent>> {
             break;
         }
         back = leader.find("all", LOOK_FOR)?.0;
+        // Another agent of that name is not the one that went.
+        back.retain(|one| before.iter().all(|known| known.id != one.id));
     }
     Ok(back)
 }

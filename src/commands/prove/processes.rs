@@ -446,7 +446,13 @@ impl<'a> Load<'a> {
     /// Makes every open socket expect `messages` broadcasts of one publisher, and waits until it does.
     pub(super) fn expect(&mut self, publisher: u32, messages: u32) -> Result<(), Stop> {
         self.send(&Command::Expect { publisher, messages })?;
+        let deadline_ns = process::now_ns() + END_TIMEOUT.as_nanos() as u64;
         while !self.expecting {
+            if process::now_ns() > deadline_ns {
+                let seconds = END_TIMEOUT.as_secs();
+                let what = format!("the load did not expect the broadcasts within {seconds} s");
+                return Err(Stop::Broken(what));
+            }
             self.progress(Duration::from_millis(250))?;
         }
         Ok(())

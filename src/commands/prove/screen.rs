@@ -7,6 +7,7 @@ use capacity::{Bytes, Count, Decimal, Machine, Milliseconds};
 use super::churn::ChurnResult;
 use super::plan::Plan;
 use super::result::{Mark, Measured, Proof, Spread};
+use crate::commands::fleet::message::plain;
 use crate::commands::fleet::whole::Fleet;
 use crate::output;
 use crate::report::screen::{self, About, AgentRow, Left, Rows, Step};
@@ -194,7 +195,7 @@ impl Screen {
     /// Prints the result: verdict, reasons and figures.
     pub(super) fn verdict(&mut self, proof: &Proof) {
         self.screen.end();
-        let text = render(proof);
+        let text = plain(&render(proof));
         if self.json_to_stdout {
             output::print_to_stderr(&text);
         } else {

@@ -65,9 +65,9 @@ fn three_nodes_are_one_chat(kind: Kind) {
     // To all but the sender, who is on another node than the request.
     let all = nodes[2].post("/user/sendMessageAll", &message("ada", "5", "to others"));
     assert_eq!(all, sent);
-    assert_eq!(nodes[1].post("/user/sendMessageAll", &message("", "6", "to all")), sent);
     assert_eq!(users[1].json(), push("5", "msg", "to others", "ada"));
     assert_eq!(users[2].json(), push("5", "msg", "to others", "ada"));
+    assert_eq!(nodes[1].post("/user/sendMessageAll", &message("", "6", "to all")), sent);
     for user in &mut users {
         assert_eq!(user.json(), push("6", "msg", "to all", ""));
         assert!(user.received().is_empty());

@@ -4,6 +4,7 @@
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 
+use rustix::process::Signal;
 use serde_json::json;
 
 use crate::harness::executable::{Running, run, standfast};
@@ -42,7 +43,7 @@ fn without_a_key_the_admin_api_is_read_only_over_tcp() {
     assert_eq!(routes["routes"].as_array().unwrap().len(), 1, "{routes}");
     tunnel.send_frame(crate::harness::socket::TEXT, b"open");
     assert_eq!(tunnel.frame().unwrap().payload, b"open");
-    assert!(proxy.log().contains("read-only over TCP"), "{}", proxy.log());
+    eventually("the log says so", || proxy.log().contains("read-only over TCP"));
 }
 
 #[test]
@@ -56,6 +57,9 @@ fn the_admin_key_allows_changes() {
         assert!(matches!(answer.status, 200 | 202), "{path}: {answer:?}");
     }
     assert_eq!(upstreams(&proxy), 2);
+    // What the start says is above what the end says.
+    proxy.signal(Signal::TERM);
+    eventually("the log tells the end", || proxy.log().contains("draining"));
     assert!(!proxy.log().contains("read-only"));
 }
 

@@ -127,8 +127,10 @@ both('maxBackpressure is soft: one message may go over it', async (t) => {
 both('maxBackpressure 0 is no limit', async (t) => {
   const { ws, raw } = await opened(t, { maxBackpressure: 0 });
   fill(ws, raw);
-  for (let more = 0; more < 8; more += 1) assert.equal(ws.send(Buffer.alloc(100_000), true), 0);
-  assert.ok(ws.getBufferedAmount() > 800_000);
+  // The kernel may take more of it between two messages.
+  for (let more = 0; ws.getBufferedAmount() <= 800_000; more += 1) {
+    assert.ok(more < 1000 && ws.send(Buffer.alloc(100_000), true) !== 2);
+  }
 });
 
 both('maxBackpressure is 64 KiB by default', async (t) => {

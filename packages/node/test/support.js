@@ -106,9 +106,9 @@ class Client {
 class Raw {
   constructor(t, port) {
     this.socket = net.connect(port, '127.0.0.1');
-    this.bytes = Buffer.alloc(0);
+    this.chunks = [];
     this.ended = false;
-    this.socket.on('data', (data) => { this.bytes = Buffer.concat([this.bytes, data]); });
+    this.socket.on('data', (data) => { this.chunks.push(data); });
     this.socket.on('error', () => {});
     this.closed = new Promise((resolve) => {
       this.socket.on('close', () => { this.ended = true; resolve(); });
@@ -118,6 +118,16 @@ class Raw {
 
   write(...parts) {
     for (const part of parts) this.socket.write(part);
+  }
+
+  /** What has come and was not taken. Joined when it is asked for, as many megabytes come in small chunks. */
+  get bytes() {
+    if (this.chunks.length !== 1) this.chunks = [Buffer.concat(this.chunks)];
+    return this.chunks[0];
+  }
+
+  set bytes(bytes) {
+    this.chunks = [bytes];
   }
 
   /** Waits until `found` returns something for the bytes so far. */

@@ -166,6 +166,9 @@ enum Bench {
     /// The package of npm beside uWebSockets.js, `ws` and `node:http`: messages, requests and publications per server
     /// CPU second, memory of an idle socket
     Node,
+    /// A million sockets on threads of one Node.js process with the package of npm, for ten minutes: memory, pauses for
+    /// garbage; not part of `all`
+    NodeHold,
     /// An hour of killed clients and an application that is killed, slow and wrong: messages lost or doubled;
     /// not part of `all`
     Soak,
@@ -180,7 +183,7 @@ enum Bench {
     Idle,
     /// `standfast prove` with a million sockets
     Million,
-    /// All of these except `soak`, million last
+    /// All of these except `soak` and `node-hold`, million last
     All,
 }
 
@@ -251,7 +254,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
     };
     let mut met = true;
     for (index, what) in wanted.iter().enumerate() {
-        if index > 0 && matches!(what, Bench::Idle | Bench::Million) {
+        if index > 0 && matches!(what, Bench::Idle | Bench::NodeHold | Bench::Million) {
             println!("\nwaiting {} s for ports in TIME_WAIT", TIME_WAIT.as_secs());
             std::thread::sleep(TIME_WAIT);
         }
@@ -285,6 +288,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
             Bench::IdleBytes => idle_bytes::run(&bench)?,
             Bench::Library => library::run(&bench)?,
             Bench::Node => node::run(&bench)?,
+            Bench::NodeHold => hold::node(&bench)?,
             Bench::Soak => soak::run(&bench)?,
             Bench::Siege => siege::run(&bench)?,
             Bench::ProxySiege => siege_proxy::run(&bench)?,

@@ -2,14 +2,13 @@
 //! requests per second of the server's CPU, CPU of a publication for each socket, memory of an idle socket.
 
 use std::ffi::OsString;
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
+use super::admin::Admin;
 use super::peer::{Core, Peer, pinning, words};
 use super::report::{self, Target};
 use super::rounds::{Contestant, Figures, Rounds, median};
@@ -124,14 +123,14 @@ pub(super) fn run(bench: &Context) -> Result<bool> {
 }
 
 /// Builds the addon as it is published.
-fn build() -> Result<()> {
+pub(super) fn build() -> Result<()> {
     let script = step::root().join("packages/node/build.sh");
     let status = Command::new(script).env("PROFILE", "dist").status()?;
     ensure!(status.success(), "packages/node/build.sh failed ({status})");
     Ok(())
 }
 
-fn node_version() -> Option<String> {
+pub(super) fn node_version() -> Option<String> {
     let output = Command::new("node").arg("--version").output().ok()?;
     Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
@@ -149,6 +148,20 @@ fn start(bench: &Context, package: Package, deflate: bool) -> Result<Server> {
     });
     command.extend(deflate.then(|| "deflate".into()));
     Server::start_foreign(package.name(), &command)
+}
+
+/// Starts ours with so many threads for sockets.
+pub(super) fn start_with_workers(bench: &Context, workers: usize) -> Result<Server> {
+    let script = bench.tools.competitor("node_server.js");
+    let package = step::root().join("packages/node");
+    let workers = format!("workers={workers}");
+    Server::start_unpinned("node", &words([&"node", &script, &"uws", &package, &workers]))
+}
+
+/// How often and how long a server started with threads has stood still for its garbage.
+pub(super) fn pauses(server: &Server) -> Result<Value> {
+    let answer = Admin::connect_to(server.port())?.request("GET", "/pauses", "")?;
+    serde_json::from_str(&answer).with_context(|| format!("not JSON: {answer}"))
 }
 
 /// Messages of a closed loop on all sockets.
@@ -243,10 +256,6 @@ fn idle_bytes(bench: &Context, package: Package, idle: usize) -> Result<f64> {
 
 /// Has a server collect garbage.
 fn collect(server: &Server) -> Result<()> {
-    let mut stream = TcpStream::connect(("127.0.0.1", server.port()))?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.write_all(b"GET /gc HTTP/1.1\r\nHost: localhost\r\n\r\n")?;
-    let mut answer = [0; 1024];
-    ensure!(stream.read(&mut answer)? > 0, "the server does not answer");
+    Admin::connect_to(server.port())?.request("GET", "/gc", "")?;
     Ok(())
 }

@@ -100,6 +100,11 @@ impl Server {
         Server::of(Kind::Ws, Peer::start(&format!("server {name}"), Core::Server, command)?)
     }
 
+    /// The same on every core.
+    pub(super) fn start_unpinned(name: &str, command: &[OsString]) -> Result<Server> {
+        Server::of(Kind::Ws, Peer::start(&format!("server {name}"), Core::Any, command)?)
+    }
+
     fn ready(kind: Kind, core: Core, command: &[OsString]) -> Result<Server> {
         Server::of(kind, Peer::start(&format!("server {}", kind.name()), core, command)?)
     }

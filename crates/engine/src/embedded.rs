@@ -4,14 +4,16 @@
 //! [`Worker::deadline`], and may act on connections between two turns by [`Worker::act`].
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
 
 use crate::accept::Listener;
+use crate::conn::Mode;
+use crate::limits::TAIL_BYTES_MAX;
 use crate::parked::LISTENERS_MAX;
 use crate::sys::linux::Linux;
-use crate::sys::process;
+use crate::sys::{Fd, process};
 use crate::workers::WakeByDescriptor;
-use crate::{Closed, Core, Handler, Limits, Remote, Sys, Wake, Worker};
+use crate::{Closed, ConnId, Core, Handler, Limits, Remote, Sys, Wake, Worker};
 
 impl<H: Handler> Worker<Linux, H> {
     /// A worker that is the only one of its server, without listeners. `handler` gets the way to it from
@@ -77,5 +79,30 @@ impl<S: Sys, H: Handler> Worker<S, H> {
             }
         }
         while self.reap() {}
+    }
+}
+
+impl<S: Sys, H: Handler> Core<S, H> {
+    /// Takes over a connection that another server of this program has accepted: a stream socket that does not
+    /// block, and what was read from it already, which the next turn processes as if it had just arrived.
+    /// [`Handler::arrived`] is not called. Without room, or with more than 80 KiB, it closes the descriptor
+    /// and returns `None`.
+    pub fn adopt(&mut self, socket: OwnedFd, read: &[u8]) -> Option<ConnId> {
+        if self.is_at_capacity() || read.len() > TAIL_BYTES_MAX {
+            return None;
+        }
+        self.counters().accepted.add(1);
+        let slot = self.insert(Fd::new(socket.into_raw_fd()), Mode::Http);
+        let id = self.id_at(slot)?;
+        if !read.is_empty() {
+            let mut tail = self.take_buffer_to_keep(read.len());
+            tail.extend_from_slice(read);
+            self.live_mut(id)?.cold().tail = tail;
+        }
+        // Before it is watched: what was read comes before what the kernel has.
+        self.resume_soon(slot);
+        self.arm_handshake(slot);
+        self.watch_first(slot);
+        self.live(id).map(|_| id)
     }
 }

@@ -5,9 +5,11 @@
 'use strict';
 
 const { once } = require('node:events');
+const fs = require('node:fs');
 const net = require('node:net');
+const os = require('node:os');
 const path = require('node:path');
-const { spawn } = require('node:child_process');
+const { execFileSync, spawn } = require('node:child_process');
 const { test } = require('node:test');
 const { WebSocket } = require('ws');
 
@@ -229,8 +231,25 @@ async function program(t, source, env = {}) {
   return { code, signal, lines: stdout.split('\n').filter(Boolean), stderr };
 }
 
+let folder;
+
+/** A key and a certificate of its own for a name. */
+function certificate(name) {
+  if (!folder) {
+    folder = fs.mkdtempSync(path.join(os.tmpdir(), 'uws-tls-'));
+    process.on('exit', () => fs.rmSync(folder, { recursive: true, force: true }));
+  }
+  const [key, cert] = [path.join(folder, `${name}.key`), path.join(folder, `${name}.pem`)];
+  if (!fs.existsSync(cert)) {
+    execFileSync('openssl', ['req', '-x509', '-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:prime256v1', '-nodes',
+      '-keyout', key, '-out', cert, '-days', '2', '-subj', `/CN=${name}`, '-addext', `subjectAltName=DNS:${name}`],
+    { stdio: 'ignore' });
+  }
+  return { key_file_name: key, cert_file_name: cert };
+}
+
 const text = (buffer) => Buffer.from(buffer).toString();
 
 module.exports = {
-  uws, isOriginal, both, ours, listen, serve, Queue, Client, Raw, request, get, frame, program, text, moduleName,
+  uws, isOriginal, both, ours, listen, serve, certificate, Queue, Client, Raw, request, get, frame, program, text, moduleName,
 };

@@ -2,27 +2,9 @@
 'use strict';
 
 const assert = require('node:assert/strict');
-const { execFileSync } = require('node:child_process');
 const { once } = require('node:events');
-const fs = require('node:fs');
-const os = require('node:os');
-const path = require('node:path');
 const tls = require('node:tls');
-const { uws, both, ours, listen, serve, Client } = require('./support.js');
-
-const folder = fs.mkdtempSync(path.join(os.tmpdir(), 'uws-tls-'));
-process.on('exit', () => fs.rmSync(folder, { recursive: true, force: true }));
-
-/** A key and a certificate of its own for a name. */
-function certificate(name) {
-  const [key, cert] = [path.join(folder, `${name}.key`), path.join(folder, `${name}.pem`)];
-  if (!fs.existsSync(cert)) {
-    execFileSync('openssl', ['req', '-x509', '-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:prime256v1', '-nodes',
-      '-keyout', key, '-out', cert, '-days', '2', '-subj', `/CN=${name}`, '-addext', `subjectAltName=DNS:${name}`],
-    { stdio: 'ignore' });
-  }
-  return { key_file_name: key, cert_file_name: cert };
-}
+const { uws, both, ours, listen, serve, certificate, Client } = require('./support.js');
 
 /** Connects with a server name; returns the name in the certificate and the answer to a request. */
 async function ask(t, port, servername, target = '/') {

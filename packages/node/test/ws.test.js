@@ -6,10 +6,11 @@ const assert = require('node:assert/strict');
 const { once } = require('node:events');
 const fs = require('node:fs');
 const http = require('node:http');
+const https = require('node:https');
 const net = require('node:net');
 const os = require('node:os');
 const path = require('node:path');
-const { uws, both, ours, isOriginal, Queue, Client, Raw, frame, program } = require('./support.js');
+const { uws, both, ours, isOriginal, certificate, Queue, Client, Raw, frame, program } = require('./support.js');
 
 const { WebSocketServer } = isOriginal ? require('../lib')(uws) : uws;
 const { WebSocket } = WebSocketServer;
@@ -22,8 +23,7 @@ async function started(t, options = {}) {
 }
 
 /** An http server with what it upgrades. */
-async function attached(t, options = {}, onRequest = (_, res) => res.end('plain')) {
-  const httpServer = http.createServer(onRequest);
+async function attached(t, options = {}, httpServer = http.createServer((_, res) => res.end('plain'))) {
   const server = new WebSocketServer({ server: httpServer, ...options });
   httpServer.listen(0, '127.0.0.1');
   await once(server, 'listening');
@@ -266,17 +266,84 @@ both('noServer: handleUpgrade routes to several servers', async (t) => {
   await assert.rejects(Client.open(t, port, '/3'));
 });
 
-both('nothing of a bridge remains when its clients have gone', async (t) => {
+/** An https server. Its connections are passed on by a bridge. */
+function secure() {
+  const { key_file_name: key, cert_file_name: cert } = certificate('localhost');
+  return https.createServer({ key: fs.readFileSync(key), cert: fs.readFileSync(cert) });
+}
+
+both('https: nothing of a bridge remains when its clients have gone', async (t) => {
   const folders = () => fs.readdirSync(os.tmpdir()).filter((name) => name.startsWith('standfast-')).length;
   const before = folders();
-  const { server, port } = await attached(t);
+  const { server, port } = await attached(t, {}, secure());
   const gone = new Queue();
-  server.on('connection', (ws, request) => request.socket.once('close', () => gone.push()));
-  const client = await Client.open(t, port);
+  server.on('connection', (ws, request) => { echo(ws); request.socket.once('close', () => gone.push()); });
+  const client = new Client(`wss://127.0.0.1:${port}`, [], { rejectUnauthorized: false });
+  for (const message of ['a', 'b'.repeat(100_000)]) {
+    if (message === 'a') await once(client.ws, 'open');
+    client.send(message);
+    assert.equal(await client.next(), message);
+  }
   assert.equal(folders(), before + 1);
   client.ws.close();
   await gone.next();
   while (!t.signal.aborted && folders() > before) await new Promise(setImmediate);
+});
+
+ours('server: a socket has one descriptor, and ends with its object', async (t) => {
+  const descriptors = () => fs.readdirSync('/proc/self/fd').length;
+  const { server, httpServer, port } = await attached(t);
+  const seen = new Queue();
+  server.on('connection', (ws, request) => {
+    ws.on('close', (code) => seen.push(code));
+    request.socket.once('close', () => seen.push('gone'));
+    seen.push(request.socket);
+  });
+  const before = descriptors();
+  const clients = [await Client.open(t, port), await Client.open(t, port)];
+  const sockets = [await seen.next(), await seen.next()];
+  assert.equal(descriptors(), before + 4, 'two of clients, two of the server');
+  assert.equal(await new Promise((resolve) => httpServer.getConnections((_, count) => resolve(count))), 2);
+  assert.equal(sockets[0].remoteAddress, '127.0.0.1');
+  sockets[0].destroy();
+  assert.equal((await clients[0].closed).code, 1006);
+  assert.deepEqual([await seen.next(), await seen.next()].sort(), [1006, 'gone']);
+  const closed = new Promise((resolve) => httpServer.close(resolve));
+  clients[1].ws.close(4000);
+  assert.deepEqual([await seen.next(), await seen.next()].sort(), [4000, 'gone']);
+  await closed;
+});
+
+ours('server: what arrives while a client is being verified is not lost', async (t) => {
+  const verify = new Queue();
+  const { server, port } = await attached(t, { verifyClient: (info, done) => verify.push({ info, done }) });
+  server.on('connection', echo);
+  const raw = new Raw(t, port);
+  const head = raw.upgrade();
+  const { info, done } = await verify.next();
+  // As a program does that looks for more.
+  info.req.socket.read(0);
+  raw.write(frame(1, 'one'));
+  await once(info.req.socket, 'readable');
+  raw.write(frame(1, 'two'));
+  done(true);
+  assert.match(await head, /^HTTP\/1.1 101 /);
+  for (const message of ['one', 'two']) assert.equal((await raw.frame()).payload.toString(), message);
+});
+
+ours('server: nothing remains of clients that leave with their handshake', async (t) => {
+  const { server, httpServer, port } = await attached(t);
+  const gone = new Queue();
+  httpServer.on('connection', (socket) => socket.once('close', () => gone.push()));
+  for (let client = 0; client < 20; client += 1) {
+    const raw = new Raw(t, port);
+    raw.upgrade().catch(() => {});
+    await once(raw.socket, 'connect');
+    if (client % 2) raw.socket.end();
+    else raw.socket.write('', () => raw.socket.resetAndDestroy());
+    await gone.next();
+  }
+  assert.equal(server.clients.size, 0);
 });
 
 both('a port in use is an error with its code', async (t) => {

@@ -25,6 +25,8 @@ function createApp(tls, options) {
   /** By route. */
   const routes = [];
   const filters = [];
+  /** By slot, what is called when a connection of another server ends. */
+  const adopted = new Map();
   let missingName;
 
   const events = {
@@ -114,6 +116,11 @@ function createApp(tls, options) {
     },
 
     filter(slot, count) {
+      if (count < 0) {
+        const ended = adopted.get(slot);
+        adopted.delete(slot);
+        if (ended) ended();
+      }
       for (const filter of filters) {
         const res = new HttpResponse(slot, -1);
         try {
@@ -257,6 +264,15 @@ function createApp(tls, options) {
     removeChildAppDescriptor(descriptor) {
       native.remove_child(descriptor);
       return app;
+    },
+
+    /** Serves a connection of another server, as if `bytes` came first. Returns whether it does; `ended` is called then. */
+    _adopt(descriptor, bytes, ended) {
+      const slot = native.adopt(descriptor, bytes);
+      if (slot === -1) return false;
+      adopted.set(slot, ended);
+      events.filter(slot, 1);
+      return true;
     },
 
     close() {

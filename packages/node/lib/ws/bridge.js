@@ -1,5 +1,6 @@
-// Connections that another server of this process has accepted (node:http, node:https), brought to an app: the app
-// listens on a UNIX socket in a private folder as long as there are such connections, and bytes are passed on.
+// Connections that another server of this process has accepted (node:http, node:https), brought to an app. The app takes
+// over sockets of TCP. For others, such as those with TLS, it listens on a UNIX socket in a private folder as long as there are
+// such connections, and bytes are passed on.
 'use strict';
 
 const { mkdtempSync, rmSync } = require('node:fs');
@@ -23,9 +24,33 @@ class Bridge {
 
   /** Connects a client whose request was accepted; `accepted` is what the app's upgrade handler takes by its path. */
   connect(request, socket, head, accepted) {
-    this.#connections += 1;
     const token = `/${randomBytes(16).toString('hex')}`;
     this.#expected.set(token, accepted);
+    if (socket.readableLength > 0) head = Buffer.concat([head, socket.read()]);
+    if (typeof socket.setTimeout === 'function') socket.setTimeout(0);
+    if (typeof socket.setNoDelay === 'function') socket.setNoDelay();
+    if (!this.#adopt(token, request, socket, head, accepted)) this.#pass(token, request, socket, head);
+  }
+
+  /** Has the app serve a socket by a descriptor of its own. Returns false if it cannot. */
+  #adopt(token, request, socket, head, accepted) {
+    const handle = socket instanceof net.Socket && !socket.encrypted ? socket._handle : undefined;
+    if (!this.#app._adopt || !(handle?.fd >= 0) || socket.writableLength > 0) return false;
+    // Node.js keeps them once they were read.
+    void [socket.remoteAddress, socket.localAddress];
+    const ended = () => { this.#expected.delete(token); socket.destroy(); };
+    if (!this.#app._adopt(handle.fd, Buffer.concat([Buffer.from(handshake(token, request)), head]), ended)) return false;
+    accepted.socket = socket;
+    socket.once('close', () => accepted.ws?.terminate());
+    // Its object stays, for the program and for the server that counts it; its descriptor does not.
+    socket._handle = null;
+    handle.close();
+    return true;
+  }
+
+  /** Connects a socket to the app's listener. */
+  #pass(token, request, socket, head) {
+    this.#connections += 1;
     let inner;
     const ended = () => {
       this.#expected.delete(token);
@@ -43,8 +68,6 @@ class Bridge {
     socket.once('close', () => inner.destroy());
     inner.on('error', () => socket.destroy());
     socket.on('error', () => inner.destroy());
-    if (typeof socket.setTimeout === 'function') socket.setTimeout(0);
-    if (typeof socket.setNoDelay === 'function') socket.setNoDelay();
     inner.write(handshake(token, request));
     // uWebSockets.js loses what comes in one read with a handshake.
     inner.once('readable', () => {

@@ -197,6 +197,7 @@ module.exports = (uws) => {
       const key = req.getHeader('sec-websocket-key');
       const extensions = req.getHeader('sec-websocket-extensions');
       if (bridged) {
+        if (bridged.socket?.destroyed) { res.close(); return; }
         upgrade(res, context, key, extensions, bridged);
         return;
       }
@@ -275,6 +276,7 @@ module.exports = (uws) => {
       raw.accepted = undefined;
       const ws = new this.options.WebSocket(raw, accepted.request, accepted);
       raw.peer = ws;
+      accepted.ws = ws;
       this.#open += 1;
       this.clients?.add(ws);
       ws.on('close', () => {

@@ -84,8 +84,8 @@ pub(crate) struct User {
     pub(crate) route: u16,
     /// JavaScript knows of the socket's end.
     pub(crate) told: bool,
-    /// The program's filter has counted it.
-    counted: bool,
+    /// JavaScript is told of its end by [`Event::Filter`].
+    pub(crate) counted: bool,
 }
 
 impl Subscriber for User {

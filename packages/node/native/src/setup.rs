@@ -29,6 +29,7 @@ natives![
     listen_unix,
     listener_port,
     close_listener,
+    adopt,
     close_all,
     add_certificate,
     remove_certificate,
@@ -360,6 +361,24 @@ fn close_listener(app: &App, env: Env, arguments: &Arguments) -> Result {
     app.listeners.borrow_mut().close(env.to_u32(arguments[0]) as usize);
     app.settle();
     Ok(env.undefined())
+}
+
+/// `adopt(descriptor, bytes) → slot, or -1`: serves a connection of another server, by a descriptor of its own, as if
+/// `bytes` came first. Its end is reported as to a filter.
+fn adopt(app: &App, env: Env, arguments: &Arguments) -> Result {
+    let copy = process::duplicate(env.to_u32(arguments[0]) as i32);
+    let copy = copy.map_err(|error| format!("cannot take over a socket: {error}"))?;
+    let adopted = app.with_turn(|js, core| {
+        let mut scratch = std::mem::take(&mut js.scratch);
+        let id = env.bytes(arguments[1], &mut scratch, |bytes| core.adopt(copy, bytes)).flatten();
+        js.scratch = scratch;
+        if let Some(user) = id.and_then(|id| core.user_mut(id)) {
+            user.counted = true;
+        }
+        id
+    });
+    app.settle();
+    Ok(env.int(adopted.map_or(-1, |id| id.slot() as i32)))
 }
 
 /// `close_all()`: listeners and connections.

@@ -29,17 +29,18 @@ class Bridge {
     if (socket.readableLength > 0) head = Buffer.concat([head, socket.read()]);
     if (typeof socket.setTimeout === 'function') socket.setTimeout(0);
     if (typeof socket.setNoDelay === 'function') socket.setNoDelay();
-    if (!this.#adopt(token, request, socket, head, accepted)) this.#pass(token, request, socket, head);
+    const bytes = Buffer.from(handshake(token, request, accepted));
+    if (!this.#adopt(token, bytes, socket, head, accepted)) this.#pass(token, bytes, socket, head);
   }
 
   /** Has the app serve a socket by a descriptor of its own. Returns false if it cannot. */
-  #adopt(token, request, socket, head, accepted) {
+  #adopt(token, handshake, socket, head, accepted) {
     const handle = socket instanceof net.Socket && !socket.encrypted ? socket._handle : undefined;
     if (!this.#app._adopt || !(handle?.fd >= 0) || socket.writableLength > 0) return false;
     // Node.js keeps them once they were read.
     void [socket.remoteAddress, socket.localAddress];
     const ended = () => { this.#expected.delete(token); socket.destroy(); };
-    if (!this.#app._adopt(handle.fd, Buffer.concat([Buffer.from(handshake(token, request)), head]), ended)) return false;
+    if (!this.#app._adopt(handle.fd, Buffer.concat([handshake, head]), ended)) return false;
     accepted.socket = socket;
     socket.once('close', () => accepted.ws?.terminate());
     // Its object stays, for the program and for the server that counts it; its descriptor does not.
@@ -49,7 +50,7 @@ class Bridge {
   }
 
   /** Connects a socket to the app's listener. */
-  #pass(token, request, socket, head) {
+  #pass(token, handshake, socket, head) {
     this.#connections += 1;
     let inner;
     const ended = () => {
@@ -68,7 +69,7 @@ class Bridge {
     socket.once('close', () => inner.destroy());
     inner.on('error', () => socket.destroy());
     socket.on('error', () => inner.destroy());
-    inner.write(handshake(token, request));
+    inner.write(handshake);
     // uWebSockets.js loses what comes in one read with a handshake.
     inner.once('readable', () => {
       if (head.length > 0) inner.write(head);
@@ -100,12 +101,12 @@ class Bridge {
   }
 }
 
-function handshake(target, { headers }) {
+/** What the app is to know of a request: extensions and a protocol only if they are used. */
+function handshake(target, { headers }, { extensions, protocol }) {
   const lines = [`GET ${target} HTTP/1.1`, 'Host: localhost', 'Upgrade: websocket', 'Connection: Upgrade'];
   lines.push(`Sec-WebSocket-Key: ${headers['sec-websocket-key']}`, 'Sec-WebSocket-Version: 13');
-  for (const name of ['sec-websocket-extensions', 'sec-websocket-protocol']) {
-    if (headers[name]) lines.push(`${name}: ${headers[name]}`);
-  }
+  if (extensions) lines.push(`Sec-WebSocket-Extensions: ${headers['sec-websocket-extensions']}`);
+  if (protocol) lines.push(`Sec-WebSocket-Protocol: ${headers['sec-websocket-protocol']}`);
   return `${lines.join('\r\n')}\r\n\r\n`;
 }
 

@@ -5,7 +5,6 @@ const { EventEmitter } = require('node:events');
 const { STATUS_CODES, createServer } = require('node:http');
 const { createHash } = require('node:crypto');
 const { Bridge } = require('./bridge.js');
-const { Request } = require('./request.js');
 const { WebSocket } = require('./socket.js');
 const { owner } = require('../bytes.js');
 
@@ -28,10 +27,7 @@ module.exports = (uws) => {
   const own = owner(uws);
 
   class WebSocketServer extends EventEmitter {
-    #app;
-    #listener;
     #bridge;
-    #address = null;
     #state = RUNNING;
     #open = 0;
     #removeListeners = () => {};
@@ -52,12 +48,13 @@ module.exports = (uws) => {
       }
       if (this.options.perMessageDeflate === true) this.options.perMessageDeflate = {};
       if (this.options.clientTracking) this.clients = new Set();
-      this.#app = this.#build();
+      this.#bridge = new Bridge(uws, this.#app());
       if (server) this.#attach(server);
-      if (port != null) this.#listen(port, this.options.host, callback);
+      if (port != null) this.#listen(port, callback);
     }
 
-    #build() {
+    /** What serves the sockets, of connections that the bridge brings. */
+    #app() {
       const { perMessageDeflate, maxPayload } = this.options;
       const app = uws.App();
       app.ws('/*', {
@@ -76,33 +73,18 @@ module.exports = (uws) => {
         pong: (raw, message) => raw.peer.emit('pong', Buffer.from(message.slice(0))),
         close: (raw, code, message) => raw.peer?._close(code, message),
       });
-      app.any('/*', (res, req) => this.#refusePlain(res, new Request(res, req, false)));
       return app;
     }
 
-    #listen(port, host, callback) {
-      if (callback) this.on('listening', callback);
-      const done = (socket) => { this.#listener = socket; };
-      if (host) this.#app.listen(host, port, done);
-      else this.#app.listen(port, uws.LIBUS_LISTEN_EXCLUSIVE_PORT, done);
-      if (!this.#listener) {
-        this.#tellWhy(port, host);
-        return;
-      }
-      const address = host ?? '::';
-      const family = address.includes(':') ? 'IPv6' : 'IPv4';
-      this.#address = { address, family, port: uws.us_socket_local_port(this.#listener) };
-      process.nextTick(() => this.emit('listening'));
-    }
-
-    /** The addon does not say why it cannot listen, but Node.js does. */
-    #tellWhy(port, host) {
-      const probe = createServer();
-      const tell = (error) => this.emit('error', error);
-      probe.once('error', tell);
-      probe.listen(port, host ?? undefined, () => {
-        probe.close(() => tell(new Error(`cannot listen on ${host ?? '*'}:${port}`)));
+    #listen(port, callback) {
+      const { host, backlog } = this.options;
+      const server = createServer((request, response) => {
+        const body = STATUS_CODES[426];
+        response.writeHead(426, { 'Content-Length': body.length, 'Content-Type': 'text/plain' });
+        response.end(body);
       });
+      this.#attach(server);
+      server.listen(port, host, backlog, callback);
     }
 
     #attach(server) {
@@ -126,8 +108,7 @@ module.exports = (uws) => {
 
     address() {
       if (this.options.noServer) throw new Error('The server is operating in "noServer" mode');
-      if (this.options.server) return this._server ? this._server.address() : null;
-      return this.#address;
+      return this._server ? this._server.address() : null;
     }
 
     close(callback) {
@@ -140,11 +121,11 @@ module.exports = (uws) => {
       if (this.#state === CLOSING) return;
       this.#state = CLOSING;
       this.#removeListeners();
+      const server = this._server;
       this._server = null;
-      this.#address = null;
-      if (this.#listener) uws.us_listen_socket_close(this.#listener);
-      this.#listener = undefined;
-      if (this.#open === 0) process.nextTick(() => this.#closed());
+      // Its own ends when its connections have.
+      if (this.options.port != null) server.close(() => this.#closed());
+      else if (this.#open === 0) process.nextTick(() => this.#closed());
     }
 
     #closed() {
@@ -186,36 +167,19 @@ module.exports = (uws) => {
           throw new Error('server.handleUpgrade() was called more than once with the same socket, possibly due to a misconfiguration');
         }
         socket[USED] = true;
-        this.#bridge ??= new Bridge(uws, this.#app);
         this.#bridge.connect(request, socket, head, { ...accepted, request, callback });
       } });
     }
 
-    /** The handshake of a client of our own listener, or of the bridge. */
+    /** The handshake that the bridge has sent for a client. */
     #upgrade(res, req, context) {
-      const bridged = this.#bridge?.take(req.getUrl());
+      const bridged = this.#bridge.take(req.getUrl());
+      if (!bridged || bridged.socket?.destroyed) { res.close(); return; }
       const key = req.getHeader('sec-websocket-key');
       const extensions = req.getHeader('sec-websocket-extensions');
-      if (bridged) {
-        if (bridged.socket?.destroyed) { res.close(); return; }
-        upgrade(res, context, key, extensions, bridged);
-        return;
-      }
-      const request = new Request(res, req, false);
-      let [aborted, answered] = [false, false];
-      res.onAborted(() => { aborted = true; });
-      const answer = (act) => {
-        if (aborted || answered) return;
-        answered = true;
-        res.cork(act);
-      };
-      const refuse = (code, message, headers) => answer(() => refuseOn(res, code, message, headers));
-      if (!this.#listener && this.#state === RUNNING) { refuse(404); return; }
-      const problem = invalid(request) ?? (this.shouldHandle(request) ? undefined : [400]);
-      if (problem) { refuse(...problem); return; }
-      this.#decide(request, { refuse, accept: (accepted) => answer(() => {
-        upgrade(res, context, key, extensions, { ...accepted, request, callback: (ws) => this.emit('connection', ws, request) });
-      }) });
+      res.writeStatus('101 Switching Protocols');
+      for (const [name, value] of bridged.headers) res.writeHeader(name, value);
+      res.upgrade({ accepted: bridged }, key, bridged.protocol, extensions, context);
     }
 
     /** Asks `verifyClient` and `handleProtocols`. */
@@ -282,15 +246,9 @@ module.exports = (uws) => {
       ws.on('close', () => {
         this.#open -= 1;
         this.clients?.delete(ws);
-        if (this.#open === 0 && this.#state === CLOSING) process.nextTick(() => this.#closed());
+        if (this.#open === 0 && this.#state === CLOSING && this.options.port == null) process.nextTick(() => this.#closed());
       });
       accepted.callback(ws, accepted.request);
-    }
-
-    #refusePlain(res, request) {
-      const problem = request.headers.upgrade ? invalid(request) : undefined;
-      const [code, message, headers] = problem ?? [426, STATUS_CODES[426]];
-      refuseOn(res, code, message, problem ? headers : { 'Content-Type': 'text/plain' });
     }
   }
 
@@ -329,22 +287,8 @@ function areExtensions(text) {
   });
 }
 
-function upgrade(res, context, key, extensions, accepted) {
-  res.writeStatus('101 Switching Protocols');
-  for (const [name, value] of accepted.headers) res.writeHeader(name, value);
-  res.upgrade({ accepted }, key, accepted.protocol, extensions, context);
-}
-
-const bodyOf = (code, message) => message ?? STATUS_CODES[code];
-
-function refuseOn(res, code, message, headers) {
-  res.writeStatus(`${code} ${STATUS_CODES[code]}`);
-  for (const [name, value] of Object.entries({ 'Content-Type': 'text/html', ...headers })) res.writeHeader(name, String(value));
-  res.end(bodyOf(code, message), true);
-}
-
 function refusal(code, message, headers) {
-  const body = bodyOf(code, message);
+  const body = message ?? STATUS_CODES[code];
   const all = { Connection: 'close', 'Content-Type': 'text/html', 'Content-Length': Buffer.byteLength(body), ...headers };
   const lines = Object.entries(all).map(([name, value]) => `${name}: ${value}\r\n`);
   return `HTTP/1.1 ${code} ${STATUS_CODES[code]}\r\n${lines.join('')}\r\n${body}`;

@@ -17,7 +17,7 @@ use engine::sys::linux::Linux;
 use engine::sys::process::now_ns;
 use engine::{Core, Limits, Plan, Sys, Tables, Worker};
 use napi_sys::{
-    self as sys, napi_async_cleanup_hook_handle, napi_callback_info, napi_env, napi_value,
+    self as sys, Status, napi_async_cleanup_hook_handle, napi_callback_info, napi_env, napi_value,
 };
 use topics::Topics;
 
@@ -29,6 +29,9 @@ use crate::shared::Shared;
 use crate::threads::Threads;
 use crate::uv::Driver;
 use crate::{children, http, setup, shared, sockets, threads};
+
+/// What an app takes beside its connections, for the garbage collector, which would take apps for small.
+pub(crate) const APP_BYTES: i64 = 64 * 1024;
 
 /// Turns in a row while there is more to do, before the loop looks at what else it has.
 const TURNS_MAX: usize = 8;
@@ -48,6 +51,14 @@ pub(crate) struct App {
     hook: Cell<napi_async_cleanup_hook_handle>,
     /// What other threads wake the worker by.
     wake_fd: Cell<Option<i32>>,
+    /// JavaScript's half stays even if no program has it, since something can happen.
+    strong: Cell<bool>,
+    /// The program has closed it and opened nothing since.
+    pub(crate) closed: Cell<bool>,
+    /// Functions of JavaScript that have it as their data.
+    functions: Cell<usize>,
+    /// libuv has its handles.
+    driven: Cell<bool>,
 }
 
 #[derive(Copy, Clone)]
@@ -57,7 +68,7 @@ struct Entered {
 }
 
 impl App {
-    /// Creates an app on the loop of this thread; it stays until the thread ends.
+    /// Creates an app on the loop of this thread. It stays until its functions are gone and libuv has let go of it.
     fn create(
         env: Env,
         events: napi_value,
@@ -74,6 +85,10 @@ impl App {
             ended: Cell::new(false),
             hook: Cell::new(null_mut()),
             wake_fd: Cell::new(None),
+            strong: Cell::new(true),
+            closed: Cell::new(false),
+            functions: Cell::new(0),
+            driven: Cell::new(false),
         }));
         let nofile = capacity::nofile().soft;
         let plan = Plan::new(1, 1, nofile, Plan::LISTENERS_RESERVED, Tables::Shared);
@@ -95,7 +110,7 @@ impl App {
         unsafe { *app.worker.get() = Some(worker) };
         let (mut uv, mut hook) = (null_mut(), null_mut());
         let data = std::ptr::from_ref(app).cast_mut().cast::<c_void>();
-        // SAFETY: the loop is that of this thread. The app is never freed, so `data` is valid for both.
+        // SAFETY: the loop is that of this thread. The app is not freed before `on_closed`, which is the last to get `data`.
         unsafe {
             sys::napi_get_uv_event_loop(env.0, &mut uv);
             *app.driver.borrow_mut() = Driver::new(uv.cast(), descriptor, data);
@@ -105,7 +120,48 @@ impl App {
         if app.driver.borrow().is_none() {
             return Err("cannot watch the descriptor of an app".into());
         }
+        app.driven.set(true);
         Ok(app)
+    }
+
+    /// Ends everything without calling JavaScript. What is under way in a turn ends after it.
+    fn end(&self) {
+        if !self.ended.replace(true) {
+            children::ended(self);
+        }
+        // Before the worker, whose descriptor it watches.
+        let driver = self.driver.borrow_mut().take();
+        if let Some(driver) = driver {
+            driver.close();
+        }
+        if self.in_turn.get() {
+            return;
+        }
+        // SAFETY: no turn is under way.
+        let worker = unsafe { (*self.worker.get()).take() };
+        if let Some(mut worker) = worker {
+            if let Some(threads) = &mut worker.parts().0.threads {
+                threads.stop();
+            }
+            worker.end_all();
+            self.listeners.borrow_mut().close_all(&mut worker, self.descriptor.get());
+            worker.parts().0.forget_all();
+        }
+    }
+
+    /// Frees it when nobody has it any more.
+    ///
+    /// # Safety
+    /// `app` is not used after this.
+    unsafe fn free_unused(app: *const App) {
+        // SAFETY: it is there until it is freed here, which nobody can notice: functions, libuv and the hook of
+        // the environment have let go of it, and nothing else keeps a pointer beyond a call.
+        unsafe {
+            let (functions, driven) = ((*app).functions.get(), (*app).driven.get());
+            if functions == 0 && !driven && (*(*app).worker.get()).is_none() {
+                drop(Box::from_raw(app.cast_mut()));
+            }
+        }
     }
 
     /// Calls JavaScript from a turn, which JavaScript reaches meanwhile.
@@ -186,7 +242,11 @@ impl App {
             }
         }
         self.in_turn.set(false);
-        self.settle();
+        if self.ended.get() {
+            self.end();
+        } else {
+            self.settle();
+        }
     }
 
     /// Between two turns: opens and closes listeners, and tells the loop when to come back.
@@ -202,6 +262,11 @@ impl App {
         let keeps_alive = listeners.any_open()
             || threads.is_some_and(|threads| threads.keeps_alive())
             || worker.parts().1.connections() > 0;
+        let js = worker.parts().0;
+        let strong = keeps_alive || js.shared.is_some() && !self.closed.get();
+        if self.strong.replace(strong) != strong {
+            js.set_strong(strong);
+        }
         if let Some(driver) = self.driver.borrow_mut().as_mut() {
             driver.set_keeps_alive(keeps_alive);
             if let Some(at_ns) = worker.deadline() {
@@ -216,7 +281,7 @@ impl App {
 /// # Safety
 /// `data` is an [`App`] of this thread.
 pub(crate) unsafe fn on_turn(data: *mut c_void, timer: bool) {
-    // SAFETY: by contract; apps are never freed.
+    // SAFETY: by contract; an app is not freed before `on_closed`.
     let app = unsafe { &*data.cast::<App>() };
     or_abort(|| app.turn(timer));
 }
@@ -235,39 +300,44 @@ fn or_abort<T>(call: impl FnOnce() -> T) -> T {
 /// # Safety
 /// Node calls it once, with an [`App`] of this thread.
 unsafe extern "C" fn on_cleanup(hook: napi_async_cleanup_hook_handle, data: *mut c_void) {
-    // SAFETY: by contract; apps are never freed.
+    // SAFETY: by contract; `on_closed` removes the hook of an app before it can be freed.
     let app = unsafe { &*data.cast::<App>() };
-    app.ended.set(true);
     app.hook.set(hook);
-    children::ended(app);
-    if !app.in_turn.get() {
-        // SAFETY: no turn is under way.
-        let worker = unsafe { (*app.worker.get()).take() };
-        if let Some(mut worker) = worker {
-            if let Some(threads) = &mut worker.parts().0.threads {
-                threads.stop();
-            }
-            worker.end_all();
-            app.listeners.borrow_mut().close_all(&mut worker, app.descriptor.get());
-        }
-    }
-    let driver = app.driver.borrow_mut().take();
-    match driver {
-        Some(driver) => driver.close(),
+    app.end();
+    if !app.driven.get() {
         // SAFETY: the handle is that of this hook.
-        None => drop(unsafe { sys::napi_remove_async_cleanup_hook(hook) }),
+        unsafe { sys::napi_remove_async_cleanup_hook(app.hook.replace(null_mut())) };
     }
 }
 
-/// libuv has let go of an app whose environment ends.
+/// libuv has let go of an app that has ended.
 ///
 /// # Safety
-/// As [`on_turn`].
+/// As [`on_turn`], once.
 pub(crate) unsafe fn on_closed(data: *mut c_void) {
-    // SAFETY: by contract; the handle was kept by `on_cleanup`.
+    // SAFETY: by contract; the handle is that of the app's hook, and the app is not used afterwards.
     unsafe {
-        let app = &*data.cast::<App>();
-        sys::napi_remove_async_cleanup_hook(app.hook.replace(null_mut()));
+        let app = data.cast::<App>();
+        sys::napi_remove_async_cleanup_hook((*app).hook.replace(null_mut()));
+        (*app).driven.set(false);
+        App::free_unused(app);
+    }
+}
+
+/// JavaScript has let go of a function of an app. After the last one nothing can be done with the app.
+///
+/// # Safety
+/// Node calls it once for each function, in the thread of the app.
+unsafe extern "C" fn on_function_gone(_: napi_env, data: *mut c_void, _: *mut c_void) {
+    // SAFETY: by contract; the app is not freed while it counts a function, and is not used afterwards.
+    unsafe {
+        let app = data.cast::<App>();
+        let rest = (*app).functions.get().saturating_sub(1);
+        (*app).functions.set(rest);
+        if rest == 0 {
+            or_abort(|| (*app).end());
+            App::free_unused(app);
+        }
     }
 }
 
@@ -281,7 +351,7 @@ pub(crate) const ARGUMENTS: usize = 5;
 pub(crate) fn enter(env: napi_env, info: napi_callback_info, native: Native) -> napi_value {
     let env = Env(env);
     let (arguments, data) = env.arguments::<ARGUMENTS>(info);
-    // SAFETY: the data of these functions is an app, which is never freed.
+    // SAFETY: the data of these functions is an app, which is not freed before they are gone.
     let app = unsafe { &*data.cast::<App>() };
     if app.ended.get() {
         env.throw("this app has ended with its thread");
@@ -337,9 +407,27 @@ unsafe extern "C" fn create_app(env: napi_env, info: napi_callback_info) -> napi
             let of_threads = if workers > 0 { threads::NATIVES } else { &[] };
             for table in tables.into_iter().chain([of_threads]) {
                 for (name, function) in table {
-                    env.method(object, name, *function, data);
+                    let function = env.method(object, name, *function, data);
+                    // SAFETY: a function of this environment, and an app that counts it.
+                    let counted = unsafe {
+                        sys::napi_add_finalizer(
+                            env.0,
+                            function,
+                            data,
+                            Some(on_function_gone),
+                            null_mut(),
+                            null_mut(),
+                        )
+                    };
+                    // One that is not counted would outlive the app: then it stays until the thread ends.
+                    let more = if counted == Status::napi_ok { 1 } else { usize::MAX / 2 };
+                    app.functions.set(app.functions.get().saturating_add(more));
                 }
             }
+            // Who has the functions has what they call.
+            env.set_property(object, c"events", events);
+            env.weigh(APP_BYTES);
+            app.settle();
             object
         }
         Err(Thrown(text)) => {

@@ -11,7 +11,7 @@ use wire::Violation;
 use wire::http::Request as Head;
 use wire::websocket::{CloseCode, OpCode};
 
-use crate::app::App;
+use crate::app::{APP_BYTES, App};
 use crate::children::{self, Family};
 use crate::exchange::Exchange;
 use crate::napi::{Env, Scope};
@@ -258,6 +258,17 @@ impl Js {
         let (function, arguments) = (*function, arguments(env));
         let result = app.call_out(self, core, || env.emit(function, &arguments));
         then(env, arguments, result)
+    }
+
+    /// Whether JavaScript's half stays when nothing else has it.
+    pub(crate) fn set_strong(&self, strong: bool) {
+        self.events.iter().for_each(|kept| self.env.set_strong(*kept, strong));
+    }
+
+    /// No more JavaScript is called.
+    pub(crate) fn forget_all(&self) {
+        self.events.iter().for_each(|kept| self.env.forget(*kept));
+        self.env.weigh(-APP_BYTES);
     }
 
     /// Frees the handles of the calls of a turn.

@@ -293,21 +293,52 @@ impl Env {
         result
     }
 
-    /// Adds a function with data of its own to an object.
+    /// Adds a function with data of its own to an object. Returns the function.
     pub(crate) fn method(
         self,
         object: napi_value,
         name: &str,
         function: unsafe extern "C" fn(napi_env, napi_callback_info) -> napi_value,
         data: *mut c_void,
-    ) {
-        let Ok(name) = std::ffi::CString::new(name) else { return };
+    ) -> napi_value {
         let mut value = null_mut();
+        let Ok(name) = std::ffi::CString::new(name) else { return value };
         // SAFETY: see above; the name is copied.
         unsafe {
             sys::napi_create_function(self.0, name.as_ptr(), -1, Some(function), data, &mut value);
             sys::napi_set_named_property(self.0, object, name.as_ptr(), value);
         }
+        value
+    }
+
+    pub(crate) fn set_property(self, object: napi_value, name: &std::ffi::CStr, value: napi_value) {
+        // SAFETY: see above.
+        unsafe { sys::napi_set_named_property(self.0, object, name.as_ptr(), value) };
+    }
+
+    /// Whether a kept value stays when nothing else has it.
+    pub(crate) fn set_strong(self, kept: napi_ref, strong: bool) {
+        let mut count = 0;
+        // SAFETY: see above; `kept` is one of `keep`.
+        unsafe {
+            match strong {
+                true => sys::napi_reference_ref(self.0, kept, &mut count),
+                false => sys::napi_reference_unref(self.0, kept, &mut count),
+            }
+        };
+    }
+
+    /// Tells the garbage collector of memory that objects keep, or no longer keep.
+    pub(crate) fn weigh(self, bytes: i64) {
+        let mut all = 0;
+        // SAFETY: see above.
+        unsafe { sys::napi_adjust_external_memory(self.0, bytes, &mut all) };
+    }
+
+    /// Ends what `keep` began.
+    pub(crate) fn forget(self, kept: napi_ref) {
+        // SAFETY: see above; `kept` is one of `keep` and is not used again.
+        unsafe { sys::napi_delete_reference(self.0, kept) };
     }
 
     pub(crate) fn object(self) -> napi_value {

@@ -305,6 +305,7 @@ fn opened(app: &App, env: Env, number: i32, port: u16) -> napi_value {
         listeners.list.push(Listener::new(number, port, None));
         listeners.list.len() - 1
     };
+    app.closed.set(false);
     app.settle();
     app.turn_soon();
     env.int(index as i32)
@@ -388,6 +389,7 @@ fn close_all(app: &App, env: Env, _: &Arguments) -> Result {
         (0..listeners.list.len()).for_each(|index| listeners.close(index));
         listeners.awaited = false;
     }
+    app.closed.set(true);
     app.with_turn(|_, core: &mut Core<Linux, Js>| {
         for slot in 0..core.slots() {
             if let Some(id) = core.id_at(slot) {

@@ -31,11 +31,26 @@ const TIMER: i32 = 13;
 /// A handle of a loop, allocated with the size that this loop's library gives it.
 struct Handle(NonNull<c_void>);
 
+/// The words of memory of a handle of this kind.
+fn words(kind: i32) -> usize {
+    // SAFETY: no pointers are passed.
+    unsafe { uv_handle_size(kind) }.div_ceil(size_of::<u128>())
+}
+
+/// Frees the memory of a handle that libuv has let go of.
+///
+/// # Safety
+/// `memory` is that of a [`Handle`] of this kind, which nobody uses.
+unsafe fn free(kind: i32, memory: *mut c_void) {
+    // SAFETY: allocated by `Handle::new` with as many words.
+    drop(unsafe {
+        Box::from_raw(std::ptr::slice_from_raw_parts_mut(memory.cast::<u128>(), words(kind)))
+    });
+}
+
 impl Handle {
     fn new(kind: i32, data: *mut c_void, init: impl FnOnce(*mut c_void) -> i32) -> Option<Handle> {
-        // SAFETY: no pointers are passed.
-        let words = unsafe { uv_handle_size(kind) }.div_ceil(size_of::<u128>());
-        let memory = Box::leak(vec![0_u128; words].into_boxed_slice()).as_mut_ptr().cast();
+        let memory = Box::leak(vec![0_u128; words(kind)].into_boxed_slice()).as_mut_ptr().cast();
         if init(memory) != 0 {
             // Registered nowhere, but a failure is as good as the end: it is not freed.
             return None;
@@ -136,12 +151,19 @@ unsafe extern "C" fn on_timer(handle: *mut c_void) {
 }
 
 /// # Safety
-/// As [`on_poll`], once. The memory of a small handle is left to the process: an app has two, and apps are few.
-unsafe extern "C" fn on_timer_closed(_handle: *mut c_void) {}
+/// As [`on_poll`], once.
+unsafe extern "C" fn on_timer_closed(handle: *mut c_void) {
+    // SAFETY: by contract of `Driver::close`.
+    unsafe { free(TIMER, handle) };
+}
 
 /// # Safety
 /// As [`on_poll`], once, after the timer's.
 unsafe extern "C" fn on_poll_closed(handle: *mut c_void) {
-    // SAFETY: by contract of `Driver::new`.
-    unsafe { crate::app::on_closed(uv_handle_get_data(handle)) };
+    // SAFETY: by contract of `Driver::new` and `Driver::close`.
+    unsafe {
+        let data = uv_handle_get_data(handle);
+        free(POLL, handle);
+        crate::app::on_closed(data);
+    }
 }

@@ -308,6 +308,41 @@ both('tryEnd and onWritable stream a large body to a reader that starts late', a
   assert.ok(writable > 0);
 });
 
+/** As a program that streams a file: a piece is written again only if `tryEnd` has said that it has to wait. */
+both('onWritable is called only after tryEnd has said that something waits', async (t) => {
+  const [piece, total] = [Buffer.alloc(64 * 1024), 256 * 1024 * 1024];
+  const [offsets, calls] = [new Queue(), []];
+  const port = await serve(t, (app) => app.get('/:most', (res, req) => {
+    const most = Number(req.getParameter(0));
+    let ok = true;
+    res.onAborted(() => { ok = undefined; });
+    res.onWritable(() => { calls.push(ok); return true; });
+    setImmediate(() => {
+      const write = () => { [ok] = res.tryEnd(piece, total); };
+      while (ok && res.getWriteOffset() < most) res.cork(write);
+      offsets.push(res.getWriteOffset());
+    });
+  }));
+  const ask = async (most) => {
+    const raw = new Raw(t, port);
+    raw.socket.pause();
+    raw.write(`GET /${most} HTTP/1.1\r\nHost: a\r\n\r\n`);
+    return { raw, written: await offsets.next() };
+  };
+  // How much the kernel and the app take of an answer that nobody reads.
+  const { written: full, raw: unread } = await ask(total);
+  unread.socket.destroy();
+  assert.ok(full < total);
+  for (const less of [1, 2, 3, 4]) {
+    const { written, raw } = await ask(full - less * piece.length);
+    raw.socket.resume();
+    await raw.head();
+    await raw.until((bytes) => bytes.length >= written);
+    raw.socket.destroy();
+  }
+  assert.ok(!calls.includes(true), `${calls}`);
+});
+
 both('tryEnd says whether it has responded', async (t) => {
   const port = await serve(t, (app) => app.get('/*', (res) => {
     res.onAborted(() => {});

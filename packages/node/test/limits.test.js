@@ -61,6 +61,9 @@ both('the close handler is told why', async (t) => {
   const { raw, events } = await opened(t, { maxPayloadLength: 1 });
   raw.write(frame(1, 'ab'));
   assert.deepEqual(await events.next(), ['close', 1006, 'Received too big message']);
+  const other = await opened(t);
+  other.raw.write(Buffer.from([0xff, 0x80, 0, 0, 0, 1]));
+  assert.deepEqual(await other.events.next(), ['close', 1006, 'Received invalid WebSocket frame']);
 });
 
 both('text that is not UTF-8 ends the connection', async (t) => {

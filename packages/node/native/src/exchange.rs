@@ -60,6 +60,8 @@ pub(crate) struct Exchange {
     headers: Headers,
     /// It has become a WebSocket.
     pub(crate) opened: bool,
+    /// The program was told that what it writes has to wait, and not yet that it can go on.
+    pub(crate) waits: bool,
     /// The engine was told that a parked request can be answered.
     pub(crate) told: bool,
     /// When something last moved, and how much waited then.
@@ -88,6 +90,7 @@ impl Exchange {
             switching: false,
             headers: Vec::new(),
             opened: false,
+            waits: false,
             told: false,
             moved_ns: now_ns,
             queued: 0,

@@ -377,12 +377,12 @@ pub(crate) fn close_reason(
     }
 }
 
+/// As uWebSockets.js says it.
 fn violated(violation: Option<Violation>) -> &'static str {
     match violation {
         Some(Violation::MessageTooBig) => "Received too big message",
         Some(Violation::InvalidUtf8) => "Received invalid UTF-8",
-        Some(violation) => violation.name(),
-        None => "Received invalid WebSocket frame",
+        _ => "Received invalid WebSocket frame",
     }
 }
 

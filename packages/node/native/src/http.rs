@@ -164,9 +164,15 @@ fn res_header(app: &App, env: Env, arguments: &Arguments) -> Result {
     Ok(env.undefined())
 }
 
-/// Whether nothing of an answer waits.
+/// Whether nothing of an answer waits, of which its program is told.
 fn flows(app: &App, slot: u32) -> bool {
-    app.with(|_, core| core.id_at(slot).is_none_or(|id| core.queued(id) == 0))
+    app.with(|js, core| {
+        let flows = core.id_at(slot).is_none_or(|id| core.queued(id) == 0);
+        if let Some(exchange) = js.exchange(slot).filter(|_| !flows) {
+            exchange.waits = true;
+        }
+        flows
+    })
 }
 
 /// `res_write(slot, piece) → whether nothing waits`
@@ -222,7 +228,12 @@ fn res_try_end(app: &App, env: Env, arguments: &Arguments) -> Result {
             return Ok(env.int(1 | i32::from(ended) << 1));
         }
         if taken == 0 || !flows(app, place) {
-            app.with_turn(|js, _| js.ready.push(id));
+            app.with_turn(|js, _| {
+                if let Some(exchange) = js.exchange(place) {
+                    exchange.waits = true;
+                }
+                js.ready.push(id);
+            });
             return Ok(env.int(0));
         }
     }

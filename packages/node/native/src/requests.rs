@@ -342,6 +342,10 @@ impl Js {
             return;
         };
         exchange.moved_ns = core.now_ns();
+        // Otherwise it would write again what it knows to be written.
+        if !std::mem::take(&mut exchange.waits) {
+            return;
+        }
         let offset = exchange.offset as f64;
         self.emit(core, Event::Writable, |env| [env.int(id.slot() as i32), env.number(offset)]);
     }

@@ -21,6 +21,8 @@ type Decide = (verified: boolean, code?: number, message?: string, headers?: Rec
 export interface WebSocketServerOptions {
   host?: string;
   port?: number;
+  /** Connections that may wait to be accepted, with `port` [511]. */
+  backlog?: number;
   /** A server of node:http or node:https whose upgrades are handled. */
   server?: HttpServer | HttpsServer;
   noServer?: boolean;

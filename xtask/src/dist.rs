@@ -26,7 +26,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
-use crate::step;
+use crate::{machine, step};
 
 /// The version of everything that is packed.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -45,6 +45,9 @@ pub(crate) struct DistArgs {
     /// Profile of cargo
     #[arg(long, default_value = USERS_PROFILE)]
     profile: String,
+    /// Build and check nothing but the addon of Node.js
+    #[arg(long, conflicts_with = "suite")]
+    addons: bool,
     /// Also install each package into an empty Debian 12 root without network, and prove sockets there; needs root
     #[arg(long)]
     check: bool,
@@ -118,10 +121,17 @@ pub(crate) fn run(args: &DistArgs) -> Result<bool> {
     }
     let dist = step::target_folder().join("dist");
     let tools = tools::Tools::install()?;
+    if args.check && !args.suite {
+        machine::npm_packages(true)?;
+    }
     let targets = chosen(&args.more)?;
     let addons = addon::build(&targets, &args.profile, &tools, args.suite)?;
-    let builds = build::build(targets, &args.profile, &tools)?;
     fs::create_dir_all(&dist)?;
+    if args.addons {
+        npm::pack_main(&dist)?;
+        return Ok(!args.check || check::addons_only(&addons, &tools, &dist));
+    }
+    let builds = build::build(targets, &args.profile, &tools)?;
     let native =
         builds.iter().find(|built| built.is_native()).context("the own target is built")?;
     let extras = extras::write(&native.executable, &dist.join("extras"))?;
@@ -143,7 +153,7 @@ pub(crate) fn run(args: &DistArgs) -> Result<bool> {
         return Ok(true);
     }
     let goal = check::Goal { connections: args.connections, brief: args.suite };
-    check::run(&builds, goal, &tools, &dist)
+    check::run(&builds, &addons, goal, &tools, &dist)
 }
 
 /// Why packages cannot be built here: Rust's standard library for a target is neither here nor to be had.

@@ -8,7 +8,7 @@ const os = require('node:os');
 const path = require('node:path');
 const { once } = require('node:events');
 const { spawn, spawnSync } = require('node:child_process');
-const { uws, ours, serve, Queue, Client, moduleName } = require('./support.js');
+const { uws, node, ours, serve, Queue, Client, moduleName } = require('./support.js');
 
 const { Server } = uws;
 
@@ -81,7 +81,7 @@ async function start(t, { program, flags, scheme }) {
 
 /** Another process, whose app shares the topics of a broker. */
 async function other(t, options) {
-  const child = spawn(process.execPath, ['-e', `
+  const child = spawn(node[0], [...node.slice(1), '-e', `
     const uws = require(${JSON.stringify(moduleName)});
     const app = uws.App(${JSON.stringify(options)});
     const told = (value) => process.send(value);
@@ -206,7 +206,7 @@ brokers('what was published last reaches others before a program ends', async (t
   const { url } = await start(t, kind);
   const own = await here(t, { broker: url });
   await own.ready();
-  const child = spawn(process.execPath, ['-e', `
+  const child = spawn(node[0], [...node.slice(1), '-e', `
     const uws = require(${JSON.stringify(moduleName)});
     const app = uws.App({ broker: '${url}' });
     const ready = () => {

@@ -17,6 +17,9 @@ const moduleName = process.env.UWS_MODULE || path.join(__dirname, '..');
 const uws = require(moduleName);
 const isOriginal = moduleName.startsWith('@uwsjs/');
 
+/** How Node.js is started: NODE_COMMAND, in JSON, where its executable does not start by itself, as under an emulator. */
+const node = process.env.NODE_COMMAND ? JSON.parse(process.env.NODE_COMMAND) : [process.execPath];
+
 /** A case that hangs fails; no case waits for a time. */
 const TIME_MAX = 60_000;
 
@@ -218,7 +221,7 @@ async function program(t, source, env = {}) {
     const uws = require(${JSON.stringify(moduleName)});
     const log = (...values) => console.log(...values);
     const listen = (app, then) => app.listen('127.0.0.1', 0, (s) => then(uws.us_socket_local_port(s), s));\n`;
-  const child = spawn(process.execPath, ['-e', prelude + source], {
+  const child = spawn(node[0], [...node.slice(1), '-e', prelude + source], {
     stdio: ['ignore', 'pipe', 'pipe'],
     env: { ...process.env, ...env },
     cwd: path.join(__dirname, '..'),
@@ -251,5 +254,5 @@ function certificate(name) {
 const text = (buffer) => Buffer.from(buffer).toString();
 
 module.exports = {
-  uws, isOriginal, both, ours, listen, serve, certificate, Queue, Client, Raw, request, get, frame, program, text, moduleName,
+  uws, node, isOriginal, both, ours, listen, serve, certificate, Queue, Client, Raw, request, get, frame, program, text, moduleName,
 };

@@ -7,7 +7,7 @@ const { once } = require('node:events');
 const fs = require('node:fs');
 const path = require('node:path');
 const { Worker } = require('node:worker_threads');
-const { uws, ours, serve, listen, get, request, Queue, Client, Raw, frame, program, text, moduleName } = require('./support.js');
+const { uws, node, ours, serve, listen, get, request, Queue, Client, Raw, frame, program, text, moduleName } = require('./support.js');
 
 const app = (options) => uws.App({ workers: 2, ...options });
 
@@ -401,7 +401,7 @@ ours('more sockets than a table of descriptors holds', async (t) => {
     const app = uws.App({ workers: 4 }).ws('/*', { open: (ws) => ws.subscribe('all'), message: (ws, message) => app.publish('all', message) });
     app.listen('127.0.0.1', 0, (listener) => console.log(uws.us_socket_local_port(listener)));
   `;
-  const child = spawn('sh', ['-c', `ulimit -n ${limit}; exec "$0" -e "$1"`, process.execPath, source], {
+  const child = spawn('sh', ['-c', `ulimit -n ${limit}; exec "$0" "$@"`, ...node, '-e', source], {
     cwd: path.join(__dirname, '..'), stdio: ['ignore', 'pipe', 'inherit'],
   });
   t.after(() => child.kill('SIGKILL'));

@@ -3,6 +3,7 @@
 //!
 //! Not checked here: systemd (`tests/systemd.rs` runs the units' commands), and container engines.
 
+mod addons;
 mod foreign;
 mod registry;
 
@@ -14,6 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
+use super::addon::Addon;
 use super::roots::{self, Root};
 use super::tools::Tools;
 use super::{Built, VERSION, archive, image, output};
@@ -78,7 +80,13 @@ pub(super) fn lacks() -> Option<String> {
 }
 
 /// Runs all checks and prints their results as libtest does. Whether none failed.
-pub(super) fn run(builds: &[Built], goal: Goal, tools: &Tools, dist: &Path) -> Result<bool> {
+pub(super) fn run(
+    builds: &[Built],
+    addons: &[Addon],
+    goal: Goal,
+    tools: &Tools,
+    dist: &Path,
+) -> Result<bool> {
     if let Some(missing) = lacks() {
         anyhow::bail!(missing);
     }
@@ -103,7 +111,17 @@ pub(super) fn run(builds: &[Built], goal: Goal, tools: &Tools, dist: &Path) -> R
         results
             .add(&format!("architecture of packages for {triple}"), || checks.architectures(built));
     }
+    if !checks.goal.brief {
+        results.add_addons(addons, tools, dist);
+    }
     Ok(results.finish())
+}
+
+/// As [`run`], of the addon of Node.js alone.
+pub(super) fn addons_only(addons: &[Addon], tools: &Tools, dist: &Path) -> bool {
+    let mut results = Results::default();
+    results.add_addons(addons, tools, dist);
+    results.finish()
 }
 
 #[derive(Default)]
@@ -131,6 +149,14 @@ impl Results {
         match result {
             Ok(_) => self.passed += 1,
             Err(_) => self.failed += 1,
+        }
+    }
+
+    /// Not in the suite, for which `tests/node_package.rs` tries that of this machine: the builds take minutes.
+    fn add_addons(&mut self, addons: &[Addon], tools: &Tools, dist: &Path) {
+        for addon in addons {
+            let name = format!("addon for {} {}", addon.target.machine, addon.libc.npm);
+            self.add(&name, || addons::run(addon, addons, tools, dist));
         }
     }
 

@@ -45,20 +45,31 @@ pub(super) fn lacks() -> Option<String> {
 
 /// Makes or finds the tar file of a minimal Debian 12 with these packages.
 pub(super) fn debian(packages: &[&str]) -> Result<PathBuf> {
+    let name = [&[DEBIAN], packages].concat().join("-");
+    let include = format!("--include={}", packages.join(","));
+    // It takes no empty list.
+    let include = Some(include).filter(|_| !packages.is_empty());
+    made(&name, include.into_iter().chain(["--variant=minbase".to_owned(), DEBIAN.to_owned()]))
+}
+
+/// Makes or finds the tar file with what a package of a release has for a processor, and the packages that it depends on,
+/// unpacked: to look libraries up in.
+pub(super) fn unpacked(release: &str, processor: &str, package: &str) -> Result<PathBuf> {
+    let name = format!("{release}-{processor}-{package}");
+    let (include, processor) =
+        (format!("--include={package}"), format!("--architectures={processor}"));
+    made(&name, ["--variant=extract".to_owned(), include, processor, release.to_owned()])
+}
+
+/// Calls mmdebstrap for a tar file, unless it is here.
+fn made(name: &str, words: impl IntoIterator<Item = String>) -> Result<PathBuf> {
     let folder = step::target_folder().join("tools");
     fs::create_dir_all(&folder)?;
-    let name = [&[DEBIAN], packages].concat().join("-");
     let file = folder.join(format!("{name}.tar"));
     if !file.exists() {
-        println!("making a root of Debian 12 with {packages:?}");
+        println!("making a root of Debian: {name}");
         let unfinished = folder.join(format!("{name}-unfinished.tar"));
-        let mut mmdebstrap = Command::new("mmdebstrap");
-        mmdebstrap.arg("--variant=minbase");
-        // It takes no empty list.
-        if !packages.is_empty() {
-            mmdebstrap.arg(format!("--include={}", packages.join(",")));
-        }
-        output(mmdebstrap.arg(DEBIAN).arg(&unfinished))?;
+        output(Command::new("mmdebstrap").args(words).arg(&unfinished))?;
         fs::rename(&unfinished, &file)?;
     }
     Ok(file)

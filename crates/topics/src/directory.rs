@@ -344,6 +344,16 @@ impl Directory {
         Ok(reached)
     }
 
+    /// A worker without [`crate::Topics`] of its own got its first subscriber of a topic.
+    pub fn join(&self, topic: &str, worker: u16) {
+        self.add_worker(topic, worker);
+    }
+
+    /// A worker that has joined a topic has lost its last subscriber of it.
+    pub fn leave(&self, topic: &str, worker: u16) {
+        self.remove_worker(topic, worker);
+    }
+
     /// Adds a worker that got its first subscriber of a topic. Returns the topic.
     pub(crate) fn add_worker(&self, topic: &str, worker: u16) -> Arc<Topic> {
         let hash = self.hasher.hash_one(topic);

@@ -22,6 +22,9 @@ const BROKERS = {
   nats: { program: 'nats-server', flags: (port) => ['-a', '127.0.0.1', '-p', port], scheme: 'nats' },
 };
 
+/** Apps that accept on the loop of JavaScript, and apps with workers. */
+const WAYS = [['', {}], [', with workers', { workers: 2 }]];
+
 function brokers(name, body) {
   for (const [kind, broker] of Object.entries(BROKERS)) {
     const missing = spawnSync(broker.program, ['--version']).error && `${broker.program} is not installed`;
@@ -29,7 +32,13 @@ function brokers(name, body) {
       console.log(`# skipped: ${missing}`);
       continue;
     }
-    ours(`${kind}: ${name}`, (t) => body(t, broker));
+    for (const [way, own] of WAYS) {
+      ours(`${kind}: ${name}${way}`, (t) => body(t, broker, {
+        here: (_, options) => here(t, { ...options, ...own }),
+        other: (_, options) => other(t, { ...options, ...own }),
+        server: (options) => new Server({ ...options, ...own }),
+      }));
+    }
   }
 }
 
@@ -125,7 +134,7 @@ async function here(t, options) {
   return { app, client, ws: await sockets.next(), ready };
 }
 
-brokers('publish reaches the subscribers of other processes, once and in order', async (t, kind) => {
+brokers('publish reaches the subscribers of other processes, once and in order', async (t, kind, { here, other }) => {
   const { url } = await start(t, kind);
   const own = await here(t, { broker: url });
   const [first, second] = [await other(t, { broker: url }), await other(t, { broker: url, topics: 'named' })];
@@ -153,7 +162,7 @@ brokers('publish reaches the subscribers of other processes, once and in order',
   assert.equal(state.trouble, undefined);
 });
 
-brokers('prefixes keep programs apart', async (t, kind) => {
+brokers('prefixes keep programs apart', async (t, kind, { here, other }) => {
   const { url } = await start(t, kind);
   const [one, two] = [await here(t, { broker: { url, prefix: 'one' } }), await here(t, { broker: { url, prefix: 'two' } })];
   const same = await other(t, { broker: { url, prefix: 'one' } });
@@ -166,7 +175,7 @@ brokers('prefixes keep programs apart', async (t, kind) => {
   assert.equal(await two.client.next(), 'two');
 });
 
-brokers('without its broker a process serves its own, counts what is lost, and goes on', async (t, kind) => {
+brokers('without its broker a process serves its own, counts what is lost, and goes on', async (t, kind, { here, other }) => {
   const broker = await start(t, kind);
   const missed = new Queue();
   const own = await here(t, { broker: broker.url, missed: (topic) => missed.push(topic) });
@@ -188,7 +197,7 @@ brokers('without its broker a process serves its own, counts what is lost, and g
   assert.equal(await own.client.next(), 'again');
 });
 
-brokers('what spoolBytes hold arrives when the broker is back', async (t, kind) => {
+brokers('what spoolBytes hold arrives when the broker is back', async (t, kind, { here }) => {
   const broker = await start(t, kind);
   const own = await here(t, { broker: { url: broker.url, spoolBytes: 1 << 20 } });
   await own.ready();
@@ -202,7 +211,7 @@ brokers('what spoolBytes hold arrives when the broker is back', async (t, kind) 
   assert.equal(own.app.getTopicsState().broker.lost, 0);
 });
 
-brokers('what was published last reaches others before a program ends', async (t, kind) => {
+brokers('what was published last reaches others before a program ends', async (t, kind, { here }) => {
   const { url } = await start(t, kind);
   const own = await here(t, { broker: url });
   await own.ready();
@@ -219,11 +228,11 @@ brokers('what was published last reaches others before a program ends', async (t
   for (let at = 0; at < 100; at += 1) assert.equal(await own.client.next(), `last ${at}`);
 });
 
-brokers('Server shares its topics, too', async (t, kind) => {
+brokers('Server shares its topics, too', async (t, kind, { other, server: serverOf }) => {
   const { url } = await start(t, kind);
   const there = await other(t, { broker: url });
   const far = await there.join();
-  const server = new Server({ broker: url });
+  const server = serverOf({ broker: url });
   server.websocket('/', (socket) => socket.subscribe('news'));
   const { port } = await server.listen({ port: 0, host: '127.0.0.1' });
   t.after(() => server.close());

@@ -6,10 +6,24 @@ const { once } = require('node:events');
 const { Worker } = require('node:worker_threads');
 const { uws, ours, serve, Queue, Client, moduleName, program } = require('./support.js');
 
+/** A case for apps that accept on the loop of JavaScript, and for apps with workers. */
+function cases(name, body) {
+  for (const [way, own] of [['', {}], [', with workers', { workers: 2 }]]) {
+    // Apps of earlier cases still have their topics.
+    const named = (options) => ({ ...options, ...own, ...(options?.topics && { topics: options.topics + way }) });
+    ours(`${name}${way}`, (t) => body(t, {
+      thread: (_, topics, port) => thread(t, named({ topics }), port),
+      here: (_, options) => here(t, named(options)),
+      App: (options) => uws.App(named(options)),
+      named,
+    }));
+  }
+}
+
 const THREAD = `
   const { parentPort, workerData } = require('node:worker_threads');
   const uws = require(workerData.moduleName);
-  const app = uws.App({ topics: workerData.topics });
+  const app = uws.App(workerData.options);
   const sockets = [];
   app.ws('/*', {
     open: (ws) => { sockets.push(ws); ws.subscribe('news'); parentPort.postMessage('subscribed'); },
@@ -24,8 +38,8 @@ const THREAD = `
 `;
 
 /** A thread with an app that shares topics. */
-async function thread(t, topics, port = 0) {
-  const worker = new Worker(THREAD, { eval: true, workerData: { moduleName, topics, port } });
+async function thread(t, options, port = 0) {
+  const worker = new Worker(THREAD, { eval: true, workerData: { moduleName, options, port } });
   t.after(() => worker.terminate());
   const told = new Queue();
   worker.on('message', (value) => told.push(value));
@@ -54,7 +68,7 @@ async function here(t, options) {
   return { app, client, ws: await sockets.next() };
 }
 
-ours('publish of an app reaches the subscribers of all threads, once', async (t) => {
+cases('publish of an app reaches the subscribers of all threads, once', async (t, { thread, here }) => {
   const own = await here(t, { topics: 'all threads' });
   const [first, second] = [await thread(t, 'all threads'), await thread(t, 'all threads')];
   const clients = [own.client, await first.join(), await second.join(), await second.join()];
@@ -70,7 +84,7 @@ ours('publish of an app reaches the subscribers of all threads, once', async (t)
   assert.equal(own.app.publish('nobody has this', 'x'), false);
 });
 
-ours('publish of a socket reaches all others, whatever their thread', async (t) => {
+cases('publish of a socket reaches all others, whatever their thread', async (t, { thread, here }) => {
   const own = await here(t, { topics: 'sockets' });
   const other = await thread(t, 'sockets');
   const far = await other.join();
@@ -86,8 +100,8 @@ ours('publish of a socket reaches all others, whatever their thread', async (t) 
   assert.equal(await own.client.next(), 'end');
 });
 
-ours('with no subscriber in this thread publish tells whether another has one', async (t) => {
-  const app = uws.App({ topics: 'publisher' });
+cases('with no subscriber in this thread publish tells whether another has one', async (t, { thread, App }) => {
+  const app = App({ topics: 'publisher' });
   assert.equal(app.publish('news', 'nobody'), false);
   const other = await thread(t, 'publisher');
   const client = await other.join();
@@ -95,7 +109,7 @@ ours('with no subscriber in this thread publish tells whether another has one', 
   assert.equal(await client.next(), 'somebody');
 });
 
-ours('other names, and apps without one, have topics of their own', async (t) => {
+cases('other names, and apps without one, have topics of their own', async (t, { here }) => {
   const [one, two, none] = [await here(t, { topics: 'one' }), await here(t, { topics: 'two' }), await here(t)];
   assert.equal(none.app.getTopicsState(), undefined);
   for (const { app, client } of [one, two, none]) {
@@ -105,7 +119,7 @@ ours('other names, and apps without one, have topics of their own', async (t) =>
   }
 });
 
-ours('what several threads publish arrives complete, each in its order', async (t) => {
+cases('what several threads publish arrives complete, each in its order', async (t, { thread }) => {
   const count = 500;
   const threads = [await thread(t, 'order'), await thread(t, 'order'), await thread(t, 'order')];
   const clients = [];
@@ -123,11 +137,11 @@ ours('what several threads publish arrives complete, each in its order', async (
   }
 });
 
-ours('threads that listen on one port and share topics are one server', async (t) => {
+cases('threads that listen on one port and share topics are one server', async (t, { thread, App }) => {
   const first = await thread(t, 'one port');
   const second = await thread(t, 'one port', first.port);
   assert.equal(second.port, first.port);
-  const app = uws.App({ topics: 'one port' });
+  const app = App({ topics: 'one port' });
   const joined = [];
   for (const each of [first, second]) each.worker.on('message', (value) => value === 'subscribed' && joined.push(value));
   const clients = [];
@@ -137,7 +151,7 @@ ours('threads that listen on one port and share topics are one server', async (t
   for (const client of clients) assert.equal(await client.next(), 'for all');
 });
 
-ours('a thread that has ended is left out, and another one takes its place', async (t) => {
+cases('a thread that has ended is left out, and another one takes its place', async (t, { thread, here }) => {
   const own = await here(t, { topics: 'ends' });
   for (let round = 0; round < 3; round += 1) {
     const other = await thread(t, 'ends');
@@ -157,13 +171,13 @@ ours('a thread that has ended is left out, and another one takes its place', asy
   assert.equal(own.app.publish('other', 'nobody'), false);
 });
 
-ours('a thread that does not turn makes publish return false, and is not forgotten', async (t) => {
-  const app = uws.App({ topics: 'blocked' });
+cases('a thread that does not turn makes publish return false, and is not forgotten', async (t, { App, named }) => {
+  const app = App({ topics: 'blocked' });
   const gate = new Int32Array(new SharedArrayBuffer(4));
   const worker = new Worker(`
     const { parentPort, workerData } = require('node:worker_threads');
     const uws = require(workerData.moduleName);
-    const app = uws.App({ topics: 'blocked' });
+    const app = uws.App(workerData.options);
     app.ws('/*', {
       maxBackpressure: 2 ** 30,
       open: (ws) => ws.subscribe('news'),
@@ -173,7 +187,7 @@ ours('a thread that does not turn makes publish return false, and is not forgott
       },
     });
     app.listen('127.0.0.1', 0, (listener) => parentPort.postMessage(uws.us_socket_local_port(listener)));
-  `, { eval: true, workerData: { moduleName, gate } });
+  `, { eval: true, workerData: { moduleName, gate, options: named({ topics: 'blocked' }) } });
   t.after(() => worker.terminate());
   const [port] = await once(worker, 'message');
   const blocked = once(worker, 'message');

@@ -154,7 +154,7 @@ ours('a client that leaves while upgrade decides is aborted, or opened and close
   assert.equal(ends.size, 0);
 });
 
-ours('plain requests are answered, in one piece', async (t) => {
+ours('plain requests are answered, at once, later, and in pieces', async (t) => {
   const own = app();
   const port = await serve(t, (given) => given
     .get('/hello/:name', (res, req) => res.writeHeader('x-own', '1').end(`hello ${req.getParameter(0)} ${req.getHeader('x-test')}`))
@@ -165,7 +165,6 @@ ours('plain requests are answered, in one piece', async (t) => {
     })
     .get('/pieces', (res) => { res.write('one '); res.write('two '); res.end('three'); })
     .get('/stream', (res) => { while (!res.tryEnd(Buffer.alloc(1000), 5000)[1]); })
-    .post('/body', (res) => res.end('never'))
     .get('/yields', (res, req) => { req.setYield(true); })
     .any('/*', (res) => res.writeStatus('404 Not Found').end('mine')), own);
   assert.match((await get(t, port, '/hello/you', 'X-Test: yes\r\n')).body, /^hello you yes$/);
@@ -174,8 +173,6 @@ ours('plain requests are answered, in one piece', async (t) => {
   assert.match((await get(t, port, '/yields')).body, /mine/);
   assert.match(await (await fetch(`http://127.0.0.1:${port}/pieces`)).text(), /^one two three$/);
   assert.equal((await get(t, port, '/stream')).body.length, 5000);
-  const body = await request(t, port, 'POST /body HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nxx');
-  assert.match(body.status, /413/);
   // Several on one connection.
   const raw = new Raw(t, port);
   for (let at = 0; at < 3; at += 1) {
@@ -186,19 +183,231 @@ ours('plain requests are answered, in one piece', async (t) => {
   }
 });
 
+/** A POST with this body, as text. */
+const post = (target, body, headers = '') => `POST ${target} HTTP/1.1\r\nHost: a\r\nContent-Length: ${Buffer.byteLength(body)}\r\n${headers}\r\n${body}`;
+
+ours('bodies of requests: whole, in pieces, chunked, expected, unwanted, several on one connection', async (t) => {
+  const port = await serve(t, (given) => given
+    .post('/echo', (res) => {
+      const pieces = [];
+      res.onAborted(() => {});
+      res.onData((piece, isLast) => {
+        pieces.push(Buffer.from(piece.slice(0)));
+        if (isLast) res.cork(() => res.end(Buffer.concat(pieces)));
+      });
+    })
+    .post('/collect/:most', (res, req) => {
+      res.onAborted(() => {});
+      res.collectBody(Number(req.getParameter(0)), (body) => res.end(body === null ? 'too long' : `${body.byteLength}`));
+    })
+    .post('/unread', (res) => res.end('not read'))
+    .post('/later', async (res) => {
+      res.onAborted(() => {});
+      await new Promise(setImmediate);
+      res.onData((piece, isLast) => { if (isLast) res.end(piece); });
+    })
+    .any('/*', (res) => { res.onAborted(() => {}); res.onData((piece, isLast) => res.end(`${piece.byteLength} ${isLast}`)); }), app());
+  assert.equal((await request(t, port, post('/echo', 'hello'))).body, 'hello');
+  assert.equal((await request(t, port, post('/later', 'later'))).body, 'later');
+  // Without a body, and with an empty one.
+  assert.equal((await get(t, port, '/none')).body, '0 true');
+  assert.equal((await request(t, port, post('/none', ''))).body, '0 true');
+  const large = 'x'.repeat(3 << 20);
+  const url = `http://127.0.0.1:${port}`;
+  assert.equal(await (await fetch(`${url}/echo`, { method: 'POST', body: large })).text(), large);
+  assert.equal(await (await fetch(`${url}/collect/5000000`, { method: 'POST', body: large })).text(), `${large.length}`);
+  assert.equal((await request(t, port, post('/collect/2', 'hello'))).body, 'too long');
+  const chunked = 'POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n1\r\n!\r\n0\r\n\r\n';
+  assert.equal((await request(t, port, chunked)).body, 'hello!');
+  // The body is asked for only if it is read.
+  const expects = new Raw(t, port);
+  expects.write('POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n');
+  assert.match(await expects.head(), /^HTTP\/1.1 100 /);
+  expects.write('body');
+  assert.match(await expects.head(), /^HTTP\/1.1 200 /);
+  const refused = new Raw(t, port);
+  refused.write('POST /unread HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n');
+  assert.match(await refused.head(), /^HTTP\/1.1 200 /);
+  await refused.closed;
+  // What follows a body, read or not, is the next request.
+  const raw = new Raw(t, port);
+  const bodies = ['one', large, 'three'];
+  for (const body of bodies) raw.write(post('/echo', body), post('/unread', body));
+  for (const body of bodies) {
+    for (const answer of [body, 'not read']) {
+      assert.match(await raw.head(), /^HTTP\/1.1 200 /);
+      await raw.until((bytes) => bytes.length >= answer.length);
+      assert.equal(raw.bytes.subarray(0, answer.length).toString() === answer, true);
+      raw.bytes = raw.bytes.subarray(answer.length);
+    }
+  }
+});
+
+ours('a client that leaves in the middle of a body, or of an answer, is aborted', async (t) => {
+  const [seen, aborted] = [new Queue(), new Queue()];
+  const port = await serve(t, (given) => given
+    .post('/*', (res) => { res.onAborted(() => aborted.push('body')); res.onData((piece) => seen.push(piece.byteLength)); })
+    .get('/*', (res) => { res.onAborted(() => aborted.push('answer')); res.write('begun'); }), app());
+  const body = new Raw(t, port);
+  body.write('POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n12345');
+  assert.equal(await seen.next(), 5);
+  body.socket.destroy();
+  assert.equal(await aborted.next(), 'body');
+  const answer = new Raw(t, port);
+  answer.write('GET / HTTP/1.1\r\nHost: a\r\n\r\n');
+  await answer.until((bytes) => bytes.includes('begun'));
+  answer.socket.destroy();
+  assert.equal(await aborted.next(), 'answer');
+});
+
+ours('a body that is paused is not read', async (t) => {
+  const [seen, answered] = [new Queue(), new Queue()];
+  const port = await serve(t, (given) => given.post('/*', (res) => {
+    let size = 0;
+    res.onAborted(() => {});
+    res.onData((piece, isLast) => {
+      size += piece.byteLength;
+      if (isLast) res.end(`${size}`);
+      seen.push([size, res]);
+    });
+    res.pause();
+    answered.push(res);
+  }), app());
+  const raw = new Raw(t, port);
+  const size = 64 << 20;
+  raw.write(`POST / HTTP/1.1\r\nHost: a\r\nContent-Length: ${size}\r\n\r\n`, Buffer.alloc(size));
+  const res = await answered.next();
+  // Others are served meanwhile.
+  const other = new Raw(t, port);
+  other.write(post('/', 'x'));
+  await answered.next();
+  assert.equal(seen.size, 0);
+  assert.ok(raw.socket.bytesWritten - raw.socket.writableLength <= size);
+  res.resume();
+  await raw.head();
+  await raw.until((bytes) => bytes.length >= `${size}`.length);
+  assert.equal(raw.bytes.toString(), `${size}`);
+});
+
+ours('answers wait for slow clients: tryEnd, write, onWritable, getWriteOffset', async (t) => {
+  const size = 32 << 20;
+  const body = Buffer.alloc(size, 'abcdefg');
+  const waits = new Queue();
+  const port = await serve(t, (given) => given
+    .get('/try', (res) => {
+      res.onAborted(() => {});
+      const go = (from) => {
+        const [ok, done] = res.tryEnd(body.subarray(from), size);
+        if (!ok) waits.push(res.getWriteOffset());
+        return ok || done;
+      };
+      res.onWritable((offset) => go(offset));
+      go(0);
+    })
+    .get('/write', (res) => {
+      res.onAborted(() => {});
+      let at = 0;
+      const go = () => {
+        while (at < size) {
+          const ok = res.write(body.subarray(at, at += 100_000));
+          if (!ok) { waits.push(at); return; }
+        }
+        res.end();
+      };
+      res.onWritable(() => { go(); return true; });
+      // Out of the handler, within which all is kept.
+      setImmediate(go);
+    }), app());
+  for (const target of ['/try', '/write']) {
+    const raw = new Raw(t, port);
+    raw.socket.pause();
+    raw.write(`GET ${target} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n`);
+    assert.ok(await waits.next() < size / 2);
+    raw.socket.destroy();
+    const answer = Buffer.from(await (await fetch(`http://127.0.0.1:${port}${target}`)).arrayBuffer());
+    assert.equal(answer.equals(body), true);
+  }
+});
+
+ours('an app that is closed in a request handler ends the response, before its number is another one\'s', async (t) => {
+  const own = app();
+  const ends = new Queue();
+  let closes = true;
+  own.get('/*', (res) => {
+    res.onAborted(() => ends.push('aborted'));
+    if (closes) own.close();
+    closes = false;
+    setImmediate(() => {
+      try {
+        res.end('late');
+      } catch (error) {
+        ends.push(error.message);
+      }
+    });
+  });
+  t.after(() => own.close());
+  const port = await listen(own);
+  const raw = new Raw(t, port);
+  raw.write('GET / HTTP/1.1\r\nHost: a\r\n\r\n');
+  assert.equal(await ends.next(), 'aborted');
+  assert.match(await ends.next(), /has ended/);
+  await raw.closed;
+  const answer = await get(t, await listen(own), '/');
+  assert.equal(answer.body, 'late');
+  assert.equal(ends.size, 0);
+});
+
 ours('a slow client: send tells of its queue as of the last batch, then drain', async (t) => {
   const { port, sockets, events } = await opened(t, { maxBackpressure: 0 });
   const raw = new Raw(t, port);
   await raw.upgrade();
   const ws = await sockets.next();
   raw.socket.pause();
-  assert.equal(ws.send(Buffer.alloc(16 << 20), true), 1);
+  assert.equal(ws.send('goes'), 1);
   assert.equal(ws.getBufferedAmount(), 0);
-  while (ws.getBufferedAmount() === 0) await new Promise(setImmediate);
+  // What is sent in one turn, beyond 64 KiB, waits for its thread.
+  assert.equal(ws.send(Buffer.alloc(16 << 20), true), 0);
+  assert.equal(ws.getBufferedAmount(), (16 << 20) + 4);
+  while (ws.getBufferedAmount() >= 16 << 20) await new Promise(setImmediate);
   assert.equal(ws.send('waits'), 0);
   raw.socket.resume();
   assert.deepEqual(await events.next(), ['drain', 0]);
   assert.equal(ws.send('goes'), 1);
+});
+
+ours('what little waits is in getBufferedAmount, too', async (t) => {
+  const own = uws.App({ workers: 1 });
+  const [sockets, ticks] = [new Queue(), new Queue()];
+  const port = await serve(t, (given) => given.ws('/*', {
+    maxBackpressure: 0, open: (ws) => sockets.push(ws), message: () => ticks.push(),
+  }), own);
+  const raw = new Raw(t, port);
+  await raw.upgrade();
+  const ws = await sockets.next();
+  const clock = await Client.open(t, port);
+  const other = await sockets.next();
+  raw.socket.pause();
+  const piece = Buffer.alloc(16 * 1024);
+  while (ws.getBufferedAmount() === 0) {
+    ws.send(piece, true);
+    other.send('tick');
+    await clock.next();
+    clock.send('tock');
+    await ticks.next();
+  }
+  assert.ok(ws.getBufferedAmount() <= piece.length + 4, `${ws.getBufferedAmount()}`);
+});
+
+ours('what waited has left when drain is called, also if a thread had no backlog', async (t) => {
+  const { port, sockets, events } = await opened(t, { maxBackpressure: 0 });
+  const client = await Client.open(t, port);
+  const ws = await sockets.next();
+  for (let at = 0; at < 4; at += 1) ws.send(Buffer.alloc(20_000), true);
+  assert.equal(ws.send('much'), 0);
+  assert.deepEqual(await events.next(), ['drain', 0]);
+  for (let at = 0; at < 4; at += 1) await client.next();
+  assert.equal(await client.next(), 'much');
+  assert.equal(ws.send('little'), 1);
 });
 
 ours('what is above maxBackpressure is reported as dropped', async (t) => {
@@ -208,8 +417,10 @@ ours('what is above maxBackpressure is reported as dropped', async (t) => {
   const ws = await sockets.next();
   ws.subscribe('news');
   raw.socket.pause();
-  ws.send(Buffer.alloc(16 << 20), true);
-  while (ws.getBufferedAmount() === 0) await new Promise(setImmediate);
+  const much = 16 << 20;
+  ws.send(Buffer.alloc(much), true);
+  // As the thread says.
+  while (ws.getBufferedAmount() >= much) await new Promise(setImmediate);
   ws.send('too much');
   assert.deepEqual(await events.next(), ['dropped', 8, false]);
   own.publish('news', 'published', true);
@@ -281,7 +492,6 @@ ours('compression, and TLS', async (t) => {
 
 ours('what is not there throws, and says why', async (t) => {
   for (const workers of [0, -1, 1.5, 1025, '2', NaN]) assert.throws(() => uws.App({ workers }), /invalid option workers/);
-  assert.throws(() => app({ topics: 'a' }), /cannot be combined with topics/);
   const own = app();
   t.after(() => own.close());
   for (const name of ['listen_unix', 'filter', 'getDescriptor', 'addChildAppDescriptor', 'missingServerName']) {

@@ -20,9 +20,6 @@ function workersOf(options) {
   if (!Number.isInteger(workers) || workers < 1 || workers > WORKERS_MAX) {
     throw new RangeError(`invalid option workers ${workers}: expected a whole number from 1 to ${WORKERS_MAX}`);
   }
-  if (options.topics !== undefined || options.broker !== undefined) {
-    throw new Error('the option workers cannot be combined with topics and broker yet');
-  }
   return workers;
 }
 

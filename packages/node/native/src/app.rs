@@ -401,7 +401,10 @@ unsafe extern "C" fn create_app(env: napi_env, info: napi_callback_info) -> napi
                 shared::NATIVES,
             ];
             if workers > 0 {
-                app.with(|js, _| js.threads = Some(Box::new(Threads::new(workers))));
+                app.with(|js, _| {
+                    let place = js.shared.as_ref().map(Shared::place);
+                    js.threads = Some(Box::new(Threads::new(workers, place)));
+                });
             }
             // Those of threads take the place of others.
             let of_threads = if workers > 0 { threads::NATIVES } else { &[] };

@@ -6,6 +6,7 @@ use engine::ConnId;
 use wire::http::{BodyDecoder, LAST_CHUNK, encode_chunk};
 
 use crate::date::push_date;
+use crate::requests::NOT_FOUND;
 
 /// Where the bytes of an answer go.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -16,7 +17,7 @@ pub(crate) enum Place {
     Parked,
     /// The connection is the handler's.
     Raw,
-    /// A thread keeps the request until the answer is complete.
+    /// A thread has the connection.
     Thread,
 }
 
@@ -62,9 +63,9 @@ pub(crate) struct Exchange {
     pub(crate) opened: bool,
     /// The program was told that what it writes has to wait, and not yet that it can go on.
     pub(crate) waits: bool,
-    /// The engine was told that a parked request can be answered.
+    /// The engine was told that a parked request can be answered; with threads, a part of the answer was passed on.
     pub(crate) told: bool,
-    /// When something last moved, and how much waited then.
+    /// When something last moved, and how much waited then; with threads, how much was passed on that waits.
     pub(crate) moved_ns: u64,
     pub(crate) queued: usize,
 }
@@ -251,6 +252,14 @@ impl Exchange {
             Stage::Ended => return,
         }
         self.stage = Stage::Ended;
+    }
+
+    /// The answer to a request that no route is for.
+    pub(crate) fn not_found(&mut self) {
+        self.status(b"404 Not Found");
+        let written = self.header(b"Content-Type", b"text/html; charset=utf-8");
+        debug_assert_eq!(written, Ok(()));
+        self.end(NOT_FOUND.as_bytes(), false);
     }
 
     /// Ends the answer without a body, whatever length is reported.

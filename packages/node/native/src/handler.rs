@@ -532,7 +532,7 @@ impl Handler for Js {
             Post::Publication(notice) if notice.gap => {
                 self.emit(core, Event::Missed, |env| [env.string(&notice.topic)]);
             }
-            Post::Publication(publication) => self.topics.deliver(core, &publication, encode),
+            Post::Publication(publication) => self.deliver(core, &publication),
             Post::Family(news) => children::heard(self.app, news),
             Post::Events(start, batch) => self.on_batch(core, start, &batch),
         }

@@ -36,7 +36,7 @@ natives![
     res_upgrade,
 ];
 
-const NO_BYTES: &str = "expected a string, an ArrayBuffer or a view of one";
+pub(crate) const NO_BYTES: &str = "expected a string, an ArrayBuffer or a view of one";
 
 // ---- the request ----
 
@@ -122,7 +122,7 @@ fn answer<T>(
     Ok(result)
 }
 
-fn gone() -> &'static str {
+pub(crate) fn gone() -> &'static str {
     "this response has ended, or its client has left: onAborted tells when it does"
 }
 
@@ -164,18 +164,11 @@ fn res_header(app: &App, env: Env, arguments: &Arguments) -> Result {
     Ok(env.undefined())
 }
 
-/// Whether nothing of an answer waits, of which its program is told.
 fn flows(app: &App, slot: u32) -> bool {
-    app.with(|js, core| {
-        let flows = core.id_at(slot).is_none_or(|id| core.queued(id) == 0);
-        if let Some(exchange) = js.exchange(slot).filter(|_| !flows) {
-            exchange.waits = true;
-        }
-        flows
-    })
+    app.with(|js, core| js.flows(core, slot))
 }
 
-/// `res_write(slot, piece) → whether nothing waits`
+/// `res_write(slot, piece) → whether nothing waits`; with threads, whether little waits
 fn res_write(app: &App, env: Env, arguments: &Arguments) -> Result {
     let [slot, piece, ..] = *arguments;
     let written = answer(app, env, slot, |exchange, scratch| {
@@ -212,7 +205,7 @@ fn res_try_end(app: &App, env: Env, arguments: &Arguments) -> Result {
     // Pieces of the piece, as long as nothing waits.
     let mut at = 0;
     loop {
-        let queued = app.with(|_, core| core.id_at(place).map_or(0, |id| core.queued(id)));
+        let queued = app.with(|js, core| js.waiting(core, place));
         let written = answer(app, env, slot, |exchange, scratch| {
             env.bytes(piece, scratch, |bytes| {
                 let room = TRY_BYTES.saturating_sub(queued + exchange.out.len());
@@ -228,19 +221,14 @@ fn res_try_end(app: &App, env: Env, arguments: &Arguments) -> Result {
             return Ok(env.int(1 | i32::from(ended) << 1));
         }
         if taken == 0 || !flows(app, place) {
-            app.with_turn(|js, _| {
-                if let Some(exchange) = js.exchange(place) {
-                    exchange.waits = true;
-                }
-                js.ready.push(id);
-            });
+            app.with_turn(|js, _| js.await_flow(id));
             return Ok(env.int(0));
         }
     }
 }
 
-/// Bytes that `res_try_end` lets wait at most.
-const TRY_BYTES: usize = 256 * 1024;
+/// Bytes that `res_try_end`, and with threads `res_write`, let wait at most.
+pub(crate) const TRY_BYTES: usize = 256 * 1024;
 
 /// `res_offset(slot) → bytes of the body`
 fn res_offset(app: &App, env: Env, arguments: &Arguments) -> Result {
@@ -309,11 +297,14 @@ fn res_wants_data(app: &App, env: Env, arguments: &Arguments) -> Result {
 /// called by JavaScript.
 fn res_upgrade(app: &App, env: Env, arguments: &Arguments) -> Result {
     let [slot, protocol, ..] = *arguments;
-    let protocol = env.text(protocol).unwrap_or_default();
-    // A browser refuses a list: the first that the client offers is meant.
-    let protocol = protocol.split(',').next().unwrap_or_default().trim();
-    let protocol = Some(protocol).filter(|protocol| !protocol.is_empty());
-    let slot = env.to_u32(slot);
+    let (slot, protocol) = (env.to_u32(slot), env.text(protocol).unwrap_or_default());
+    let protocol = first_protocol(&protocol);
     let opened = app.with_turn(|js, core| js.upgrade(core, slot, protocol));
     Ok(env.bool(opened.ok_or_else(gone)?))
+}
+
+/// The subprotocol of an answer. A browser refuses a list: the first that the client offers is meant.
+pub(crate) fn first_protocol(offered: &str) -> Option<&str> {
+    let first = offered.split(',').next().unwrap_or_default().trim();
+    Some(first).filter(|protocol| !protocol.is_empty())
 }

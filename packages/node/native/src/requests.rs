@@ -1,10 +1,11 @@
 //! From requests to their answers: routes, handlers of JavaScript, bodies.
 
-use engine::{Answer, Closed, ConnId, Core, Incoming, Sys};
+use engine::{Answer, Closed, ConnId, Core, Handler, Incoming, Sys};
 use wire::http::{BodyDecoder, BodyEvent, Request as Head, expects_continue, keep_alive};
 
 use crate::exchange::{Exchange, Place};
 use crate::handler::{Event, Js, Now};
+use crate::http::TRY_BYTES;
 use crate::router::Router;
 
 pub(crate) const NOT_FOUND: &str = "<html><body><h1>File Not Found</h1></body></html>\n";
@@ -12,9 +13,9 @@ pub(crate) const NOT_FOUND: &str = "<html><body><h1>File Not Found</h1></body></
 pub(crate) const DECISION_NS: u64 = 600_000_000_000;
 /// A request or an answer that does not move for this long is given up.
 const STUCK_NS: u64 = 10_000_000_000;
-const CHECK_NS: u64 = 1_000_000_000;
+pub(crate) const CHECK_NS: u64 = 1_000_000_000;
 /// Memory that is kept for the next answer.
-const OUT_KEPT_BYTES: usize = 64 * 1024;
+pub(crate) const OUT_KEPT_BYTES: usize = 64 * 1024;
 
 /// The router of the host that a request is for.
 pub(crate) fn router_of(routers: &[(Box<str>, Router)], head: &Head<'_, '_>) -> usize {
@@ -25,6 +26,76 @@ pub(crate) fn router_of(routers: &[(Box<str>, Router)], head: &Head<'_, '_>) -> 
     let host = host.split(|byte| *byte == b':').next().unwrap_or_default();
     let is = |(name, _): &(Box<str>, Router)| name.as_bytes().eq_ignore_ascii_case(host);
     routers.iter().position(is).unwrap_or(0)
+}
+
+/// What is to come of the body of a request, however long it is.
+pub(crate) fn body_of(head: &Head<'_, '_>) -> Option<BodyDecoder> {
+    let limits = wire::Limits { body_bytes: u64::MAX, ..wire::Limits::default() };
+    BodyDecoder::for_request(head, &limits).ok()
+}
+
+/// The next bytes of a request's body: how many bytes were used, the piece, and whether it is the last one. Without
+/// a body that is read now, and behind its end, they stay unread.
+pub(crate) fn body_piece<'a, S: Sys, H: Handler>(
+    core: &mut Core<S, H>,
+    id: ConnId,
+    decoder: Option<&mut BodyDecoder>,
+    data: &'a [u8],
+) -> Option<(usize, &'a [u8], bool)> {
+    let Some(decoder) = decoder.filter(|decoder| !decoder.is_done()) else {
+        if !data.is_empty() {
+            // What follows the body is the next request.
+            core.leave_unread(data.len());
+        }
+        return None;
+    };
+    let (used, piece) = match decoder.decode(data) {
+        Ok(wire::Status::Partial) => return None,
+        Ok(wire::Status::Complete((used, BodyEvent::Data(piece)))) => (used, piece),
+        Ok(wire::Status::Complete((used, BodyEvent::End))) => (used, &[][..]),
+        Err(violation) => {
+            core.counters().count_violation(violation);
+            core.reset(id);
+            return None;
+        }
+    };
+    let ends = decoder.is_done();
+    if ends {
+        core.counters().bodies_in.add(1);
+        if used < data.len() {
+            core.leave_unread(data.len() - used);
+        }
+    }
+    Some((used, piece, ends))
+}
+
+/// Ends an exchange whose connection is the handler's: its answer was written.
+pub(crate) fn end_exchange<S: Sys, H: Handler>(
+    core: &mut Core<S, H>,
+    id: ConnId,
+    keep_alive: bool,
+) {
+    core.counters().requests.add(1);
+    if keep_alive {
+        core.next_request(id);
+    } else {
+        core.end_after(id, Closed::Answered);
+    }
+}
+
+/// Whether an exchange has not moved for too long: what waits has not become less, and nothing has arrived of a body
+/// that is read. `moved_ns` and `before` are when it last moved and what waited then.
+pub(crate) fn is_stuck(
+    (moved_ns, before): (&mut u64, &mut usize),
+    queued: usize,
+    receives: bool,
+    now_ns: u64,
+) -> bool {
+    if queued < *before || queued == 0 && !receives {
+        *moved_ns = now_ns;
+    }
+    *before = queued;
+    now_ns.saturating_sub(*moved_ns) >= STUCK_NS
 }
 
 impl Js {
@@ -95,10 +166,7 @@ impl Js {
         }
         self.spans = spans;
         let mut exchange = self.begin(id, head, false, core.now_ns());
-        exchange.status(b"404 Not Found");
-        let written = exchange.header(b"Content-Type", b"text/html; charset=utf-8");
-        debug_assert_eq!(written, Ok(()));
-        exchange.end(NOT_FOUND.as_bytes(), false);
+        exchange.not_found();
         self.after_request(core, exchange, false)
     }
 
@@ -116,8 +184,7 @@ impl Js {
         exchange.head_only = head.method == "HEAD";
         exchange.http_1_0 = head.version == 0;
         if !upgrades {
-            let limits = wire::Limits { body_bytes: u64::MAX, ..wire::Limits::default() };
-            exchange.decoder = BodyDecoder::for_request(head, &limits).ok();
+            exchange.decoder = body_of(head);
             exchange.expects_continue = expects_continue(head);
         }
         exchange
@@ -267,12 +334,7 @@ impl Js {
             if let Some(exchange) = self.exchanges.remove(&slot) {
                 self.keep_out(exchange.out);
             }
-            core.counters().requests.add(1);
-            if keep {
-                core.next_request(id);
-            } else {
-                core.end_after(id, Closed::Answered);
-            }
+            end_exchange(core, id, keep);
         }
     }
 
@@ -287,33 +349,10 @@ impl Js {
         loop {
             let rest = data.get(at..).unwrap_or_default();
             let Some(exchange) = self.exchanges.get_mut(&slot) else { return };
-            let decoder = exchange.decoder.as_mut().filter(|decoder| !decoder.is_done());
-            let Some(decoder) = decoder.filter(|_| !exchange.paused) else {
-                if !rest.is_empty() {
-                    // What follows the body is the next request.
-                    core.leave_unread(rest.len());
-                }
-                return;
-            };
+            let decoder = exchange.decoder.as_mut().filter(|_| !exchange.paused);
             exchange.moved_ns = core.now_ns();
-            let decoded = decoder.decode(rest);
-            let ends = decoder.is_done();
-            let (used, piece) = match decoded {
-                Ok(wire::Status::Partial) => return,
-                Ok(wire::Status::Complete((used, BodyEvent::Data(piece)))) => (used, piece),
-                Ok(wire::Status::Complete((used, BodyEvent::End))) => (used, &[][..]),
-                Err(violation) => {
-                    core.counters().count_violation(violation);
-                    return core.reset(id);
-                }
-            };
+            let Some((used, piece, ends)) = body_piece(core, id, decoder, rest) else { return };
             at += used;
-            if ends {
-                core.counters().bodies_in.add(1);
-                if at < data.len() {
-                    core.leave_unread(data.len() - at);
-                }
-            }
             if exchange.wants_data && !exchange.has_ended() && (ends || !piece.is_empty()) {
                 self.emit(core, Event::Data, |env| {
                     [env.int(slot as i32), env.array_buffer(piece), env.bool(ends)]
@@ -322,6 +361,35 @@ impl Js {
             if ends {
                 return self.pass_on(core, slot);
             }
+        }
+    }
+
+    /// Bytes of an answer that wait for its client; with threads, for them to have written it.
+    pub(crate) fn waiting<S: Sys>(&mut self, core: &Core<S, Self>, slot: u32) -> usize {
+        if self.threads.is_some() {
+            return self.exchange(slot).map_or(0, |exchange| exchange.queued);
+        }
+        core.id_at(slot).map_or(0, |id| core.queued(id))
+    }
+
+    /// Whether JavaScript may go on with an answer: nothing of it waits, or with threads not much. It is told
+    /// when that has left, if this is `false`.
+    pub(crate) fn flows<S: Sys>(&mut self, core: &Core<S, Self>, slot: u32) -> bool {
+        let waiting = self.waiting(core, slot);
+        let flows = waiting == 0 || self.threads.is_some() && waiting < TRY_BYTES;
+        if !flows && let Some(exchange) = self.exchange(slot) {
+            exchange.waits = true;
+        }
+        flows
+    }
+
+    /// JavaScript goes on with an answer when nothing of it waits.
+    pub(crate) fn await_flow(&mut self, id: ConnId) {
+        if let Some(exchange) = self.exchange(id.slot()) {
+            exchange.waits = true;
+        }
+        if self.threads.is_none() {
+            self.ready.push(id);
         }
     }
 
@@ -352,7 +420,8 @@ impl Js {
 
     /// Gives up what does not move. Returns when to look again.
     pub(crate) fn check_exchanges<S: Sys>(&mut self, core: &mut Core<S, Self>) -> Option<u64> {
-        if self.exchanges.is_empty() {
+        // Threads check theirs.
+        if self.exchanges.is_empty() || self.threads.is_some() {
             return None;
         }
         let now_ns = core.now_ns();
@@ -361,11 +430,8 @@ impl Js {
             for exchange in self.exchanges.values_mut() {
                 let queued = core.queued(exchange.id);
                 let receives = !exchange.body_is_complete() && !exchange.paused;
-                if queued < exchange.queued || queued == 0 && !receives {
-                    exchange.moved_ns = now_ns;
-                }
-                exchange.queued = queued;
-                if now_ns.saturating_sub(exchange.moved_ns) >= STUCK_NS {
+                let moved = (&mut exchange.moved_ns, &mut exchange.queued);
+                if is_stuck(moved, queued, receives, now_ns) {
                     core.reset(exchange.id);
                 }
             }

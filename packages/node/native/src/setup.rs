@@ -1,5 +1,6 @@
 //! Routes, listeners and certificates of an app.
 
+use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::IntoRawFd;
 use std::os::unix::net::UnixListener;
@@ -291,6 +292,34 @@ impl Listeners {
     }
 }
 
+/// The addresses of a host, or of all interfaces without one.
+pub(crate) fn addresses(host: &str, port: u16) -> Vec<SocketAddr> {
+    if host.is_empty() {
+        return vec![([0_u16; 8], port).into(), ([0_u8; 4], port).into()];
+    }
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    (host, port).to_socket_addrs().map_or_else(|_| Vec::new(), Iterator::collect)
+}
+
+/// A listener and its address.
+pub(crate) fn bind(address: SocketAddr, shared_port: bool) -> io::Result<(i32, SocketAddr)> {
+    let defer = ACCEPT_DEFER;
+    process::listen(&Listen { address, backlog: BACKLOG, shared_port, defer, v6_only: false })
+}
+
+/// Host, port and whether the port is exclusive, as they are given to `listen`.
+pub(crate) fn where_to(
+    app: &App,
+    env: Env,
+    arguments: &Arguments,
+) -> std::result::Result<(String, u16, bool), Thrown> {
+    let [host, port, exclusive, ..] = *arguments;
+    let port = env.to_f64(port).filter(|port| (0.0..65_536.0).contains(port));
+    let port = port.ok_or("expected a port: a number from 0 to 65535")? as u16;
+    has_certificate(app)?;
+    Ok((env.text(host).unwrap_or_default(), port, env.to_bool(exclusive)))
+}
+
 fn has_certificate(app: &App) -> std::result::Result<(), Thrown> {
     let lacks = app.with(|js, _| js.tls.is_some() && js.tls_server.is_none());
     if lacks {
@@ -313,26 +342,12 @@ fn opened(app: &App, env: Env, number: i32, port: u16) -> napi_value {
 
 /// `listen(host or "", port, exclusive) → index, or -1`
 fn listen(app: &App, env: Env, arguments: &Arguments) -> Result {
-    let [host, port, exclusive, ..] = *arguments;
-    let (host, exclusive) = (env.text(host).unwrap_or_default(), env.to_bool(exclusive));
-    let port = env.to_f64(port).filter(|port| (0.0..65_536.0).contains(port));
-    let port = port.ok_or("expected a port: a number from 0 to 65535")? as u16;
-    has_certificate(app)?;
-    let addresses: Vec<SocketAddr> = if host.is_empty() {
-        vec![([0_u16; 8], port).into(), ([0_u8; 4], port).into()]
-    } else {
-        let host = host.trim_start_matches('[').trim_end_matches(']');
-        (host, port).to_socket_addrs().map_or_else(|_| Vec::new(), Iterator::collect)
-    };
-    for address in addresses {
-        let shared_port = !exclusive;
-        let options =
-            Listen { address, backlog: BACKLOG, shared_port, defer: ACCEPT_DEFER, v6_only: false };
-        if let Ok((number, address)) = process::listen(&options) {
-            return Ok(opened(app, env, number, address.port()));
-        }
-    }
-    Ok(env.int(-1))
+    let (host, port, exclusive) = where_to(app, env, arguments)?;
+    let bound = addresses(&host, port).into_iter().find_map(|at| bind(at, !exclusive).ok());
+    Ok(match bound {
+        Some((number, address)) => opened(app, env, number, address.port()),
+        None => env.int(-1),
+    })
 }
 
 /// `listen_unix(path) → index, or -1`

@@ -143,6 +143,11 @@ impl Shared {
     /// What the app's worker has for its topics. From now on others can post to it.
     pub(crate) fn join(&self, remote: &Remote<Post>) -> (u16, Directory) {
         self.set(Place::App(remote.clone()));
+        self.place()
+    }
+
+    /// The app's number, and the directory that has it.
+    pub(crate) fn place(&self) -> (u16, Directory) {
         (self.at as u16, self.group.peers.directory.clone())
     }
 
@@ -180,6 +185,18 @@ impl Drop for Shared {
 }
 
 impl Js {
+    /// Delivers to subscribers of this app.
+    pub(crate) fn deliver<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        publication: &Arc<Publication>,
+    ) {
+        match &mut self.threads {
+            Some(threads) => threads.deliver(publication),
+            None => self.topics.deliver(core, publication, encode),
+        }
+    }
+
     /// Publishes to subscribers of all apps with these topics. `here` is whether this app has any but the publisher.
     pub(crate) fn publish_shared<S: Sys>(
         &mut self,
@@ -194,13 +211,16 @@ impl Js {
             publication.binary,
         );
         elsewhere.kind.clone_from(&publication.kind);
-        let accepts = self.topics.accepts_posts();
+        let accepts = match &self.threads {
+            Some(threads) => threads.accept(&publication.topic),
+            None => self.topics.accepts_posts(),
+        };
         let outcome = match accepts {
             false => Err(Refused::MailboxFull),
             true => shared.publish(&Arc::new(elsewhere), || {
                 if here {
                     // The publisher is not told apart from sockets of other apps: those get the other one.
-                    self.topics.deliver(core, &Arc::new(publication), encode);
+                    self.deliver(core, &Arc::new(publication));
                 }
             }),
         };

@@ -11,6 +11,7 @@ use wire::websocket::{CloseCode, OpCode};
 
 use crate::app::{ARGUMENTS, App, natives};
 use crate::handler::{Js, encode};
+use crate::http::NO_BYTES;
 use crate::napi::{Env, Thrown};
 
 type Arguments = [napi_value; ARGUMENTS];
@@ -39,15 +40,13 @@ natives![
 ];
 
 /// Bits of the third argument of `send` and the fourth of `publish`.
-const BINARY: u32 = 1;
-const COMPRESS: u32 = 2;
+pub(crate) const BINARY: u32 = 1;
+pub(crate) const COMPRESS: u32 = 2;
 
-/// What `send` returns: it waits, it was sent, it was dropped.
-const WAITS: i32 = 0;
-const SENT: i32 = 1;
-const DROPPED: i32 = 2;
-
-const NO_BYTES: &str = "expected a string, an ArrayBuffer or a view of one";
+/// What `send` returns: it waits, it was sent, it was dropped. With threads, the first as of their last batch.
+pub(crate) const WAITS: i32 = 0;
+pub(crate) const SENT: i32 = 1;
+pub(crate) const DROPPED: i32 = 2;
 
 fn opcode(flags: u32) -> OpCode {
     if flags & BINARY == 0 { OpCode::Text } else { OpCode::Binary }
@@ -183,7 +182,7 @@ fn count(js: &Js, topic: &str) -> i32 {
     i32::try_from(js.topics.subscribers(topic, &mut budget)).unwrap_or(i32::MAX)
 }
 
-fn topic(env: Env, value: napi_value) -> std::result::Result<String, Thrown> {
+pub(crate) fn topic(env: Env, value: napi_value) -> std::result::Result<String, Thrown> {
     env.text(value).ok_or_else(|| Thrown::from("expected a topic: a string"))
 }
 
@@ -248,28 +247,17 @@ fn publish(app: &App, env: Env, arguments: &Arguments) -> Result {
         });
         js.keep_scratch(scratch);
         let mut publication = publication?;
-        let mut others = count(js, &name);
-        if slot >= 0.0 {
-            let Some(id) = core.id_at(slot as u32) else { return Some(false) };
-            let encoding = core.encoding(id);
-            let Some(user) = core.user(id).filter(|user| !user.memberships.is_empty()) else {
-                return Some(false);
-            };
-            let own = js.topics.is_subscribed(&user.memberships, &name, encoding);
-            others -= i32::from(own);
-            publication.except = Some(id);
-        }
+        let socket = (slot >= 0.0).then_some(slot as u32);
+        let Some((others, except)) = js.audience(core, socket, &name) else { return Some(false) };
+        publication.except = except;
         // See `encode`.
         publication.kind = (flags & COMPRESS != 0).then(|| "".into());
         if let Some(shared) = js.shared.take() {
-            let published = js.publish_shared(core, &shared, publication, others > 0);
+            let published = js.publish_shared(core, &shared, publication, others);
             js.shared = Some(shared);
             return Some(published);
         }
-        if others == 0 {
-            return Some(false);
-        }
-        Some(js.topics.publish(core, &Arc::new(publication), encode).is_ok())
+        Some(others && js.publish_here(core, &Arc::new(publication)))
     });
     Ok(env.bool(published.ok_or_else(|| Thrown::from(NO_BYTES))?))
 }
@@ -341,6 +329,42 @@ fn route_of(app: &App, env: Env, arguments: &Arguments) -> Result {
 }
 
 impl Js {
+    /// Whether a topic has subscribers besides the socket that publishes, if one does, and its id. `None` if that is
+    /// subscribed to nothing.
+    fn audience(
+        &self,
+        core: &Core<Linux, Js>,
+        socket: Option<u32>,
+        topic: &str,
+    ) -> Option<(bool, Option<ConnId>)> {
+        if let Some(threads) = &self.threads {
+            return threads.audience(socket, topic);
+        }
+        let mut others = count(self, topic);
+        let id = match socket {
+            None => None,
+            Some(slot) => {
+                let id = core.id_at(slot)?;
+                let memberships = &core.user(id)?.memberships;
+                if memberships.is_empty() {
+                    return None;
+                }
+                let own = self.topics.is_subscribed(memberships, topic, core.encoding(id));
+                others -= i32::from(own);
+                Some(id)
+            }
+        };
+        Some((others > 0, id))
+    }
+
+    /// Publishes to subscribers of this app alone.
+    fn publish_here(&mut self, core: &mut Core<Linux, Js>, publication: &Arc<Publication>) -> bool {
+        match &mut self.threads {
+            Some(threads) => threads.publish(publication),
+            None => self.topics.publish(core, publication, encode).is_ok(),
+        }
+    }
+
     /// Keeps a buffer for the next call.
     #[inline]
     pub(crate) fn keep_scratch(&mut self, mut scratch: Vec<u8>) {

@@ -60,6 +60,17 @@ pub(crate) enum Event {
         lines: u16,
         length: u32,
     },
+    /// A piece of a request's body.
+    Data {
+        id: ConnId,
+        last: bool,
+        length: u32,
+    },
+    /// So many bytes of an answer, of those that were passed on since the last such event: nothing of it waits.
+    Flowed {
+        id: ConnId,
+        bytes: u32,
+    },
     /// The client of a request has left.
     Gone(ConnId),
     /// A WebSocket that was accepted without JavaScript; the address of its client.
@@ -106,6 +117,8 @@ pub(crate) enum Command {
         id: ConnId,
         binary: bool,
         compress: bool,
+        /// JavaScript is told when nothing waits, also if nothing ever did.
+        reports: bool,
         length: u32,
     },
     Ping {
@@ -122,6 +135,7 @@ pub(crate) enum Command {
     Close(ConnId),
     /// Ends a connection of a request at once.
     Reset(ConnId),
+    /// Whether a WebSocket, or the body of a request, is read.
     Pause {
         id: ConnId,
         paused: bool,
@@ -135,12 +149,16 @@ pub(crate) enum Command {
         length: u32,
     },
     Publish(Arc<Publication>),
-    /// The complete answer to a request.
+    /// The next bytes of the answer to a request.
     Answer {
         id: ConnId,
+        /// They are the last ones.
+        ends: bool,
         keep_alive: bool,
         length: u32,
     },
+    /// JavaScript reads the body of a request.
+    WantData(ConnId),
     Upgrade(Box<Upgrade>),
     /// Ends all connections at once: the app is closed.
     CloseAll,

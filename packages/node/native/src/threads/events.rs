@@ -6,7 +6,7 @@ use wire::http::{EMPTY_HEADER, Request as Head, parse_request};
 use super::batch::{Batch, Command, Event, PEER_BYTES, Peer, take};
 use crate::exchange::{Exchange, Place};
 use crate::handler::{Event as Call, Js, Now};
-use crate::requests::{NOT_FOUND, router_of};
+use crate::requests::router_of;
 
 impl Js {
     /// Calls JavaScript for what a thread tells.
@@ -68,6 +68,22 @@ impl Js {
                 let bytes = take(rest, length);
                 let (peer, head) = bytes.split_at(bytes.len().min(PEER_BYTES));
                 self.on_threads_request(core, id, upgrades, Peer::from_bytes(peer), lines, head);
+            }
+            Event::Data { id, last, length } => {
+                let data = take(rest, length);
+                let Some(number) = self.number_of(id) else { return };
+                self.emit(core, Call::Data, |env| {
+                    [env.int(number as i32), env.array_buffer(data), env.bool(last)]
+                });
+            }
+            Event::Flowed { id, bytes } => {
+                let Some(number) = self.number_of(id) else { return };
+                let Some(exchange) = self.exchanges.get_mut(&number) else { return };
+                exchange.queued = exchange.queued.saturating_sub(bytes as usize);
+                if exchange.queued == 0 {
+                    let id = exchange.id;
+                    self.tell_writable(core, id);
+                }
             }
             Event::Gone(id) => {
                 let Some(number) = self.number_of(id) else { return };
@@ -222,6 +238,12 @@ impl Js {
             // It was ended.
             let Some(now) = self.now.take() else { return };
             spans = now.spans;
+            if self.number_of(id) != Some(number) {
+                // The app was closed: what JavaScript keeps of the response ends, before the number is another's.
+                self.spans = spans;
+                self.keep_out(now.exchange.out);
+                return self.emit(core, Call::Aborted, |env| [env.int(number as i32)]);
+            }
             if passed == 1 && !now.exchange.has_begun() {
                 self.out = now.exchange.out;
                 continue;
@@ -234,14 +256,11 @@ impl Js {
         }
         self.spans = spans;
         let mut exchange = self.begin(own, &head, true, core.now_ns());
-        exchange.status(b"404 Not Found");
-        let written = exchange.header(b"Content-Type", b"text/html; charset=utf-8");
-        debug_assert_eq!(written, Ok(()));
-        exchange.end(NOT_FOUND.as_bytes(), false);
+        exchange.not_found();
         self.keep_exchange(number, exchange);
     }
 
-    /// The answer follows later, or is complete.
+    /// The rest of the answer follows, or it is complete.
     fn keep_exchange(&mut self, number: u32, mut exchange: Exchange) {
         exchange.place = Place::Thread;
         self.exchanges.insert(number, Box::new(exchange));

@@ -11,13 +11,14 @@ use engine::{
 };
 use topics::{Directory, Memberships, Subscriber, Topics};
 use wire::Violation;
-use wire::http::{BodyDecoder, Request as Head};
+use wire::http::Request as Head;
 use wire::websocket::{CloseCode, OpCode};
 
 use super::batch::{Batch, Command, Event, Peer, take};
+use super::transfers::Transfer;
 use crate::dropped;
 use crate::handler::{CloseFrame, Post, SocketRoute, close_reason, encode};
-use crate::requests::{DECISION_NS, NOT_FOUND, router_of};
+use crate::requests::{NOT_FOUND, router_of};
 use crate::router::{Router, Span};
 
 /// Events are passed on before the end of a turn when they hold so many bytes.
@@ -32,8 +33,6 @@ pub(crate) struct User {
     route: u16,
     /// JavaScript knows of the socket's end.
     told: bool,
-    /// JavaScript has a request of it that is not answered.
-    requested: bool,
 }
 
 impl Subscriber for User {
@@ -95,8 +94,13 @@ pub(crate) struct Holder {
     topics: Topics,
     frames: Vec<CloseFrame>,
     events: Batch<Event>,
-    /// By slot, answers that the engine asks for.
-    answers: BTreeMap<u32, (Vec<u8>, bool)>,
+    /// By slot, requests that JavaScript answers.
+    pub(super) transfers: BTreeMap<u32, Transfer>,
+    /// Those of which JavaScript is told at the end of the turn, if nothing of their answer waits.
+    pub(super) flowing: Vec<ConnId>,
+    pub(super) checked_ns: u64,
+    /// What is being sent to a socket is reported when nothing of it waits.
+    reports: bool,
     spans: Vec<Span>,
 }
 
@@ -115,12 +119,15 @@ impl Holder {
             topics: Topics::new(thread, Directory::new()),
             frames: Vec::new(),
             events: Batch::default(),
-            answers: BTreeMap::new(),
+            transfers: BTreeMap::new(),
+            flowing: Vec::new(),
+            checked_ns: 0,
+            reports: false,
             spans: Vec::new(),
         }
     }
 
-    fn push(&mut self, event: Event, bytes: &[u8]) {
+    pub(super) fn push(&mut self, event: Event, bytes: &[u8]) {
         self.events.push(event, bytes);
         if self.events.weight() >= BATCH_BYTES {
             self.pass_on();
@@ -180,15 +187,6 @@ impl Holder {
             });
             let Some(route) = found else { break };
             let Some(index) = routes.routes.get(route as usize).copied().flatten() else {
-                let limits = wire::Limits { body_bytes: u64::MAX, ..wire::Limits::default() };
-                let body = BodyDecoder::for_request(head, &limits);
-                if body.is_ok_and(|body| !body.is_done()) {
-                    let text = "The workers of this app do not read request bodies.\n";
-                    return Some(Answer::Respond(Response {
-                        close: true,
-                        ..Response::text(413, text)
-                    }));
-                }
                 return None;
             };
             let Some(upgrade) = incoming.upgrade else { continue };
@@ -209,24 +207,20 @@ impl Holder {
     /// Executes a command.
     fn execute<S: Sys>(&mut self, core: &mut Core<S, Self>, command: Command, rest: &mut &[u8]) {
         match command {
-            Command::Send { id, binary, compress, length } => {
+            Command::Send { id, binary, compress, reports, length } => {
                 let data = take(rest, length);
+                self.reports |= reports;
                 self.topics.catch_up(core, id);
                 let opcode = if binary { OpCode::Binary } else { OpCode::Text };
                 let sent = match compress {
                     true => core.send(id, opcode, data),
                     false => core.send_uncompressed(id, opcode, data),
                 };
-                if sent == engine::Sent::Dropped {
-                    if core.is_open(id) && self.for_socket(core.user(id), |own| own.dropped) {
-                        self.push(Event::Dropped { id, binary, length }, data);
-                    }
-                    return;
-                }
-                let bytes = core.queued(id);
-                if bytes > 0 {
-                    let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-                    self.push(Event::Buffered { id, bytes }, &[]);
+                if sent == engine::Sent::Dropped
+                    && core.is_open(id)
+                    && self.for_socket(core.user(id), |own| own.dropped)
+                {
+                    self.push(Event::Dropped { id, binary, length }, data);
                 }
             }
             Command::Ping { id, length } => drop(core.ping(id, take(rest, length))),
@@ -246,12 +240,8 @@ impl Holder {
                 self.topics.unsubscribe_all(core, id, |_| {});
                 core.abort(id);
             }
-            Command::Reset(id) => {
-                if let Some(user) = core.user_mut(id) {
-                    user.requested = false;
-                }
-                core.reset(id);
-            }
+            Command::Reset(id) => core.reset(id),
+            Command::Pause { id, paused } if self.on_pause(core, id, paused) => {}
             Command::Pause { id, paused: true } => core.pause(id),
             Command::Pause { id, paused: false } => core.resume(id),
             Command::Subscribe { id, length } => {
@@ -268,14 +258,10 @@ impl Holder {
                 self.topics.unsubscribe(core, id, topic, encoding);
             }
             Command::Publish(publication) => self.topics.deliver(core, &publication, encode),
-            Command::Answer { id, keep_alive, length } => {
-                let answer = (take(rest, length).to_vec(), keep_alive);
-                if let Some(user) = core.user_mut(id) {
-                    user.requested = false;
-                    self.answers.insert(id.slot(), answer);
-                    core.remote().answer(id, Answer::ByHandler);
-                }
+            Command::Answer { id, ends, keep_alive, length } => {
+                self.on_answer(core, id, ends.then_some(keep_alive), take(rest, length));
             }
+            Command::WantData(id) => self.on_wanted(core, id),
             Command::Upgrade(upgrade) => {
                 let id = upgrade.id;
                 core.set_class(id, u8::try_from(upgrade.route).unwrap_or(u8::MAX));
@@ -284,8 +270,9 @@ impl Holder {
                 }
                 let opened = core.open_late(id, upgrade.protocol.as_deref(), &upgrade.headers);
                 // If its client has left, JavaScript has the event that says so, or gets it with the next batch.
-                if let Some(user) = core.user_mut(id).filter(|_| opened) {
-                    user.requested = false;
+                match opened {
+                    true => drop(self.transfers.remove(&id.slot())),
+                    false => core.reset(id),
                 }
             }
             Command::CloseAll => {
@@ -297,6 +284,20 @@ impl Holder {
                 }
                 self.gate.closed.fetch_add(1, Ordering::Release);
             }
+        }
+    }
+
+    /// Writes what was sent to a socket in a row, and tells what of it waits.
+    fn end_cork<S: Sys>(&mut self, core: &mut Core<S, Self>, corked: Option<ConnId>) {
+        let reports = std::mem::take(&mut self.reports);
+        let Some(id) = corked else { return };
+        core.end_cork();
+        let bytes = core.queued(id);
+        if bytes > 0 {
+            let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+            self.push(Event::Buffered { id, bytes }, &[]);
+        } else if reports {
+            self.push(Event::Drain(id), &[]);
         }
     }
 
@@ -316,7 +317,7 @@ fn written_to(command: &Command) -> Option<ConnId> {
 }
 
 /// The bytes of a head, to be parsed again.
-fn head_bytes(head: &Head<'_, '_>, out: &mut Vec<u8>) {
+pub(super) fn head_bytes(head: &Head<'_, '_>, out: &mut Vec<u8>) {
     let version = if head.version == 0 { " HTTP/1.0\r\n" } else { " HTTP/1.1\r\n" };
     for part in [head.method, " ", head.target, version] {
         out.extend_from_slice(part.as_bytes());
@@ -349,26 +350,15 @@ impl Handler for Holder {
         if let Some(answer) = self.decide(core, id, incoming) {
             return answer;
         }
-        if let Some(user) = core.user_mut(id) {
-            user.requested = true;
-        }
-        let peer = Peer::new(core.info(id).and_then(|info| info.peer));
-        let mut bytes = peer.to_bytes().to_vec();
-        head_bytes(incoming.head, &mut bytes);
-        let (upgrades, length) = (incoming.upgrade.is_some(), bytes.len() as u32);
-        let lines = u16::try_from(incoming.head.headers.len()).unwrap_or(u16::MAX);
-        self.push(Event::Request { id, upgrades, lines, length }, &bytes);
-        Answer::LaterWithin(DECISION_NS)
+        self.keep_request(core, id, incoming)
     }
 
     fn late_answer<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) -> Answer {
-        let Some((bytes, keep_alive)) = self.answers.remove(&id.slot()) else {
-            return Answer::Written { keep_alive: false };
-        };
-        if let Some(buffer) = core.answer_buffer(id) {
-            buffer.extend_from_slice(&bytes);
-        }
-        Answer::Written { keep_alive }
+        self.go_on(core, id)
+    }
+
+    fn data<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, data: &mut [u8]) {
+        self.on_body(core, id, data);
     }
 
     fn open<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) {
@@ -426,11 +416,12 @@ impl Handler for Holder {
     }
 
     fn drained<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) {
-        if core.is_open(id) && core.user(id).is_some_and(|user| !user.told) {
+        let open = core.is_open(id) && core.user(id).is_some_and(|user| !user.told);
+        if !self.tell_flowed(core, id) && open {
             self.push(Event::Drain(id), &[]);
-            // This is called behind the handler's turn.
-            self.pass_on();
         }
+        // This is called behind the handler's turn.
+        self.pass_on();
     }
 
     fn closing<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, why: Closed) {
@@ -438,11 +429,10 @@ impl Handler for Holder {
     }
 
     fn closed<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, why: Closed, opened: bool) {
-        self.answers.remove(&id.slot());
         if opened {
             self.tell_closed(core, id, why);
-        } else if core.user(id).is_some_and(|user| user.requested) {
-            self.push(Event::Gone(id), &[]);
+        } else {
+            self.on_gone(id);
         }
     }
 
@@ -452,16 +442,12 @@ impl Handler for Holder {
             // What is sent to one socket in a row leaves together.
             let socket = written_to(&command);
             if corked != socket {
-                if corked.is_some() {
-                    core.end_cork();
-                }
+                self.end_cork(core, corked);
                 corked = socket.filter(|id| core.begin_cork(*id));
             }
             self.execute(core, command, &mut rest);
         }
-        if corked.is_some() {
-            core.end_cork();
-        }
+        self.end_cork(core, corked);
     }
 
     fn turn<S: Sys>(&mut self, core: &mut Core<S, Self>) -> Option<u64> {
@@ -476,8 +462,9 @@ impl Handler for Holder {
                 reported
             });
         }
+        let transfers_ns = self.check_transfers(core);
         self.pass_on();
-        topics_ns
+        [topics_ns, transfers_ns].into_iter().flatten().min()
     }
 
     fn accepts_posts(&self) -> bool {

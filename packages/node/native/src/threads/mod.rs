@@ -7,15 +7,16 @@ mod events;
 mod holder;
 mod natives;
 mod table;
+mod transfers;
 
 use std::collections::HashMap;
-use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use engine::sys::process::{self, Listen};
+use engine::sys::process;
 use engine::{ConnId, Limits, Plan, Remote, Tables, WORKERS_MAX, Workers};
+use topics::Directory;
 
 pub(crate) use self::batch::{Batch, Event};
 pub(crate) use self::natives::NATIVES;
@@ -25,18 +26,18 @@ use self::holder::{Gate, Holder};
 use self::table::{Mirror, Table};
 use crate::handler::Js;
 use crate::napi::Thrown;
+use crate::requests::OUT_KEPT_BYTES;
+use crate::setup::{addresses, bind};
 
 /// Bytes that JavaScript may have for a thread which does not take them: beyond them `send` drops.
 const COMMAND_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Bytes that JavaScript may send to a socket between two passes before it has to wait for them.
+const SEND_AHEAD_BYTES: u32 = 64 * 1024;
 /// When commands for a thread that is behind are posted again.
 const RETRY_NS: u64 = 1_000_000;
 /// How often, and at which interval, the end of an app looks whether its threads have ended the connections.
 const CLOSE_CHECKS: u32 = 500;
 const CLOSE_INTERVAL: Duration = Duration::from_millis(2);
-/// Bytes of an answer, which is held until it is complete.
-const ANSWER_BYTES_MAX: usize = 16 * 1024 * 1024;
-const BACKLOG: u32 = 4096;
-const ACCEPT_DEFER: Duration = Duration::from_secs(1);
 
 /// The threads of an app, for JavaScript's thread.
 pub(crate) struct Threads {
@@ -45,12 +46,14 @@ pub(crate) struct Threads {
     starts: u32,
     pub(crate) table: Table,
     pub(crate) mirror: Mirror,
-    /// Bytes that wait in the queues of sockets, as of the last batch.
+    /// Bytes that wait for sockets: in their queues as of the last batch, and those that were sent since.
     pub(crate) buffered: HashMap<u32, u32>,
     /// By thread.
     out: Vec<Batch<Command>>,
     /// One of them is not empty.
     pending: bool,
+    /// How often commands were posted.
+    pass: u32,
 }
 
 struct Running {
@@ -63,16 +66,18 @@ struct Running {
 }
 
 impl Threads {
-    pub(crate) fn new(count: usize) -> Threads {
+    /// `shared` is the app's place among those that share its topics, and where it tells which topics it has.
+    pub(crate) fn new(count: usize, shared: Option<(u16, Directory)>) -> Threads {
         Threads {
             count: count.clamp(1, WORKERS_MAX),
             running: None,
             starts: 0,
             table: Table::default(),
-            mirror: Mirror::default(),
+            mirror: Mirror::new(shared),
             buffered: HashMap::new(),
             out: Vec::new(),
             pending: false,
+            pass: 0,
         }
     }
 
@@ -106,6 +111,7 @@ impl Threads {
             return false;
         }
         let Some(running) = &self.running else { return false };
+        self.pass = self.pass.wrapping_add(1);
         for (thread, out) in self.out.iter_mut().enumerate().filter(|(_, out)| !out.is_empty()) {
             let batch = Box::new(std::mem::take(out));
             let weight = batch.weight();
@@ -195,7 +201,7 @@ impl Threads {
         // Without a thread for it, they end with the process.
         drop(std::thread::Builder::new().name("ending".into()).stack_size(64 * 1024).spawn(drain));
         self.table = Table::default();
-        self.mirror = Mirror::default();
+        self.mirror.clear();
         self.buffered.clear();
         self.out.clear();
         self.pending = false;
@@ -216,17 +222,7 @@ impl Threads {
 
 /// Listeners on an address, one for each thread that accepts at first.
 fn listeners(host: &str, port: u16, exclusive: bool, many: usize) -> Option<(Vec<i32>, u16)> {
-    let addresses: Vec<SocketAddr> = if host.is_empty() {
-        vec![([0_u16; 8], port).into(), ([0_u8; 4], port).into()]
-    } else {
-        let host = host.trim_start_matches('[').trim_end_matches(']');
-        (host, port).to_socket_addrs().map_or_else(|_| Vec::new(), Iterator::collect)
-    };
-    let bind = |address, shared_port| {
-        let defer = ACCEPT_DEFER;
-        process::listen(&Listen { address, backlog: BACKLOG, shared_port, defer, v6_only: false })
-    };
-    addresses.into_iter().find_map(|address| {
+    addresses(host, port).into_iter().find_map(|address| {
         let (first, address) = bind(address, !exclusive).ok()?;
         let mut all = vec![first];
         // Of an exclusive port there is one.
@@ -247,22 +243,33 @@ impl Js {
         waits.then(|| now_ns.saturating_add(RETRY_NS))
     }
 
-    /// The complete answer to a request of a thread.
+    /// Passes on what there is of the answer to a request of a thread.
     pub(crate) fn answer_by_thread(&mut self, number: u32) {
-        let Some(exchange) = self.exchanges.get(&number).filter(|own| own.has_ended()) else {
+        let (Some(exchange), Some(threads)) = (self.exchanges.get_mut(&number), &mut self.threads)
+        else {
             return;
         };
-        let keep_alive = exchange.keep_alive;
-        if let (Some(exchange), Some(threads)) = (self.exchanges.remove(&number), &mut self.threads)
-        {
-            if let Some(id) = threads.table.remove(number) {
-                let length = exchange.out.len() as u32;
-                if !threads.command(id, Command::Answer { id, keep_alive, length }, &exchange.out) {
-                    // The thread is far behind: its client is not left waiting.
-                    threads.command(id, Command::Reset(id), &[]);
-                }
+        let ends = exchange.has_ended();
+        let waits = exchange.corked && exchange.out.len() < OUT_KEPT_BYTES;
+        if !ends && (waits || exchange.out.is_empty()) {
+            return;
+        }
+        if let Some((id, _)) = threads.table.get(number) {
+            let (keep_alive, length) = (exchange.keep_alive, exchange.out.len() as u32);
+            let answer = Command::Answer { id, ends, keep_alive, length };
+            if !threads.command(id, answer, &exchange.out) {
+                // The thread is far behind: its client is not left waiting.
+                threads.command(id, Command::Reset(id), &[]);
             }
-            self.keep_out(exchange.out);
+        }
+        exchange.told = true;
+        exchange.queued += exchange.out.len();
+        exchange.out.clear();
+        if ends {
+            threads.table.remove(number);
+            if let Some(exchange) = self.exchanges.remove(&number) {
+                self.keep_out(exchange.out);
+            }
         }
     }
 
@@ -274,7 +281,7 @@ impl Js {
             Some(exchange) => Some(exchange),
             None => self.exchanges.get_mut(&number).map(|own| &mut **own),
         };
-        let Some(exchange) = exchange.filter(|own| !own.opened) else { return false };
+        let Some(exchange) = exchange.filter(|own| !own.opened && !own.told) else { return false };
         exchange.opened = true;
         let headers = exchange.take_headers();
         self.exchanges.remove(&number);

@@ -3,18 +3,20 @@
 
 use std::sync::Arc;
 
+use engine::ConnId;
 use napi_sys::napi_value;
 use topics::Publication;
 
 use super::Threads;
 use super::batch::Command;
 use super::holder::{Holder, Routes};
-use super::{ANSWER_BYTES_MAX, COMMAND_BYTES_MAX};
+use super::{COMMAND_BYTES_MAX, SEND_AHEAD_BYTES};
 use crate::app::{ARGUMENTS, App, natives};
-use crate::exchange::{Exchange, Place};
 use crate::handler::Js;
+use crate::http::{NO_BYTES, first_protocol, gone};
 use crate::napi::{Env, Thrown};
-use crate::sockets::cut;
+use crate::setup::where_to;
+use crate::sockets::{BINARY, COMPRESS, DROPPED, SENT, WAITS, cut, topic};
 
 type Arguments = [napi_value; ARGUMENTS];
 type Result = std::result::Result<napi_value, Thrown>;
@@ -38,7 +40,6 @@ natives![
     unsubscribe,
     is_subscribed,
     topics,
-    publish,
     subscribers,
     remote_address,
     remote_port,
@@ -48,22 +49,9 @@ natives![
     pause,
     res_upgrade,
     res_close,
-    res_write,
-    res_try_end,
     res_pause,
     res_wants_data,
 ];
-
-/// Bits of the arguments of `send` and `publish`.
-const BINARY: u32 = 1;
-const COMPRESS: u32 = 2;
-
-/// What `send` returns: it waits, as of the last batch; it is on its way; it was dropped.
-const WAITS: i32 = 0;
-const SENT: i32 = 1;
-const DROPPED: i32 = 2;
-
-const NO_BYTES: &str = "expected a string, an ArrayBuffer or a view of one";
 
 /// Acts on the threads; commands leave with the turn.
 #[inline]
@@ -90,23 +78,13 @@ fn with_bytes<T: Default>(
     result.ok_or_else(|| NO_BYTES.into())
 }
 
-fn topic(env: Env, value: napi_value) -> std::result::Result<String, Thrown> {
-    env.text(value).ok_or_else(|| Thrown::from("expected a topic: a string"))
-}
-
 // ---- listeners ----
 
 /// `listen(host or "", port, exclusive) → 0, or -1`: starts the threads.
 fn listen(app: &App, env: Env, arguments: &Arguments) -> Result {
-    let [host, port, exclusive, ..] = *arguments;
-    let (host, exclusive) = (env.text(host).unwrap_or_default(), env.to_bool(exclusive));
-    let port = env.to_f64(port).filter(|port| (0.0..65_536.0).contains(port));
-    let port = port.ok_or("expected a port: a number from 0 to 65535")? as u16;
+    let (host, port, exclusive) = where_to(app, env, arguments)?;
     let keep: Vec<i32> = app.wake_fd().into_iter().collect();
     let listens = app.with(|js, core| {
-        if js.tls.is_some() && js.tls_server.is_none() {
-            return Err("an SSLApp needs key_file_name and cert_file_name, or addServerName".into());
-        }
         let routes = Arc::new(Routes {
             routers: js.routers.clone(),
             routes: js.routes.clone(),
@@ -184,13 +162,22 @@ fn send(app: &App, env: Env, arguments: &Arguments) -> Result {
     let number = env.to_u32(number);
     let (number, flags) = (number >> 2, number & 3);
     let outcome = with_bytes(app, env, message, |threads, bytes| {
-        let Some((id, _)) = threads.table.get(number) else { return DROPPED };
+        let pass = threads.pass;
+        let Some((id, entry)) = threads.table.get_mut(number) else { return DROPPED };
         let (binary, compress) = (flags & BINARY != 0, flags & COMPRESS != 0);
         let Ok(length) = u32::try_from(bytes.len()) else { return DROPPED };
-        if !threads.command(id, Command::Send { id, binary, compress, length }, bytes) {
+        let sent = entry.count_sent(length, pass);
+        let waits = threads.buffered.contains_key(&number);
+        let reports = !waits && sent > SEND_AHEAD_BYTES;
+        if !threads.command(id, Command::Send { id, binary, compress, reports, length }, bytes) {
             return DROPPED;
         }
-        if threads.buffered.contains_key(&number) { WAITS } else { SENT }
+        if !waits && !reports {
+            return SENT;
+        }
+        let waiting = threads.buffered.entry(number).or_default();
+        *waiting = waiting.saturating_add(if waits { length } else { sent });
+        WAITS
     })?;
     Ok(env.int(outcome))
 }
@@ -252,7 +239,7 @@ fn uncork(_: &App, env: Env, _: &Arguments) -> Result {
     Ok(env.undefined())
 }
 
-/// `buffered(number) → bytes, as of the last batch`
+/// `buffered(number) → bytes`: see `Threads::buffered`
 fn buffered(app: &App, env: Env, arguments: &Arguments) -> Result {
     let number = env.to_u32(arguments[0]);
     let bytes = with(app, |threads| threads.buffered.get(&number).copied().unwrap_or(0));
@@ -309,54 +296,54 @@ fn topics(app: &App, env: Env, arguments: &Arguments) -> Result {
     Ok(env.array(names.iter().map(|name| env.string(name))))
 }
 
-/// `publish(number or -1, topic, message, flags) → whether anybody is subscribed`
-fn publish(app: &App, env: Env, arguments: &Arguments) -> Result {
-    let [number, name, message, flags, ..] = *arguments;
-    let (number, flags) = (env.to_f64(number).unwrap_or(-1.0), env.to_u32(flags));
-    let name = topic(env, name)?;
-    let published = with_bytes(app, env, message, |threads, bytes| {
-        let mut others = threads.mirror.count(&name);
-        let mut except = None;
-        if number >= 0.0 {
-            let number = number as u32;
-            let socket = threads.table.get(number).map(|(id, _)| id);
-            if socket.is_none() || threads.mirror.topics_of(number).is_empty() {
-                return false;
-            }
-            others -= u32::from(threads.mirror.is_member(number, &name));
-            except = socket;
-        }
-        if others == 0 {
-            return false;
-        }
-        let mut publication =
-            Publication::new(name.as_str().into(), bytes.into(), flags & BINARY != 0);
-        publication.except = except;
-        // See `encode`.
-        publication.kind = (flags & COMPRESS != 0).then(|| "".into());
-        threads.publish(&Arc::new(publication))
-    })?;
-    Ok(env.bool(published))
-}
-
 impl Threads {
-    /// Publishes to the threads with members, or to none of them if one is far behind.
-    fn publish(&mut self, publication: &Arc<Publication>) -> bool {
-        let threads: Vec<u16> = self.mirror.threads(&publication.topic).collect();
-        let behind = |thread: &u16| {
-            let batch = self.out.get(usize::from(*thread));
-            batch.is_none_or(|batch| batch.weight() > COMMAND_BYTES_MAX)
+    /// See `Js::audience`.
+    pub(crate) fn audience(
+        &self,
+        socket: Option<u32>,
+        topic: &str,
+    ) -> Option<(bool, Option<ConnId>)> {
+        let mut others = self.mirror.count(topic);
+        let id = match socket {
+            None => None,
+            Some(number) => {
+                let (id, _) = self.table.get(number)?;
+                if self.mirror.topics_of(number).is_empty() {
+                    return None;
+                }
+                others -= u32::from(self.mirror.is_member(number, topic));
+                Some(id)
+            }
         };
-        if threads.iter().any(behind) {
-            return false;
+        Some((others > 0, id))
+    }
+
+    /// Publishes to members of a topic, or to none of them if one of their threads is far behind.
+    pub(crate) fn publish(&mut self, publication: &Arc<Publication>) -> bool {
+        let publishes = self.accept(&publication.topic);
+        if publishes {
+            self.deliver(publication);
         }
-        for thread in threads {
+        publishes
+    }
+
+    /// Whether none of the threads with members of a topic is far behind.
+    pub(crate) fn accept(&self, topic: &str) -> bool {
+        self.mirror.threads(topic).all(|thread| {
+            let batch = self.out.get(usize::from(thread));
+            batch.is_some_and(|batch| batch.weight() <= COMMAND_BYTES_MAX)
+        })
+    }
+
+    /// Delivers to members of a topic: the publications of others, too, whose number is limited where they are
+    /// published.
+    pub(crate) fn deliver(&mut self, publication: &Arc<Publication>) {
+        for thread in self.mirror.threads(&publication.topic) {
             if let Some(batch) = self.out.get_mut(usize::from(thread)) {
                 batch.push_shared(Command::Publish(Arc::clone(publication)), publication.bytes());
+                self.pending = true;
             }
         }
-        self.pending = true;
-        true
     }
 }
 
@@ -424,14 +411,10 @@ fn route_of(app: &App, env: Env, arguments: &Arguments) -> Result {
 /// of that follows.
 fn res_upgrade(app: &App, env: Env, arguments: &Arguments) -> Result {
     let [number, protocol, ..] = *arguments;
-    let protocol = env.text(protocol).unwrap_or_default();
-    let protocol = protocol.split(',').next().unwrap_or_default().trim();
-    let protocol = Some(protocol).filter(|protocol| !protocol.is_empty());
-    let number = env.to_u32(number);
+    let (number, protocol) = (env.to_u32(number), env.text(protocol).unwrap_or_default());
+    let protocol = first_protocol(&protocol);
     if !app.with_turn(|js, _| js.upgrade_by_thread(number, protocol)) {
-        return Err(
-            "this response has ended, or its client has left: onAborted tells when it does".into(),
-        );
+        return Err(gone().into());
     }
     Ok(env.bool(true))
 }
@@ -454,64 +437,17 @@ fn res_close(app: &App, env: Env, arguments: &Arguments) -> Result {
     Ok(env.undefined())
 }
 
-/// Adds a piece to an answer, which leaves when it is complete.
-fn piece(
-    app: &App,
-    env: Env,
-    arguments: &Arguments,
-    add: impl FnOnce(&mut Exchange, &[u8]),
-) -> std::result::Result<bool, Thrown> {
+/// `res_pause(number, paused)`: whether the body is read. What is on its way comes nevertheless.
+fn res_pause(app: &App, env: Env, arguments: &Arguments) -> Result {
+    pause(app, env, arguments)
+}
+
+/// `res_wants_data(number)`
+fn res_wants_data(app: &App, env: Env, arguments: &Arguments) -> Result {
     let number = env.to_u32(arguments[0]);
-    app.with_turn(|js, _| {
-        let mut scratch = std::mem::take(&mut js.scratch);
-        let Some(exchange) = js.exchange(number) else {
-            return Err(
-                "this response has ended, or its client has left: onAborted tells when it does"
-                    .into(),
-            );
-        };
-        let added = env.bytes(arguments[1], &mut scratch, |bytes| {
-            let fits = exchange.out.len() + bytes.len() <= ANSWER_BYTES_MAX;
-            if fits {
-                add(exchange, bytes);
-            }
-            fits
-        });
-        let (ended, place) = (exchange.has_ended(), exchange.place);
-        js.keep_scratch(scratch);
-        match added {
-            None => Err(NO_BYTES.into()),
-            Some(false) => {
-                Err("an app with workers holds an answer until it is complete: at most 16 MiB"
-                    .into())
-            }
-            Some(true) => {
-                if place == Place::Thread {
-                    js.answer_by_thread(number);
-                }
-                Ok(ended)
-            }
-        }
-    })
-}
-
-/// `res_write(number, piece) → true`
-fn res_write(app: &App, env: Env, arguments: &Arguments) -> Result {
-    piece(app, env, arguments, Exchange::write)?;
-    Ok(env.bool(true))
-}
-
-/// `res_try_end(number, piece, total) → bits: 1 nothing waits, 2 it has ended`
-fn res_try_end(app: &App, env: Env, arguments: &Arguments) -> Result {
-    let total = env.to_f64(arguments[2]).unwrap_or(0.0) as u64;
-    let ended = piece(app, env, arguments, |exchange, bytes| exchange.part(bytes, total))?;
-    Ok(env.int(1 | i32::from(ended) << 1))
-}
-
-fn res_pause(_: &App, _: Env, _: &Arguments) -> Result {
-    Err("an app with workers does not read request bodies".into())
-}
-
-fn res_wants_data(_: &App, _: Env, _: &Arguments) -> Result {
-    Err("an app with workers does not read request bodies".into())
+    let found = with(app, |threads| {
+        let Some((id, _)) = threads.table.get(number) else { return false };
+        threads.command(id, Command::WantData(id), &[])
+    });
+    if found { Ok(env.undefined()) } else { Err(gone().into()) }
 }

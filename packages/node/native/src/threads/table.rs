@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use engine::ConnId;
+use topics::Directory;
 
 use super::batch::Peer;
 
@@ -23,6 +24,21 @@ pub(crate) struct Entry {
     pub(crate) route: u16,
     /// It is a WebSocket.
     pub(crate) open: bool,
+    /// Bytes that were sent to it since the commands were last posted, and the number of that pass.
+    sent: u32,
+    pass: u32,
+}
+
+impl Entry {
+    /// Counts bytes that are sent in this pass. Returns how many they are so far.
+    #[inline]
+    pub(crate) fn count_sent(&mut self, bytes: u32, pass: u32) -> u32 {
+        if self.pass != pass {
+            (self.pass, self.sent) = (pass, 0);
+        }
+        self.sent = self.sent.saturating_add(bytes);
+        self.sent
+    }
 }
 
 /// The connections that JavaScript knows, by number.
@@ -41,7 +57,7 @@ impl Table {
 
     /// Adds a connection. `None` if there are too many.
     pub(crate) fn insert(&mut self, id: ConnId, peer: Peer, route: u16, open: bool) -> Option<u32> {
-        let entry = Entry { id: Some(id), peer, route, open };
+        let entry = Entry { id: Some(id), peer, route, open, sent: 0, pass: 0 };
         let number = match self.free.pop() {
             Some(number) => number,
             None if self.entries.len() < CONNECTIONS_MAX => {
@@ -103,14 +119,28 @@ struct Members {
 }
 
 /// The topics of sockets, as JavaScript sees them: the threads hear of a change in the order of all commands.
-#[derive(Default)]
 pub(crate) struct Mirror {
     topics: HashMap<Arc<str>, Members>,
     /// By number of the socket.
     sockets: HashMap<u32, Vec<Arc<str>>>,
+    /// Where other apps find which topics have members here, and the number of this app there.
+    shared: Option<(u16, Directory)>,
 }
 
 impl Mirror {
+    pub(crate) fn new(shared: Option<(u16, Directory)>) -> Mirror {
+        Mirror { topics: HashMap::new(), sockets: HashMap::new(), shared }
+    }
+
+    /// All sockets leave all topics.
+    pub(crate) fn clear(&mut self) {
+        if let Some((own, directory)) = &self.shared {
+            self.topics.keys().for_each(|topic| directory.leave(topic, *own));
+        }
+        self.topics.clear();
+        self.sockets.clear();
+    }
+
     pub(crate) fn count(&self, topic: &str) -> u32 {
         self.topics.get(topic).map_or(0, |members| members.count)
     }
@@ -134,7 +164,12 @@ impl Mirror {
             return false;
         }
         let known = self.topics.get_key_value(topic).map(|(name, _)| Arc::clone(name));
-        let name = known.unwrap_or_else(|| topic.into());
+        let name = known.unwrap_or_else(|| {
+            if let Some((own, directory)) = &self.shared {
+                directory.join(topic, *own);
+            }
+            topic.into()
+        });
         let members = self.topics.entry(Arc::clone(&name)).or_default();
         members.count += 1;
         *members.threads.entry(id.worker()).or_default() += 1;
@@ -165,6 +200,9 @@ impl Mirror {
         members.count -= 1;
         if members.count == 0 {
             self.topics.remove(topic);
+            if let Some((own, directory)) = &self.shared {
+                directory.leave(topic, *own);
+            }
         } else if let Some(count) = members.threads.get_mut(&id.worker()) {
             *count -= 1;
             if *count == 0 {

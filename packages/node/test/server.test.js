@@ -7,15 +7,24 @@ const { uws, both, ours, isOriginal, Queue, Client, Raw, program } = require('./
 
 const { Server } = isOriginal ? require('../lib')(uws) : uws;
 
-async function started(t, options, build) {
-  const server = new Server(options);
+async function startedWith(own, t, options, build) {
+  const server = new Server({ ...options, ...own });
   build(server);
   const { port } = await server.listen({ port: 0, host: '127.0.0.1' });
   t.after(() => server.close());
   return { server, port, url: `http://127.0.0.1:${port}` };
 }
 
-both('messages by async iteration, text as strings and bytes as Uint8Array', async (t) => {
+const WAYS = [['', both, {}], [', with workers', ours, { workers: 2 }]];
+
+/** A case for a server that accepts on the loop of JavaScript, and for one with workers. */
+function cases(name, body, first = both) {
+  for (const [way, declare, own] of WAYS) {
+    (way === '' ? first : declare)(`${name}${way}`, (t) => body(t, (...rest) => startedWith(own, ...rest)));
+  }
+}
+
+cases('messages by async iteration, text as strings and bytes as Uint8Array', async (t, started) => {
   const { port } = await started(t, {}, (server) => server.websocket('/*', async (socket) => {
     for await (const message of socket) {
       await socket.send(typeof message === 'string' ? `${message}!` : message);
@@ -28,7 +37,7 @@ both('messages by async iteration, text as strings and bytes as Uint8Array', asy
   assert.deepEqual(await client.next(), Buffer.from([1, 2, 3]));
 });
 
-both('messages that come before they are read are kept, in order', async (t) => {
+cases('messages that come before they are read are kept, in order', async (t, started) => {
   const go = new Queue();
   const all = new Queue();
   const { port } = await started(t, {}, (server) => server.websocket('/*', async (socket) => {
@@ -45,7 +54,7 @@ both('messages that come before they are read are kept, in order', async (t) => 
   assert.deepEqual(await all.next(), ['1', '2', 'last']);
 });
 
-both('the iteration ends when the socket closes, as do closed and signal', async (t) => {
+cases('the iteration ends when the socket closes, as do closed and signal', async (t, started) => {
   const ended = new Queue();
   const { port, server } = await started(t, {}, (given) => given.websocket('/*', async (socket) => {
     const aborted = new Promise((resolve) => socket.signal.addEventListener('abort', resolve));
@@ -59,7 +68,7 @@ both('the iteration ends when the socket closes, as do closed and signal', async
   assert.equal(server.counters.open, 0);
 });
 
-both('events instead of iteration', async (t) => {
+cases('events instead of iteration', async (t, started) => {
   const seen = new Queue();
   const { port } = await started(t, {}, (server) => {
     server.addEventListener('connection', ({ socket }) => seen.push(['connection', socket.request.path]));
@@ -79,7 +88,7 @@ both('events instead of iteration', async (t) => {
   assert.deepEqual(await seen.next(), ['close', 1000]);
 });
 
-both('messages that no listener is left for are kept for the next reader', async (t) => {
+cases('messages that no listener is left for are kept for the next reader', async (t, started) => {
   const seen = new Queue();
   const { port } = await started(t, {}, (server) => server.websocket('/*', async (socket) => {
     const listener = ({ data }) => seen.push(`listener ${data}`);
@@ -119,7 +128,7 @@ both('an error that no listener is left for is an uncaught exception', async (t)
 });
 
 // uWebSockets.js does not drain what is sent when its drain event has ended, in a promise.
-ours('await of send waits for a slow reader', async (t) => {
+cases('await of send waits for a slow reader', async (t, started) => {
   const results = new Queue();
   const { port } = await started(t, { maxBackpressure: 64 * 1024 * 1024 }, (server) => server.websocket('/*', async (socket) => {
     const chunk = new Uint8Array(1024 * 1024);
@@ -143,9 +152,9 @@ ours('await of send waits for a slow reader', async (t) => {
   assert.equal(await results.next(), 'waits');
   client.ws._socket.resume();
   assert.deepEqual(await results.next(), [true, true]);
-});
+}, ours);
 
-both('a message above maxBackpressure is dropped, counted, and send says so', async (t) => {
+cases('a message above maxBackpressure is dropped, counted, and send says so', async (t, started) => {
   const results = new Queue();
   const { port, server } = await started(t, { maxBackpressure: 1000, highWaterMark: 1e9 }, (given) => given.websocket('/*', async (socket) => {
     const chunk = new Uint8Array(1024 * 1024);
@@ -160,7 +169,7 @@ both('a message above maxBackpressure is dropped, counted, and send says so', as
   assert.equal(server.counters.dropped, 1);
 });
 
-both('a program that does not take messages cannot be flooded', async (t) => {
+cases('a program that does not take messages cannot be flooded', async (t, started) => {
   const closed = new Queue();
   const { port, server } = await started(t, { maxQueue: 1000 }, (given) => given.websocket('/*', (socket) => {
     socket.closed.then((end) => closed.push(end));
@@ -177,7 +186,7 @@ both('a program that does not take messages cannot be flooded', async (t) => {
   }
 });
 
-both('topics', async (t) => {
+cases('topics', async (t, started) => {
   const { port, server } = await started(t, {}, (given) => given.websocket('/rooms/:room', async (socket) => {
     socket.subscribe(socket.request.params.room);
     await socket.send(socket.topics.join());
@@ -194,7 +203,7 @@ both('topics', async (t) => {
   assert.equal(server.publish('nobody', ''), false);
 });
 
-both('authorize accepts with data and protocol, or refuses', async (t) => {
+cases('authorize accepts with data and protocol, or refuses', async (t, started) => {
   const { port, server } = await started(t, {}, (given) => given.websocket('/*', (socket) => { socket.send(socket.data.user); }, {
     authorize: async (request) => {
       if (request.query.get('user') === 'nobody') return false;
@@ -211,7 +220,7 @@ both('authorize accepts with data and protocol, or refuses', async (t) => {
   assert.deepEqual([server.counters.accepted, server.counters.refused], [1, 2]);
 });
 
-ours('a client that leaves while it is authorized does no harm', async (t) => {
+cases('a client that leaves while it is authorized does no harm', async (t, started) => {
   const waiting = new Queue();
   const errors = [];
   const { port, server } = await started(t, {}, (given) => {
@@ -232,9 +241,9 @@ ours('a client that leaves while it is authorized does no harm', async (t) => {
   (await waiting.next())();
   await opening;
   assert.deepEqual([errors, server.counters.refused, server.counters.open], [[], 0, 1]);
-});
+}, ours);
 
-both('compressed messages', async (t) => {
+cases('compressed messages', async (t, started) => {
   const { port } = await started(t, { compress: true }, (server) => server.websocket('/*', async (socket) => {
     for await (const message of socket) await socket.send(message);
   }));
@@ -243,7 +252,7 @@ both('compressed messages', async (t) => {
   assert.equal(await client.next(), 'again '.repeat(1000));
 });
 
-both('an error in a handler closes its socket with 1011 and is an event', async (t) => {
+cases('an error in a handler closes its socket with 1011 and is an event', async (t, started) => {
   const errors = new Queue();
   const { port } = await started(t, {}, (server) => {
     server.addEventListener('error', ({ error }) => errors.push(error.message));
@@ -255,7 +264,7 @@ both('an error in a handler closes its socket with 1011 and is an event', async 
   assert.equal(await errors.next(), 'planned x');
 });
 
-both('plain requests by fetch', async (t) => {
+cases('plain requests by fetch', async (t, started) => {
   const { url } = await started(t, {
     maxBody: 100,
     fetch: async (request) => {
@@ -274,7 +283,7 @@ both('plain requests by fetch', async (t) => {
   assert.equal((await fetch(`${url}/other`)).status, 204);
 });
 
-both('a response is streamed as fast as it is read, and cancelled with the client', async (t) => {
+cases('a response is streamed as fast as it is read, and cancelled with the client', async (t, started) => {
   const cancelled = new Queue();
   const { url } = await started(t, {
     fetch: (request) => {
@@ -298,7 +307,7 @@ both('a response is streamed as fast as it is read, and cancelled with the clien
   assert.equal(await cancelled.next(), 'cancelled');
 });
 
-both('a stream that fails while a slow client is awaited is an event', async (t) => {
+cases('a stream that fails while a slow client is awaited is an event', async (t, started) => {
   const errors = new Queue();
   const unhandled = [];
   const note = (error) => unhandled.push(error.message);
@@ -324,7 +333,7 @@ both('a stream that fails while a slow client is awaited is an event', async (t)
   assert.deepEqual(unhandled, []);
 });
 
-both('the body of a response is cancelled if its client has left before', async (t) => {
+cases('the body of a response is cancelled if its client has left before', async (t, started) => {
   const [asked, left, cancelled] = [new Queue(), new Queue(), new Queue()];
   const { port } = await started(t, { fetch: async (request) => {
     request.signal.addEventListener('abort', () => left.push());
@@ -339,7 +348,7 @@ both('the body of a response is cancelled if its client has left before', async 
   assert.equal(await cancelled.next(), 'cancelled');
 });
 
-both('close ends sockets with 1001 and refuses new ones', async (t) => {
+cases('close ends sockets with 1001 and refuses new ones', async (t, started) => {
   const { port, server } = await started(t, {}, (given) => given.websocket('/*', () => {}));
   const client = await Client.open(t, port);
   await server.close();

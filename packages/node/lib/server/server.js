@@ -24,7 +24,7 @@ const DEFAULTS = {
   compress: false,
 };
 const FUNCTIONS = ['fetch'];
-const OTHERS = ['tls', 'topics', 'broker'];
+const OTHERS = ['tls', 'topics', 'broker', 'workers'];
 
 module.exports = (uws) => {
   const own = owner(uws);
@@ -53,10 +53,11 @@ module.exports = (uws) => {
       }
       this.#compression = this.#limits.compress ? uws.SHARED_COMPRESSOR | uws.SHARED_DECOMPRESSOR : uws.DISABLED;
       this.#isSecure = Boolean(options.tls);
-      const { topics, broker } = options;
+      const { topics, broker, workers } = options;
       const missed = broker === undefined ? undefined : (topic) => this.dispatchEvent(new SocketEvent('missed', { topic }));
-      const shared = topics === undefined && broker === undefined ? undefined : { topics, broker, missed };
-      this.#app = options.tls ? uws.SSLApp({ ...tlsOptions(options.tls), ...shared }) : shared ? uws.App(shared) : uws.App();
+      const isGiven = [topics, broker, workers].some((option) => option !== undefined);
+      const given = isGiven ? { topics, broker, missed, workers } : undefined;
+      this.#app = options.tls ? uws.SSLApp({ ...tlsOptions(options.tls), ...given }) : given ? uws.App(given) : uws.App();
       if (options.fetch) {
         this.#app.any('/*', (res, req) => serve(res, req, {
           fetch: options.fetch, isSecure: this.#isSecure, maxBody: this.#limits.maxBody, failed: (error) => this.#failed(error),

@@ -46,6 +46,9 @@ module.exports = (uws) => {
       for (const [name, value] of Object.entries(UNSUPPORTED)) {
         if (this.options[name] === value) throw new TypeError(`standfast does not support ${name}: ${value}`);
       }
+      if (this.options.workers !== undefined) {
+        throw new TypeError('workers is an option of App and Server: a WebSocketServer has connections that Node.js accepts');
+      }
       if (this.options.perMessageDeflate === true) this.options.perMessageDeflate = {};
       if (this.options.clientTracking) this.clients = new Set();
       this.#bridge = new Bridge(uws, this.#app());

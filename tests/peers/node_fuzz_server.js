@@ -167,13 +167,13 @@ function answer(res, req, context) {
   if (chance(0.02)) throw new Error('planned');
 }
 
-const behavior = (own) => ({
+const behavior = (workers, own) => ({
   maxPayloadLength: 64 * 1024,
   maxBackpressure: pick([0, 1024, 1024 * 1024]),
   closeOnBackpressureLimit: chance(0.5),
   compression: pick([uws.DISABLED, uws.SHARED_COMPRESSOR, uws.DEDICATED_COMPRESSOR_4KB]),
   idleTimeout: pick([0, 8, 120]),
-  maxLifetime: pick([0, 1]),
+  maxLifetime: workers ? 0 : pick([0, 1]),
   ...own,
   open(ws) { counts.opened += 1; keep(sockets, ws); handle(ws); },
   message(ws, message, isBinary) {
@@ -198,11 +198,12 @@ const apps = [];
 
 /** An app that takes connections until it is closed, which is its end. */
 function begin() {
-  const app = uws.App();
-  app.ws('/plain/:name', behavior({}));
-  app.ws('/decided', behavior({ upgrade: (res, req, context) => answer(res, req, context) }));
+  const workers = chance(0.5) ? 1 + below(3) : undefined;
+  const app = uws.App({ workers, topics: chance(0.5) ? 'shared' : undefined });
+  app.ws('/plain/:name', behavior(workers, {}));
+  app.ws('/decided', behavior(workers, { upgrade: (res, req, context) => answer(res, req, context) }));
   app.any('/*', (res, req) => answer(res, req));
-  if (chance(0.5)) app.filter((res, count) => { act(); if (count > 0 && chance(0.05)) res.close(); });
+  if (!workers && chance(0.5)) app.filter((res, count) => { act(); if (count > 0 && chance(0.05)) res.close(); });
   let listening;
   app.listen('127.0.0.1', 0, (listener) => { listening = listener; });
   apps.push(app);
@@ -215,7 +216,7 @@ function thread() {
   const program = `
     const { workerData, parentPort } = require('node:worker_threads');
     const uws = require(workerData);
-    const app = uws.App();
+    const app = uws.App({ workers: ${chance(0.5) ? 2 : undefined}, topics: 'shared' });
     app.ws('/*', { compression: uws.SHARED_COMPRESSOR, open: (ws) => ws.subscribe('all'),
                    message: (ws, message, isBinary) => { ws.send(message, isBinary, true); app.publish('all', 'more'); } });
     app.any('/*', (res) => { let gone = false; res.onAborted(() => { gone = true; }); setImmediate(() => gone || res.cork(() => res.end('x'.repeat(100000)))); });

@@ -289,6 +289,35 @@ ours('a body that is paused is not read', async (t) => {
   assert.equal(raw.bytes.toString(), `${size}`);
 });
 
+ours('a piece of a body that is on its way comes after resume', async (t) => {
+  const seen = new Queue();
+  const port = await serve(t, (given) => given.post('/*', (res) => {
+    res.onAborted(() => {});
+    res.onData((piece, isLast) => {
+      seen.push(text(piece));
+      res.pause();
+      setImmediate(() => {
+        seen.push('resumed');
+        res.resume();
+        if (isLast) res.end('all');
+      });
+    });
+  }), app());
+  const chunked = 'POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n1\r\nb\r\n0\r\n\r\n';
+  assert.equal((await request(t, port, chunked)).body, 'all');
+  const order = [];
+  while (seen.size > 0) order.push(await seen.next());
+  assert.deepEqual(order, ['a', 'resumed', 'b', 'resumed', '', 'resumed']);
+});
+
+ours('a path without a route, with and without a body, keeps its connection', async (t) => {
+  const port = await serve(t, (given) => given.get('/here', (res) => res.end('here')), app());
+  const raw = new Raw(t, port);
+  raw.write(post('/none', 'body'), 'GET /none HTTP/1.1\r\nHost: a\r\n\r\n', 'GET /here HTTP/1.1\r\nHost: a\r\n\r\n');
+  await raw.until((bytes) => bytes.toString().endsWith('here'));
+  assert.deepEqual(raw.bytes.toString().match(/HTTP\/1.1 \d+/g), ['HTTP/1.1 404', 'HTTP/1.1 404', 'HTTP/1.1 200']);
+});
+
 ours('answers wait for slow clients: tryEnd, write, onWritable, getWriteOffset', async (t) => {
   const size = 32 << 20;
   const body = Buffer.alloc(size, 'abcdefg');

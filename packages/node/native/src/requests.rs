@@ -395,6 +395,7 @@ impl Js {
 
     /// Tells answers that nothing of theirs waits. The others are told when they have drained.
     pub(crate) fn go_on<S: Sys>(&mut self, core: &mut Core<S, Self>) {
+        self.go_on_with_bodies(core);
         if self.ready.is_empty() {
             return;
         }

@@ -51,6 +51,12 @@ pub(crate) fn take<'a>(rest: &mut &'a [u8], length: u32) -> &'a [u8] {
     taken
 }
 
+/// A piece of the body of a request.
+pub(crate) struct Piece {
+    pub(crate) data: Box<[u8]>,
+    pub(crate) last: bool,
+}
+
 /// From a thread to JavaScript. Lengths are of bytes in the batch.
 pub(crate) enum Event {
     /// A request, after the address of its client and as a head again: `lines` headers.

@@ -1,9 +1,11 @@
 //! Events of the threads become calls of JavaScript.
 
+use std::collections::VecDeque;
+
 use engine::{ConnId, Core, Sys, invariant};
 use wire::http::{EMPTY_HEADER, Request as Head, parse_request};
 
-use super::batch::{Batch, Command, Event, PEER_BYTES, Peer, take};
+use super::batch::{Batch, Command, Event, PEER_BYTES, Peer, Piece, take};
 use crate::exchange::{Exchange, Place};
 use crate::handler::{Event as Call, Js, Now};
 use crate::requests::router_of;
@@ -71,10 +73,9 @@ impl Js {
             }
             Event::Data { id, last, length } => {
                 let data = take(rest, length);
-                let Some(number) = self.number_of(id) else { return };
-                self.emit(core, Call::Data, |env| {
-                    [env.int(number as i32), env.array_buffer(data), env.bool(last)]
-                });
+                if let Some(number) = self.number_of(id) {
+                    self.on_threads_data(core, number, data, last);
+                }
             }
             Event::Flowed { id, bytes } => {
                 let Some(number) = self.number_of(id) else { return };
@@ -133,6 +134,49 @@ impl Js {
         }
     }
 
+    /// A piece of a body, which waits if JavaScript has paused that.
+    fn on_threads_data<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        number: u32,
+        data: &[u8],
+        last: bool,
+    ) {
+        let paused = self.exchanges.get(&number).is_some_and(|exchange| exchange.paused);
+        let Some(threads) = &mut self.threads else { return };
+        if paused || threads.held.contains_key(&number) {
+            return threads
+                .held
+                .entry(number)
+                .or_default()
+                .push_back(Piece { data: data.into(), last });
+        }
+        self.emit(core, Call::Data, |env| {
+            [env.int(number as i32), env.array_buffer(data), env.bool(last)]
+        });
+    }
+
+    /// The pieces of bodies that JavaScript has resumed.
+    pub(crate) fn go_on_with_bodies<S: Sys>(&mut self, core: &mut Core<S, Self>) {
+        let resumed = self.threads.as_mut().map(|threads| std::mem::take(&mut threads.resumed));
+        for number in resumed.into_iter().flatten() {
+            while self.exchanges.get(&number).is_some_and(|exchange| !exchange.paused) {
+                let Some(held) = self.threads.as_mut().map(|threads| &mut threads.held) else {
+                    break;
+                };
+                let Some(Piece { data, last }) =
+                    held.get_mut(&number).and_then(VecDeque::pop_front)
+                else {
+                    held.remove(&number);
+                    break;
+                };
+                self.emit(core, Call::Data, |env| {
+                    [env.int(number as i32), env.array_buffer(&data), env.bool(last)]
+                });
+            }
+        }
+    }
+
     fn on_control<S: Sys>(
         &mut self,
         core: &mut Core<S, Self>,
@@ -177,6 +221,7 @@ impl Js {
     pub(super) fn forget(&mut self, number: u32) {
         let Some(threads) = &mut self.threads else { return };
         threads.buffered.remove(&number);
+        threads.held.remove(&number);
         if let Some(id) = threads.table.remove(number) {
             threads.mirror.leave(number, id);
         }

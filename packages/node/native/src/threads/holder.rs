@@ -6,9 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use engine::{
-    Answer, Closed, ConnId, Core, Handler, Incoming, Remote, Response, Sys, TlsServer, invariant,
-};
+use engine::{Answer, Closed, ConnId, Core, Handler, Incoming, Remote, Sys, TlsServer, invariant};
 use topics::{Directory, Memberships, Subscriber, Topics};
 use wire::Violation;
 use wire::http::Request as Head;
@@ -18,7 +16,7 @@ use super::batch::{Batch, Command, Event, Peer, take};
 use super::transfers::Transfer;
 use crate::dropped;
 use crate::handler::{CloseFrame, Post, SocketRoute, close_reason, encode};
-use crate::requests::{NOT_FOUND, router_of};
+use crate::requests::router_of;
 use crate::router::{Router, Span};
 
 /// Events are passed on before the end of a turn when they hold so many bytes.
@@ -186,9 +184,7 @@ impl Holder {
                 router.find(head.method, head.path(), skip, &mut self.spans)
             });
             let Some(route) = found else { break };
-            let Some(index) = routes.routes.get(route as usize).copied().flatten() else {
-                return None;
-            };
+            let index = routes.routes.get(route as usize).copied().flatten()?;
             let Some(upgrade) = incoming.upgrade else { continue };
             core.set_class(id, u8::try_from(index).unwrap_or(u8::MAX));
             if let Some(user) = core.user_mut(id) {
@@ -199,9 +195,8 @@ impl Holder {
             }
             return Some(Answer::Upgrade(upgrade.protocols().next().map(Into::into)));
         }
-        let content_type = "text/html; charset=utf-8";
-        let not_found = Response::text(404, NOT_FOUND);
-        Some(Answer::Respond(Response { content_type, close: true, ..not_found }))
+        // JavaScript answers with 404.
+        None
     }
 
     /// Executes a command.

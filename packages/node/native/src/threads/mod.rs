@@ -9,7 +9,7 @@ mod natives;
 mod table;
 mod transfers;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use topics::Directory;
 pub(crate) use self::batch::{Batch, Event};
 pub(crate) use self::natives::NATIVES;
 
-use self::batch::{Command, Upgrade};
+use self::batch::{Command, Piece, Upgrade};
 use self::holder::{Gate, Holder};
 use self::table::{Mirror, Table};
 use crate::handler::Js;
@@ -48,6 +48,10 @@ pub(crate) struct Threads {
     pub(crate) mirror: Mirror,
     /// Bytes that wait for sockets: in their queues as of the last batch, and those that were sent since.
     pub(crate) buffered: HashMap<u32, u32>,
+    /// Pieces of bodies that came after JavaScript had paused them.
+    held: HashMap<u32, VecDeque<Piece>>,
+    /// Requests of which such pieces can be read now.
+    resumed: Vec<u32>,
     /// By thread.
     out: Vec<Batch<Command>>,
     /// One of them is not empty.
@@ -75,6 +79,8 @@ impl Threads {
             table: Table::default(),
             mirror: Mirror::new(shared),
             buffered: HashMap::new(),
+            held: HashMap::new(),
+            resumed: Vec::new(),
             out: Vec::new(),
             pending: false,
             pass: 0,
@@ -203,6 +209,8 @@ impl Threads {
         self.table = Table::default();
         self.mirror.clear();
         self.buffered.clear();
+        self.held.clear();
+        self.resumed.clear();
         self.out.clear();
         self.pending = false;
     }
@@ -267,6 +275,7 @@ impl Js {
         exchange.out.clear();
         if ends {
             threads.table.remove(number);
+            threads.held.remove(&number);
             if let Some(exchange) = self.exchanges.remove(&number) {
                 self.keep_out(exchange.out);
             }

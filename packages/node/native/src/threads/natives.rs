@@ -437,8 +437,19 @@ fn res_close(app: &App, env: Env, arguments: &Arguments) -> Result {
     Ok(env.undefined())
 }
 
-/// `res_pause(number, paused)`: whether the body is read. What is on its way comes nevertheless.
+/// `res_pause(number, paused)`: whether the body is read.
 fn res_pause(app: &App, env: Env, arguments: &Arguments) -> Result {
+    let (number, paused) = (env.to_u32(arguments[0]), env.to_bool(arguments[1]));
+    app.with(|js, _| {
+        if let Some(exchange) = js.exchange(number) {
+            exchange.paused = paused;
+        }
+        if let Some(threads) =
+            js.threads.as_mut().filter(|own| !paused && own.held.contains_key(&number))
+        {
+            threads.resumed.push(number);
+        }
+    });
     pause(app, env, arguments)
 }
 

@@ -323,3 +323,27 @@ fn a_drain_ends_it_and_others_do_not_wait_for_it() {
     assert!(world.worker.handler.closed.contains(&(id, Closed::Draining)));
     assert_eq!(world.core().connections(), 0);
 }
+
+#[test]
+fn a_request_that_is_not_answered_in_time_is_504_and_a_late_answer_changes_nothing() {
+    let mut world = World::new(Limits::default());
+    world.request("/wait");
+    let id = world.worker.handler.waiting[0];
+    world.kernel.advance(61_000_000_000);
+    world.turns();
+    let answer = world.received();
+    assert!(
+        answer.starts_with("HTTP/1.1 504 ") && answer.contains("Connection: close"),
+        "{answer}"
+    );
+    world.core().remote().answer(id, Answer::Respond(Response::text(200, "late\n")));
+    assert!(!world.core().open_late(id, None, &[]));
+    world.turns();
+    // Our side has ended behind the answer, and the connection ends with the client's.
+    assert_eq!(world.outside.recv(world.fd, &mut [0; 16]).unwrap(), 0);
+    assert_eq!(world.worker.handler.closed, []);
+    world.outside.shutdown_write(world.fd);
+    world.turns();
+    assert_eq!(world.worker.handler.closed, [(id, Closed::Refused)]);
+    assert_eq!(world.core().connections(), 0);
+}

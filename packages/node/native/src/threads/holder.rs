@@ -7,7 +7,7 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use engine::{Answer, Closed, ConnId, Core, Handler, Incoming, Remote, Sys, TlsServer, invariant};
-use topics::{Directory, Memberships, Subscriber, Topics};
+use topics::{Directory, Topics};
 use wire::Violation;
 use wire::http::Request as Head;
 use wire::websocket::{CloseCode, OpCode};
@@ -15,7 +15,7 @@ use wire::websocket::{CloseCode, OpCode};
 use super::batch::{Batch, Command, Event, Peer, take};
 use super::transfers::Transfer;
 use crate::dropped;
-use crate::handler::{CloseFrame, Post, SocketRoute, close_reason, encode};
+use crate::handler::{CloseFrame, Post, SocketRoute, User, close_reason, encode};
 use crate::requests::router_of;
 use crate::router::{Router, Span};
 
@@ -23,23 +23,6 @@ use crate::router::{Router, Span};
 const BATCH_BYTES: usize = 256 * 1024;
 /// How long a thread waits before it looks again whether JavaScript takes more.
 const LOOK: Duration = Duration::from_millis(10);
-
-/// What is kept of a connection.
-#[derive(Default)]
-pub(crate) struct User {
-    memberships: Memberships,
-    route: u16,
-    /// JavaScript knows of the socket's end.
-    told: bool,
-}
-
-impl Subscriber for User {
-    type Mark = u16;
-
-    fn memberships(&mut self) -> &mut Memberships {
-        &mut self.memberships
-    }
-}
 
 /// The routes of an app when it began to listen.
 pub(crate) struct Routes {

@@ -36,7 +36,7 @@ export function getParts(body: RecognizedString, contentType: RecognizedString):
 export interface AppOptions extends TopicsOptions {
   /**
    * Threads that hold the sockets, 1 to 1024, each with a table of descriptors of its own: the limit of open files counts for each.
-   * The same API with differences, which the README lists; not with {@link TopicsOptions}.
+   * The same API with differences, which the README lists.
    */
   workers?: number;
   key_file_name?: RecognizedString;
@@ -384,6 +384,8 @@ export interface ServerOptions {
   topics?: string;
   /** Topics are shared with other processes, by this Redis or NATS: see {@link TopicsOptions.broker}. */
   broker?: RecognizedString | BrokerOptions;
+  /** Threads that hold the sockets: see {@link AppOptions.workers}. The server then listens on a port, not on a path. */
+  workers?: number;
   /** Bytes of the largest message [1 MiB]. A longer one closes the connection. */
   maxPayload?: number;
   /** Seconds without a message after which a client is pinged, and closed if it does not answer [120]; 0 is never. */

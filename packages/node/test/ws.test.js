@@ -42,8 +42,14 @@ async function attached(t, options = {}, httpServer = http.createServer((_, res)
 
 const echo = (ws) => ws.on('message', (data, isBinary) => ws.send(data, { binary: isBinary }));
 
-for (const [name, start] of [['port', started], ['server', attached]]) {
-  both(`${name}: echo of text and bytes, as Buffers`, async (t) => {
+const STARTS = [
+  ['port', started, both],
+  ['server', attached, both],
+  ['port, with workers', (t, options) => started(t, { workers: 2, ...options }), ours],
+];
+
+for (const [name, start, declare] of STARTS) {
+  declare(`${name}: echo of text and bytes, as Buffers`, async (t) => {
     const { server, port } = await start(t);
     server.on('connection', (ws) => {
       ws.on('message', (data, isBinary) => { assert.ok(Buffer.isBuffer(data)); ws.send(data, { binary: isBinary }); });
@@ -57,7 +63,7 @@ for (const [name, start] of [['port', started], ['server', attached]]) {
     assert.deepEqual(await client.next(), Buffer.from([1, 2]));
   });
 
-  both(`${name}: the request has url, headers and address`, async (t) => {
+  declare(`${name}: the request has url, headers and address`, async (t) => {
     const { server, port } = await start(t);
     const seen = new Queue();
     server.on('connection', (ws, request) => seen.push(request));
@@ -68,7 +74,7 @@ for (const [name, start] of [['port', started], ['server', attached]]) {
     assert.match(request.socket.remoteAddress, /127\.0\.0\.1$/);
   });
 
-  both(`${name}: close by the client, by the server, and terminate`, async (t) => {
+  declare(`${name}: close by the client, by the server, and terminate`, async (t) => {
     const { server, port } = await start(t);
     const closed = new Queue();
     server.on('connection', (ws) => {
@@ -92,7 +98,7 @@ for (const [name, start] of [['port', started], ['server', attached]]) {
     assert.deepEqual(await closed.next(), [1006, '', WebSocket.CLOSED, 0]);
   });
 
-  both(`${name}: verifyClient, handleProtocols, headers and path`, async (t) => {
+  declare(`${name}: verifyClient, handleProtocols, headers and path`, async (t) => {
     const { server, port } = await start(t, {
       path: '/here',
       verifyClient: ({ origin, req }, done) => {
@@ -114,7 +120,7 @@ for (const [name, start] of [['port', started], ['server', attached]]) {
     await assert.rejects(Client.open(t, port, '/here', [], { origin: 'http://bad' }), /402/);
   });
 
-  both(`${name}: compressed messages`, async (t) => {
+  declare(`${name}: compressed messages`, async (t) => {
     const { server, port } = await start(t, { perMessageDeflate: { threshold: 100 } });
     server.on('connection', echo);
     const client = await Client.open(t, port, '/', [], { perMessageDeflate: { threshold: 0 } });
@@ -125,7 +131,7 @@ for (const [name, start] of [['port', started], ['server', attached]]) {
     }
   });
 
-  both(`${name}: maxPayload`, async (t) => {
+  declare(`${name}: maxPayload`, async (t) => {
     const { server, port } = await start(t, { maxPayload: 10 });
     const errors = new Queue();
     server.on('connection', (ws) => { echo(ws); ws.on('error', (error) => errors.push(error.code)); });

@@ -39,7 +39,7 @@ app.get('/', (res, req) => { res.writeStatus('200 OK').end(req.getQuery('a') ?? 
   });
 SSLApp({ key_file_name: 'key.pem', cert_file_name: 'cert.pem' }).listen('127.0.0.1', 1, () => {});
 
-const server = new Server({ compress: true, fetch: () => new Response('hello') });
+const server = new Server({ compress: true, workers: 2, fetch: () => new Response('hello') });
 server.websocket<{ user: string }>('/*', async (socket) => {
   for await (const message of socket) {
     if (typeof message === 'string') await socket.send(`${socket.data.user}: ${message}`);
@@ -49,7 +49,7 @@ server.websocket<{ user: string }>('/*', async (socket) => {
 const { port } = await server.listen({ port: 0, host: '127.0.0.1' }, { signal: AbortSignal.timeout(1000) });
 console.log(port.toFixed());
 
-const wss = new WebSocketServer({ port: 0, perMessageDeflate: { threshold: 10 } });
+const wss = new WebSocketServer({ port: 0, workers: 2, perMessageDeflate: { threshold: 10 } });
 wss.on('connection', (ws: WsSocket) => {
   if (ws.readyState === WsSocket.OPEN) ws.send('hello', (error) => console.log(error?.message));
 });

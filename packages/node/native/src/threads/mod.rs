@@ -56,8 +56,8 @@ pub(crate) struct Threads {
     out: Vec<Batch<Command>>,
     /// One of them is not empty.
     pending: bool,
-    /// How often commands were posted.
-    pass: u32,
+    /// How often commands were posted: the last bits.
+    pass: u8,
 }
 
 struct Running {
@@ -296,7 +296,7 @@ impl Js {
         self.exchanges.remove(&number);
         let Some(threads) = &mut self.threads else { return false };
         let Some((id, entry)) = threads.table.get_mut(number) else { return false };
-        entry.open = true;
+        entry.open();
         let (route, protocol) = (entry.route, protocol.map(Into::into));
         let upgrade = Box::new(Upgrade { id, route, protocol, headers });
         threads.command(id, Command::Upgrade(upgrade), &[]);

@@ -250,7 +250,7 @@ fn buffered(app: &App, env: Env, arguments: &Arguments) -> Result {
 fn subscribe(app: &App, env: Env, arguments: &Arguments) -> Result {
     let (number, topic) = (env.to_u32(arguments[0]), topic(env, arguments[1])?);
     let subscribers = with(app, |threads| {
-        let Some((id, _)) = threads.table.get(number).filter(|(_, own)| own.open) else {
+        let Some((id, _)) = threads.table.get(number).filter(|(_, own)| own.is_open()) else {
             return -1;
         };
         if threads.mirror.is_member(number, &topic) {

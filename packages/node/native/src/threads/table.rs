@@ -14,25 +14,44 @@ const NONE: u32 = u32::MAX;
 /// Connections at most: bits of a slot of the engine.
 const CONNECTIONS_MAX: usize = engine::SLOTS_MAX as usize;
 
+#[derive(Copy, Clone, PartialEq, Eq)]
+enum State {
+    /// The number is free.
+    Free,
+    Request,
+    Socket,
+}
+
 /// A connection that JavaScript knows.
 #[derive(Copy, Clone)]
 pub(crate) struct Entry {
-    /// `None`: the number is free.
-    id: Option<ConnId>,
+    id: ConnId,
     pub(crate) peer: Peer,
     /// The index of its route for WebSockets.
     pub(crate) route: u16,
-    /// It is a WebSocket.
-    pub(crate) open: bool,
-    /// Bytes that were sent to it since the commands were last posted, and the number of that pass.
+    state: State,
+    /// Bytes that were sent to it since the commands were last posted, and the last bits of the number of that pass.
+    pass: u8,
     sent: u32,
-    pass: u32,
 }
 
+// There is one for each of a million sockets.
+const _: () = assert!(size_of::<Entry>() == 40);
+
 impl Entry {
+    /// It is a WebSocket.
+    pub(crate) fn is_open(&self) -> bool {
+        self.state == State::Socket
+    }
+
+    /// The request has become a WebSocket.
+    pub(crate) fn open(&mut self) {
+        self.state = State::Socket;
+    }
+
     /// Counts bytes that are sent in this pass. Returns how many they are so far.
     #[inline]
-    pub(crate) fn count_sent(&mut self, bytes: u32, pass: u32) -> u32 {
+    pub(crate) fn count_sent(&mut self, bytes: u32, pass: u8) -> u32 {
         if self.pass != pass {
             (self.pass, self.sent) = (pass, 0);
         }
@@ -57,7 +76,8 @@ impl Table {
 
     /// Adds a connection. `None` if there are too many.
     pub(crate) fn insert(&mut self, id: ConnId, peer: Peer, route: u16, open: bool) -> Option<u32> {
-        let entry = Entry { id: Some(id), peer, route, open, sent: 0, pass: 0 };
+        let state = if open { State::Socket } else { State::Request };
+        let entry = Entry { id, peer, route, state, pass: 0, sent: 0 };
         let number = match self.free.pop() {
             Some(number) => number,
             None if self.entries.len() < CONNECTIONS_MAX => {
@@ -84,30 +104,31 @@ impl Table {
     pub(crate) fn number(&self, id: ConnId) -> Option<u32> {
         let slots = self.numbers.get(usize::from(id.worker()))?;
         let number = *slots.get(id.slot() as usize)?;
-        let entry = self.entries.get(number as usize)?;
-        (entry.id == Some(id)).then_some(number)
+        let (own, _) = self.get(number)?;
+        (own == id).then_some(number)
     }
 
     #[inline]
     pub(crate) fn get(&self, number: u32) -> Option<(ConnId, &Entry)> {
         let entry = self.entries.get(number as usize)?;
-        entry.id.map(|id| (id, entry))
+        (entry.state != State::Free).then_some((entry.id, entry))
     }
 
     pub(crate) fn get_mut(&mut self, number: u32) -> Option<(ConnId, &mut Entry)> {
         let entry = self.entries.get_mut(number as usize)?;
-        entry.id.map(|id| (id, entry))
+        (entry.state != State::Free).then_some((entry.id, entry))
     }
 
     pub(crate) fn remove(&mut self, number: u32) -> Option<ConnId> {
-        let id = self.entries.get_mut(number as usize)?.id.take()?;
+        let (id, entry) = self.get_mut(number)?;
+        entry.state = State::Free;
         self.free.push(number);
         Some(id)
     }
 
     pub(crate) fn open(&self) -> impl Iterator<Item = u32> + '_ {
         let entries = self.entries.iter().enumerate();
-        entries.filter(|(_, entry)| entry.open && entry.id.is_some()).map(|(at, _)| at as u32)
+        entries.filter(|(_, entry)| entry.is_open()).map(|(at, _)| at as u32)
     }
 }
 

@@ -548,6 +548,28 @@ ours('close ends listener and sockets, what was sent before arrives, and the app
   }
 });
 
+ours('sockets that end each other while their app is closed are closed once each', async (t) => {
+  for (const options of [{}, { workers: 2 }]) {
+    const own = uws.App(options);
+    const sockets = new Queue();
+    const [all, closed] = [[], []];
+    const port = await serve(t, (given) => given.ws('/*', {
+      open: (ws) => sockets.push(ws),
+      close: (ws) => {
+        closed.push(ws);
+        for (const other of all) if (!closed.includes(other)) other.close();
+      },
+    }), own);
+    for (let at = 0; at < 3; at += 1) {
+      await Client.open(t, port);
+      all.push(await sockets.next());
+    }
+    own.close();
+    assert.equal(closed.length, 3);
+    assert.equal(new Set(closed).size, 3);
+  }
+});
+
 ours('us_listen_socket_close refuses new connections and keeps those that are open', async (t) => {
   const own = app().ws('/*', { message: (ws, message) => ws.send(message) });
   t.after(() => own.close());

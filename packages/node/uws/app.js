@@ -285,7 +285,8 @@ function createApp(tls, options) {
           thrown.push(error);
         }
       };
-      for (const slot of native.open_sockets()) end(socketAt(slot));
+      // One of them may end others of these.
+      native.open_sockets().map((slot) => socketAt(slot)).forEach(end);
       responses.slice().forEach(end);
       native.close_all();
       thrown.slice(1).forEach(report);

@@ -126,16 +126,20 @@ async function fuzz() {
   await once(server, 'message');
   const until = Date.now() + seconds * 1000;
   const samples = [];
-  const sampling = setInterval(async () => {
+  const sample = async () => {
     const { memory, counts } = await ask(server, 'sample');
     samples.push(memory);
     if (process.env.NODE_FUZZ_VERBOSE) console.log(new Date().toISOString(), JSON.stringify({ memory, counts }));
-  }, Math.max(2, seconds / 10) * 1000);
+  };
+  // One question at a time: a server under load may answer late.
+  let sampled = Promise.resolve();
+  const sampling = setInterval(() => { sampled = sampled.then(sample); }, Math.max(2, seconds / 10) * 1000);
   const endless = async () => {
     while (Date.now() < until) await client(pick(ports));
   };
   await Promise.all(Array.from({ length: CLIENTS }, endless));
   clearInterval(sampling);
+  await sampled;
   server.mayEnd = true;
   const { counts, thrown } = await ask(server, 'end');
   console.log(JSON.stringify({ seed, counts, thrown, samples }));

@@ -206,6 +206,35 @@ cases('a thread that does not turn makes publish return false, and is not forgot
   assert.equal(await client.next(), 'goes on');
 });
 
+ours('apps with workers and apps without share topics, also while some are closed', async (t) => {
+  const topics = 'mixed';
+  const [loop, held] = [await here(t, { topics }), await here(t, { topics, workers: 2 })];
+  const threads = [await thread(t, { topics }), await thread(t, { topics, workers: 1 })];
+  const far = [];
+  for (const each of threads) far.push(await each.join());
+  const publishers = [loop.ws, held.ws, loop.app, held.app];
+  for (const [at, publisher] of publishers.entries()) assert.equal(publisher.publish('news', `${at}`), true);
+  // What different publishers publish is in no order. A socket gets what others publish.
+  const got = async (client, count) => {
+    const messages = [];
+    while (messages.length < count) messages.push(await client.next());
+    return messages.sort();
+  };
+  for (const client of far) assert.deepEqual(await got(client, 4), ['0', '1', '2', '3']);
+  assert.deepEqual(await got(loop.client, 3), ['1', '2', '3']);
+  assert.deepEqual(await got(held.client, 3), ['0', '2', '3']);
+  held.app.close();
+  await held.client.closed;
+  for (const each of threads) {
+    each.worker.postMessage({ leave: true });
+    await once(each.worker, 'exit');
+  }
+  // Nobody is left for a publication of the only subscriber.
+  assert.equal(loop.ws.publish('news', 'alone'), false);
+  assert.equal(held.app.publish('news', 'to the loop'), true);
+  assert.equal(await loop.client.next(), 'to the loop');
+});
+
 ours('invalid options throw, and say what is expected', () => {
   assert.throws(() => uws.App({ topics: '' }), /expected the option topics to be a name/);
   assert.throws(() => uws.App({ topics: 7 }), /expected the option topics to be a name/);

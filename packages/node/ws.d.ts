@@ -33,8 +33,6 @@ export interface WebSocketServerOptions {
   perMessageDeflate?: boolean | PerMessageDeflateOptions;
   /** Bytes of the largest message [100 MiB]; 0 is no limit. */
   maxPayload?: number;
-  /** With `port`: threads that hold the sockets, 1 to 1024. Not an option of `ws`. */
-  workers?: number;
   WebSocket?: typeof WebSocket;
 }
 

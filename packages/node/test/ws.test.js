@@ -43,13 +43,12 @@ async function attached(t, options = {}, httpServer = http.createServer((_, res)
 const echo = (ws) => ws.on('message', (data, isBinary) => ws.send(data, { binary: isBinary }));
 
 const STARTS = [
-  ['port', started, both],
-  ['server', attached, both],
-  ['port, with workers', (t, options) => started(t, { workers: 2, ...options }), ours],
+  ['port', started],
+  ['server', attached],
 ];
 
-for (const [name, start, declare] of STARTS) {
-  declare(`${name}: echo of text and bytes, as Buffers`, async (t) => {
+for (const [name, start] of STARTS) {
+  both(`${name}: echo of text and bytes, as Buffers`, async (t) => {
     const { server, port } = await start(t);
     server.on('connection', (ws) => {
       ws.on('message', (data, isBinary) => { assert.ok(Buffer.isBuffer(data)); ws.send(data, { binary: isBinary }); });
@@ -63,7 +62,7 @@ for (const [name, start, declare] of STARTS) {
     assert.deepEqual(await client.next(), Buffer.from([1, 2]));
   });
 
-  declare(`${name}: the request has url, headers and address`, async (t) => {
+  both(`${name}: the request has url, headers and address`, async (t) => {
     const { server, port } = await start(t);
     const seen = new Queue();
     server.on('connection', (ws, request) => seen.push(request));
@@ -74,7 +73,7 @@ for (const [name, start, declare] of STARTS) {
     assert.match(request.socket.remoteAddress, /127\.0\.0\.1$/);
   });
 
-  declare(`${name}: close by the client, by the server, and terminate`, async (t) => {
+  both(`${name}: close by the client, by the server, and terminate`, async (t) => {
     const { server, port } = await start(t);
     const closed = new Queue();
     server.on('connection', (ws) => {
@@ -98,7 +97,7 @@ for (const [name, start, declare] of STARTS) {
     assert.deepEqual(await closed.next(), [1006, '', WebSocket.CLOSED, 0]);
   });
 
-  declare(`${name}: verifyClient, handleProtocols, headers and path`, async (t) => {
+  both(`${name}: verifyClient, handleProtocols, headers and path`, async (t) => {
     const { server, port } = await start(t, {
       path: '/here',
       verifyClient: ({ origin, req }, done) => {
@@ -120,7 +119,7 @@ for (const [name, start, declare] of STARTS) {
     await assert.rejects(Client.open(t, port, '/here', [], { origin: 'http://bad' }), /402/);
   });
 
-  declare(`${name}: compressed messages`, async (t) => {
+  both(`${name}: compressed messages`, async (t) => {
     const { server, port } = await start(t, { perMessageDeflate: { threshold: 100 } });
     server.on('connection', echo);
     const client = await Client.open(t, port, '/', [], { perMessageDeflate: { threshold: 0 } });
@@ -131,7 +130,7 @@ for (const [name, start, declare] of STARTS) {
     }
   });
 
-  declare(`${name}: maxPayload`, async (t) => {
+  both(`${name}: maxPayload`, async (t) => {
     const { server, port } = await start(t, { maxPayload: 10 });
     const errors = new Queue();
     server.on('connection', (ws) => { echo(ws); ws.on('error', (error) => errors.push(error.code)); });

@@ -45,27 +45,38 @@ impl Outcome {
     ///
     /// # Errors
     /// What differs between the runs, so that they are not parts of one.
-    pub fn merge(mut self, mut other: Outcome) -> Result<Outcome, String> {
+    pub fn merge(mut self, other: Outcome) -> Result<Outcome, String> {
+        self.merge_in(other)?;
+        Ok(self)
+    }
+
+    /// As [`Outcome::merge`], into this one.
+    ///
+    /// # Errors
+    /// What differs between the runs; then this one is as before.
+    pub fn merge_in(&mut self, mut other: Outcome) -> Result<(), String> {
         if let Some(why) = self.differs_from(&other) {
             return Err(why);
         }
-        for part in [&mut self, &mut other] {
+        let of_other = other.checked_histograms()?;
+        let mut histograms = self.checked_histograms()?;
+        histograms.merge(&of_other);
+        for part in [&mut *self, &mut other] {
             if part.seconds.is_some() && part.measured_unix_us.is_none() {
                 part.began_unix_us = None;
             }
         }
-        let mut histograms = self.checked_histograms()?;
-        histograms.merge(&other.checked_histograms()?);
-        let thresholds = unjudged(&self, &other);
+        let thresholds = unjudged(self, &other);
         let carried: Vec<String> = self.reasons.iter().chain(&other.reasons).cloned().collect();
-        let mut merged = add(self, other);
+        let mut merged = add(std::mem::take(self), other);
         merged.set_percentiles(histograms);
         merged.finish_watched();
         judge(&mut merged, &[]);
         merged.machine_short = not_judged_again(&merged, carried);
         judge(&mut merged, &[]);
         merged.thresholds = thresholds;
-        Ok(merged)
+        *self = merged;
+        Ok(())
     }
 
     /// The names of latencies whose percentiles are unknown because a histogram is missing.

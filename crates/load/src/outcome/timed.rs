@@ -117,11 +117,12 @@ impl Outcome {
     /// Names a histogram that is not that of its latency.
     pub(crate) fn checked_histograms(&mut self) -> Result<Histograms, String> {
         let mut histograms = self.histograms.take().unwrap_or_default();
-        let has_messages = self.requests.is_some() || self.echo.is_some();
+        let (mut wrong, has_messages) = (None, self.requests.is_some() || self.echo.is_some());
         for (name, latency) in self.latencies() {
             match histograms.get(&name) {
                 Some(timed) if !is_alike(timed.latency(), *latency) => {
-                    return Err(format!("the histogram {name} has not the percentiles of {name}"));
+                    wrong = Some(name);
+                    break;
                 }
                 Some(_) => {}
                 None if latency.is_some() || is_of_all(&name, has_messages) => {
@@ -130,7 +131,13 @@ impl Outcome {
                 None => {}
             }
         }
-        Ok(histograms)
+        match wrong {
+            None => Ok(histograms),
+            Some(name) => {
+                self.histograms = Some(histograms);
+                Err(format!("the histogram {name} has not the percentiles of {name}"))
+            }
+        }
     }
 
     /// Computes all percentiles from histograms; those of missing ones are unknown.

@@ -20,6 +20,8 @@ const LATE_MS: f64 = 100.0;
 const TOO_LATE_MS: f64 = 1_000.0;
 /// Share of the requested rate that counts as reached.
 const REACHED: f64 = 0.98;
+/// Reasons for saturation that are shown.
+const REASONS_SHOWN: usize = 6;
 
 /// The process of `--watch-pid`.
 #[derive(Clone, Serialize, Deserialize, Debug)]
@@ -389,9 +391,10 @@ impl Generator {
         if !self.saturated {
             return String::new();
         }
-        let reasons = self.reasons.iter().map(|why| format!("              {why}\n"));
+        let (shown, more) = self.shown_reasons();
+        let lines = shown.iter().cloned().chain(more).map(|why| format!("              {why}\n"));
         let first = "SATURATED     the generator was the bottleneck, not the target:\n".to_owned();
-        std::iter::once(first).chain(reasons).collect()
+        std::iter::once(first).chain(lines).collect()
     }
 
     /// See the field.
@@ -427,7 +430,15 @@ impl Generator {
 
     /// Returns why the figures describe the generator instead of the target, if they do.
     pub fn saturated(&self) -> Option<String> {
-        self.saturated.then(|| self.reasons.join("; "))
+        let (shown, more) = self.shown_reasons();
+        let all = || shown.iter().cloned().chain(more).collect::<Vec<_>>().join("; ");
+        self.saturated.then(all)
+    }
+
+    /// The first reasons, and how many more there are: many generators have many.
+    fn shown_reasons(&self) -> (&[String], Option<String>) {
+        let (shown, rest) = self.reasons.split_at(self.reasons.len().min(REASONS_SHOWN));
+        (shown, (!rest.is_empty()).then(|| format!("… {} more", rest.len())))
     }
 
     /// Returns whether the rate of an open model was missed.

@@ -10,24 +10,29 @@ use ratatui::text::{Line, Span};
 
 use super::model::{Latencies, Model, RequestTotals};
 use super::table::{Cell, Table, beside, count};
-use super::view::{BAD, GOOD, TITLE, WARN, WIDE};
+use super::view::{BAD, DIM, GOOD, TITLE, WARN, WIDE};
 use load::{Latency, Sample, Usage};
 
 /// Rows of answers by status and failures by cause.
 const RESULTS_MAX: usize = 4;
-/// Rows of agents.
-const AGENTS_SHOWN: usize = 16;
+/// Most rows of agents, or half of the screen if that is more; and those that even a small one has.
+const AGENTS_MAX: usize = 16;
+const AGENTS_MIN: usize = 3;
+/// Characters of the name of an agent if its figures have no room beside it.
+const AGENT_NAME: usize = 24;
 /// Width of the names of lines.
 const NAME_WIDTH: usize = 10;
 /// Mark of kernel memory that cannot be that of the sockets, as in the verdict.
 const IMPLAUSIBLE: &str = "implausible";
+/// Mark of an agent that is lost.
+const LOST: &str = " LOST";
 /// Titles of tables that may become lines.
 const RESULTS: &str = "answers";
 const ERRORS: &str = "errors";
 const PROCESSES: &str = "process";
 
-/// The sections of figures, the most important first.
-pub(super) fn sections(model: &Model, width: usize) -> Vec<Vec<Line<'static>>> {
+/// The sections of figures, the most important first, for so many columns and rows.
+pub(super) fn sections(model: &Model, (width, height): (usize, usize)) -> Vec<Vec<Line<'static>>> {
     let (results, processes) = (results(model), processes(model));
     let tables = match model.requests {
         Some(_) => vec![counts(model, width), results, processes],
@@ -43,14 +48,18 @@ pub(super) fn sections(model: &Model, width: usize) -> Vec<Vec<Line<'static>>> {
     if is_left(PROCESSES) {
         last.extend(processes_lines(model, width));
     }
-    [band, latency(model).fit(width).lines(), last, agents(model, width)]
+    let latency = latency(model).fit(width).lines();
+    let room = height.saturating_sub(band.len() + latency.len() + last.len());
+    // The head is a row, too.
+    let most = room.saturating_sub(1).min(AGENTS_MAX.max(height / 2)).max(AGENTS_MIN);
+    [band, latency, last, agents(model, width, most)]
         .into_iter()
         .filter(|section| !section.is_empty())
         .collect()
 }
 
-/// The agents of a run that several share: lost ones first, then by name.
-fn agents(model: &Model, width: usize) -> Vec<Line<'static>> {
+/// The agents of a run that several share, in so many rows: lost ones first, then by name.
+fn agents(model: &Model, width: usize, most: usize) -> Vec<Line<'static>> {
     if model.agents.is_empty() {
         return Vec::new();
     }
@@ -60,8 +69,12 @@ fn agents(model: &Model, width: usize) -> Vec<Line<'static>> {
     let mut agents: Vec<_> = model.agents.iter().collect();
     agents.sort_by_key(|agent| !agent.is_lost);
     let all = agents.len();
-    agents.truncate(if all > AGENTS_SHOWN { AGENTS_SHOWN - 1 } else { AGENTS_SHOWN });
+    agents.truncate(if all > most { most - 1 } else { most });
+    let widest = agents.iter().map(|agent| count(&agent.name)).max().unwrap_or(0);
+    let figures: usize = columns.iter().map(|(_, least, _)| least + 2).sum();
+    let name_max = if widest + LOST.len() + figures > width { AGENT_NAME } else { widest };
     for agent in &agents {
+        let name = abbreviated(&agent.name, name_max);
         let count = |count: Option<u64>| Cell::from(count.map(|count| Count(count).to_string()));
         let p99 = agent.p99_ms.map(|ms| Milliseconds(ms).to_string());
         let errors = count(agent.errors);
@@ -70,15 +83,26 @@ fn agents(model: &Model, width: usize) -> Vec<Line<'static>> {
         let cells =
             [count(agent.open), count(agent.sent), count(agent.received), errors, p99.into()];
         match agent.is_lost {
-            true => table.row_of(Cell::new(format!("{} LOST", agent.name)).style(BAD), cells),
-            false => table.row(&agent.name, cells),
+            true => table.row_of(Cell::new(name + LOST).style(BAD), cells),
+            false => table.row(name, cells),
         }
     }
     let mut lines = table.fit(width).lines();
     if all > agents.len() {
-        lines.push(Line::from(format!("{} more", all - agents.len())));
+        lines.push(Line::styled(format!("… {} more", all - agents.len()), DIM));
     }
     lines
+}
+
+/// A name of at most so many characters. Both ends are kept, as numbers are often at the end.
+fn abbreviated(name: &str, most: usize) -> String {
+    let all: Vec<char> = name.chars().collect();
+    if all.len() <= most || most < 3 {
+        return name.to_owned();
+    }
+    let (before, after) = ((most - 1) / 2, most / 2);
+    let (before, after) = (all.iter().take(before), all.iter().skip(all.len() - after));
+    before.chain(&['…']).chain(after).collect()
 }
 
 /// What was done, in the last second and so far.

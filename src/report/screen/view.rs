@@ -44,7 +44,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &Model) {
         frame.render_widget(Line::styled(hint, DIM), bottom);
         left.height -= 1;
     }
-    let sections = sections(model, width);
+    let sections = sections(model, (width, usize::from(left.height)));
     let used: usize = sections.iter().map(Vec::len).sum();
     let room = left.height.saturating_sub(used as u16);
     let notes = model.last_notes(usize::from((room / NOTE_ROWS).min(NOTES_MAX)));

@@ -296,5 +296,20 @@ fn each_agent_of_a_fleet_has_a_row_and_lost_ones_are_first() {
     }
     model.take(&model.now.clone(), &Step { agents: &agents, ..Step::default() });
     let rows = drawn(&model, 120, 40);
-    assert!(rows.iter().any(|row| row.trim() == "5 more"), "{rows:#?}");
+    assert!(rows.iter().any(|row| row.trim() == "… 3 more"), "{rows:#?}");
+    // A small screen has fewer, and says so.
+    for (width, height) in SIZES {
+        let rows = drawn(&model, width, height);
+        let shown = rows.iter().filter(|row| row.contains("agent-")).count();
+        let more = rows.iter().find_map(|row| row.trim().strip_prefix("… ")?.strip_suffix(" more"));
+        let more: usize = more.map_or(0, |more| more.parse().unwrap());
+        assert!(shown >= 2 && shown + more == 20, "{width}×{height}: {rows:#?}");
+    }
+    // Long names leave room for figures, and their ends.
+    let mut long = agents.clone();
+    long.iter_mut().for_each(|agent| agent.name = format!("{}-{}", "x".repeat(50), agent.name));
+    model.take(&model.now.clone(), &Step { agents: &long, ..Step::default() });
+    let rows = drawn(&model, 80, 24);
+    let lost = rows.iter().find(|row| row.contains("LOST")).unwrap();
+    assert!(lost.contains("…xxx-agent-03 LOST") && lost.contains("3,000"), "{rows:#?}");
 }

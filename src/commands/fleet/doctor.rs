@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use capacity::{Count, Goal, Machine, Role, Sources};
+use capacity::{Count, Fix, Goal, Machine, Role, Sources};
 use engine::sys::process;
 use load::requests::Generators;
 use serde::Serialize;
@@ -64,12 +64,28 @@ pub(super) fn problems(connections: u64, destinations: Option<u64>) -> Vec<Strin
     };
     let report = capacity::check(&machine, &goal);
     let problem = |shortfall: &capacity::Shortfall| {
-        // One of the ways to apply each.
-        let lines = shortfall.fixes.iter().filter_map(|fix| fix.commands().into_iter().next());
-        let lines = lines.map(|command| format!("\n{}: {}", command.place, command.line));
-        format!("{}{}", shortfall.text, lines.collect::<String>())
+        let lines = shortfall.fixes.iter().filter_map(advice);
+        let lines: String = lines.map(|line| format!("\n{line}")).collect();
+        format!("{}{lines}", shortfall.text)
     };
     report.shortfalls.iter().map(problem).collect()
+}
+
+/// One of the ways to apply a fix, for an agent: it takes neither addresses nor a number of connections.
+fn advice(fix: &Fix) -> Option<String> {
+    match fix {
+        Fix::Sources { sources } => Some(format!(
+            "fleet: {sources} agents instead of this one, each with an address of its own"
+        )),
+        Fix::Fewer { connections, .. } => Some(format!(
+            "fleet: more agents or fewer --connections, so that this one has at most {}",
+            Count(*connections)
+        )),
+        fix => {
+            let command = fix.commands().into_iter().next()?;
+            Some(format!("{}: {}", command.place, command.line))
+        }
+    }
 }
 
 /// Runs the command. Exit code 1: an agent cannot hold its share.
@@ -150,4 +166,19 @@ fn text(document: &Document<'_>) -> String {
         false => format!("not every agent can hold its share of {connections} connections"),
     };
     text + &verdict + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn advice_names_no_flag_that_an_agent_lacks() {
+        let fewer = Fix::Fewer { connections: 7_000, flag: "--connections" };
+        for fix in [Fix::Sources { sources: 3 }, fewer, Fix::Nofile { files: 99 }] {
+            let line = advice(&fix).unwrap();
+            assert!(!line.contains("--source") && !line.contains("--connections 7"), "{line}");
+        }
+        assert!(advice(&Fix::Sources { sources: 3 }).unwrap().contains("3 agents instead"));
+    }
 }

@@ -254,7 +254,9 @@ impl Proof {
         let messages = plan.messages.and(load).and_then(MessageCounts::of);
         let closed = load.map(|load| without_zeros(&load.closed)).unwrap_or_default();
         let churn = load.and_then(|load| ChurnResult::new(load, m.churn));
-        let mut reasons = reasons(m, plan, messages.as_ref(), broadcast.as_ref(), &closed);
+        let has_all = missing.is_empty();
+        let of = (messages.as_ref(), broadcast.as_ref());
+        let mut reasons = reasons(m, plan, has_all, of, &closed);
         reasons.extend(churn.iter().flat_map(ChurnResult::reasons));
         reasons.splice(0..0, missing.iter().map(|what| format!("INCOMPLETE: {what}")));
         let verdict = match (m.interrupted, reasons.is_empty()) {
@@ -328,8 +330,8 @@ impl Proof {
 fn reasons(
     m: &Measured,
     plan: &Plan,
-    messages: Option<&MessageCounts>,
-    broadcast: Option<&Broadcast>,
+    has_all: bool,
+    (messages, broadcast): (Option<&MessageCounts>, Option<&Broadcast>),
     closed: &BTreeMap<String, u64>,
 ) -> Vec<String> {
     let mut reasons = m.broken.clone();
@@ -341,20 +343,21 @@ fn reasons(
     if m.interrupted {
         add(1, "interrupted before the end".into());
     }
-    if m.load.is_none() {
+    if m.load.is_none() && has_all {
         add(1, "the load process reported no outcome".into());
     }
     add(m.failed, format!("{} connections failed to open", Count(m.failed)));
     let missing = m.requested.saturating_sub(m.open + m.failed);
-    // Of an interrupted proof nobody knows what would have opened and answered.
-    let missing = if m.interrupted { 0 } else { missing };
+    // Of a proof that stopped early, by Ctrl-C or as an agent was lost, nobody knows what would have opened and answered.
+    let is_whole = !m.interrupted && has_all;
+    let missing = if is_whole { missing } else { 0 };
     add(missing, format!("{} requested sockets are not open", Count(missing)));
     let lost: u64 = closed.values().sum();
     let named = list(closed);
     add(lost, format!("{} sockets were closed before the end: {named}", Count(lost)));
-    let unanswered = m.unanswered.filter(|_| !m.interrupted).unwrap_or(0);
+    let unanswered = m.unanswered.filter(|_| is_whole).unwrap_or(0);
     add(unanswered, format!("{} sockets answered no heartbeat", Count(unanswered)));
-    if m.interrupted {
+    if !is_whole {
         return reasons;
     }
     if m.unanswered.is_none() && messages.is_none() {
@@ -374,7 +377,6 @@ fn reasons(
             );
             let hold = plan.hold.as_secs_f64();
             match m.load.as_ref().and_then(send_lag) {
-                _ if m.interrupted => {}
                 None => add(1, "it is unknown whether messages were sent on time".into()),
                 Some(lag) if lag > LATE_SECONDS.max(hold * LATE_SHARE) => {
                     let requested = asked.rate(m.open) as f64;

@@ -29,7 +29,7 @@ pub(crate) enum Command {
     Stress(Box<stress::Args>),
     /// Run shares of `standfast load --agents` on this machine
     Agent(Box<fleet::agent::Args>),
-    /// List and check the agents of a fleet
+    /// List, check and upgrade the agents of a fleet
     Fleet(Box<fleet::Args>),
     /// Calculate how many machines a target load needs
     Plan(Box<plan::Args>),

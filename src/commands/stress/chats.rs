@@ -52,7 +52,7 @@ pub(super) fn run(args: &Args, url: &str) -> Result<ExitCode> {
     let mut notes = Vec::new();
     let (scenario, requests) = plan(args, url, &mut notes)?;
     notes.iter().for_each(|note| output::note(&format!("note: {note}")));
-    let tallies = Tallies::new(&scenario, requests.connections, false);
+    let tallies = Tallies::new(&scenario, &requests, false);
     let (own, shared) = (tallies.clone(), Arc::new(scenario));
     let clock = clock();
     let script = move |part| {

@@ -90,7 +90,7 @@ impl GroupSummary {
         GroupSummary {
             kind: state.group.kind.to_string(),
             size: state.group.size,
-            groups: state.users / u64::from(state.group.size.max(1)),
+            groups: state.groups,
             met: state.met(),
             senders: stats.senders,
             sent,

@@ -12,6 +12,7 @@ use crate::outcome::Outcome;
 use crate::outcome::failure::Failure;
 use crate::outcome::groups::GroupSummary;
 use crate::workload::requests::answer::Times;
+use crate::workload::requests::config::Requests;
 use crate::workload::scenario::groups::GroupState;
 use crate::workload::scenario::{Captured, Scenario};
 use crate::{Latency, Recorder, Series};
@@ -246,12 +247,17 @@ impl SocketSummary {
 }
 
 impl Tallies {
-    /// Tallies for `users` of a scenario. With `live` workers merge several times a second, for views
-    /// during the run.
+    /// Tallies of a run of a scenario. With `live` workers merge several times a second, for views during the run.
     #[must_use]
-    pub fn new(scenario: &Scenario, users: u64, live: bool) -> Tallies {
-        let state = scenario.group.map(|group| Arc::new(GroupState::new(group, users)));
+    pub fn new(scenario: &Scenario, requests: &Requests, live: bool) -> Tallies {
+        let (all, own) = (requests.connections, requests.own_users());
+        let state = scenario.group.map(|group| Arc::new(GroupState::new(group, all, own)));
         Tallies { all: Arc::default(), live, state }
+    }
+
+    /// Tallies of a scenario without groups.
+    pub(crate) fn without_groups(live: bool) -> Tallies {
+        Tallies { live, ..Tallies::default() }
     }
 
     pub(crate) fn is_live(&self) -> bool {

@@ -71,9 +71,7 @@ impl Config {
 
     /// Those of so many sockets that are of a generator, which has every nth connection.
     fn sockets_of(&self, share: Generators, sockets: u64) -> u64 {
-        let (full, rest) = (sockets / self.block(), sockets % self.block());
-        let has_rest = rest > 0 && full % u64::from(share.of.max(1)) == u64::from(share.nth);
-        share.part_of(full) * self.block() + if has_rest { rest } else { 0 }
+        share.of_blocks(self.block(), sockets)
     }
 }
 

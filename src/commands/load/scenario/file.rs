@@ -403,7 +403,8 @@ fn scenario(
         teardown,
         ..Scenario::default()
     };
-    let requests = Requests::new(scenario.endpoints.clone(), 1);
+    let group = scenario.group.map_or(1, |group| group.size);
+    let requests = Requests { group, ..Requests::new(scenario.endpoints.clone(), 1) };
     Ok((scenario, requests))
 }
 

@@ -43,9 +43,13 @@ pub(super) fn make(
         requests: Some(u64::MAX >> 1),
         warm_up: Duration::ZERO,
         force,
+        group: 1,
+        // Of several generators one makes them, when its leader says so.
+        generators: Generators::ONE,
+        gate: None,
         ..round.requests.clone()
     };
-    let tallies = Tallies::new(&scenario, 1, false);
+    let tallies = Tallies::new(&scenario, &config, false);
     let (own, all) = (Arc::clone(&scenario), tallies.clone());
     let script = move |part| Users::new(Arc::clone(&own), part, all.clone(), seed, clock);
     let mut is_interrupted = false;

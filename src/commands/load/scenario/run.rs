@@ -269,7 +269,7 @@ impl RoundRun<'_> {
         config.force = args.force;
         let screen = |before| Screen::of_requests(&config, &shown, args.plain, before);
         let scenario = Arc::clone(&round.scenario);
-        let tallies = Tallies::new(&scenario, config.connections, files.metrics.is_some());
+        let tallies = Tallies::new(&scenario, &config, files.metrics.is_some());
         // Earlier rounds have used rows of the same feeds.
         scenario.begin(config.generators);
         files.metrics.iter().for_each(|metrics| metrics.round(&tallies, &scenario));

@@ -115,7 +115,7 @@ impl HttpPublishers {
         let (book, metrics, http) = (Arc::clone(&requests), Arc::clone(metrics), http.clone());
         let size = fanout.size;
         let requester = move |worker, _: &_| {
-            let part = Part { worker, first: 0, stride: 1, users: publishers, block: 1 };
+            let part = Part::new(worker, 1, 1, publishers.into());
             let script = PublishScript::new(&http, size, publishers, &metrics, counters.as_ref());
             let (config, targets, book) = (Arc::clone(&config), targets.clone(), Arc::clone(&book));
             Requester::new(config, targets, book, sources.clone(), part, Http1::new(), script)

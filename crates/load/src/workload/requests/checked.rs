@@ -58,7 +58,7 @@ impl AnswerChecks {
         let step = ScenarioStep { checks, ..step };
         let flow = Flow { name, weight: 1, steps: 0..1, ..Flow::default() };
         let scenario = Scenario { flows: vec![flow], steps: vec![step], ..Scenario::default() };
-        let tallies = Tallies::new(&scenario, 0, false);
+        let tallies = Tallies::without_groups(false);
         let scenario = Arc::new(scenario);
         AnswerChecks { scenario, method, accepted, wants, tallies, selectors: Vec::new() }
     }
@@ -79,7 +79,7 @@ impl AnswerChecks {
     /// Publishes the results of checks during the run, too.
     #[must_use]
     pub fn published(mut self) -> AnswerChecks {
-        self.tallies = Tallies::new(&self.scenario, 0, true);
+        self.tallies = Tallies::without_groups(true);
         self
     }
 

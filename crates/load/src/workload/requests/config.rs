@@ -67,6 +67,8 @@ pub struct Requests {
     pub stops_at_once: bool,
     /// Start even if the machine is too small.
     pub force: bool,
+    /// Users in a row that send to each other, and so are of one generator; 1 if none do.
+    pub group: u32,
     /// Which of the generators that share the run this is. All other settings are of the whole run.
     pub generators: Generators,
     /// What the run begins after; `None`: at once.
@@ -152,6 +154,7 @@ impl Requests {
             reuse_within: None,
             stops_at_once: false,
             force: false,
+            group: 1,
             generators: Generators::ONE,
             gate: None,
         }
@@ -162,14 +165,33 @@ impl Requests {
         self.streams.unwrap_or(1).max(1)
     }
 
-    /// Groups of users that share connections.
-    pub(crate) fn groups(&self) -> u64 {
-        self.connections.div_ceil(u64::from(self.block()))
+    /// Blocks of users that share connections, in a row, that are of one generator: so many that no group is of
+    /// two.
+    pub(crate) fn row(&self) -> u64 {
+        let (block, group) = (u64::from(self.block()), u64::from(self.group.max(1)));
+        let (mut one, mut other) = (block, group);
+        while other > 0 {
+            (one, other) = (other, one % other);
+        }
+        group / one.max(1)
     }
 
-    /// Those of this generator.
-    pub(crate) fn own_groups(&self) -> u64 {
-        self.generators.part_of(self.groups())
+    /// The most generators that can share the run: each has some of the users.
+    #[must_use]
+    pub fn generators_max(&self) -> u64 {
+        self.connections.div_ceil(u64::from(self.block()).saturating_mul(self.row()).max(1))
+    }
+
+    /// The users of this generator.
+    #[must_use]
+    pub fn own_users(&self) -> u64 {
+        let row = u64::from(self.block()).saturating_mul(self.row());
+        self.generators.of_blocks(row, self.connections)
+    }
+
+    /// Those of them that share connections, as one.
+    pub(crate) fn own_blocks(&self) -> u64 {
+        self.own_users().div_ceil(u64::from(self.block()))
     }
 
     /// When nothing is due any more, measured from the end of the warm-up.

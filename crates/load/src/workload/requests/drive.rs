@@ -148,7 +148,7 @@ impl Run {
         // With pushes a user may also have WebSockets.
         let sockets = if D::PUSHES { u64::from(config.sockets) } else { 0 };
         let each = config.links.max(1) + sockets;
-        let groups = config.own_groups();
+        let groups = config.own_blocks();
         let most = groups.saturating_mul(each);
         let (mut plan, _) = fit(most, endpoints, sources, *force, &machine, nofile)?;
         // Sockets and requests are then streams of connections.
@@ -179,8 +179,8 @@ impl Run {
             None => Vec::new(),
         };
         let requester = move |worker: u16, _: &_| {
-            let (block, users) = (own.block(), own.connections);
-            let part = Part::shared(own.generators, worker, stride, block, users);
+            let (blocks, users) = ((own.block(), own.row()), own.connections);
+            let part = Part::shared(own.generators, worker, stride, blocks, users);
             let metrics = books.get(usize::from(worker)).cloned();
             let metrics = metrics.unwrap_or_else(|| {
                 invariant::broken("each worker has metrics that are reported");
@@ -346,7 +346,7 @@ impl Run {
         let untaken = self.all_metrics.iter().map(|metrics| metrics.untaken()).sum();
         let has_arrivals = !config.arrivals.is_empty();
         let run = RequestRun {
-            requested: config.own_groups(),
+            requested: config.own_blocks(),
             interrupted,
             counts: &self.snapshot(),
             timed: &self.timed,

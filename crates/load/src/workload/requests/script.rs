@@ -30,56 +30,85 @@ pub enum Step {
     End,
 }
 
-/// The users of a worker: blocks `first`, `first + stride` and so on of `block` users each.
+/// The users of a worker: blocks `first`, `first + stride` and so on of `block` users each, unless several
+/// blocks in a row are of one generator.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Part {
     /// The worker's number.
     pub worker: u16,
-    /// The number of the worker's first block.
+    /// A number below `stride` that no other worker of the run has.
     pub first: u64,
-    /// The difference between the numbers of two of its blocks.
+    /// The workers of all generators, if each had as many as this one.
     pub stride: u64,
     /// Users of this worker.
     pub users: u32,
     /// Users that share connections; 1 if each has its own.
     pub block: u32,
+    /// The generators, each of which has every nth `row` of blocks.
+    share: Generators,
+    /// Blocks in a row; 1 with one generator.
+    row: u64,
+    /// Users are `stride` apart: neither share connections nor are several in a row of one generator.
+    is_even: bool,
 }
 
 impl Part {
     /// The part of a worker, which is one of `stride`, of so many users.
     #[must_use]
     pub fn new(worker: u16, stride: u64, block: u32, users: u64) -> Part {
-        let part = Part { worker, first: u64::from(worker), stride, users: 0, block };
-        Part { users: u32::try_from(part.below(users)).unwrap_or(u32::MAX), ..part }
+        Part::shared(Generators::ONE, worker, stride, (block, 1), users)
     }
 
     /// The part of a worker, one of `workers` of a generator that shares the run: a generator has every
-    /// nth block, and so has each of its workers of these.
+    /// nth row of so many blocks, and each of its workers every nth of these blocks.
     #[must_use]
-    pub fn shared(share: Generators, worker: u16, workers: u64, block: u32, users: u64) -> Part {
+    pub fn shared(
+        share: Generators,
+        worker: u16,
+        workers: u64,
+        (block, row): (u32, u64),
+        users: u64,
+    ) -> Part {
         let (nth, of) = (u64::from(share.nth), u64::from(share.of.max(1)));
         let first = nth + u64::from(worker) * of;
-        let part = Part { worker, first, stride: workers * of, users: 0, block };
+        let row = if of > 1 { row.max(1) } else { 1 };
+        let is_even = block <= 1 && row == 1;
+        let stride = workers * of;
+        let part = Part { worker, first, stride, users: 0, block, share, row, is_even };
         Part { users: u32::try_from(part.below(users)).unwrap_or(u32::MAX), ..part }
     }
 
     /// The number in the run of a user of this worker.
     #[must_use]
     pub fn number(&self, user: u32) -> u64 {
-        let (block, nth) = match self.block {
-            0 | 1 => return self.first + u64::from(user) * self.stride,
-            block => (u64::from(block), u64::from(user)),
-        };
-        (self.first + nth / block * self.stride) * block + nth % block
+        if self.is_even {
+            return self.first + u64::from(user) * self.stride;
+        }
+        let (block, nth) = (u64::from(self.block.max(1)), u64::from(user));
+        self.block_number(nth / block) * block + nth % block
+    }
+
+    /// The number in the run of a block of this worker.
+    #[must_use]
+    pub fn block_number(&self, nth: u64) -> u64 {
+        if self.row <= 1 {
+            return self.first + nth * self.stride;
+        }
+        let of = u64::from(self.share.of.max(1));
+        let own = (self.first + nth * self.stride) / of;
+        (own / self.row * of + u64::from(self.share.nth)) * self.row + own % self.row
     }
 
     /// How many users of this worker have numbers below this one, without a limit.
     #[must_use]
     pub fn below(&self, number: u64) -> u64 {
-        let (block, stride) = (u64::from(self.block.max(1)), self.stride.max(1));
+        let (block, of) = (u64::from(self.block.max(1)), u64::from(self.share.of.max(1)));
         let (whole, rest) = (number / block, number % block);
-        let blocks = whole.saturating_sub(self.first).div_ceil(stride);
-        let is_own = whole >= self.first && (whole - self.first).is_multiple_of(stride);
+        let (first, stride) = (self.first / of, (self.stride / of).max(1));
+        let before = self.share.of_blocks(self.row, whole);
+        let blocks = before.saturating_sub(first).div_ceil(stride);
+        let is_of_share = (whole / self.row.max(1)) % of == u64::from(self.share.nth);
+        let is_own = is_of_share && before >= first && (before - first).is_multiple_of(stride);
         blocks * block + if is_own { rest } else { 0 }
     }
 }

@@ -103,7 +103,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         self.arm_connect(opener, now_ns);
         self.begin_tunnel(opener, &route);
         let Some(shared) = self.pool.get(at) else { return };
-        let of_run = self.part.first + u64::from(block) * self.part.stride;
+        let of_run = self.part.block_number(block.into());
         let is_free =
             usize::from(endpoint) >= self.config.endpoints.len() && self.config.sources.is_empty();
         shared.state = D::State::default();

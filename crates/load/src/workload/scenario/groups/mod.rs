@@ -134,7 +134,8 @@ impl Group {
 /// The state of the groups of a run, shared by all workers.
 pub(crate) struct GroupState {
     pub(crate) group: Group,
-    pub(crate) users: u64,
+    /// Those of this generator.
+    pub(crate) groups: u64,
     senders: Box<[SenderCounters]>,
     progress: Box<[GroupProgress]>,
 }
@@ -188,14 +189,15 @@ pub(crate) struct GroupProgress {
 }
 
 impl GroupState {
-    pub(crate) fn new(group: Group, users: u64) -> GroupState {
+    /// Of so many users, of which a generator has `own`.
+    pub(crate) fn new(group: Group, users: u64, own: u64) -> GroupState {
         let groups = users / u64::from(group.size.max(1));
         let (senders, receivers) = group.numbers();
         let each = if group.each { u64::from(receivers) } else { 1 };
         let some = |count: u64| 0..count;
         GroupState {
             group,
-            users,
+            groups: own / u64::from(group.size.max(1)),
             senders: some(groups * u64::from(senders) * each)
                 .map(|_| SenderCounters::default())
                 .collect(),

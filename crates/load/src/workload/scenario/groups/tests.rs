@@ -15,7 +15,7 @@ fn group(kind: Kind, size: u32) -> Group {
 }
 
 fn members(group: Group, users: u32) -> (Members, Arc<GroupState>) {
-    let state = Arc::new(GroupState::new(group, u64::from(users)));
+    let state = Arc::new(GroupState::new(group, u64::from(users), u64::from(users)));
     let mut members = Members::new(Arc::clone(&state));
     (0..users).for_each(|number| members.add(u64::from(number)));
     (members, state)

@@ -137,3 +137,31 @@ fn files_that_are_not_standfast_are_not_executed() {
     assert_eq!((finished.code, server.count()), (Some(0), 9), "{finished:?}");
     assert_eq!(upgrade(&fleet, &["--fleet", "none"]).code, Some(2), "nobody answers");
 }
+
+#[test]
+fn agents_of_one_name_are_refused_with_their_machines() {
+    let Some(mut fleet) = Fleet::start(1) else { return };
+    fleet.agent("agent-01", &["--label", "zone=b"]);
+    eventually("both answer", || list(&fleet)["agents"].as_array().unwrap().len() == 2);
+    let server = Recorder::hello();
+    let (url, nats) = (url(&server), fleet.broker.url(""));
+    let host = list(&fleet)["agents"][0]["host"].as_str().expect("a text").to_owned();
+    assert!(!host.is_empty());
+    for args in [
+        &["load", &url, "-c", "2", "--agents", "2"][..],
+        &["load", &url, "-c", "2", "--agents", "zone=b"],
+        &["prove", "--connections", "2", "--agents", "2"],
+        &["fleet", "doctor", "-c", "2"],
+        &["fleet", "upgrade", "2"],
+        &["fleet", "upgrade", "zone=b"],
+    ] {
+        let refused = executable::run(&[args, &["--nats", &nats]].concat());
+        assert_eq!(refused.code, Some(2), "{refused:?}");
+        let what = format!("2 agents are named agent-01: on {host} (id ");
+        assert!(refused.stderr.contains(&what), "{refused:?}");
+        assert!(refused.stderr.contains("start each with a --name of its own"), "{refused:?}");
+    }
+    assert_eq!(server.count(), 0);
+    let listed = executable::run(&["fleet", "list", "--nats", &nats]);
+    assert!(listed.code == Some(0) && listed.stdout.contains("2 agents are named"), "{listed:?}");
+}

@@ -12,6 +12,7 @@ use admin::log;
 use anyhow::{Context, Result, bail};
 use brokers::nats::messages::{Event, Messages};
 use engine::sys::process::{self, Signal, now_ns};
+use rustix::system::uname;
 
 use super::executable::{Executable, RELEASE};
 use super::job::{Grant, Job};
@@ -152,6 +153,7 @@ impl Agent<'_> {
             ToAgent::Call { leader } => {
                 let here = Says::Here {
                     name: self.args.name.clone(),
+                    host: uname().nodename().to_string_lossy().into_owned(),
                     labels: self.args.label.clone(),
                     version: version(),
                     cores: std::thread::available_parallelism().map_or(1, usize::from),
@@ -188,6 +190,18 @@ impl Agent<'_> {
                     if job.piece(file, offset, body) {
                         self.repeated_ns = 0;
                     }
+                }
+            }
+            ToAgent::SetUp { run, captured } => {
+                if let Some(job) = self.job.as_mut().filter(|job| of_run(job, &run)) {
+                    job.heard_ns = now_ns();
+                    job.set_up(captured);
+                }
+            }
+            ToAgent::TearDown { run } => {
+                if let Some(job) = self.job.as_mut().filter(|job| of_run(job, &run)) {
+                    job.heard_ns = now_ns();
+                    job.tear_down();
                 }
             }
             ToAgent::Begin { run, at_ns } => {
@@ -251,14 +265,18 @@ impl Agent<'_> {
         let is_new = before != std::mem::discriminant(&job.state);
         let (leader, run) = (job.plan.leader.clone(), job.plan.run.clone());
         let is_lost = now > job.heard_ns + LEASE.as_nanos() as u64;
-        let mut state = job.state.clone();
-        if let Says::Done { discarded, .. } = &mut state {
-            *discarded = Some(self.messages.dropped());
-        }
+        let state = (is_new || now > self.repeated_ns + REPEAT.as_nanos() as u64).then(|| {
+            job.keep_within(self.payload_max);
+            let mut state = job.state.clone();
+            if let Says::Done { discarded, .. } = &mut state {
+                *discarded = Some(self.messages.dropped());
+            }
+            state
+        });
         if let Some(row) = row {
             self.say(&leader, &run, row, &[]);
         }
-        if is_new || now > self.repeated_ns + REPEAT.as_nanos() as u64 {
+        if let Some(state) = state {
             self.repeated_ns = now;
             self.say(&leader, &run, state, &[]);
         }

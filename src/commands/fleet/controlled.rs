@@ -18,7 +18,8 @@ use load::{Counts, Series, SharedRows, Usage};
 use super::FleetFlags;
 use super::coordinator::Shown;
 use super::doctor::share_problems;
-use super::leader::{Leader, Led, Request, Waited};
+use super::fixtures::Fixtures;
+use super::leader::{Leader, Led, Parts, Request, Waited};
 use super::member::{Agent, agent_row, usage};
 use super::message::printable;
 use crate::report::screen::AgentRow;
@@ -32,9 +33,14 @@ const REPEAT_COMMAND: Duration = Duration::from_millis(100);
 /// How long messages are waited for at a time.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// An agent of the run is lost, which its entry says.
+/// Why a run stops early.
 #[derive(Debug)]
-pub(crate) struct Lost;
+pub(crate) enum Halt {
+    /// An agent of the run is lost, which its entry says.
+    Lost,
+    /// By Ctrl-C.
+    Interrupted,
+}
 
 /// What is wrong with agents before a run.
 #[derive(Default)]
@@ -106,7 +112,7 @@ impl<'a> Controlled<'a> {
         target: SocketAddr,
     ) -> Result<Option<(Controlled<'a>, Problems)>> {
         let mut leader = Leader::new(flags)?;
-        let chosen = leader.choose(who, within, connections)?;
+        let chosen = leader.choose(who, within, Parts::connections(connections))?;
         let Some((mut fatal, agents)) = chosen else { return Ok(None) };
         let mut limits = Vec::new();
         // One port of one address is connected to, and every agent has one address of its own.
@@ -156,14 +162,17 @@ impl<'a> Controlled<'a> {
             words,
             within: Duration::ZERO,
             files_max: 0,
-            users: connections,
+            parts: Parts::connections(connections),
             seed: 0,
+            fixtures: Fixtures::default(),
         };
         let agents = std::mem::take(&mut self.chosen);
         if self.leader.make_ready(&request, Vec::new(), agents)? == Waited::Interrupted {
             return Ok(Waited::Interrupted);
         }
-        self.leader.begin();
+        if self.leader.begin() == Waited::Interrupted {
+            return Ok(Waited::Interrupted);
+        }
         self.shown = Some(Shown::new(self.leader.agents(), now_ns()));
         let until_ns = now_ns() + TAKE.as_nanos() as u64;
         while self.rows_are_missing() && self.tend().is_ok() {
@@ -188,8 +197,8 @@ impl<'a> Controlled<'a> {
     /// Gives each agent its part of a command, and waits until all have taken it.
     ///
     /// # Errors
-    /// An agent is lost.
-    pub(crate) fn command(&mut self, command: &Command) -> Result<(), Lost> {
+    /// An agent is lost, or Ctrl-C.
+    pub(crate) fn command(&mut self, command: &Command) -> Result<(), Halt> {
         let of = self.agents() as u32;
         self.number += 1;
         self.parts = (0..of).map(|nth| part(command, Generators { nth, of })).collect();
@@ -205,12 +214,15 @@ impl<'a> Controlled<'a> {
             if self.leader.agents().iter().all(|agent| agent.obeyed.taken >= number) {
                 return Ok(());
             }
+            if self.leader.is_interrupted() {
+                return Err(Halt::Interrupted);
+            }
             if now_ns() > until_ns {
                 let late = |agent: &&mut Agent| agent.obeyed.taken < number;
                 for agent in self.leader.agents_mut().iter_mut().filter(late) {
                     agent.lost = Some("it did not take a command".to_owned());
                 }
-                return Err(Lost);
+                return Err(Halt::Lost);
             }
             self.leader.listen(LOOK);
         }
@@ -219,10 +231,13 @@ impl<'a> Controlled<'a> {
     /// The next event of the whole, if there is one within this time.
     ///
     /// # Errors
-    /// An agent is lost.
-    pub(crate) fn next(&mut self, within: Duration) -> Result<Option<Event>, Lost> {
+    /// An agent is lost, or Ctrl-C.
+    pub(crate) fn next(&mut self, within: Duration) -> Result<Option<Event>, Halt> {
         let until_ns = now_ns() + within.as_nanos() as u64;
         loop {
+            if self.leader.is_interrupted() {
+                return Err(Halt::Interrupted);
+            }
             self.tend()?;
             self.collect()?;
             if let Some(event) = self.events.pop_front() {
@@ -237,7 +252,7 @@ impl<'a> Controlled<'a> {
     }
 
     /// Says that the leader lives, repeats what was not taken, and looks for agents that are lost.
-    fn tend(&mut self) -> Result<(), Lost> {
+    fn tend(&mut self) -> Result<(), Halt> {
         let now = now_ns();
         for agent in self.leader.agents_mut().iter_mut().filter(|agent| agent.lost.is_none()) {
             agent.lost = agent.is_lost(now);
@@ -255,14 +270,14 @@ impl<'a> Controlled<'a> {
             }
         }
         if self.leader.agents().iter().any(|agent| agent.lost.is_some()) {
-            Err(Lost)
+            Err(Halt::Lost)
         } else {
             Ok(())
         }
     }
 
     /// Makes events of the whole from those of all agents.
-    fn collect(&mut self) -> Result<(), Lost> {
+    fn collect(&mut self) -> Result<(), Halt> {
         for agent in self.leader.agents_mut() {
             let error = agent.obeyed.events.iter().find_map(|(_, event)| match event {
                 Event::Error { message } => Some(printable(message)),
@@ -271,7 +286,7 @@ impl<'a> Controlled<'a> {
             agent.lost = agent.lost.take().or(error);
         }
         if self.leader.agents().iter().any(|agent| agent.lost.is_some()) {
-            return Err(Lost);
+            return Err(Halt::Lost);
         }
         let (agents, events) = (self.leader.agents(), &mut self.events);
         self.awaited.retain(|(kind, number)| {
@@ -301,8 +316,9 @@ impl<'a> Controlled<'a> {
         Ok(())
     }
 
-    /// Ends the run on all agents, and waits for their results.
-    pub(crate) fn finish(&mut self, interrupted: bool) -> Led {
+    /// Ends the run on all agents, and waits for their results. Another Ctrl-C ends that.
+    pub(crate) fn finish(&mut self, mut interrupted: bool) -> Led {
+        let interrupts = self.leader.interrupts;
         // One that has missed a command takes none after it.
         self.stops = self.tend().is_err();
         self.is_finished = true;
@@ -318,10 +334,15 @@ impl<'a> Controlled<'a> {
                     agent.lost = Some("it did not stop in time".to_owned());
                 }
             }
+            if self.leader.interrupts() > interrupts {
+                interrupted = true;
+                self.leader.agents_mut().iter_mut().for_each(Agent::give_up);
+            }
             self.leader.listen(LOOK);
         }
         let agents = self.leader.release();
-        Led { agents, interrupted, discarded: self.leader.discarded() }
+        let discarded = self.leader.discarded();
+        Led { agents, interrupted, discarded, has_setup: false, teardown: None }
     }
 
     /// The number of agents.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use load::Outcome;
 
+use super::fixtures::{Captures, Fixtures, Teardown, TeardownOrder};
 use super::leader::{PREPARE, Request};
 use super::member::{Agent, Obeyed, Readiness};
 use super::message::{
@@ -42,7 +43,7 @@ pub(super) trait Outbox {
 }
 
 pub(super) struct Coordinator {
-    fleet: String,
+    pub(super) fleet: String,
     /// The id of the leader, and of the run.
     id: String,
     pub(super) run: String,
@@ -62,6 +63,12 @@ pub(super) struct Coordinator {
     /// The agents whose results are being fetched, and since when; and those that wait for it.
     fetches: Vec<(usize, u64)>,
     to_fetch: BTreeSet<usize>,
+    pub(super) fixtures: Fixtures,
+    /// Of the setup, once it was made.
+    pub(super) captured: Option<Captures>,
+    pub(super) teardown_order: Option<TeardownOrder>,
+    /// Once it has ended.
+    pub(super) teardown: Option<Teardown>,
 }
 
 impl Coordinator {
@@ -91,11 +98,15 @@ impl Coordinator {
             places: places.collect(),
             pass: Pass::default(),
             beat_ns: 0,
-            until_ns: now + nanoseconds(PREPARE),
+            until_ns: now + nanoseconds(PREPARE + request.fixtures.setup.unwrap_or_default()),
             stopping_ns: None,
             shown: Shown::new(&agents, now),
             fetches: Vec::new(),
             to_fetch: BTreeSet::new(),
+            fixtures: request.fixtures,
+            captured: None,
+            teardown_order: None,
+            teardown: None,
             agents,
         };
         // Those of the last agents have the most digits.
@@ -114,10 +125,19 @@ impl Coordinator {
     /// All that is wrong with the agents; then nothing was started.
     pub(super) fn prepare(&mut self, now: u64, out: &mut impl Outbox) -> Option<Result<()>> {
         let is_late = now > self.until_ns;
-        let mut states = self.agents.iter().map(|agent| agent.readiness(now));
-        if is_late || states.all(|state| state != Readiness::Open) {
-            let problems: Vec<String> =
+        let has = |state| self.agents.iter().any(|agent| agent.readiness(now) == state);
+        let is_prepared = !has(Readiness::Open) && !has(Readiness::Refused);
+        // A setup is not made for a run that cannot begin.
+        let is_open = has(Readiness::Open) || has(Readiness::Prepared) && is_prepared;
+        if is_late || !is_open {
+            let mut problems: Vec<String> =
                 self.agents.iter().filter_map(|agent| agent.problem(now)).collect();
+            let waits = |agent: &&Agent| agent.readiness(now) == Readiness::Prepared;
+            if problems.is_empty()
+                && let Some(agent) = self.agents.iter().find(waits)
+            {
+                problems.push(format!("agent {}: [setup] has not ended in time", agent.name));
+            }
             if problems.is_empty() {
                 (self.pass, self.until_ns) = (Pass::default(), now + nanoseconds(AHEAD));
                 return Some(Ok(()));
@@ -139,6 +159,9 @@ impl Coordinator {
             if !has_plan && is_due(agent.planned_ns, REPEAT) {
                 agent.planned_ns = now;
                 out.send(&subject, self.plan(at));
+            }
+            if is_prepared && self.fixtures.setup.is_some() {
+                self.set_up(at, now, out);
             }
         }
         None
@@ -165,7 +188,7 @@ impl Coordinator {
         let at_ns = self.until_ns;
         if now >= at_ns {
             for agent in &mut self.agents {
-                if matches!(agent.last, Says::Ready) {
+                if matches!(agent.last, Says::Ready { .. }) {
                     agent.lost = Some("it did not confirm the start".to_owned());
                 }
                 agent.heard_ns = now;
@@ -177,7 +200,8 @@ impl Coordinator {
         self.beat(now, false, out);
         for at in self.pass.turn(now, REPEAT_START, self.agents.len()) {
             let Some(agent) = self.agents.get_mut(at) else { continue };
-            let estimate = agent.offset.at(at_ns).filter(|_| matches!(agent.last, Says::Ready));
+            let estimate =
+                agent.offset.at(at_ns).filter(|_| matches!(agent.last, Says::Ready { .. }));
             let Some(estimate) = estimate else { continue };
             // It obeys the first of these messages that arrives.
             agent.start_error_ns = agent.start_error_ns.max(Some(estimate.error_ns));
@@ -187,20 +211,21 @@ impl Coordinator {
         false
     }
 
-    /// Shows rows until every agent has sent its result or is lost. One that is lost stops all. Returns whether
-    /// it has ended.
+    /// Shows rows until every agent has sent its result or is lost, and the teardown is made. One that is lost stops
+    /// all, and so does Ctrl-C. Returns whether it has ended.
     pub(super) fn follow(
         &mut self,
         now: u64,
-        is_interrupted: bool,
+        interrupts: u32,
         out: &mut impl Outbox,
         row: &mut dyn FnMut(&[Agent]),
     ) -> bool {
         if self.agents.iter().all(Agent::is_settled) {
             if self.shown.is_new(&self.agents) {
+                self.shown.note(&self.agents, now);
                 row(&self.agents);
             }
-            return true;
+            return self.tear_down(now, interrupts, out);
         }
         for agent in self.agents.iter_mut().filter(|agent| !agent.is_settled()) {
             agent.lost = agent.is_lost(now);
@@ -212,8 +237,17 @@ impl Coordinator {
             }
         }
         let has_lost = self.agents.iter().any(|agent| agent.lost.is_some());
-        if self.stopping_ns.is_none() && (has_lost || is_interrupted) {
+        if self.stopping_ns.is_none() && (has_lost || interrupts > 0) {
             (self.stopping_ns, self.beat_ns) = (Some(now), 0);
+            if interrupts > 0 {
+                out.note(
+                    "interrupted: stopping all agents; Ctrl-C again does not wait for their results"
+                        .to_owned(),
+                );
+            }
+        }
+        if interrupts > 1 {
+            self.agents.iter_mut().for_each(Agent::give_up);
         }
         if self.stopping_ns.is_some_and(|since| now > since + nanoseconds(STOPPING)) {
             for agent in self.agents.iter_mut().filter(|agent| !agent.is_settled()) {
@@ -286,7 +320,16 @@ impl Coordinator {
             }
             Says::Refused { why } => one.last = Says::Refused { why: printable(&why) },
             Says::Failed { why } => one.last = Says::Failed { why: printable(&why) },
-            Says::Ready | Says::Waiting => one.last = says,
+            Says::Ready { captured } => {
+                if at == 0 && self.captured.is_none() {
+                    self.captured = captured;
+                }
+                one.last = Says::Ready { captured: None };
+            }
+            Says::TornDown { failed } => {
+                one.last = Says::TornDown { failed: failed.map(|why| printable(&why)) };
+            }
+            Says::Prepared | Says::Waiting => one.last = says,
             Says::Controlled { number, taken, events } if number > one.obeyed.number => {
                 one.obeyed = Obeyed { number, taken, events };
             }
@@ -357,7 +400,7 @@ impl Coordinator {
     }
 }
 
-fn nanoseconds(time: Duration) -> u64 {
+pub(super) fn nanoseconds(time: Duration) -> u64 {
     time.as_nanos() as u64
 }
 
@@ -408,10 +451,14 @@ impl Shown {
         let has_waited = now > self.at_ns + nanoseconds(ROW_WAIT);
         let is_due = is_known && self.is_new(agents) && (all_new || has_waited);
         if is_due {
-            self.numbers = agents.iter().map(|agent| agent.number).collect();
-            self.at_ns = now;
+            self.note(agents, now);
         }
         is_due
+    }
+
+    fn note(&mut self, agents: &[Agent], now: u64) {
+        self.numbers = agents.iter().map(|agent| agent.number).collect();
+        self.at_ns = now;
     }
 
     fn is_new(&self, agents: &[Agent]) -> bool {

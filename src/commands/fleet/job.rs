@@ -16,6 +16,7 @@ use engine::sys::process::now_ns;
 use load::control::{Command as Control, Event};
 use load::files::{self, is_below};
 
+use super::fixtures::Captures;
 use super::message::{Plan, Says};
 use super::{FILES_MAX, sha256};
 use crate::commands::load::share::{Order, Report, Spec};
@@ -24,6 +25,8 @@ use crate::commands::load::share::{Order, Report, Spec};
 const ERROR_BYTES: u64 = 8 * 1024;
 /// What errors begin with: those of a command, of its flags, and of the parser of flags.
 const ERRORS: [&str; 3] = ["standfast: ", "standfast load: ", "error: "];
+/// Bytes of a message beside what a setup captured, at most.
+const MESSAGE_HEAD: usize = 512;
 /// How long a load that runs may say nothing.
 const SILENCE: Duration = Duration::from_secs(30);
 
@@ -221,7 +224,9 @@ impl Job {
         };
         self.said_ns = now_ns();
         match line {
-            Line::Report(Report::Ready) => self.state = Says::Ready,
+            Line::Report(Report::Prepared) => self.state = Says::Prepared,
+            Line::Report(Report::Ready(captured)) => self.state = Says::Ready { captured },
+            Line::Report(Report::TornDown(failed)) => self.state = Says::TornDown { failed },
             Line::Report(Report::Began(late_us)) => self.late_us = Some(late_us),
             Line::Report(Report::Row(row)) => {
                 self.rows += 1;
@@ -242,7 +247,7 @@ impl Job {
                 let (bytes, sha256) = (self.result.len(), sha256(&self.result));
                 self.state = Says::Done { bytes, sha256, late_us: self.late_us, discarded: None };
             }
-            Line::End(why) if !matches!(self.state, Says::Done { .. }) => {
+            Line::End(why) if !matches!(self.state, Says::Done { .. } | Says::TornDown { .. }) => {
                 let why = why.trim();
                 let begin = ERRORS.iter().find_map(|begin| why.strip_prefix(begin));
                 let why = match begin.unwrap_or(why) {
@@ -273,7 +278,7 @@ impl Job {
 
     /// Makes the load begin at this time of the engine's clock, once.
     pub(super) fn begin(&mut self, at_ns: u64) {
-        if matches!(self.state, Says::Ready) {
+        if matches!(self.state, Says::Ready { .. }) {
             if now_ns() >= at_ns {
                 self.state = Says::Failed { why: "the start came too late".to_owned() };
                 self.order(&Order::Stop);
@@ -283,6 +288,39 @@ impl Job {
             // It had nothing to report while others got ready.
             self.said_ns = now_ns();
             self.state = Says::Waiting;
+        }
+    }
+
+    /// Has the load make the setup, or use what another agent's has captured; it obeys the first order.
+    pub(super) fn set_up(&mut self, captured: Option<Captures>) {
+        if matches!(self.state, Says::Prepared) {
+            self.order(&Order::SetUp(captured));
+        }
+    }
+
+    /// Refuses the run if what the setup captured does not fit into a message of so many bytes.
+    pub(super) fn keep_within(&mut self, payload_max: usize) {
+        let Says::Ready { captured: Some(captured) } = &self.state else { return };
+        let bytes = serde_json::to_vec(captured).map_or(0, |json| json.len());
+        if bytes + MESSAGE_HEAD > payload_max {
+            let why = format!(
+                "[setup] captured {bytes} bytes, which do not fit into a message of the NATS server of {payload_max} \
+                 (max_payload): capture less"
+            );
+            self.state = Says::Refused { why };
+        }
+    }
+
+    /// Has the load make the teardown, once.
+    pub(super) fn tear_down(&mut self) {
+        if matches!(self.state, Says::Done { .. }) {
+            match self.lines {
+                Some(_) => self.order(&Order::TearDown),
+                None => {
+                    let failed = Some("its load ended unexpectedly".to_owned());
+                    self.state = Says::TornDown { failed };
+                }
+            }
         }
     }
 

@@ -11,7 +11,8 @@ use engine::sys::process::{self, Signal, now_ns};
 use load::control::Command;
 
 use super::coordinator::{Coordinator, Outbox};
-use super::member::{Agent, problems, too_few};
+use super::fixtures::{Fixtures, Teardown};
+use super::member::{Agent, namesakes, problems, too_few};
 use super::message::{FromAgent, ToAgent, decode, encode, inbox, of_all};
 use super::travel::{self, Travelling};
 use super::{AGENTS_MAX, FleetFlags, REPEAT, unique};
@@ -44,9 +45,24 @@ pub(crate) struct Request<'a> {
     pub(crate) within: Duration,
     /// Most bytes of files.
     pub(crate) files_max: u64,
-    /// Users, or groups of them that share connections.
-    pub(crate) users: u64,
+    pub(crate) parts: Parts,
     pub(crate) seed: u64,
+    pub(crate) fixtures: Fixtures,
+}
+
+/// What agents share: each has at least one.
+#[derive(Copy, Clone)]
+pub(crate) struct Parts {
+    pub(crate) count: u64,
+    /// In the plural, and what makes more of them.
+    pub(crate) name: &'static str,
+    pub(crate) remedy: &'static str,
+}
+
+impl Parts {
+    pub(crate) fn connections(count: u64) -> Parts {
+        Parts { count, name: "connections", remedy: "--connections" }
+    }
 }
 
 /// The connection to a fleet.
@@ -58,7 +74,10 @@ pub(crate) struct Leader<'a> {
     payload_max: usize,
     /// Once the agents of a run are known.
     coordinator: Option<Coordinator>,
-    interrupted: bool,
+    /// Of agents of one name, after [`Leader::find`].
+    pub(super) namesakes: Vec<String>,
+    /// How often Ctrl-C came.
+    pub(super) interrupts: u32,
 }
 
 /// What came of a run.
@@ -68,6 +87,9 @@ pub(crate) struct Led {
     pub(crate) interrupted: bool,
     /// Messages of this leader that were discarded, as NATS was not connected or a queue was full.
     pub(crate) discarded: usize,
+    pub(crate) has_setup: bool,
+    /// `None` if the run has none.
+    pub(crate) teardown: Option<Teardown>,
 }
 
 /// Whether what was waited for has happened, or Ctrl-C before.
@@ -81,10 +103,18 @@ impl<'a> Leader<'a> {
     pub(crate) fn new(flags: &'a FleetFlags) -> Result<Leader<'a>> {
         let id = unique();
         let messages = Messages::start(flags.transport()?, vec![inbox(&flags.fleet, &id)])?;
-        Ok(Leader { flags, id, messages, payload_max: 0, coordinator: None, interrupted: false })
+        Ok(Leader {
+            flags,
+            id,
+            messages,
+            payload_max: 0,
+            coordinator: None,
+            namesakes: Vec::new(),
+            interrupts: 0,
+        })
     }
 
-    /// Calls all agents, and returns those of `who` that have answered, by name.
+    /// Calls all agents, and returns those of `who` that have answered, by name. Agents of one name are noted.
     ///
     /// # Errors
     /// There is no NATS server, or fewer agents are free than asked for.
@@ -99,7 +129,8 @@ impl<'a> Leader<'a> {
             let now = now_ns();
             let since = Duration::from_nanos(now - opened_ns.unwrap_or(began_ns));
             let most = if opened_ns.is_none() || wanted.is_some() { within } else { LOOK_FOR_ALL };
-            let free = found.values().filter(|agent| !agent.busy).count();
+            let is_free = |agent: &&Agent| !agent.busy && agent.is_selected(who);
+            let free = found.values().filter(is_free).count();
             // A connection that comes and goes is not tried forever.
             let is_late = now > began_ns + (within + LOOK_FOR).as_nanos() as u64;
             let has_enough = wanted.is_some_and(|wanted| free >= wanted && since > CHOOSE);
@@ -126,7 +157,6 @@ impl<'a> Leader<'a> {
                     let Some((message, _)) = decode::<FromAgent>(&bytes) else { continue };
                     let is_room = found.len() < AGENTS_MAX || found.contains_key(&message.agent);
                     if let Some(agent) = Agent::new(message, now)
-                        && agent.is_selected(who)
                         && is_room
                     {
                         found.insert(agent.id.clone(), agent);
@@ -136,13 +166,17 @@ impl<'a> Leader<'a> {
             }
         }
         if opened_ns.is_none() {
-            bail!(
-                "cannot reach the NATS server of the fleet: {} (is it running? --nats URL names it)",
-                down.unwrap_or_else(|| "no answer".to_owned())
-            );
+            let why = down.unwrap_or_else(|| "no answer".to_owned());
+            let hint = match why.contains("authorization") {
+                true => "give them by --nats nats://USER:PASSWORD@HOST or --nats-creds FILE",
+                false => "is it running? --nats URL names it",
+            };
+            bail!("cannot reach the NATS server of the fleet: {why} ({hint})");
         }
         let mut agents: Vec<Agent> = found.into_values().collect();
         agents.sort_by(|one, other| (&one.name, &one.id).cmp(&(&other.name, &other.id)));
+        self.namesakes = namesakes(&agents);
+        agents.retain(|agent| agent.is_selected(who));
         Ok((agents, Waited::Done))
     }
 
@@ -152,7 +186,7 @@ impl<'a> Leader<'a> {
     /// All that is wrong with the agents; then nothing was started.
     pub(crate) fn prepare(&mut self, request: &Request<'_>) -> Result<Waited> {
         let files = travel::files(request.files_max)?;
-        let chosen = self.choose(request.who, request.within, request.users)?;
+        let chosen = self.choose(request.who, request.within, request.parts)?;
         let Some((problems, agents)) = chosen else { return Ok(Waited::Interrupted) };
         if !problems.is_empty() {
             bail!("{}", problems.join("\n  "));
@@ -160,7 +194,7 @@ impl<'a> Leader<'a> {
         self.make_ready(request, files, agents)
     }
 
-    /// Finds the agents of a run of so many users, and what is wrong with them; `None` after Ctrl-C.
+    /// Finds the agents of a run of so many parts, and what is wrong with them; `None` after Ctrl-C.
     ///
     /// # Errors
     /// There is no NATS server.
@@ -168,7 +202,7 @@ impl<'a> Leader<'a> {
         &mut self,
         who: &str,
         within: Duration,
-        users: u64,
+        parts: Parts,
     ) -> Result<Option<(Vec<String>, Vec<Agent>)>> {
         let (agents, waited) = self.find(who, within)?;
         if waited == Waited::Interrupted {
@@ -177,11 +211,15 @@ impl<'a> Leader<'a> {
         let (busy, mut agents): (Vec<_>, Vec<_>) = agents.into_iter().partition(|agent| agent.busy);
         if let Ok(wanted) = who.parse::<usize>() {
             if agents.len() < wanted {
-                return Ok(Some((vec![too_few(wanted, &agents, &busy)], Vec::new())));
+                let mut problems = std::mem::take(&mut self.namesakes);
+                problems.push(too_few(wanted, &agents, &busy));
+                return Ok(Some((problems, Vec::new())));
             }
             agents.truncate(wanted);
         }
-        Ok(Some((problems(&agents, &busy, who, users), agents)))
+        let mut problems = problems(&agents, &busy, who, parts);
+        problems.splice(0..0, std::mem::take(&mut self.namesakes));
+        Ok(Some((problems, agents)))
     }
 
     /// Waits until all of these agents are ready to begin, with their clocks measured.
@@ -213,31 +251,42 @@ impl<'a> Leader<'a> {
         waited
     }
 
-    /// Starts the agents, shows rows, and follows each agent to its result.
-    pub(crate) fn run(mut self, row: &mut dyn FnMut(&[Agent])) -> Led {
-        self.begin();
-        let mut agents = Vec::new();
+    /// Starts the agents, shows rows, and follows each agent to its result; `None` after Ctrl-C before the start.
+    pub(crate) fn run(mut self, row: &mut dyn FnMut(&[Agent])) -> Option<Led> {
+        if self.begin() == Waited::Interrupted {
+            return None;
+        }
+        let (mut agents, mut has_setup, mut teardown) = (Vec::new(), false, None);
         if let Some(mut coordinator) = self.coordinator.take() {
             loop {
-                let is_interrupted = self.is_interrupted();
+                let interrupts = self.interrupts();
                 let out = &mut &self.messages;
-                if coordinator.follow(now_ns(), is_interrupted, out, row) {
+                if coordinator.follow(now_ns(), interrupts, out, row) {
                     break;
                 }
                 take_all(&self.messages, &mut coordinator, LOOK_AT_RUN);
             }
             coordinator.release(&mut &self.messages);
-            agents = coordinator.agents;
+            has_setup = coordinator.fixtures.setup.is_some();
+            (agents, teardown) = (coordinator.agents, coordinator.teardown);
         }
-        Led { agents, interrupted: self.interrupted, discarded: self.messages.dropped() }
+        let discarded = self.messages.dropped();
+        let interrupted = self.interrupts > 0;
+        Some(Led { agents, interrupted, discarded, has_setup, teardown })
     }
 
-    /// Starts the agents that are ready.
-    pub(super) fn begin(&mut self) {
-        if let Some(coordinator) = &mut self.coordinator {
-            while !coordinator.begin(now_ns(), &mut &self.messages) {
-                take_all(&self.messages, coordinator, LOOK);
+    /// Starts the agents that are ready. After Ctrl-C they are free, and nothing is started.
+    pub(super) fn begin(&mut self) -> Waited {
+        loop {
+            if self.is_interrupted() {
+                self.release();
+                return Waited::Interrupted;
             }
+            let Some(coordinator) = &mut self.coordinator else { return Waited::Done };
+            if coordinator.begin(now_ns(), &mut &self.messages) {
+                return Waited::Done;
+            }
+            take_all(&self.messages, coordinator, LOOK);
         }
     }
 
@@ -304,10 +353,17 @@ impl<'a> Leader<'a> {
         }
     }
 
+    /// How often Ctrl-C came.
+    pub(super) fn interrupts(&mut self) -> u32 {
+        self.is_interrupted();
+        self.interrupts
+    }
+
     pub(super) fn is_interrupted(&mut self) -> bool {
         let signal = process::wait_signal(Duration::ZERO);
-        self.interrupted |= matches!(signal, Some(Signal::Interrupt | Signal::Terminate));
-        self.interrupted
+        let is_now = matches!(signal, Some(Signal::Interrupt | Signal::Terminate));
+        self.interrupts = self.interrupts.saturating_add(is_now.into());
+        self.interrupts > 0
     }
 }
 

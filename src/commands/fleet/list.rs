@@ -28,6 +28,8 @@ struct Document<'a> {
 #[derive(Serialize)]
 struct Entry<'a> {
     name: &'a str,
+    /// The name of its machine; empty: unknown.
+    host: &'a str,
     labels: &'a [String],
     cores: usize,
     busy: bool,
@@ -39,19 +41,22 @@ struct Entry<'a> {
 
 /// Runs the command. Exit code 1: there are none.
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
-    let (agents, waited) = Leader::new(&args.query.fleet)?.find("all", LOOK_FOR)?;
+    let mut leader = Leader::new(&args.query.fleet)?;
+    let (agents, waited) = leader.find("all", LOOK_FOR)?;
     if waited == Waited::Interrupted {
         return Ok(ExitCode::from(130));
     }
     let fleet = &args.query.fleet.fleet;
     let document = Document { version: 1, fleet, agents: agents.iter().map(entry).collect() };
-    args.query.print(&document, &text(fleet, &document.agents))?;
+    let namesakes: String = leader.namesakes.iter().map(|text| format!("{text}\n")).collect();
+    args.query.print(&document, &(text(fleet, &document.agents) + &namesakes))?;
     Ok(ExitCode::from(u8::from(agents.is_empty())))
 }
 
 fn entry(agent: &Agent) -> Entry<'_> {
     Entry {
         name: &agent.name,
+        host: &agent.host,
         labels: &agent.labels,
         cores: agent.cores,
         busy: agent.busy,
@@ -68,8 +73,12 @@ fn text(fleet: &str, agents: &[Entry<'_>]) -> String {
         );
     }
     let widest = agents.iter().map(|agent| agent.name.len()).max().unwrap_or(0).max(5);
-    let mut text =
-        format!("{:widest$}  cores  state    labels, targets beside loopback\n", "agent");
+    let hosts = agents.iter().map(|agent| agent.host.chars().count());
+    let host_widest = hosts.max().unwrap_or(0).clamp(4, 24);
+    let mut text = format!(
+        "{:widest$}  {:host_widest$}  cores  state    labels, targets beside loopback\n",
+        "agent", "host"
+    );
     for agent in agents {
         let state = match (agent.usable, agent.busy) {
             (false, _) => "other",
@@ -80,10 +89,13 @@ fn text(fleet: &str, agents: &[Entry<'_>]) -> String {
             [] => "-".to_owned(),
             texts => texts.join(" "),
         };
-        let (name, labels, targets) = (agent.name, list(agent.labels), list(agent.allowed_targets));
+        let (name, host, cores) = (agent.name, agent.host, agent.cores);
+        let (labels, targets) = (list(agent.labels), list(agent.allowed_targets));
         // Writing to a String cannot fail.
-        let _ =
-            writeln!(text, "{name:widest$}  {:>5}  {state:<7}  {labels}, {targets}", agent.cores);
+        let _ = writeln!(
+            text,
+            "{name:widest$}  {host:host_widest$.24}  {cores:>5}  {state:<7}  {labels}, {targets}"
+        );
     }
     let others: Vec<String> = agents
         .iter()
@@ -110,6 +122,7 @@ mod tests {
         let labels = ["zone=a".to_owned()];
         let entry = |name, usable, release| Entry {
             name,
+            host: "h",
             labels: &labels,
             cores: 2,
             busy: false,
@@ -118,7 +131,7 @@ mod tests {
             allowed_targets: &[],
         };
         let text = text("f", &[entry("one", true, "1"), entry("second", false, "0")]);
-        assert!(text.contains("one         2  free     zone=a, -\n"), "{text}");
+        assert!(text.contains("one     h         2  free     zone=a, -\n"), "{text}");
         assert!(text.contains("second has 0"), "{text}");
         assert!(super::text("f", &[]).contains("standfast agent --name"));
     }

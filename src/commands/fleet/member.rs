@@ -4,15 +4,19 @@ use load::control::Event;
 use load::{Outcome, SharedRow, Usage};
 
 use super::clocks::Offset;
-use super::leader::PREPARE;
+use super::leader::{PREPARE, Parts};
 use super::message::{FromAgent, Says, printable, version};
 use super::{LEASE, word};
 use crate::report::screen::AgentRow;
+
+/// Characters of an id that are shown.
+const ID_CHARS: usize = 8;
 
 /// An agent of a run.
 pub(crate) struct Agent {
     pub(super) id: String,
     pub(crate) name: String,
+    pub(super) host: String,
     pub(crate) labels: Vec<String>,
     pub(super) version: String,
     pub(super) cores: usize,
@@ -55,6 +59,8 @@ pub(super) struct Obeyed {
 #[derive(PartialEq, Eq)]
 pub(super) enum Readiness {
     Open,
+    /// It waits for the setup.
+    Prepared,
     Ready,
     Refused,
 }
@@ -64,7 +70,7 @@ impl Agent {
     /// id becomes part of a subject.
     pub(super) fn new(message: FromAgent, now: u64) -> Option<Agent> {
         let last = message.says.clone();
-        let Says::Here { name, labels, version, cores, busy, targets } = message.says else {
+        let Says::Here { name, host, labels, version, cores, busy, targets } = message.says else {
             return None;
         };
         if word(&message.agent).is_err() || word(&name).is_err() {
@@ -75,6 +81,7 @@ impl Agent {
         Some(Agent {
             id: message.agent,
             name,
+            host: printable(&host),
             labels,
             version: printable(&version),
             cores,
@@ -113,8 +120,16 @@ impl Agent {
         match &self.last {
             Says::Refused { .. } | Says::Failed { .. } => Readiness::Refused,
             _ if self.is_silent(now) => Readiness::Refused,
-            Says::Ready if self.offset.is_known(now) => Readiness::Ready,
+            Says::Ready { .. } if self.offset.is_known(now) => Readiness::Ready,
+            Says::Prepared => Readiness::Prepared,
             _ => Readiness::Open,
+        }
+    }
+
+    /// After a second Ctrl-C nothing is waited for.
+    pub(super) fn give_up(&mut self) {
+        if !self.is_settled() {
+            self.lost = Some("interrupted before it had sent its result".to_owned());
         }
     }
 
@@ -129,8 +144,10 @@ impl Agent {
                 "not heard for {} s: is it running, and does it reach the NATS server?",
                 LEASE.as_secs()
             ),
-            Says::Ready if self.offset.is_known(now) => return None,
-            Says::Ready => "its clock could not be measured, or jumps".to_owned(),
+            Says::Ready { .. } if self.offset.is_known(now) => return None,
+            // Another agent is the reason.
+            Says::Prepared => return None,
+            Says::Ready { .. } => "its clock could not be measured, or jumps".to_owned(),
             _ => format!("not ready within {} s", PREPARE.as_secs()),
         };
         Some(format!("agent {}: {what}", self.name))
@@ -194,13 +211,41 @@ pub(super) fn too_few(wanted: usize, free: &[Agent], busy: &[Agent]) -> String {
     text + "\n  start more, each with standfast agent --name NAME and the same --nats and --fleet"
 }
 
-/// All that is wrong with the agents of a run of so many users.
-pub(super) fn problems(agents: &[Agent], busy: &[Agent], who: &str, users: u64) -> Vec<String> {
+/// Agents of one name, of a list that is sorted by names. Results and upgrades know agents by their names.
+pub(super) fn namesakes(agents: &[Agent]) -> Vec<String> {
+    let same = agents.chunk_by(|one, other| one.name == other.name);
+    let problem = |agents: &[Agent]| {
+        let place = |agent: &Agent| {
+            let id: String = agent.id.chars().take(ID_CHARS).collect();
+            match agent.host.as_str() {
+                "" => format!("id {id}"),
+                host => format!("on {host} (id {id})"),
+            }
+        };
+        let (name, places) = (&agents.first()?.name, agents.iter().map(place));
+        let places = places.collect::<Vec<_>>().join(", ");
+        let count = agents.len();
+        (count > 1).then(|| {
+            format!(
+                "{count} agents are named {name}: {places}: start each with a --name of its own"
+            )
+        })
+    };
+    same.filter_map(problem).collect()
+}
+
+/// All that is wrong with the agents of a run of so many parts.
+pub(super) fn problems(agents: &[Agent], busy: &[Agent], who: &str, parts: Parts) -> Vec<String> {
     let mut problems = Vec::new();
     if agents.is_empty() {
+        let label = if who.contains('=') { format!(" --label {who}") } else { String::new() };
+        let found = match busy {
+            [] => "none has answered".to_owned(),
+            busy => format!("busy: {}", names(busy)),
+        };
         problems.push(format!(
-            "no agent is free for --agents {who} (busy: {}): start one with standfast agent --name NAME",
-            names(busy)
+            "no agent is free for --agents {who} ({found}): start one with standfast agent --name NAME{label} and the \
+             same --nats and --fleet"
         ));
     }
     let mine = version();
@@ -211,18 +256,11 @@ pub(super) fn problems(agents: &[Agent], busy: &[Agent], who: &str, users: u64) 
              standfast fleet upgrade"
         ));
     }
-    for pair in agents.windows(2) {
-        if let [one, other] = pair
-            && one.name == other.name
-        {
-            problems.push(format!("two agents are named {}: start one with another", one.name));
-        }
-    }
-    if agents.len() as u64 > users {
+    let Parts { count, name, remedy } = parts;
+    if agents.len() as u64 > count {
         let agents = agents.len();
-        problems.push(format!(
-            "{users} connections cannot be shared by {agents} agents: raise --connections"
-        ));
+        problems
+            .push(format!("{count} {name} cannot be shared by {agents} agents: raise {remedy}"));
     }
     problems
 }

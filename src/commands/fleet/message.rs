@@ -5,13 +5,15 @@ use load::control::{Command, Event};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::fixtures::Captures;
+
 /// The most characters of a text of another machine that are shown.
 const TEXT_CHARS_MAX: usize = 8 * 1024;
 
 /// What agents and leaders must have in common: the release, its schema of results, and the number of this list
 /// of messages.
 pub(super) fn version() -> String {
-    format!("{}+{}.2", env!("CARGO_PKG_VERSION"), load::OUTCOME_VERSION)
+    format!("{}+{}.3", env!("CARGO_PKG_VERSION"), load::OUTCOME_VERSION)
 }
 
 /// From a leader.
@@ -40,6 +42,15 @@ pub(super) enum ToAgent {
     Ping {
         leader: String,
         sent_ns: u64,
+    },
+    /// Make the setup; or another agent has made it and captured this.
+    SetUp {
+        run: String,
+        captured: Option<Captures>,
+    },
+    /// Make the teardown.
+    TearDown {
+        run: String,
     },
     /// Begin at this time of the agent's clock.
     Begin {
@@ -107,6 +118,9 @@ pub(super) struct FromAgent {
 pub(super) enum Says {
     Here {
         name: String,
+        /// Of the machine; empty: unknown.
+        #[serde(default)]
+        host: String,
         labels: Vec<String>,
         version: String,
         cores: usize,
@@ -126,7 +140,12 @@ pub(super) enum Says {
     Refused {
         why: String,
     },
-    Ready,
+    /// It waits for the setup.
+    Prepared,
+    Ready {
+        /// By the setup that it has made.
+        captured: Option<Captures>,
+    },
     /// It will begin at the time.
     Waiting,
     Pong {
@@ -157,6 +176,10 @@ pub(super) enum Says {
         /// Messages that it has discarded.
         #[serde(default)]
         discarded: Option<usize>,
+    },
+    /// It has made the teardown, or failed to.
+    TornDown {
+        failed: Option<String>,
     },
     /// A piece of the result follows.
     Piece {

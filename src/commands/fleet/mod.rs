@@ -8,6 +8,7 @@ pub(crate) mod controlled;
 mod coordinator;
 mod doctor;
 mod executable;
+pub(crate) mod fixtures;
 mod job;
 pub(crate) mod leader;
 mod list;

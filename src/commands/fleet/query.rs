@@ -40,11 +40,14 @@ impl QueryFlags {
 /// The agents of `who`, also busy ones; `None` after Ctrl-C.
 ///
 /// # Errors
-/// There are none, or fewer than asked for.
+/// There are none, or fewer than asked for, or several of one name.
 pub(super) fn find(leader: &mut Leader<'_>, who: &str) -> Result<Option<Vec<Agent>>> {
     let (mut agents, waited) = leader.find(who, LOOK_FOR)?;
     if waited == Waited::Interrupted {
         return Ok(None);
+    }
+    if !leader.namesakes.is_empty() {
+        bail!("{}", leader.namesakes.join("\n  "));
     }
     if let Ok(wanted) = who.parse::<usize>() {
         if agents.len() < wanted {

@@ -172,6 +172,7 @@ mod tests {
     fn agent(id: &str, version: &str) -> Agent {
         let here = Says::Here {
             name: "one".to_owned(),
+            host: String::new(),
             labels: Vec::new(),
             version: version.to_owned(),
             cores: 1,

@@ -4,12 +4,14 @@
 use std::fmt::Write as _;
 
 use capacity::{Count, Milliseconds};
+use load::scenario::GroupSummary;
 use load::{Bars, Outcome, RunConfig, Selector, Threshold, judge};
 use serde::{Serialize, Serializer};
 
 use super::leader::Led;
 use super::member::Agent;
 use super::message::plain;
+use crate::report::Table;
 
 /// The result of all agents together, and of each.
 pub(crate) struct Whole<'a> {
@@ -22,6 +24,8 @@ pub(crate) struct Whole<'a> {
     parts: u64,
     /// What is missing; empty if nothing is.
     missing: Vec<String>,
+    /// The agents that made the setup and the teardown.
+    fixtures: [Option<&'a str>; 2],
 }
 
 /// The document of `--json`: that of a run, and of its agents.
@@ -47,6 +51,8 @@ pub(crate) struct Fleet {
     pub(crate) agents: Vec<Agent>,
     /// Empty if nothing is.
     pub(crate) missing: Vec<String>,
+    /// By Ctrl-C.
+    pub(crate) interrupted: bool,
     /// Messages of the leader.
     discarded: usize,
 }
@@ -57,16 +63,13 @@ impl Fleet {
         let configs = led.agents.iter().filter_map(|agent| agent.outcome.as_ref());
         let config = configs.map(|outcome| outcome.config.clone()).next().unwrap_or_default();
         let Whole { outcome, missing, .. } = Whole::new(&led, &config, &[]);
-        (outcome, Fleet { agents: led.agents, missing, discarded: led.discarded })
+        let Led { agents, interrupted, discarded, .. } = led;
+        (outcome, Fleet { agents, missing, interrupted, discarded })
     }
 
-    /// The columns of [`Fleet::rows`].
-    pub(crate) const HEADS: [&str; 7] =
-        ["agent", "open", "sent", "answered", "errors", "p99", "start ±"];
-
-    /// The figures of each agent.
-    pub(crate) fn rows(&self) -> Vec<Vec<String>> {
-        self.agents.iter().map(|agent| figures(agent).to_vec()).collect()
+    /// The figures of each agent, for a page.
+    pub(crate) fn table(&self) -> Table {
+        page_table(&self.agents)
     }
 }
 
@@ -82,6 +85,11 @@ struct FleetSummary<'a> {
     missing: &'a [String],
     /// Messages of the leader that were discarded, as NATS was not connected or a queue was full.
     discarded_messages: usize,
+    /// The agents that made the setup and the teardown; absent without.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    setup: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    teardown: Option<&'a str>,
     agents: Vec<AgentSummary<'a>>,
 }
 
@@ -116,14 +124,21 @@ impl<'a> FleetSummary<'a> {
             outcome: agent.outcome.as_ref(),
         };
         let agents = agents.iter().map(summary).collect();
-        FleetSummary { complete: missing.is_empty(), missing, discarded_messages, agents }
+        FleetSummary {
+            complete: missing.is_empty(),
+            missing,
+            discarded_messages,
+            setup: None,
+            teardown: None,
+            agents,
+        }
     }
 }
 
 impl<'a> Whole<'a> {
     /// Merges the results of agents, and judges them as one of this configuration.
     pub(crate) fn new(led: &'a Led, config: &RunConfig, thresholds: &[&Threshold]) -> Whole<'a> {
-        let Led { agents, interrupted, discarded } = led;
+        let Led { agents, interrupted, discarded, has_setup, teardown } = led;
         let mut missing: Vec<String> = Vec::new();
         let mut merged: Option<Outcome> = None;
         let began_us = agents.iter().find_map(|one| one.outcome.as_ref()?.began_unix_us);
@@ -141,22 +156,19 @@ impl<'a> Whole<'a> {
             else {
                 continue;
             };
-            merged = match merged.take() {
+            let added = match &mut merged {
                 None => {
-                    parts += 1;
-                    Some(outcome)
+                    merged = Some(outcome);
+                    Ok(())
                 }
-                Some(before) => match before.clone().merge(outcome) {
-                    Ok(merged) => {
-                        parts += 1;
-                        Some(merged)
-                    }
-                    Err(why) => {
-                        missing.push(format!("agent {}: cannot be merged: {why}", agent.name));
-                        Some(before)
-                    }
-                },
+                Some(whole) => whole.merge_in(outcome),
             };
+            match added {
+                Ok(()) => parts += 1,
+                Err(why) => {
+                    missing.push(format!("agent {}: cannot be merged: {why}", agent.name));
+                }
+            }
         }
         if let Some(outcome) = &mut merged {
             let (tls_error, message_error) =
@@ -177,12 +189,55 @@ impl<'a> Whole<'a> {
                 outcome.reasons.insert(0, format!("INCOMPLETE: {}", missing.join("; ")));
             }
         }
-        Whole { outcome: merged, agents, discarded: *discarded, parts, missing }
+        let setup = agents.first().filter(|_| *has_setup).map(|agent| &*agent.name);
+        let teardown = teardown.as_ref().and_then(|teardown| teardown.agent.as_deref());
+        let fixtures = [setup, teardown];
+        Whole { outcome: merged, agents, discarded: *discarded, parts, missing, fixtures }
+    }
+
+    /// The figures of each agent, for a page.
+    pub(crate) fn table(&self) -> Table {
+        page_table(self.agents)
+    }
+
+    /// What is whole on one agent, and on which.
+    fn placed(&self) -> String {
+        let made = ["[setup]", "[teardown]"].into_iter().zip(self.fixtures);
+        let made = made.filter_map(|(what, agent)| Some(format!("{what} on {}", agent?)));
+        let made: Vec<String> = made.collect();
+        let mut lines = Vec::new();
+        if !made.is_empty() {
+            lines.push(made.join(", "));
+        }
+        let of_agents = self.agents.iter().filter_map(|agent| {
+            let groups = agent.outcome.as_ref()?.groups.as_ref()?;
+            Some((&agent.name, groups))
+        });
+        let of_agents: Vec<_> = of_agents.collect();
+        if let Some((_, groups)) = of_agents.first() {
+            let size = groups.size;
+            let counts = || of_agents.iter().map(|(_, groups)| groups.groups);
+            let each =
+                |(name, groups): &(&String, &GroupSummary)| format!("{} on {name}", groups.groups);
+            let (least, most) = (counts().min().unwrap_or(0), counts().max().unwrap_or(0));
+            let each = match of_agents.len() {
+                few if few <= NAMED_MAX => {
+                    of_agents.iter().map(each).collect::<Vec<_>>().join(", ")
+                }
+                _ if least == most => format!("{} on each agent", Count(most)),
+                _ => format!("{} or {} on each agent", Count(least), Count(most)),
+            };
+            lines.push(format!("groups of {size} users, each whole on one agent: {each}"));
+        }
+        let heads = std::iter::once("placed").chain(std::iter::repeat(""));
+        heads.zip(lines).map(|(head, line)| format!("{head:<14}{line}\n")).collect()
     }
 
     pub(crate) fn document(&self) -> Document<'_> {
         let missing = self.missing.as_slice();
         let fleet = FleetSummary::new(self.agents, missing, self.discarded);
+        let [setup, teardown] = self.fixtures;
+        let fleet = FleetSummary { setup, teardown, ..fleet };
         let none = self.outcome.is_none().then(|| NoResult {
             held: false,
             tolerated: false,
@@ -207,6 +262,7 @@ impl<'a> Whole<'a> {
             }
         }
         text += &table(self.agents);
+        text += &self.placed();
         let discarded = self.agents.iter().filter_map(|agent| agent.discarded);
         let discarded = discarded.fold(self.discarded, usize::saturating_add);
         if discarded > 0 {
@@ -222,6 +278,18 @@ impl<'a> Whole<'a> {
         }
         // Results contain texts of agents and of what they were answered.
         plain(&text)
+    }
+}
+
+/// Agents that are named with their groups; of more only the numbers are shown.
+const NAMED_MAX: usize = 4;
+
+fn page_table(agents: &[Agent]) -> Table {
+    Table {
+        title: "Agents",
+        heads: vec!["agent", "open", "sent", "answered", "errors", "p99", "start ±"],
+        rows: agents.iter().map(|agent| figures(agent).to_vec()).collect(),
+        texts: &[],
     }
 }
 

@@ -12,9 +12,9 @@ use super::flags::Args;
 use super::observers::{Observed, Observers};
 use super::screen::Screen;
 use crate::output;
-use crate::report::Report;
 use crate::report::csv::Csv;
 use crate::report::prometheus::Metrics;
+use crate::report::{Report, Table};
 
 /// The files that are written while a run lasts.
 pub(super) struct Files {
@@ -71,7 +71,7 @@ pub(super) fn measure<'s>(
     Ok(outcome)
 }
 
-/// Writes the text, the JSON and the page of a run, and returns the exit code of the worst of its
+/// Writes the text, the JSON and the page of a run, with further tables, and returns the exit code of the worst of its
 /// `outcomes`.
 ///
 /// # Errors
@@ -82,6 +82,7 @@ pub(super) fn report(
     text: &str,
     document: &impl Serialize,
     (outcomes, samples): (&[Outcome], &SampleSeries),
+    tables: Vec<Table>,
 ) -> Result<ExitCode> {
     if let (Some(share), [outcome]) = (&args.agent_share, outcomes) {
         share.finish(outcome);
@@ -89,7 +90,10 @@ pub(super) fn report(
     }
     output::report(args.json.as_deref(), text, document)?;
     if let Some(file) = &args.html {
-        Report::of_outcomes(outcomes, samples, &Machine::read()).write(file)?;
+        let machine = Machine::read();
+        let mut report = Report::of_outcomes(outcomes, samples, &machine);
+        report.tables.extend(tables);
+        report.write(file)?;
     }
     files.csv.map_or(Ok(()), Csv::finish)?;
     let worst = outcomes.iter().map(|outcome| Verdict::of(outcome).exit_code()).max();

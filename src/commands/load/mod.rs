@@ -44,6 +44,7 @@ pub(crate) use self::scenario::clock;
 use self::screen::Screen;
 pub(crate) use self::screen::line as row_line;
 use self::share::Share;
+use crate::commands::fleet::fixtures::Fixtures;
 use crate::output;
 
 /// Runs the command. Exit code 0: all held, or the thresholds were met; 1: something fell short; 130:
@@ -90,7 +91,7 @@ pub(crate) fn run(args: &Args, flags: &ArgMatches) -> Result<ExitCode> {
             let config = plan.config(&args.urls);
             let thresholds: Vec<&Threshold> = args.threshold.iter().collect();
             let seed = scenario::clock().now_ms;
-            let run = split::Run::Requests(&plan.requests);
+            let run = split::Run::Requests(&plan.requests, Fixtures::default());
             return split::lead(args, run, &args.urls, config, &thresholds, seed);
         }
         if let Some(share) = &args.agent_share {
@@ -153,7 +154,7 @@ fn one<'a>(
     let outcome = measure::measure(args, &mut files, screen, &thresholds, drive)?;
     let text = outcome.text(output::bars(args.json.as_deref())).to_string();
     let outcomes = std::slice::from_ref(&outcome);
-    measure::report(args, files, &text, &outcome, (outcomes, &outcome.samples))
+    measure::report(args, files, &text, &outcome, (outcomes, &outcome.samples), Vec::new())
 }
 
 /// Runs under the commands of another process.

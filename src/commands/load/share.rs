@@ -16,7 +16,9 @@ use load::{Config, Counts, Outcome, Progress, Recorder, Row, SharedRow, Snapshot
 use serde::{Deserialize, Serialize};
 
 use super::flags::Args;
+use super::scenario::Ended;
 use crate::commands::fleet::LEASE;
+use crate::commands::fleet::fixtures::Captures;
 use crate::output;
 
 /// The last part of the wait for the start is without sleeping, as a sleep may take longer.
@@ -39,6 +41,10 @@ pub(crate) enum Order {
     /// Begin at this time of the engine's clock.
     Begin(u64),
     Stop,
+    /// Make the setup; or another agent has made it and captured this.
+    SetUp(Option<Captures>),
+    /// Make the teardown.
+    TearDown,
     /// The leader lives.
     Beat,
     /// Of a controlled run.
@@ -49,11 +55,16 @@ pub(crate) enum Order {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Report {
-    Ready,
+    /// It waits for the setup.
+    Prepared,
+    /// With what its setup has captured.
+    Ready(Option<Captures>),
     /// It began, so many microseconds late.
     Began(u64),
     Row(Box<SharedRow>),
     Outcome(Box<Outcome>),
+    /// It has made the teardown, or failed to.
+    TornDown(Option<String>),
     /// So many commands were executed.
     Taken(u64),
     /// After so many commands.
@@ -68,12 +79,26 @@ pub(crate) struct Share {
 
 #[derive(Default, Debug)]
 struct State {
-    told: Mutex<(Option<u64>, bool)>,
+    told: Mutex<Told>,
     changed: Condvar,
     /// When an order came last, in nanoseconds of the engine's clock.
     heard_ns: AtomicU64,
     /// To the run that is controlled; `None`: it is not.
     commands: Mutex<Option<PipeWriter>>,
+    /// By the setup that this generator has made.
+    captured: Mutex<Option<Captures>>,
+}
+
+/// What was ordered.
+#[derive(Default, Debug)]
+struct Told {
+    begin_ns: Option<u64>,
+    stop: bool,
+    /// The first order to set up.
+    setup: Option<Option<Captures>>,
+    teardown: bool,
+    /// There will be no more orders.
+    end: bool,
 }
 
 impl Share {
@@ -107,14 +132,26 @@ impl Share {
             for line in io::stdin().lock().lines().map_while(Result::ok) {
                 state.heard_ns.store(now_ns(), Ordering::Relaxed);
                 match serde_json::from_str(&line) {
-                    Ok(Order::Begin(at_ns)) => state.told().0 = Some(at_ns),
-                    Ok(Order::Stop) => state.told().1 = true,
+                    Ok(Order::Begin(at_ns)) => state.told().begin_ns = Some(at_ns),
+                    Ok(Order::Stop) => state.told().stop = true,
+                    Ok(Order::SetUp(captured)) => {
+                        state.told().setup.get_or_insert(captured);
+                    }
+                    Ok(Order::TearDown) => {
+                        let mut told = state.told();
+                        // An earlier order to stop was to the run.
+                        told.stop &= told.teardown;
+                        told.teardown = true;
+                    }
                     Ok(Order::Command(command)) => state.pass_on(&command),
                     Ok(Order::Beat) | Err(_) => {}
                 }
                 state.changed.notify_all();
             }
-            state.told().1 = true;
+            {
+                let mut told = state.told();
+                (told.stop, told.end) = (true, true);
+            }
             state.changed.notify_all();
         })?;
         Ok(())
@@ -130,12 +167,52 @@ impl Share {
         let heard_ns = self.state.heard_ns.load(Ordering::Relaxed);
         if now_ns() > heard_ns + LEASE.as_nanos() as u64 {
             // Also if the agent is stopped, which could not end this process.
-            self.state.told().1 = true;
+            self.state.told().stop = true;
             self.state.heard_ns.store(u64::MAX / 2, Ordering::Relaxed);
         }
         let told = self.state.told();
-        let waited = self.state.changed.wait_timeout_while(told, wait, |told| !told.1);
-        std::mem::take(&mut waited.unwrap_or_else(PoisonError::into_inner).0.1)
+        let waited = self.state.changed.wait_timeout_while(told, wait, |told| !told.stop);
+        std::mem::take(&mut waited.unwrap_or_else(PoisonError::into_inner).0.stop)
+    }
+
+    /// Waits for an order before the start; `None` if the order to stop comes first.
+    fn told<T>(&self, order: impl Fn(&Told) -> Option<T>) -> Option<T> {
+        let is_awaited = |told: &mut Told| order(told).is_none() && !told.stop;
+        let waited = self.state.changed.wait_while(self.state.told(), is_awaited);
+        let told = waited.unwrap_or_else(PoisonError::into_inner);
+        if told.stop { None } else { order(&told) }
+    }
+
+    /// Makes the setup if this generator is the one that does. Otherwise waits for what it has captured.
+    ///
+    /// # Errors
+    /// Those of the setup.
+    pub(super) fn set_up(&self, make: impl FnOnce() -> Result<Ended>) -> Result<Ended> {
+        say(&Report::Prepared);
+        let ended = match self.told(|told| told.setup.clone()) {
+            None => Ended::Interrupted,
+            Some(Some(captures)) => return Ok(Ended::Completed(captures.captured())),
+            Some(None) => make()?,
+        };
+        if let Ended::Completed(captured) = &ended {
+            let mut own = self.state.captured.lock().unwrap_or_else(PoisonError::into_inner);
+            *own = Some(Captures::of(captured));
+        }
+        Ok(ended)
+    }
+
+    /// Makes the teardown, which returns why it failed, if the leader says so before it ends this process.
+    ///
+    /// # Errors
+    /// Those of the teardown.
+    pub(super) fn tear_down(&self, make: impl FnOnce() -> Result<Option<String>>) -> Result<()> {
+        let is_awaited = |told: &mut Told| !told.teardown && !told.end;
+        let waited = self.state.changed.wait_while(self.state.told(), is_awaited);
+        let is_ordered = waited.unwrap_or_else(PoisonError::into_inner).teardown;
+        if is_ordered {
+            say(&Report::TornDown(make()?));
+        }
+        Ok(())
     }
 
     /// Makes a run of requests the part of this generator.
@@ -239,24 +316,21 @@ impl State {
         let mut commands = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
         let sent = commands.as_mut().map(|to_run| to_run.write_all(line.as_bytes()));
         if !matches!(sent, Some(Ok(()))) {
-            self.told().1 = true;
+            self.told().stop = true;
         }
     }
 
-    fn told(&self) -> MutexGuard<'_, (Option<u64>, bool)> {
+    fn told(&self) -> MutexGuard<'_, Told> {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Gate for Share {
     fn pass(&self) -> Result<u64, String> {
-        say(&Report::Ready);
-        let told = self.state.told();
-        let waited = self.state.changed.wait_while(told, |told| told.0.is_none() && !told.1);
-        let (begin, stopped) = *waited.unwrap_or_else(PoisonError::into_inner);
-        let Some(begin_ns) = begin.filter(|_| !stopped) else {
-            return Err("stopped before the start".to_owned());
-        };
+        let captured = self.state.captured.lock().unwrap_or_else(PoisonError::into_inner).take();
+        say(&Report::Ready(captured));
+        let begin_ns = self.told(|told| told.begin_ns);
+        let begin_ns = begin_ns.ok_or_else(|| "stopped before the start".to_owned())?;
         let rest_ns = begin_ns.saturating_sub(now_ns()).saturating_sub(SPIN_NS);
         if self.stopped(Duration::from_nanos(rest_ns)) {
             return Err("stopped before the start".to_owned());

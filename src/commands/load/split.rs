@@ -11,8 +11,10 @@ use load::{Config, RunConfig, SampleSeries, SharedRows, Threshold, Verdict};
 use super::flags::Args;
 use super::measure::{self, Files};
 use super::observers::Observers;
+use super::scenario::after_teardown;
 use super::screen::Screen;
-use crate::commands::fleet::leader::{Leader, Request, Waited};
+use crate::commands::fleet::fixtures::{Fixtures, Teardown};
+use crate::commands::fleet::leader::{Leader, Parts, Request, Waited};
 use crate::commands::fleet::member::{agent_row, usage};
 use crate::commands::fleet::whole::Whole;
 use crate::output;
@@ -39,18 +41,24 @@ const OWN_SWITCHES: [&str; 1] = ["--plain"];
 /// The run of all agents.
 #[derive(Copy, Clone)]
 pub(super) enum Run<'a> {
-    Requests(&'a Requests),
+    /// With what is made before and after them.
+    Requests(&'a Requests, Fixtures),
     Sockets(&'a Config),
 }
 
 impl Run<'_> {
-    /// Users or sockets that share a connection are of one agent: how many such groups there are.
-    fn groups(self) -> u64 {
-        let (all, block) = match self {
-            Run::Requests(requests) => (requests.connections, requests.streams),
-            Run::Sockets(config) => (config.connections, config.streams),
-        };
-        all.div_ceil(block.unwrap_or(1).max(1).into())
+    /// Users or sockets that share a connection are of one agent, and so are those that send to each other.
+    fn parts(self) -> Parts {
+        match self {
+            Run::Requests(requests, _) if requests.group > 1 => {
+                Parts { count: requests.generators_max(), name: "groups of users", remedy: "users" }
+            }
+            Run::Requests(requests, _) => Parts::connections(requests.generators_max()),
+            Run::Sockets(config) => {
+                let block = config.streams.unwrap_or(1).max(1);
+                Parts::connections(config.connections.div_ceil(block.into()))
+            }
+        }
     }
 }
 
@@ -79,25 +87,34 @@ pub(super) fn lead(
         within: args.agents_within,
         files_max: args.files.files_max,
         words: words(std::env::args().skip(2)),
-        users: run.groups(),
+        parts: run.parts(),
         seed,
+        fixtures: match run {
+            Run::Requests(_, fixtures) => fixtures,
+            Run::Sockets(_) => Fixtures::default(),
+        },
     };
     let mut files = Files::open(args)?;
     let mut leader = Leader::new(request.flags)?;
+    let interrupted = ExitCode::from(Verdict::Interrupted.exit_code());
     if leader.prepare(&request)? == Waited::Interrupted {
         output::note("interrupted: nothing was started");
-        return Ok(ExitCode::from(Verdict::Interrupted.exit_code()));
+        return Ok(interrupted);
     }
     let screen = |before| match run {
-        Run::Requests(requests) => Screen::of_requests(requests, shown, args.plain, before),
+        Run::Requests(requests, _) => Screen::of_requests(requests, shown, args.plain, before),
         Run::Sockets(config) => Screen::of_sockets(config, shown, args.plain, before),
     };
     let mut observers = Observers::begin(args, &Machine::read(), files.outputs(), screen)?;
     let mut rows = SharedRows::default();
-    let led = leader.run(&mut |agents| {
+    let Some(led) = leader.run(&mut |agents| {
         let row = rows.add(agents.iter().filter_map(|agent| agent.row.as_ref()));
         observers.fleet_row(&row, usage(agents), agents.iter().map(agent_row).collect());
-    });
+    }) else {
+        observers.end();
+        output::note("interrupted: nothing was started");
+        return Ok(interrupted);
+    };
     // The terminal is restored before anything is printed.
     observers.end();
     let whole = Whole::new(&led, &config, thresholds);
@@ -105,7 +122,18 @@ pub(super) fn lead(
     let outcomes = whole.outcome.as_slice();
     let none = SampleSeries::EMPTY;
     let samples = outcomes.first().map_or(&none, |outcome| &outcome.samples);
-    measure::report(args, files, &text, &whole.document(), (outcomes, samples))
+    let code = measure::report(
+        args,
+        files,
+        &text,
+        &whole.document(),
+        (outcomes, samples),
+        vec![whole.table()],
+    )?;
+    let code = if led.interrupted { interrupted } else { code };
+    let failed = led.teardown.as_ref().and_then(Teardown::failure);
+    let name = shown.first().map(String::as_str).unwrap_or_default();
+    Ok(after_teardown(code, name, failed.as_deref()))
 }
 
 /// The words for agents.

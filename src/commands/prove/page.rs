@@ -49,12 +49,7 @@ fn tables(proof: &Proof) -> Vec<Table> {
         rows: proof.marks.iter().map(mark).collect(),
         texts: &[],
     };
-    let agents = proof.fleet.as_ref().map(|fleet| Table {
-        title: "Agents",
-        heads: Fleet::HEADS.to_vec(),
-        rows: fleet.rows(),
-        texts: &[],
-    });
+    let agents = proof.fleet.as_ref().map(Fleet::table);
     [memory].into_iter().chain(agents).collect()
 }
 

@@ -333,6 +333,7 @@ impl<'a> Run<'a> {
             Err(why) => self.measured.broken.push(why),
         }
         self.measured.fleet = self.load.take_fleet();
+        self.measured.interrupted |= self.measured.fleet.as_ref().is_some_and(|of| of.interrupted);
         if self.measured.fleet.as_ref().is_some_and(|fleet| !fleet.missing.is_empty()) {
             // What a lost agent has open is unknown.
             let connections = self.measured.load.as_ref().map(|load| &load.connections);

@@ -19,7 +19,7 @@ use super::broadcast::Admin;
 use super::link::{self, Namespaces};
 use super::phases::Stop;
 use super::plan::Plan;
-use crate::commands::fleet::controlled::{Controlled, Lost};
+use crate::commands::fleet::controlled::{Controlled, Halt};
 use crate::commands::fleet::leader::Waited;
 use crate::commands::fleet::whole::Fleet;
 use crate::commands::load::connect_flag;
@@ -462,7 +462,7 @@ impl<'a> Load<'a> {
         let stdin = match &mut self.generator {
             Generator::Process { stdin, .. } => stdin,
             Generator::Agents(agents) => {
-                return agents.command(command).map_err(|Lost| Stop::Incomplete);
+                return agents.command(command).map_err(Stop::from);
             }
         };
         let command =
@@ -479,7 +479,7 @@ impl<'a> Load<'a> {
     /// Waits at most `wait` for a report and returns the progress.
     pub(super) fn progress(&mut self, wait: Duration) -> Result<&Progress, Stop> {
         let event = match &mut self.generator {
-            Generator::Agents(agents) => agents.next(wait).map_err(|Lost| Stop::Incomplete)?,
+            Generator::Agents(agents) => agents.next(wait)?,
             Generator::Process { child, lines, .. } => match lines.recv_timeout(wait) {
                 Ok(line) => Some(event(line).map_err(Stop::Broken)?),
                 Err(RecvTimeoutError::Timeout) => None,
@@ -554,6 +554,15 @@ pub(super) fn usage_of(pid: u32) -> Option<Usage> {
 fn event(line: Value) -> Result<Event, String> {
     serde_json::from_value(line)
         .map_err(|error| format!("cannot read an event of the load process: {error}"))
+}
+
+impl From<Halt> for Stop {
+    fn from(halt: Halt) -> Stop {
+        match halt {
+            Halt::Lost => Stop::Incomplete,
+            Halt::Interrupted => Stop::Interrupted,
+        }
+    }
 }
 
 impl Drop for Generator<'_> {

@@ -8,8 +8,8 @@ use super::churn::ChurnResult;
 use super::plan::Plan;
 use super::result::{Mark, Measured, Proof, Spread};
 use crate::commands::fleet::message::plain;
-use crate::commands::fleet::whole::Fleet;
 use crate::output;
+use crate::report::Table;
 use crate::report::screen::{self, About, AgentRow, Left, Rows, Step};
 use load::control::ProgressRow;
 use load::{Latency, Sample, Usage};
@@ -319,8 +319,9 @@ fn render(proof: &Proof) -> String {
     if let Some(fleet) = &proof.fleet {
         text.push('\n');
         let name = fleet.agents.iter().map(|agent| agent.name.len()).max().unwrap_or(0).max(12);
-        let heads = Fleet::HEADS.map(str::to_owned).to_vec();
-        for row in std::iter::once(heads).chain(fleet.rows()) {
+        let Table { heads, rows, .. } = fleet.table();
+        let heads: Vec<String> = heads.into_iter().map(str::to_owned).collect();
+        for row in std::iter::once(heads).chain(rows) {
             let (first, rest) = row.split_first().map_or(("", &[][..]), |(a, b)| (a.as_str(), b));
             let rest: String = rest.iter().map(|cell| format!(" {cell:>10}")).collect();
             text += &format!("  {first:name$}{rest}\n");

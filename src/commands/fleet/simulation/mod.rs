@@ -8,11 +8,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use load::requests::Generators;
+use load::scenario::Captured;
 use load::{Counts, Progress, Recorder, Row, Series, SharedRow, SharedRows};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::coordinator::{Coordinator, Outbox};
-use super::leader::Request;
+use super::fixtures::{Captures, Fixtures};
+use super::leader::{Parts, Request};
 use super::member::Agent;
 use super::message::{FromAgent, Says, ToAgent, decode, encode, version};
 use super::{FleetFlags, LEASE, REPEAT, sha256};
@@ -128,10 +130,12 @@ impl Outbox for Network {
 #[derive(Clone)]
 enum State {
     Free,
+    Prepared,
     Ready,
     /// Begins at this time of the leader's clock.
     Waiting(u64),
     Done(usize),
+    TornDown,
     Dead,
 }
 
@@ -143,6 +147,9 @@ struct Member {
     heard: u64,
     begun: Option<u64>,
     rows: u64,
+    /// By the setup.
+    captured: Option<Captures>,
+    setups: u64,
 }
 
 impl Member {
@@ -173,11 +180,18 @@ struct Simulation {
 }
 
 impl Simulation {
-    fn new(seed: u64, agents: usize, rows: Rc<Vec<Vec<String>>>, most: u64) -> Simulation {
+    fn new(
+        seed: u64,
+        agents: usize,
+        rows: Rc<Vec<Vec<String>>>,
+        most: u64,
+        fixtures: Fixtures,
+    ) -> Simulation {
         let seconds = rows.len() as u64;
         let here = |at: usize| {
             let here = Says::Here {
                 name: format!("agent-{at:05}"),
+                host: String::new(),
                 labels: Vec::new(),
                 version: version(),
                 cores: 1,
@@ -195,8 +209,9 @@ impl Simulation {
             words: vec!["http://127.0.0.1:8080/".to_owned()],
             within: Duration::ZERO,
             files_max: 0,
-            users: agents as u64,
+            parts: Parts::connections(agents as u64),
             seed,
+            fixtures,
         };
         let ids = ["leader".to_owned(), "run".to_owned()];
         let all = (0..agents).map(here).collect();
@@ -208,6 +223,8 @@ impl Simulation {
             heard: START,
             begun: None,
             rows: 0,
+            captured: None,
+            setups: 0,
         };
         let network = Network {
             now: START,
@@ -295,7 +312,21 @@ impl Simulation {
                 self.say(number, Says::Pong { sent_ns, at_ns }, &[]);
             }
             (ToAgent::Plan(_), State::Free) => {
-                (member.state, member.heard) = (State::Ready, now);
+                let has_setup = self.coordinator.fixtures.setup.is_some();
+                let state = if has_setup { State::Prepared } else { State::Ready };
+                (member.state, member.heard) = (state, now);
+                self.network.put(now, To::Tick(number), Rc::default());
+            }
+            (ToAgent::SetUp { captured, .. }, State::Prepared) => {
+                assert_eq!(captured.is_none(), number == 0, "only the first makes the setup");
+                member.setups += u64::from(captured.is_none());
+                let own: Captured = Arc::new([Some(b"token".as_slice().into())]);
+                member.captured = Some(captured.unwrap_or_else(|| Captures::of(&own)));
+                member.state = State::Ready;
+                self.network.put(now, To::Tick(number), Rc::default());
+            }
+            (ToAgent::TearDown { .. }, State::Done(_)) => {
+                member.state = State::TornDown;
                 self.network.put(now, To::Tick(number), Rc::default());
             }
             (ToAgent::Begin { at_ns, .. }, State::Ready) => {
@@ -323,7 +354,12 @@ impl Simulation {
         }
         match member.state.clone() {
             State::Free | State::Dead => return,
-            State::Ready => self.say(number, Says::Ready, &[]),
+            State::Prepared => self.say(number, Says::Prepared, &[]),
+            State::Ready => {
+                let captured = (number == 0).then(|| member.captured.clone()).flatten();
+                self.say(number, Says::Ready { captured }, &[]);
+            }
+            State::TornDown => self.say(number, Says::TornDown { failed: None }, &[]),
             State::Waiting(begin) if now >= begin + (member.rows + 1) * SECOND => {
                 member.rows += 1;
                 let second = member.rows;
@@ -377,7 +413,7 @@ impl Simulation {
         self.until("the run", 50 * MS, |this, now| {
             fault(this, now);
             let shown = &mut this.shown;
-            this.coordinator.follow(now, false, &mut this.network, &mut |agents| {
+            this.coordinator.follow(now, 0, &mut this.network, &mut |agents| {
                 let row = sum.add(agents.iter().filter_map(|agent| agent.row.as_ref()));
                 let timed = row.progress.timed.latency(Series::Latency).map_or(0, |of| of.count);
                 shown.push((row.sent, timed));
@@ -456,7 +492,7 @@ fn thousands_of_agents_start_together_and_their_counts_are_added() {
     let agents =
         std::env::var("STANDFAST_FLEET_AGENTS").map_or(agents, |text| text.parse().unwrap());
     let (seconds, before) = (3, memory());
-    let mut simulation = Simulation::new(1, agents, rows(seconds), MS);
+    let mut simulation = Simulation::new(1, agents, rows(seconds), MS, Fixtures::default());
     simulation.prepare();
     let (ready, took) = (simulation.network.now, simulation.taken);
     let after = (ready - START) / MS;
@@ -488,7 +524,8 @@ fn an_agent_that_is_lost_stops_all_others_and_is_the_only_one_that_is_missing() 
     let rows = rows(20);
     for seed in 0..10 {
         let agents = 3 + seed as usize * 3;
-        let mut simulation = Simulation::new(seed, agents, Rc::clone(&rows), 5 * MS);
+        let mut simulation =
+            Simulation::new(seed, agents, Rc::clone(&rows), 5 * MS, Fixtures::default());
         simulation.prepare();
         simulation.begin();
         let (dies, at) =
@@ -507,6 +544,36 @@ fn an_agent_that_is_lost_stops_all_others_and_is_the_only_one_that_is_missing() 
         }
         let last = simulation.network.now;
         assert!(last < at + 12 * SECOND, "the lease, and the others stop");
+    }
+}
+
+#[test]
+fn one_agent_makes_the_setup_before_all_and_one_the_teardown_after_all() {
+    let (rows, limit) = (rows(2), Some(Duration::from_secs(60)));
+    for seed in 0..20 {
+        let fixtures = Fixtures { setup: limit, teardown: limit };
+        let agents = 1 + seed as usize * 2;
+        let mut simulation = Simulation::new(seed, agents, Rc::clone(&rows), 50 * MS, fixtures);
+        simulation.prepare();
+        for (number, member) in simulation.members.iter().enumerate() {
+            assert_eq!(member.setups, u64::from(number == 0), "{seed}");
+            assert_eq!(member.captured, simulation.members[0].captured);
+        }
+        assert!(simulation.members[0].captured.is_some());
+        simulation.begin();
+        // The first is lost after its result in some runs: then its teardown failed.
+        let dies = seed % 4 == 3;
+        simulation.follow(|this, _| {
+            if dies && this.coordinator.agents.iter().all(|one| one.outcome.is_some()) {
+                this.members[0].state = State::Dead;
+            }
+        });
+        assert_eq!(simulation.sent(), agents as u64 * 2 * RATE);
+        let teardown = simulation.coordinator.teardown.clone().expect("it has ended");
+        assert_eq!(teardown.agent.as_deref(), Some("agent-00000"));
+        assert_eq!(teardown.failed.is_some(), dies, "{seed}: {teardown:?}");
+        let torn = |member: &Member| matches!(member.state, State::TornDown);
+        assert_eq!(simulation.members.iter().filter(|one| torn(one)).count(), usize::from(!dies));
     }
 }
 

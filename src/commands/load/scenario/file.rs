@@ -19,6 +19,7 @@ use super::hosts::{self, Hosts};
 use super::keys::{CONNECT, FEED, FIXTURE, FLOW, ROUND, TOP};
 use super::steps::{Reader, on_failure};
 use super::tables::{Doc, Table};
+use crate::commands::fleet::fixtures::Fixtures;
 use crate::commands::load::threshold;
 use crate::{tls, units};
 
@@ -79,6 +80,17 @@ struct Shape {
 }
 
 impl Experiment {
+    /// How long the setup and the teardown may take, if there are any.
+    pub(super) fn fixtures(&self) -> Fixtures {
+        let [setup, teardown] = self.limits;
+        let scenario = self.rounds.first().map(|round| &round.scenario);
+        let has = |flow: fn(&Scenario) -> bool| scenario.is_some_and(|scenario| flow(scenario));
+        Fixtures {
+            setup: has(|scenario| scenario.setup.is_some()).then_some(setup),
+            teardown: has(|scenario| scenario.teardown.is_some()).then_some(teardown),
+        }
+    }
+
     /// Parses a file; paths in it are relative to `folder`.
     ///
     /// # Errors

@@ -12,7 +12,7 @@ use super::file::Round;
 use super::run::drive;
 
 /// How the steps ended.
-pub(super) enum Ended {
+pub(in crate::commands::load) enum Ended {
     /// The last one was made: the captures.
     Completed(Captured),
     /// Ctrl-C.

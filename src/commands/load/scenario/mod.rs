@@ -24,10 +24,11 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 
+pub(super) use self::fixtures::Ended;
 pub(crate) use self::run::clock;
 #[cfg(test)]
 pub(super) use self::run::configured;
-pub(super) use self::run::run;
+pub(super) use self::run::{after_teardown, run};
 use crate::output;
 
 /// Built-in scenarios by name.

@@ -55,7 +55,7 @@ pub(in crate::commands::load) fn run(
         let run = RoundRun { args, name, about, round, thresholds: &thresholds, seed, clock };
         let config = run.config(&round.requests);
         let shown = [name.to_owned()];
-        let run = split::Run::Requests(&round.requests);
+        let run = split::Run::Requests(&round.requests, experiment.fixtures());
         return split::lead(args, run, &shown, config, &thresholds, seed);
     }
     if let Some(share) = &args.agent_share {
@@ -71,7 +71,12 @@ pub(in crate::commands::load) fn run(
     let mut files = Files::open(args)?;
     let mut outcomes: Vec<Outcome> = Vec::new();
     let fixed = (seed, clock, args.force);
-    let captured = match setup(&experiment, fixed, &mut interrupted)? {
+    let share = args.agent_share.as_ref();
+    let made = match share.filter(|_| experiment.fixtures().setup.is_some()) {
+        Some(share) => share.set_up(|| setup(&experiment, fixed, &mut interrupted)),
+        None => setup(&experiment, fixed, &mut interrupted),
+    };
+    let captured = match made? {
         Ended::Completed(captured) => captured,
         Ended::Interrupted => {
             output::note("interrupted in [setup]: nothing was measured");
@@ -102,18 +107,28 @@ pub(in crate::commands::load) fn run(
             break;
         }
     }
-    let left = teardown(&experiment, fixed, &mut interrupted)?;
+    let mut left = || teardown(&experiment, fixed, &mut interrupted);
+    // The results of all generators come before the teardown of one.
+    let failed = if share.is_some() { None } else { left()? };
     let document = Document::new(name, &experiment, seed, &outcomes);
     let text = document.text(output::bars(args.json.as_deref()));
-    let code = measure::report(args, files, &text, &document, (&outcomes, &whole))?;
-    match left {
-        Some(what) => {
-            output::note(&format!("standfast: {name}: [teardown] failed: {what}"));
-            let fell_short = Verdict::FellShort.exit_code();
-            Ok(if code == ExitCode::SUCCESS { ExitCode::from(fell_short) } else { code })
-        }
-        None => Ok(code),
+    let code = measure::report(args, files, &text, &document, (&outcomes, &whole), Vec::new())?;
+    if let Some(share) = share.filter(|_| experiment.fixtures().teardown.is_some()) {
+        share.tear_down(left)?;
     }
+    Ok(after_teardown(code, name, failed.as_deref()))
+}
+
+/// The exit code of a run and its teardown, which failed for this reason.
+pub(in crate::commands::load) fn after_teardown(
+    code: ExitCode,
+    name: &str,
+    failed: Option<&str>,
+) -> ExitCode {
+    let Some(what) = failed else { return code };
+    output::note(&format!("standfast: {name}: [teardown] failed: {what}"));
+    let fell_short = Verdict::FellShort.exit_code();
+    if code == ExitCode::SUCCESS { ExitCode::from(fell_short) } else { code }
 }
 
 /// Makes the steps of `[setup]`.
@@ -151,16 +166,12 @@ fn teardown(
 
 /// Refuses scenarios that cannot be shared exactly by several generators.
 fn check_divisible(experiment: &Experiment, name: &str) -> Result<()> {
-    let round = experiment.rounds.first();
-    let has = |what: fn(&Scenario) -> bool| round.is_some_and(|round| what(&round.scenario));
-    let what = match () {
-        () if experiment.has_rounds => "[[rounds]]",
-        () if has(|scenario| scenario.setup.is_some()) => "[setup]",
-        () if has(|scenario| scenario.teardown.is_some()) => "[teardown]",
-        () if has(|scenario| scenario.group.is_some()) => "groups of users",
-        () => return Ok(()),
-    };
-    anyhow::bail!("{name}: {what} cannot be shared by several agents: run it without --agents")
+    if experiment.has_rounds {
+        anyhow::bail!(
+            "{name}: [[rounds]] cannot be shared by several agents: run it without --agents"
+        );
+    }
+    Ok(())
 }
 
 /// Refuses thresholds of steps, checks and tags that the scenario does not have.

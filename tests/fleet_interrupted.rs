@@ -1,0 +1,112 @@
+//! Ctrl-C while a fleet gets ready, runs and ends: nothing is waited for that cannot come, also with an agent that
+//! is stopped.
+
+use std::fs::{self, File};
+use std::process::Stdio;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+use crate::fleet::{Fleet, end, url};
+use crate::harness::brokers::NatsClient;
+use crate::harness::eventually;
+use crate::harness::executable::{self, Running};
+use crate::harness::recorder::Recorder;
+
+/// Ctrl-C until the process has ended, as an impatient user does.
+fn interrupt(running: &mut Running) -> Option<i32> {
+    let mut status = None;
+    eventually("it ends", || {
+        status = running.0.try_wait().expect("it is ours");
+        if status.is_none() {
+            end(running, Signal::INT);
+        }
+        status.is_some()
+    });
+    status.and_then(|status| status.code())
+}
+
+#[test]
+fn ctrl_c_before_the_start_starts_nothing_and_frees_the_agents() {
+    let Some(fleet) = Fleet::start(2) else { return };
+    let server = Recorder::hello();
+    let mut listener = NatsClient::connect(&fleet.broker, "", "");
+    listener.subscribe("standfast.fleet.standfast.to.*");
+    let url = url(&server);
+    let leader = fleet.lead(&[&url, "-c", "2", "--duration", "10m"]);
+    // Two seconds before the start each agent is told when that is.
+    while !listener.message().1.starts_with("{\"begin\"") {}
+    end(&leader, Signal::INT);
+    let finished = executable::finish(leader);
+    assert_eq!((finished.code, &*finished.stdout), (Some(130), ""), "{finished:?}");
+    assert!(finished.stderr.contains("interrupted: nothing was started"), "{finished:?}");
+    // The agents take another run, and the server has seen nothing of the first.
+    assert_eq!(server.count(), 0);
+    let next = fleet.run(&[&url, "-c", "2", "--requests", "8"]);
+    assert_eq!((next.code, server.count()), (Some(0), 8), "{next:?}");
+}
+
+#[test]
+fn a_second_ctrl_c_does_not_wait_for_an_agent_that_is_stopped() {
+    let Some(fleet) = Fleet::start(2) else { return };
+    let server = Recorder::hello();
+    let mut leader = fleet.lead(&[&url(&server), "-c", "4", "--rate", "50", "--duration", "10m"]);
+    eventually("both send", || server.count() > 20);
+    end(&fleet.agents[1], Signal::STOP);
+    assert_eq!(interrupt(&mut leader), Some(130));
+    let finished = executable::finish(leader);
+    let json = finished.json();
+    assert_eq!((&json["held"], &json["fleet"]["complete"]), (&json!(false), &json!(false)));
+    let missing = &json["fleet"]["agents"][1]["missing"];
+    assert_eq!(missing, "interrupted before it had sent its result", "{json}");
+    end(&fleet.agents[1], Signal::CONT);
+}
+
+/// The process that an agent has started for a run.
+fn load_of(agent: &Running) -> Option<Pid> {
+    let pid = agent.0.id();
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
+    Pid::from_raw(children.split_whitespace().next()?.parse().ok()?)
+}
+
+#[test]
+fn a_proof_ends_at_once_on_ctrl_c_although_a_load_takes_no_command() {
+    // While the sockets are held, and while all agents have to take the next command.
+    for (hold, stops_in) in [("10m", "connected: 20 open"), ("1s", "held for ")] {
+        let Some(fleet) = Fleet::start(2) else { return };
+        let (log, json) = (fleet.folder().join("log"), fleet.folder().join("json"));
+        let (nats, path) = (fleet.broker.url(""), json.to_str().expect("a plain path"));
+        let mut proof = executable::standfast(&[
+            "prove",
+            "--agents=2",
+            "--nats",
+            &nats,
+            "--connections=20",
+            "--heartbeat=1s",
+            "--broadcasts=1",
+            "--plain",
+            "--hold",
+            hold,
+            "--json",
+            path,
+        ]);
+        proof.stdout(Stdio::null()).stderr(File::create(&log).expect("a log"));
+        let mut proof = Running(proof.spawn().expect("it starts"));
+        let has = |text: &str| fs::read_to_string(&log).unwrap_or_default().contains(text);
+        eventually("the sockets are open", || has("connected: 20 open"));
+        kill_process(load_of(&fleet.agents[1]).expect("a load"), Signal::STOP).expect("it runs");
+        eventually("the phase", || has(stops_in));
+        assert_eq!(interrupt(&mut proof), Some(130));
+        let json: Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
+        let of_fleet = &json["fleet"];
+        assert_eq!(
+            (&json["verdict"], &of_fleet["complete"]),
+            (&json!("INTERRUPTED"), &json!(false))
+        );
+        let missing = &of_fleet["agents"][1]["missing"];
+        assert_eq!(missing, "interrupted before it had sent its result", "{json}");
+        assert!(!json["reasons"].to_string().contains("no broadcast"), "{json}");
+        // The agent ends the load, and is free.
+        eventually("it is free", || load_of(&fleet.agents[1]).is_none());
+    }
+}

@@ -57,14 +57,27 @@ impl Fleet {
     }
 
     pub(crate) fn agent(&mut self, name: &str, more: &[&str]) {
-        let nats = self.broker.url("");
-        let args = [&["agent", "--nats", &nats, "--name", name], more].concat();
-        let mut command = executable::standfast(&args);
-        command.env("TMPDIR", &self.folder.0).stdout(Stdio::null()).stderr(Stdio::null());
-        self.agents.push(Running(command.spawn().expect("the agent starts")));
+        self.spawn(self.agent_command(name, more));
     }
 
-    fn command(&self, agents: &str, args: &[&str]) -> Command {
+    pub(crate) fn agent_command(&self, name: &str, more: &[&str]) -> Command {
+        let nats = self.broker.url("");
+        executable::standfast(&[&["agent", "--nats", &nats, "--name", name], more].concat())
+    }
+
+    /// Starts an agent by this command.
+    pub(crate) fn spawn(&mut self, command: Command) {
+        self.spawn_by(command, |mut command| Running(command.spawn().expect("the agent starts")));
+    }
+
+    /// The same in another way.
+    pub(crate) fn spawn_by(&mut self, mut command: Command, start: impl Fn(Command) -> Running) {
+        command.env("TMPDIR", &self.folder.0).stdin(Stdio::null());
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        self.agents.push(start(command));
+    }
+
+    pub(crate) fn command(&self, agents: &str, args: &[&str]) -> Command {
         let nats = self.broker.url("");
         let fleet = ["--agents", agents, "--nats", &nats, "--json=-"];
         executable::standfast(&[&["load"], args, &fleet].concat())
@@ -91,7 +104,13 @@ impl Fleet {
     /// Folders of agents.
     fn folders(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(&self.folder.0).expect("it exists").flatten();
-        entries.map(|entry| entry.path()).collect()
+        entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
+    }
+
+    /// Folders of runs.
+    pub(crate) fn runs(&self) -> Vec<PathBuf> {
+        let runs = self.folders().into_iter().flat_map(fs::read_dir).flatten();
+        runs.flatten().map(|entry| entry.path()).collect()
     }
 }
 
@@ -130,9 +149,7 @@ fn agents_send_what_one_generator_would() {
     assert_eq!((agents.len(), sent), (2, 1_001));
     assert!(agents.iter().all(|one| one["start_error_ms"].as_f64().unwrap() < 1_000.0), "{json}");
     // The folder of a run is gone with it, that of an agent stays and is its user's only.
-    eventually("the runs are removed", || {
-        fleet.folders().iter().all(|folder| fs::read_dir(folder).unwrap().count() == 0)
-    });
+    eventually("the runs are removed", || fleet.runs().is_empty());
     for folder in fleet.folders() {
         assert_eq!(fs::metadata(folder).unwrap().permissions().mode() & 0o777, 0o700);
     }

@@ -4,7 +4,6 @@
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::process::Stdio;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -14,7 +13,7 @@ use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 
 use crate::fleet::Fleet;
-use crate::harness::executable::{self, Running};
+use crate::harness::executable::{self, Finished};
 use crate::harness::lowered::Namespace;
 use crate::harness::recorder::Recorder;
 
@@ -31,7 +30,22 @@ struct Site {
     back: [u64; 2],
     shift_seconds: i64,
     drift_ppm: i64,
+    trouble: Option<Trouble>,
 }
+
+/// What happens before the start.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum Trouble {
+    /// The clock jumps by three seconds when it is read for this time.
+    Jumps(u32),
+    /// The clock jumps back by three seconds when the start has been told.
+    JumpsAtStart,
+    /// The start is told three seconds later.
+    LateStart,
+}
+
+const JUMP_NS: i128 = 3_000_000_000;
+const LATE: Duration = Duration::from_secs(3);
 
 /// The first one is the reference.
 const SITES: [Site; 5] = [
@@ -50,13 +64,23 @@ const FIXED: [Site; 3] = [
 ];
 
 const fn site(there: [u64; 2], back: [u64; 2], shift_seconds: i64, drift_ppm: i64) -> Site {
-    Site { there, back, shift_seconds, drift_ppm }
+    Site { there, back, shift_seconds, drift_ppm, trouble: None }
+}
+
+impl Site {
+    const fn with(self, trouble: Trouble) -> Site {
+        Site { trouble: Some(trouble), ..self }
+    }
 }
 
 /// What a relay does to the clock of its agent, and what it has seen.
 #[derive(Default)]
 struct Clock {
     drift_ppm: i128,
+    trouble: Option<Trouble>,
+    /// How often it was read, and by how much it has jumped.
+    reads: u32,
+    jumped_ns: i128,
     /// A time at which the agent's clock shows the time of its machine; the first that is seen.
     origin_ns: Option<i128>,
     /// The first time to begin at that it has passed on, by the agent's machine.
@@ -68,12 +92,21 @@ impl Clock {
     fn shown(&mut self, at_ns: u64) -> u64 {
         let at_ns = i128::from(at_ns);
         let origin_ns = *self.origin_ns.get_or_insert(at_ns);
-        (at_ns + (at_ns - origin_ns) * self.drift_ppm / PPM).try_into().unwrap()
+        self.reads += 1;
+        if self.trouble == Some(Trouble::Jumps(self.reads)) {
+            self.jumped_ns += JUMP_NS;
+        }
+        let drifted_ns = (at_ns - origin_ns) * self.drift_ppm / PPM;
+        (at_ns + drifted_ns + self.jumped_ns).try_into().unwrap()
     }
 
     /// The time of its machine at which the agent's clock shows this.
     fn begin(&mut self, shown_ns: u64) -> u64 {
-        let (shown_ns, origin_ns) = (i128::from(shown_ns), self.origin_ns.unwrap_or(0));
+        if self.trouble == Some(Trouble::JumpsAtStart) && self.begin_ns.is_none() {
+            self.jumped_ns -= JUMP_NS;
+        }
+        let (shown_ns, origin_ns) =
+            (i128::from(shown_ns) - self.jumped_ns, self.origin_ns.unwrap_or(0));
         let at_ns = origin_ns + (shown_ns - origin_ns) * PPM / (PPM + self.drift_ppm);
         self.begin_ns.get_or_insert(at_ns);
         at_ns.try_into().unwrap()
@@ -110,7 +143,7 @@ fn pass_on(from: TcpStream, to: TcpStream, clock: Arc<Mutex<Clock>>, least_most_
     thread::spawn(move || {
         let [least_us, most_us] = least_most_ms.map(|ms| ms * 1_000);
         let mut random = u64::from(from.local_addr().unwrap().port());
-        let (mut from, mut due) = (BufReader::new(from), Instant::now());
+        let (mut from, mut due, mut late) = (BufReader::new(from), Instant::now(), None);
         loop {
             let mut line = String::new();
             if !from.read_line(&mut line).is_ok_and(|count| count > 0) {
@@ -125,6 +158,10 @@ fn pass_on(from: TcpStream, to: TcpStream, clock: Arc<Mutex<Clock>>, least_most_
                     return;
                 }
                 let body = clock.lock().unwrap().changed(body);
+                let trouble = clock.lock().unwrap().trouble;
+                if trouble == Some(Trouble::LateStart) && body.starts_with(b"{\"begin\"") {
+                    due = due.max(*late.get_or_insert_with(|| Instant::now() + LATE));
+                }
                 let before = words[..words.len() - 1].join(" ");
                 [format!("{before} {}\r\n", body.len()).as_bytes(), &body, b"\r\n"].concat()
             } else {
@@ -172,7 +209,8 @@ impl Sites {
             let bound =
                 namespace.within(|| [SERVER, RELAY].map(|at| TcpListener::bind(at).unwrap()));
             let [server, listener] = bound;
-            let clock = Clock { drift_ppm: site.drift_ppm.into(), ..Clock::default() };
+            let (drift_ppm, trouble) = (site.drift_ppm.into(), site.trouble);
+            let clock = Clock { drift_ppm, trouble, ..Clock::default() };
             let clock = Arc::new(Mutex::new(clock));
             relay(listener, fleet.broker.address, *site, Arc::clone(&clock));
             let shift = format!("--monotonic={}", site.shift_seconds);
@@ -181,10 +219,7 @@ impl Sites {
             let args: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();
             command = std::process::Command::new("unshare");
             command.args(["--time", &shift, "--fork", "--kill-child"]).arg(program).args(args);
-            let mut inside = namespace.inside(&command);
-            inside.env("TMPDIR", fleet.folder()).stdin(Stdio::null()).stdout(Stdio::null());
-            let agent = inside.stderr(Stdio::null()).spawn().expect("the agent starts");
-            fleet.agents.push(Running(agent));
+            fleet.spawn(namespace.inside(&command));
             listeners.push(server);
             all.push((*site, clock));
             namespaces.push(namespace);
@@ -193,16 +228,15 @@ impl Sites {
         Some(Sites { fleet, sites: all, server, _namespaces: namespaces })
     }
 
-    /// A run of a rate that rises from zero. Returns its result, and when each agent was told to begin, in
-    /// nanoseconds of this machine's clock.
-    fn run(&self, seconds: u64, rate: u64) -> (Value, Vec<i128>) {
+    /// A run of a rate that rises from zero.
+    fn lead(&self, seconds: u64, rate: u64) -> Finished {
         for (_, clock) in &self.sites {
             let mut clock = clock.lock().unwrap();
             (clock.origin_ns, clock.begin_ns) = (None, None);
         }
         let (url, rates) = (format!("http://{SERVER}/"), format!("{seconds}s:{rate}"));
         let connections = (8 * self.sites.len()).to_string();
-        let finished = self.fleet.run(&[
+        self.fleet.run(&[
             &url,
             "-c",
             &connections,
@@ -212,7 +246,13 @@ impl Sites {
             "30s",
             "--fail",
             "errors<1",
-        ]);
+        ])
+    }
+
+    /// The same for one that must be complete. Returns its result, and when each agent was told to begin, in
+    /// nanoseconds of this machine's clock.
+    fn run(&self, seconds: u64, rate: u64) -> (Value, Vec<i128>) {
+        let finished = self.lead(seconds, rate);
         let json = finished.json();
         assert_eq!(json["fleet"]["complete"], json!(true), "{finished:?}");
         let begins = self.sites.iter().map(|(site, clock)| {
@@ -308,4 +348,33 @@ fn ways_that_differ_by_a_fixed_time_are_within_the_stated_error() {
         agents[1..].iter().all(|agent| agent["start_error_ms"].as_f64() >= Some(25.0)),
         "{json}"
     );
+}
+
+#[test]
+fn a_clock_that_jumps_before_the_start_is_measured_again() {
+    let sites = [SITES[0], SITES[3].with(Trouble::Jumps(9)), SITES[0].with(Trouble::Jumps(14))];
+    let Some(sites) = Sites::start(&sites) else { return };
+    let (json, begins) = sites.run(1, 300);
+    assert_eq!(json["requests"]["sent"], json!(sites.server.count()));
+    // Of the agent with ways that vary less is known; the true difference is within the error, as of all.
+    let wrong = begins[0].abs_diff(begins[1]).max(begins[0].abs_diff(begins[2]));
+    assert!(wrong < 30_000_000, "{wrong}");
+}
+
+#[test]
+fn an_agent_that_cannot_begin_with_the_others_makes_the_run_incomplete() {
+    for (trouble, whys) in [
+        (Trouble::JumpsAtStart, &["its clock jumped before the start"][..]),
+        (Trouble::LateStart, &["it did not confirm the start", "the start came too late"]),
+    ] {
+        let Some(sites) = Sites::start(&[SITES[0], SITES[0].with(trouble)]) else { return };
+        let finished = sites.lead(2, 300);
+        let json = finished.json();
+        assert_eq!((finished.code, &json["held"]), (Some(1), &json!(false)), "{finished:?}");
+        let missing = json["fleet"]["missing"][0].as_str().unwrap_or_default();
+        assert!(
+            whys.iter().any(|why| missing == format!("agent a1: {why}")),
+            "{trouble:?}: {finished:?}"
+        );
+    }
 }

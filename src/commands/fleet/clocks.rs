@@ -40,8 +40,9 @@ pub(super) struct Estimate {
 }
 
 impl Offset {
-    /// Adds a round trip: our times when it was sent and received, and the time of the other clock between.
-    pub(super) fn add(&mut self, sent_ns: u64, other_ns: u64, received_ns: u64) {
+    /// Adds a round trip: our times when it was sent and received, and the time of the other clock between. Returns
+    /// `false` if it contradicts those before, as that clock has jumped.
+    pub(super) fn add(&mut self, sent_ns: u64, other_ns: u64, received_ns: u64) -> bool {
         let other = i128::from(other_ns);
         let own = Bounds {
             least: other - i128::from(received_ns),
@@ -51,6 +52,7 @@ impl Offset {
         // Without a common offset the clock has jumped: what was measured before is of no use.
         let both = self.bounds.map(|before| before.at(received_ns).narrowed(own));
         let both = both.filter(|both| both.least <= both.most);
+        let is_possible = both.is_some() || self.bounds.is_none();
         if both.is_none() {
             *self = Offset { quickest_ns: u64::MAX, first_ns: sent_ns, ..Offset::default() };
         }
@@ -59,6 +61,7 @@ impl Offset {
         self.round_trips = self.round_trips.saturating_add(1);
         self.quickest_ns = self.quickest_ns.min(took_ns);
         self.total_ns = self.total_ns.saturating_add(took_ns);
+        is_possible
     }
 
     /// The offset at a time of ours; `None` without a round trip.

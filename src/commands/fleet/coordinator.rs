@@ -200,13 +200,17 @@ impl Coordinator {
         self.beat(now, false, out);
         for at in self.pass.turn(now, REPEAT_START, self.agents.len()) {
             let Some(agent) = self.agents.get_mut(at) else { continue };
+            // A clock that jumps now makes a wrong time of the start.
+            let subject = inbox(&self.fleet, &agent.id);
+            let ping = ToAgent::Ping { leader: self.id.clone(), sent_ns: now };
+            out.send(&subject, encode(&ping, &[]));
             let estimate =
                 agent.offset.at(at_ns).filter(|_| matches!(agent.last, Says::Ready { .. }));
             let Some(estimate) = estimate else { continue };
             // It obeys the first of these messages that arrives.
             agent.start_error_ns = agent.start_error_ns.max(Some(estimate.error_ns));
             let begin = ToAgent::Begin { run: self.run.clone(), at_ns: estimate.of_theirs(at_ns) };
-            out.send(&inbox(&self.fleet, &agent.id), encode(&begin, &[]));
+            out.send(&subject, encode(&begin, &[]));
         }
         false
     }
@@ -277,8 +281,9 @@ impl Coordinator {
         let Some(one) = self.agents.get_mut(at) else { return };
         if let Says::Pong { sent_ns, at_ns } = says {
             // A time that we have not sent is no round trip.
-            if sent_ns <= now {
-                one.offset.add(sent_ns, at_ns, now);
+            let has_jumped = sent_ns <= now && !one.offset.add(sent_ns, at_ns, now);
+            if has_jumped && one.start_error_ns.is_some() && !one.is_settled() {
+                one.lost = Some("its clock jumped before the start".to_owned());
             }
             return;
         }

@@ -91,17 +91,34 @@ fn every_container_has_a_command_line_that_the_executable_accepts() {
 const DOCUMENTS: &str =
     "import json, sys, yaml; json.dump(list(yaml.safe_load_all(sys.stdin)), sys.stdout)";
 
+/// The manifest of a fleet for this run.
+fn manifest(agents: usize, run: &[&str]) -> Scratch {
+    let agents = agents.to_string();
+    let made =
+        ["fleet", "manifest", "--agents", &agents, "--image", "registry.test/standfast:1", "--"];
+    let output = standfast(&[&made[..], run].concat()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Scratch::new(&format!("fleet-{agents}.yaml"), &String::from_utf8(output.stdout).unwrap())
+}
+
+/// Its documents; `None` without the program that reads them.
+pub(crate) fn manifest_documents(agents: usize, run: &[&str]) -> Option<Vec<Value>> {
+    let Some(python) = program("python") else {
+        skip::missing("Kubernetes' schemas: cargo xtask requirements --install");
+        return None;
+    };
+    let input = std::fs::File::open(manifest(agents, run).path()).unwrap();
+    let output = Command::new(python).args(["-c", DOCUMENTS]).stdin(input).output().unwrap();
+    Some(serde_json::from_slice(&output.stdout).unwrap())
+}
+
 #[test]
 fn the_manifest_of_a_fleet_matches_the_schemas_and_its_command_lines_are_accepted() {
-    let (Some(validate), Some(python)) = (program("kubernetes-validate"), program("python")) else {
+    let Some(validate) = program("kubernetes-validate") else {
         return skip::missing("Kubernetes' schemas: cargo xtask requirements --install");
     };
     let run = ["http://shop.test:8080/a?b=$(C)", "-c", "1M", "--rate", "1k", "--fail", "p99<1s"];
-    let made =
-        ["fleet", "manifest", "--agents", "16", "--image", "registry.test/standfast:1", "--"];
-    let output = standfast(&[&made[..], &run].concat()).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let manifest = Scratch::new("fleet.yaml", &String::from_utf8(output.stdout).unwrap());
+    let manifest = manifest(16, &run);
     for version in ["1.30", "1.37"] {
         let mut command = Command::new(&validate);
         let output = command.args(["--strict", "-k", version, manifest.path()]).output().unwrap();
@@ -110,9 +127,7 @@ fn the_manifest_of_a_fleet_matches_the_schemas_and_its_command_lines_are_accepte
         assert!(output.status.success(), "{version}: {text}");
         assert_eq!(text.matches("passed").count(), 5, "{version}: {text}");
     }
-    let input = std::fs::File::open(manifest.path()).unwrap();
-    let output = Command::new(python).args(["-c", DOCUMENTS]).stdin(input).output().unwrap();
-    let documents: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
+    let Some(documents) = manifest_documents(16, &run) else { return };
     let jobs: Vec<&Value> = documents.iter().filter(|one| one["kind"] == "Job").collect();
     assert_eq!(jobs.len(), 2, "{documents:?}");
     assert_eq!(jobs[0]["spec"]["completions"], 16);

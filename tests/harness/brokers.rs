@@ -6,10 +6,12 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::executable::Running;
+use super::lowered::Namespace;
 use super::{Deserted, PATIENCE, eventually, skip};
 
 const REDIS: &str = "/usr/bin/redis-server";
@@ -22,7 +24,9 @@ pub(crate) struct Broker {
     program: &'static str,
     args: Vec<String>,
     folder: PathBuf,
-    _port: Deserted,
+    /// Where it runs, unless where the test does.
+    namespace: Option<Arc<Namespace>>,
+    _port: Option<Deserted>,
 }
 
 impl Broker {
@@ -37,20 +41,38 @@ impl Broker {
         Self::start(NATS, &[&["--addr", "127.0.0.1", "--port", "PORT"], more].concat())
     }
 
+    /// Starts NATS in a namespace; `None` as above.
+    pub(crate) fn nats_in(namespace: &Arc<Namespace>, address: SocketAddr) -> Option<Self> {
+        let (ip, port) = (address.ip().to_string(), address.port().to_string());
+        let args = ["--addr", &ip, "--port", &port].map(str::to_owned).to_vec();
+        Self::new(NATS, address, args, Some(Arc::clone(namespace)), None)
+    }
+
     fn start(program: &'static str, args: &[&str]) -> Option<Self> {
-        if !PathBuf::from(program).is_file() {
-            skip::missing(&format!("{program} is missing: try cargo xtask test --install"));
-            return None;
-        }
         let port = Deserted::port();
         let address = port.address;
         let number = address.port().to_string();
         let args = args.iter().map(|arg| if *arg == "PORT" { &number } else { *arg }.to_owned());
-        let name = format!("broker-{}-{number}", std::process::id());
+        Self::new(program, address, args.collect(), None, Some(port))
+    }
+
+    fn new(
+        program: &'static str,
+        address: SocketAddr,
+        args: Vec<String>,
+        namespace: Option<Arc<Namespace>>,
+        port: Option<Deserted>,
+    ) -> Option<Self> {
+        if !PathBuf::from(program).is_file() {
+            skip::missing(&format!("{program} is missing: try cargo xtask test --install"));
+            return None;
+        }
+        let place = namespace.as_ref().map_or("", |namespace| namespace.name());
+        let name = format!("broker-{}-{place}{}", std::process::id(), address.port());
         let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
         fs::create_dir_all(&folder).expect("a folder can be made");
-        let args = args.collect();
-        let mut broker = Broker { address, running: None, program, args, folder, _port: port };
+        let mut broker =
+            Broker { address, running: None, program, args, folder, namespace, _port: port };
         broker.restart();
         Some(broker)
     }
@@ -58,13 +80,18 @@ impl Broker {
     /// Starts it again, empty, and waits until it accepts connections.
     pub(crate) fn restart(&mut self) {
         let mut command = Command::new(self.program);
-        command.args(&self.args).current_dir(&self.folder);
+        command.args(&self.args);
+        if let Some(namespace) = &self.namespace {
+            command = namespace.inside(&command);
+        }
+        command.current_dir(&self.folder);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let mut running = Running(command.spawn().expect("the broker starts"));
         eventually("the broker accepts connections", || {
             let ended = running.0.try_wait().expect("the child is ours");
             assert_eq!(ended, None, "the broker has ended");
-            TcpStream::connect(self.address).is_ok()
+            let connect = || TcpStream::connect(self.address).is_ok();
+            self.namespace.as_ref().map_or_else(connect, |namespace| namespace.within(connect))
         });
         self.running = Some(running);
     }

@@ -3,9 +3,10 @@
 
 use std::fs;
 use std::io::Write;
+use std::net::Ipv4Addr;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -14,6 +15,7 @@ use super::{executable, skip};
 
 /// The device at either end of a cable.
 const CABLE: &str = "cable0";
+const SWITCH: &str = "switch0";
 
 const PYTHON: &str = "/usr/bin/python3";
 
@@ -61,6 +63,49 @@ impl Namespace {
         }
     }
 
+    /// Joins others to this one by a switch: this one is 198.18.0.1, the first of the others 198.18.0.2, and so on.
+    pub(crate) fn switch<'a>(&self, others: impl IntoIterator<Item = &'a Namespace>) {
+        let mut lines = format!(
+            "link add {SWITCH} type bridge\naddr add {}/16 dev {SWITCH}\nlink set {SWITCH} up\n",
+            switched(0)
+        );
+        let others: Vec<&Namespace> = others.into_iter().collect();
+        for (at, other) in others.iter().enumerate() {
+            let name = &other.0;
+            lines += &format!(
+                "link add port{at} type veth peer name {CABLE} netns {name}\nlink set port{at} master {SWITCH} up\n"
+            );
+        }
+        self.batch(&lines);
+        for (at, other) in others.iter().enumerate() {
+            let address = switched(at + 1);
+            other.batch(&format!("addr add {address}/16 dev {CABLE}\nlink set {CABLE} up\n"));
+        }
+    }
+
+    /// Bytes that have come and gone through the cable, of all protocols.
+    pub(crate) fn cable_bytes(&self) -> u64 {
+        let devices = self.within(|| fs::read_to_string("/proc/thread-self/net/dev"));
+        let devices = devices.expect("the kernel counts");
+        let cable = devices.lines().find_map(|line| line.trim_start().strip_prefix(CABLE));
+        let counts = cable.and_then(|line| line.strip_prefix(':')).expect("it has a cable");
+        let counts: Vec<u64> =
+            counts.split_whitespace().map(|text| text.parse().unwrap()).collect();
+        counts[0] + counts[8]
+    }
+
+    /// Runs commands of ip inside.
+    fn batch(&self, lines: &str) {
+        let mut command = Command::new("ip");
+        command.args(["-n", &self.0, "-batch", "-"]).stdin(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("ip runs");
+        let mut input = child.stdin.take().expect("it is piped");
+        input.write_all(lines.as_bytes()).expect("ip reads");
+        drop(input);
+        let output = child.wait_with_output().expect("ip ends");
+        assert!(output.status.success(), "{lines}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+
     /// Pulls this end of the cable, or plugs it in again: nobody at the other end is told.
     pub(crate) fn plug(&self, plugged: bool) {
         let state = if plugged { "up" } else { "down" };
@@ -99,6 +144,12 @@ impl Drop for Namespace {
     fn drop(&mut self) {
         let _ = run("ip", &["netns", "del", &self.0]);
     }
+}
+
+/// An address of those at a switch (RFC 2544 appendix C); 0 is the switch.
+pub(crate) fn switched(at: usize) -> Ipv4Addr {
+    let at = u32::try_from(at).expect("they fit into 198.18.0.0/16");
+    Ipv4Addr::from_bits(Ipv4Addr::new(198, 18, 0, 1).to_bits() + at)
 }
 
 /// A control group with one limit.

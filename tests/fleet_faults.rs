@@ -6,15 +6,17 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::fleet::{Fleet, end, url};
 use crate::harness::eventually;
 use crate::harness::executable::{self, Running};
 use crate::harness::recorder::Recorder;
+use crate::harness::server::Server;
+use crate::load_saturation::{busy_loops, on_one_core};
 
 /// Seeds of a test.
-const SEEDS: u64 = 10;
+const SEEDS: u64 = 11;
 /// Shorter and longer than the lease of agents and leaders, which is 6 s.
 const PAUSES: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(9)];
 
@@ -26,6 +28,8 @@ enum Fault {
     OutOfMemory,
     /// The load of an agent hangs.
     Hung,
+    /// The load of an agent is stopped for a while, as on a machine that has too much to do.
+    Slow,
     /// An agent is stopped for a while.
     Paused(Duration),
     /// An agent is killed and another of its name starts.
@@ -58,6 +62,7 @@ impl Fault {
             Fault::Paused(PAUSES[1]),
             Fault::Partitioned(PAUSES[1]),
             Fault::Interrupted,
+            Fault::Slow,
         ];
         all[(seed % all.len() as u64) as usize]
     }
@@ -67,7 +72,7 @@ impl Fault {
             Fault::Paused(pause) | Fault::Partitioned(pause) if pause == PAUSES[0] => {
                 Expected::Complete
             }
-            Fault::BrokerRestarted | Fault::Interrupted => Expected::Complete,
+            Fault::BrokerRestarted | Fault::Interrupted | Fault::Slow => Expected::Complete,
             _ => Expected::Incomplete,
         }
     }
@@ -75,12 +80,13 @@ impl Fault {
     fn strike(self, fleet: &mut Fleet, agent: usize, leader: &Running) {
         match self {
             Fault::Lost => end(&fleet.agents[agent], Signal::KILL),
-            Fault::OutOfMemory | Fault::Hung => {
-                let pid = fleet.agents[agent].0.id();
-                let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
-                let child = children.unwrap().split_whitespace().next().unwrap().parse().unwrap();
-                let signal = if self == Fault::Hung { Signal::STOP } else { Signal::KILL };
-                kill_process(Pid::from_raw(child).unwrap(), signal).expect("it runs");
+            Fault::OutOfMemory => kill_process(load(fleet, agent), Signal::KILL).expect("it runs"),
+            Fault::Hung => kill_process(load(fleet, agent), Signal::STOP).expect("it runs"),
+            Fault::Slow => {
+                let load = load(fleet, agent);
+                kill_process(load, Signal::STOP).expect("it runs");
+                thread::sleep(PAUSES[0]);
+                kill_process(load, Signal::CONT).expect("it is stopped");
             }
             Fault::Paused(pause) => {
                 // The load goes on, as it is another process.
@@ -101,6 +107,14 @@ impl Fault {
             Fault::Interrupted => end(leader, Signal::INT),
         }
     }
+}
+
+/// The load of an agent.
+fn load(fleet: &Fleet, agent: usize) -> Pid {
+    let pid = fleet.agents[agent].0.id();
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    let load = children.unwrap().split_whitespace().next().unwrap().parse().unwrap();
+    Pid::from_raw(load).unwrap()
 }
 
 fn run(seed: u64) {
@@ -151,4 +165,27 @@ fn whatever_happens_a_run_ends_and_its_counts_are_true() {
             }
         });
     }
+}
+
+#[test]
+fn a_saturated_agent_is_named_and_meets_no_threshold_on_a_time() {
+    let Some(mut fleet) = Fleet::start(1) else { return };
+    fleet.spawn_by(fleet.agent_command("slow", &[]), on_one_core);
+    let server = Server::start(&[]);
+    let _busy = busy_loops(3);
+    let url = format!("http://{}/health", server.listen);
+    let fails = ["--fail", "p99<10ms", "--fail", "errors<1"];
+    let finished = fleet.run(&[&[&*url, "-c", "100", "--duration", "3s"], &fails[..]].concat());
+    let json = finished.json();
+    assert_eq!(
+        (finished.code, &json["fleet"]["complete"]),
+        (Some(1), &json!(true)),
+        "{finished:?}"
+    );
+    assert_eq!(json["generator"]["saturated"], json!(true), "{finished:?}");
+    let reasons = json["generator"]["reasons"].as_array().unwrap();
+    let is_named = |reason: &Value| reason.as_str().unwrap().starts_with("slow: ");
+    assert!(reasons.iter().any(is_named), "{finished:?}");
+    assert!(finished.stderr.contains("SATURATED"), "{finished:?}");
+    assert_eq!(json["thresholds"][0]["why"], json!("the generator was saturated"), "{finished:?}");
 }

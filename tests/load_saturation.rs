@@ -12,7 +12,7 @@ use crate::harness::executable::{self, Finished, Running, standfast};
 use crate::harness::server::Server;
 
 /// Starts a command on one core, which is always the same.
-fn on_one_core(mut command: Command) -> Running {
+pub(crate) fn on_one_core(mut command: Command) -> Running {
     // A child inherits the cores of the thread that starts it.
     let start = move || -> Child {
         let is_pinned = (0..1024).any(|core| process::pin_to_core(core).is_ok());
@@ -22,14 +22,19 @@ fn on_one_core(mut command: Command) -> Running {
     Running(thread::spawn(start).join().expect("the command starts"))
 }
 
-/// Runs `load` on a core that it shares with busy loops.
-fn beside_busy_loops(loops: usize, args: &[&str]) -> Finished {
-    let busy = || {
+/// So many loops on that core.
+pub(crate) fn busy_loops(loops: usize) -> Vec<Running> {
+    let busy = |_| {
         let mut command = Command::new("sh");
         command.args(["-c", "while :; do :; done"]).stdin(Stdio::null());
         on_one_core(command)
     };
-    let _busy: Vec<Running> = (0..loops).map(|_| busy()).collect();
+    (0..loops).map(busy).collect()
+}
+
+/// Runs `load` on a core that it shares with busy loops.
+fn beside_busy_loops(loops: usize, args: &[&str]) -> Finished {
+    let _busy = busy_loops(loops);
     executable::finish(on_one_core(standfast(args)))
 }
 

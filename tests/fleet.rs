@@ -175,6 +175,40 @@ fn sixteen_agents_count_to_the_unit() {
 }
 
 #[test]
+fn a_result_is_as_short_as_asked_for_and_says_what_it_leaves_out() {
+    let Some(fleet) = Fleet::start(2) else { return };
+    let server = Recorder::hello();
+    let url = url(&server);
+    let run = |more: &[&str]| {
+        let finished = fleet.run(&[&[&url, "-c", "4", "--requests", "20"], more].concat());
+        assert_eq!(finished.code, Some(0), "{finished:?}");
+        (finished.stdout.len(), finished.json())
+    };
+    let (all, json) = run(&[]);
+    assert_eq!(
+        (&json["fleet"]["left_out"], &json["fleet"]["agents"][0]["sent"]),
+        (&json!([]), &json!(10))
+    );
+    let mut bytes_max = all;
+    let mut seen = BTreeSet::new();
+    // The shortest one has no agents.
+    while seen.last() != Some(&4) {
+        let (bytes, json) = run(&["--json-max", &bytes_max.to_string()]);
+        let left_out = json["fleet"]["left_out"].as_array().expect("a list").len();
+        assert!(bytes <= bytes_max || left_out == 4, "{bytes} of {bytes_max}: {json}");
+        assert_eq!(json["requests"]["sent"], json!(20));
+        let agents = json["fleet"]["agents"].as_array().expect("a list");
+        assert_eq!(agents.is_empty(), left_out == 4, "{json}");
+        assert!(agents.iter().all(|one| one["sent"] == 10 && one["p99_ms"].is_f64()), "{json}");
+        assert!(agents.iter().all(|one| one["outcome"].is_null() == (left_out > 1)), "{json}");
+        assert_eq!(json["histograms"].is_null(), left_out > 2, "{json}");
+        seen.insert(left_out);
+        bytes_max = (bytes - 1).min(bytes_max - 1);
+    }
+    assert!(seen.len() >= 4, "{seen:?}");
+}
+
+#[test]
 fn agents_without_a_request_change_no_verdict() {
     let Some(fleet) = Fleet::start(3) else { return };
     let server = Recorder::hello();

@@ -9,7 +9,8 @@ use super::{AGENTS_MAX, agent, word};
 use crate::{output, units};
 
 /// Flags of the run that the manifest sets.
-const SET: [&str; 6] = ["--agents", "--agents-within", "--nats", "--fleet", "--plain", "--json"];
+const SET: [&str; 7] =
+    ["--agents", "--agents-within", "--nats", "--fleet", "--plain", "--json", "--json-max"];
 /// Flags that agents would need, too, and that the manifest does not pass on to them.
 const OF_BOTH: [&str; 3] = ["--files-max", "--nats-creds", "--nats-ca"];
 
@@ -132,6 +133,8 @@ fn manifest(args: &Args) -> Result<String> {
             format!("--fleet={name}"),
             "--plain".to_owned(),
             "--json=-".to_owned(),
+            // A ConfigMap takes 1 MiB.
+            "--json-max=1000KiB".to_owned(),
         ])
         .collect();
     let (agent, leader) = (list(&agent), list(&leader));
@@ -161,6 +164,7 @@ fn manifest(args: &Args) -> Result<String> {
 #   kubectl apply -f {name}.yaml
 #   until kubectl logs --follow job/{name}-leader > {name}.log; do sleep 1; done    # until the run has ended
 #   sed -n '/^{{$/,$p' {name}.log > result.json           # the lines above it are the rows and the text
+#   kubectl create configmap {name}-result --from-file=result.json    # at most 1,000 KiB
 #   kubectl delete -f {name}.yaml
 #
 # The leader's Job succeeds if the run holds; its exit code is that of standfast load. Agents end with the run.
@@ -243,6 +247,8 @@ spec:
         - name: agent
           image: {image}
           args: {agent}
+          # The status of a pod that fails says why.
+          terminationMessagePolicy: FallbackToLogsOnError
           env:
             - name: JOB_COMPLETION_INDEX
               valueFrom:
@@ -272,6 +278,8 @@ spec:
         - name: leader
           image: {image}
           args: {leader}
+          # The status of a pod that fails says why.
+          terminationMessagePolicy: FallbackToLogsOnError
           resources:
             requests: {{ cpu: 100m, memory: 128Mi }}
             limits: {{ memory: 512Mi }}

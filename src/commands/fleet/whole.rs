@@ -1,6 +1,7 @@
 //! [`Whole`]: the result of a run that agents share, merged and judged. A run that misses a part is INCOMPLETE
 //! and never holds.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use capacity::{Count, Milliseconds};
@@ -32,7 +33,7 @@ pub(crate) struct Whole<'a> {
 #[derive(Serialize)]
 pub(crate) struct Document<'a> {
     #[serde(flatten)]
-    whole: Option<&'a Outcome>,
+    whole: Option<Cow<'a, Outcome>>,
     #[serde(flatten)]
     none: Option<NoResult>,
     fleet: FleetSummary<'a>,
@@ -75,7 +76,7 @@ impl Fleet {
 
 impl Serialize for Fleet {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        FleetSummary::new(&self.agents, &self.missing, self.discarded).serialize(to)
+        FleetSummary::new(&self.agents, &self.missing, self.discarded, &[]).serialize(to)
     }
 }
 
@@ -83,6 +84,8 @@ impl Serialize for Fleet {
 struct FleetSummary<'a> {
     complete: bool,
     missing: &'a [String],
+    /// What was left out for --json-max; empty if nothing was.
+    left_out: &'a [&'a str],
     /// Messages of the leader that were discarded, as NATS was not connected or a queue was full.
     discarded_messages: usize,
     /// The agents that made the setup and the teardown; absent without.
@@ -105,15 +108,35 @@ struct AgentSummary<'a> {
     discarded_messages: Option<usize>,
     /// Why its result is missing; null if it is there.
     missing: Option<&'a str>,
-    outcome: Option<&'a Outcome>,
+    /// The most important figures; null if unknown.
+    open: Option<u64>,
+    sent: Option<u64>,
+    answered: Option<u64>,
+    errors: Option<u64>,
+    p99_ms: Option<f64>,
+    outcome: Option<Cow<'a, Outcome>>,
 }
+
+/// What documents leave out, so that they are short enough: each the same as those before, too.
+const LEFT_OUT: [&str; 4] = [
+    "samples, histograms and workers of agents",
+    "outcomes of agents",
+    "samples, histograms and workers of the whole",
+    "agents",
+];
 
 impl<'a> FleetSummary<'a> {
     fn new(
         agents: &'a [Agent],
         missing: &'a [String],
         discarded_messages: usize,
+        left_out: &'a [&'a str],
     ) -> FleetSummary<'a> {
+        let outcome = |agent: &'a Agent| match (left_out.len(), agent.outcome.as_ref()?) {
+            (0, outcome) => Some(Cow::Borrowed(outcome)),
+            (1, outcome) => Some(Cow::Owned(outcome.without_series())),
+            _ => None,
+        };
         let summary = |agent: &'a Agent| AgentSummary {
             name: &agent.name,
             labels: &agent.labels,
@@ -121,12 +144,19 @@ impl<'a> FleetSummary<'a> {
             start_late_ms: agent.late_us.map(|us| us as f64 / 1e3),
             discarded_messages: agent.discarded,
             missing: agent.lost.as_deref(),
-            outcome: agent.outcome.as_ref(),
+            open: agent.outcome.as_ref().and_then(|outcome| outcome.connections.open),
+            sent: agent.outcome.as_ref().and_then(|outcome| sent_and_answered(outcome)[0]),
+            answered: agent.outcome.as_ref().and_then(|outcome| sent_and_answered(outcome)[1]),
+            errors: agent.outcome.as_ref().map(Outcome::error_count),
+            p99_ms: agent.outcome.as_ref().and_then(p99_ms),
+            outcome: outcome(agent),
         };
-        let agents = agents.iter().map(summary).collect();
+        let some = if left_out.len() < LEFT_OUT.len() { agents } else { &[] };
+        let agents = some.iter().map(summary).collect();
         FleetSummary {
             complete: missing.is_empty(),
             missing,
+            left_out,
             discarded_messages,
             setup: None,
             teardown: None,
@@ -233,9 +263,20 @@ impl<'a> Whole<'a> {
         heads.zip(lines).map(|(head, line)| format!("{head:<14}{line}\n")).collect()
     }
 
-    pub(crate) fn document(&self) -> Document<'_> {
+    /// The document, of which as little is left out as possible to have at most so many bytes.
+    pub(crate) fn document(&self, bytes_max: u64) -> Document<'_> {
+        let of = |left_out| self.document_without(LEFT_OUT.get(..left_out).unwrap_or(&LEFT_OUT));
+        let fits = |document: &Document<'_>| {
+            bytes_max == u64::MAX
+                || serde_json::to_string_pretty(document)
+                    .is_ok_and(|text| (text.len() as u64) < bytes_max)
+        };
+        (0..LEFT_OUT.len()).map(of).find(fits).unwrap_or_else(|| of(LEFT_OUT.len()))
+    }
+
+    fn document_without<'s>(&'s self, left_out: &'s [&'s str]) -> Document<'s> {
         let missing = self.missing.as_slice();
-        let fleet = FleetSummary::new(self.agents, missing, self.discarded);
+        let fleet = FleetSummary::new(self.agents, missing, self.discarded, left_out);
         let [setup, teardown] = self.fixtures;
         let fleet = FleetSummary { setup, teardown, ..fleet };
         let none = self.outcome.is_none().then(|| NoResult {
@@ -243,7 +284,11 @@ impl<'a> Whole<'a> {
             tolerated: false,
             reasons: vec![format!("INCOMPLETE: {}", missing.join("; "))],
         });
-        Document { whole: self.outcome.as_ref(), none, fleet }
+        let whole = self.outcome.as_ref().map(|outcome| match left_out.len() {
+            0..3 => Cow::Borrowed(outcome),
+            _ => Cow::Owned(outcome.without_series()),
+        });
+        Document { whole, none, fleet }
     }
 
     /// The result for people, with bars of these characters.
@@ -313,8 +358,6 @@ fn figures(agent: &Agent) -> [String; 7] {
     let count = |count: Option<u64>| count.map_or("-".to_owned(), |count| Count(count).to_string());
     let outcome = agent.outcome.as_ref();
     let [sent, answered] = outcome.map_or([None, None], sent_and_answered);
-    let of_pongs = |outcome: &Outcome| outcome.heartbeats.as_ref()?.latency;
-    let latency = outcome.and_then(|outcome| outcome.latency.or_else(|| of_pongs(outcome)));
     // Lateness of the load is known, that of the clock bounded.
     let late_ns = agent.late_us.map(|us| us.saturating_mul(1_000));
     let start_ns =
@@ -325,9 +368,15 @@ fn figures(agent: &Agent) -> [String; 7] {
         count(sent),
         count(answered),
         count(outcome.map(Outcome::error_count)),
-        ms(latency.map(|latency| latency.p99_ms)),
+        ms(outcome.and_then(p99_ms)),
         ms(start_ns.map(|ns| ns as f64 / 1e6)),
     ]
+}
+
+/// The 99th percentile of requests and messages, or of pongs.
+fn p99_ms(outcome: &Outcome) -> Option<f64> {
+    let of_pongs = || outcome.heartbeats.as_ref()?.latency;
+    outcome.latency.or_else(of_pongs).map(|latency| latency.p99_ms)
 }
 
 /// Requests, messages or pings sent, and those that were answered.

@@ -335,6 +335,11 @@ pub(crate) struct Args {
         help_heading = FLEETS)]
     pub(super) agents_within: Duration,
 
+    /// Most bytes of --json: details are left out until it fits, agents' first
+    #[arg(long, value_name = "SIZE", value_parser = units::size, requires = "json",
+        help_heading = FLEETS)]
+    pub(super) json_max: Option<u64>,
+
     #[command(flatten)]
     pub(super) fleet: FleetFlags,
 

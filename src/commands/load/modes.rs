@@ -40,7 +40,7 @@ const ALL: Modes = RUNS | SCENARIO;
 const SHARED: Modes = ALL & !FANOUTS;
 
 /// Each flag, by its name in [`Args`], and the kinds of runs that use it.
-const FLAGS: [(&str, Modes); 90] = [
+const FLAGS: [(&str, Modes); 91] = [
     ("urls", ALL),
     ("target", SCENARIO),
     // Connections
@@ -136,6 +136,7 @@ const FLAGS: [(&str, Modes); 90] = [
     // Fleets
     ("agents", SHARED),
     ("agents_within", SHARED),
+    ("json_max", SHARED),
     ("agent_share", SHARED),
     ("nats", SHARED),
     ("nats_creds", SHARED),
@@ -217,7 +218,8 @@ pub(super) fn check(flags: &ArgMatches, mode: Modes) -> Result<()> {
         }
         bail!("--{flag} is for {}, not for {}", named(*modes), named(mode));
     }
-    let of_fleets = ["agents_within", "nats", "nats_creds", "nats_ca", "fleet", "files_max"];
+    let of_fleets =
+        ["agents_within", "json_max", "nats", "nats_creds", "nats_ca", "fleet", "files_max"];
     if let Some(id) = of_fleets.into_iter().find(|id| is_given(id) && !is_given("agents")) {
         bail!("--{} has an effect only with --agents", id.replace('_', "-"));
     }

@@ -20,7 +20,7 @@ use crate::commands::fleet::whole::Whole;
 use crate::output;
 
 /// Flags that the leader keeps for itself, with and without a value.
-const OWN: [&str; 14] = [
+const OWN: [&str; 15] = [
     "--agents",
     "--agents-within",
     "--nats",
@@ -29,6 +29,7 @@ const OWN: [&str; 14] = [
     "--fleet",
     "--files-max",
     "--json",
+    "--json-max",
     "--html",
     "--csv",
     "--metrics",
@@ -122,11 +123,12 @@ pub(super) fn lead(
     let outcomes = whole.outcome.as_slice();
     let none = SampleSeries::EMPTY;
     let samples = outcomes.first().map_or(&none, |outcome| &outcome.samples);
+    let document = whole.document(args.json_max.unwrap_or(u64::MAX));
     let code = measure::report(
         args,
         files,
         &text,
-        &whole.document(),
+        &document,
         (outcomes, samples),
         vec![whole.table()],
     )?;

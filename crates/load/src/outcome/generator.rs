@@ -355,6 +355,10 @@ impl Generator {
         self.reasons.iter_mut().for_each(|reason| *reason = format!("{name}: {reason}"));
     }
 
+    pub(crate) fn forget_workers(&mut self) {
+        self.workers = Vec::new();
+    }
+
     /// Two generators together. CPU time per message is unknown, as are the messages that it divides by.
     pub(crate) fn merge(self, other: Generator) -> Generator {
         let mut workers: Vec<WorkerLoad> = self.workers.into_iter().chain(other.workers).collect();

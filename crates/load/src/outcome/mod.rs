@@ -216,6 +216,16 @@ const DROPPED: &[Metric] = &[Metric::Dropped, Metric::Errors, Metric::ErrorShare
 pub(crate) const LATE: &[Metric] = &[Metric::Late, Metric::Errors, Metric::ErrorShare];
 
 impl Outcome {
+    /// The same without what grows with the time or the number of generators: samples, histograms and what each
+    /// worker did.
+    #[must_use]
+    pub fn without_series(&self) -> Outcome {
+        let mut outcome =
+            Outcome { samples: SampleSeries::EMPTY, histograms: None, ..self.clone() };
+        outcome.generator.iter_mut().for_each(Generator::forget_workers);
+        outcome
+    }
+
     /// Failed connects and requests, ended connections, and messages lost or wrong.
     #[must_use]
     pub fn error_count(&self) -> u64 {

@@ -102,9 +102,10 @@ const GIVEN: [(&str, &str); 63] = [
 /// Flags that are no part of a configuration: the client of TLS, whose tests are in `tests/tls.rs`, the
 /// types and messages of calls, whose tests are in `tests/load_grpc.rs` and `tests/load_grpc_streams.rs`, and
 /// the outputs, which are those of all runs.
-const BESIDE: [&str; 27] = [
+const BESIDE: [&str; 28] = [
     "agents",
     "agents_within",
+    "json_max",
     "agent_share",
     "nats",
     "nats_creds",

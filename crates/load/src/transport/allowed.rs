@@ -86,6 +86,21 @@ mod tests {
         for allowed in ["*", "10.255.0.1", "10.255.0.1:81"] {
             assert!(is(away, &direct, &[allowed]), "{allowed}");
         }
+        // Other ways to write an address are judged by where they lead.
+        for here in ["http://2130706433/", "http://0x7f.1/", "http://127.1/", "http://[0::1]/"] {
+            assert!(is(here, &direct, &[]), "{here}");
+        }
+        for elsewhere in [
+            "http://[::ffff:10.255.0.1]:81/",
+            "http://184483841:81/",
+            "http://0.0.0.0:81/",
+            "http://[::]:81/",
+            "http://10.255.0.1:81/#@localhost",
+            "http://10.255.0.1:81/?@localhost",
+        ] {
+            assert!(!is(elsewhere, &direct, &["a.test", "10.255.0.2"]), "{elsewhere}");
+        }
+        assert!(Arc::new(direct.clone()).web("http://127.0.0.1@10.255.0.1/").is_err());
         // A name is not allowed for an address that the plan chose.
         let resolve = vec![Resolve::parse("a.test:80:10.255.0.1").unwrap()];
         let resolved = ConnectOptions { resolve, ..ConnectOptions::default() };

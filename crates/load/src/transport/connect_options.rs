@@ -189,6 +189,8 @@ impl ConnectOptions {
             Ok((address, route)) => {
                 (endpoint.address, endpoint.route) = (address, route);
                 if let Some(why) = allowed::refusal(&endpoint) {
+                    // Nothing can connect there by mistake.
+                    endpoint.address = SocketAddr::from(([127, 0, 0, 1], 0));
                     endpoint.route = Route::Unresolved(why.into());
                 }
             }

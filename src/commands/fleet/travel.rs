@@ -1,5 +1,7 @@
 //! [`files`]: the files that a run has read, as they travel with its plan.
 
+use std::io::Read;
+
 use anyhow::{Context, Result, bail};
 use capacity::Bytes;
 
@@ -32,7 +34,7 @@ pub(super) fn files(bytes_max: u64) -> Result<Vec<Travelling>> {
              machine; write the value into the file"
         );
     }
-    let (mut files, mut total) = (Vec::new(), 0);
+    let (mut files, mut total) = (Vec::new(), 0_u64);
     for path in load::files::read() {
         let shown = path.display().to_string();
         if !load::files::is_below(&path) {
@@ -40,7 +42,13 @@ pub(super) fn files(bytes_max: u64) -> Result<Vec<Travelling>> {
                 "{shown} cannot travel to the agents: name files below the current folder, by relative paths"
             );
         }
-        let content = std::fs::read(&path).with_context(|| format!("cannot read {shown}"))?;
+        // No more than is allowed is read, also of a file that has no length, or grows.
+        let mut content = Vec::new();
+        let file = std::fs::File::open(&path);
+        file.and_then(|file| {
+            file.take((bytes_max - total).saturating_add(1)).read_to_end(&mut content)
+        })
+        .with_context(|| format!("cannot read {shown}"))?;
         let bytes = content.len() as u64;
         total += bytes;
         if total > bytes_max {

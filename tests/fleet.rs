@@ -1,10 +1,11 @@
 //! Fleets: `standfast agent` and `standfast load --agents` over a real NATS server, against a server that logs.
 
 use std::collections::BTreeSet;
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -48,7 +49,9 @@ impl Fleet {
 
     /// Agents of this NATS server.
     pub(crate) fn of(broker: Broker, agents: usize) -> Fleet {
-        let folder = Folder::new(&format!("fleet-{}", broker.address.port()));
+        // A port may be that of another fleet which is about to remove its folder.
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let folder = Folder::new(&format!("fleet-{}", NEXT.fetch_add(1, Ordering::Relaxed)));
         let mut fleet = Fleet { broker, agents: Vec::new(), folder };
         for number in 1..=agents {
             fleet.agent(&format!("agent-{number:02}"), &[]);
@@ -72,9 +75,15 @@ impl Fleet {
 
     /// The same in another way.
     pub(crate) fn spawn_by(&mut self, mut command: Command, start: impl Fn(Command) -> Running) {
+        let log = File::create(self.log(self.agents.len())).expect("a file can be made");
         command.env("TMPDIR", &self.folder.0).stdin(Stdio::null());
-        command.stdout(Stdio::null()).stderr(Stdio::null());
+        command.stdout(Stdio::null()).stderr(log);
         self.agents.push(start(command));
+    }
+
+    /// What an agent has said.
+    fn log(&self, agent: usize) -> PathBuf {
+        self.folder.0.join(format!("agent-{agent}.log"))
     }
 
     pub(crate) fn command(&self, agents: &str, args: &[&str]) -> Command {
@@ -111,6 +120,18 @@ impl Fleet {
     pub(crate) fn runs(&self) -> Vec<PathBuf> {
         let runs = self.folders().into_iter().flat_map(fs::read_dir).flatten();
         runs.flatten().map(|entry| entry.path()).collect()
+    }
+}
+
+impl Drop for Fleet {
+    /// A test that fails shows what agents have said, and which of them have ended.
+    fn drop(&mut self) {
+        let failed = std::thread::panicking();
+        let logs: Vec<PathBuf> = (0..self.agents.len()).map(|at| self.log(at)).collect();
+        for (agent, log) in self.agents.iter_mut().zip(logs).filter(|_| failed) {
+            let text = fs::read_to_string(&log).unwrap_or_default();
+            println!("agent {}, ended {:?}: {text}", agent.0.id(), agent.0.try_wait());
+        }
     }
 }
 
@@ -342,6 +363,18 @@ fn what_agents_do_not_allow_is_refused_by_all_of_them_at_once() {
             assert!(finished.stderr.contains(part), "{part}: {finished:?}");
         }
     }
+}
+
+#[test]
+fn redirects_to_targets_that_are_not_allowed_fail() {
+    let Some(fleet) = Fleet::start(2) else { return };
+    let away = || vec![("Location", "http://10.255.0.1:81/".to_owned())];
+    let server = Recorder::start(move |_| (302, away(), String::new()));
+    let run = ["-c", "2", "--requests", "4", "--redirects", "3"];
+    let finished = fleet.run(&[&[&*url(&server)], &run[..]].concat());
+    let json = finished.json();
+    assert_eq!((finished.code, &json["errors"]), (Some(1), &json!({ "dns": 4 })), "{finished:?}");
+    assert_eq!(json["fleet"]["complete"], json!(true), "{finished:?}");
 }
 
 #[test]

@@ -42,6 +42,8 @@ enum Trouble {
     JumpsAtStart,
     /// The start is told three seconds later.
     LateStart,
+    /// Every message comes twice.
+    Doubles,
 }
 
 const JUMP_NS: i128 = 3_000_000_000;
@@ -163,7 +165,9 @@ fn pass_on(from: TcpStream, to: TcpStream, clock: Arc<Mutex<Clock>>, least_most_
                     due = due.max(*late.get_or_insert_with(|| Instant::now() + LATE));
                 }
                 let before = words[..words.len() - 1].join(" ");
-                [format!("{before} {}\r\n", body.len()).as_bytes(), &body, b"\r\n"].concat()
+                let head = format!("{before} {}\r\n", body.len());
+                let part = [head.as_bytes(), &body, b"\r\n"].concat();
+                part.repeat(if trouble == Some(Trouble::Doubles) { 2 } else { 1 })
             } else {
                 line.into_bytes()
             };
@@ -377,4 +381,12 @@ fn an_agent_that_cannot_begin_with_the_others_makes_the_run_incomplete() {
             "{trouble:?}: {finished:?}"
         );
     }
+}
+
+#[test]
+fn messages_that_come_twice_change_no_count() {
+    let sites = [SITES[1], SITES[2], SITES[0]].map(|site| site.with(Trouble::Doubles));
+    let Some(sites) = Sites::start(&sites) else { return };
+    let (json, _) = sites.run(2, 300);
+    assert_eq!(json["requests"]["sent"], json!(sites.server.count()));
 }

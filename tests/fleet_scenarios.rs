@@ -141,14 +141,12 @@ fn the_teardown_is_made_after_ctrl_c_and_by_another_agent_if_the_first_is_lost()
 
 /// Groups of five users, one of which sends to the others.
 fn rooms(chat: &Chat) -> String {
-    format!(
-        "version = 1\nusers = 20\npasses = 1\nseed = 9\n[group]\nkind = '1:N'\nsize = 5\nquiet = '1s'\nlate = '20s'\n\
+    "version = 1\nusers = 20\npasses = 1\nseed = 9\n[group]\nkind = '1:N'\nsize = 5\nquiet = '1s'\nlate = '20s'\n\
          [[flows]]\nrole = 'sender'\n[[flows.steps]]\nconnect = 'TARGET'\n[[flows.steps]]\nmeet = true\n\
          [[flows.steps]]\nname = 'say'\nrepeat = 60\n\
-         send = '{{\"from\":{{{{user}}}},\"item\":{{{{random_int 1 9}}}},\"text\":\"{{{{stamp}}}}\"}}'\n\
+         send = '{\"from\":{{user}},\"item\":{{random_int 1 9}},\"text\":\"{{stamp}}\"}'\n\
          [[flows]]\nrole = 'receiver'\n[[flows.steps]]\nconnect = 'TARGET'\n[[flows.steps]]\nmeet = true\n\
          [[flows.steps]]\nstay = true\n"
-    )
     .replace("TARGET", &format!("ws://{}/room/{{{{group}}}}", chat.address))
 }
 

@@ -39,9 +39,13 @@ function createApp(tls, options) {
         handler(res, req, CONTEXT);
         returned = true;
       } finally {
-        if (!returned && res[SLOT] !== NONE && !res[ABORTED]) {
-          leaveResponse(res, slot);
-          native.res_close(slot);
+        if (!returned && res[SLOT] !== NONE) {
+          // With an abort handler it may be answered later, and has to end when its client leaves.
+          if (res[ABORTED]) place(responses, slot, res);
+          else {
+            leaveResponse(res, slot);
+            native.res_close(slot);
+          }
         }
       }
       if (res[SLOT] === NONE) return 0;

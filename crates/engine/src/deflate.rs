@@ -1,10 +1,12 @@
 //! permessage-deflate on a worker's connections (RFC 7692): who compresses with what, and which
-//! contexts are kept. By default none are: one inflater, and one compressor for each window size,
-//! serve all connections of a worker, so that negotiating compression costs an idle socket nothing.
-//! Not here: the codec, see [`wire::websocket::Compressor`].
+//! contexts are kept. By default none are: one inflater and one compressor serve all connections of a
+//! worker, so that negotiating compression costs an idle socket nothing. Not here: the codecs, see
+//! [`wire::websocket::SingleCompressor`] and [`wire::websocket::Compressor`].
 
 use wire::Violation;
-use wire::websocket::{self, Compressor, Deflate, FrameHeader, Inflater, OpCode, is_utf8};
+use wire::websocket::{
+    self, Compressor, Deflate, FrameHeader, Inflater, OpCode, SingleCompressor, is_utf8,
+};
 
 use crate::conn::{Cold, Conn, Mode};
 use crate::core::Core;
@@ -94,24 +96,10 @@ impl Contexts {
 /// The codecs that a worker's connections share, created when first needed.
 #[derive(Default)]
 pub(crate) struct SharedCodec {
-    /// By window size, from 9 bits on.
-    compressors: [Option<Box<Compressor>>; 7],
+    compressor: SingleCompressor,
     inflater: Option<Box<Inflater>>,
     compressed: Vec<u8>,
     inflated: Vec<u8>,
-}
-
-impl SharedCodec {
-    /// Compresses a message on its own.
-    fn compress(&mut self, bits: u8, message: &[u8], out: &mut Vec<u8>) {
-        let index = usize::from(bits.saturating_sub(NegotiatedDeflate::BITS_MIN)).min(6);
-        let Some(compressor) = self.compressors.get_mut(index) else {
-            return broken("each window size has a compressor slot");
-        };
-        let compressor = compressor.get_or_insert_with(|| Box::new(Compressor::new(bits)));
-        compressor.compress(message, out);
-        compressor.reset();
-    }
 }
 
 impl<S: Sys, H: Handler> Worker<S, H> {
@@ -163,7 +151,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         }
         let mut compressed = std::mem::take(&mut self.codec.compressed);
         compressed.clear();
-        self.codec.compress(bits, data, &mut compressed);
+        self.codec.compressor.compress(bits, data, &mut compressed);
         self.count_compressed(data, &compressed);
         if compressed.len() < data.len() {
             let header = FrameHeader::new(opcode, true, compressed.len(), None).deflated();
@@ -190,7 +178,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
             let compressor = contexts.compressor.get_or_insert_with(|| Compressor::new(bits));
             compressor.compress(data, &mut compressed);
         } else {
-            self.codec.compress(bits, data, &mut compressed);
+            self.codec.compressor.compress(bits, data, &mut compressed);
         }
         self.count_compressed(data, &compressed);
         // What went into a kept context must be sent, however long.

@@ -1,23 +1,20 @@
 //! [`Compression`]: permessage-deflate (RFC 7692) for one worker's [`crate::transport::websocket::WebSocket`]s. Each message
 //! is compressed on its own in both directions, so that a connection keeps no window: this one serves all of them.
 //!
-//! It uses [`wire::websocket::Compressor`] and [`wire::websocket::Inflater`]; runs of WebSockets alone
+//! It uses [`wire::websocket::SingleCompressor`] and [`wire::websocket::Inflater`]; runs of WebSockets alone
 //! use the engine's compression.
 
 use wire::Violation;
-use wire::websocket::{Compressor, Deflate, Inflater, is_utf8};
+use wire::websocket::{Deflate, Inflater, SingleCompressor, is_utf8};
 
 /// The smallest window for compressing; 8 bits are only supported for inflating.
 const BITS_MIN: u8 = 9;
-/// The number of window sizes from [`BITS_MIN`] on.
-const WINDOWS: usize = 7;
 
-/// The compressors and the inflater of a worker.
+/// The compressor and the inflater of a worker.
 pub(crate) struct Compression {
     /// The minimum size of a message to be compressed.
     above: usize,
-    /// By window size, created on first use.
-    compressors: [Option<Compressor>; WINDOWS],
+    compressor: SingleCompressor,
     inflater: Option<Inflater>,
     compressed: Vec<u8>,
 }
@@ -26,7 +23,7 @@ impl Compression {
     pub(crate) fn new(above: usize) -> Compression {
         Compression {
             above,
-            compressors: Default::default(),
+            compressor: SingleCompressor::default(),
             inflater: None,
             compressed: Vec::new(),
         }
@@ -40,15 +37,11 @@ impl Compression {
 
     /// Compresses a message; `None` if it is too short or compressing does not make it shorter.
     pub(crate) fn compress(&mut self, window: u8, message: &[u8]) -> Option<&[u8]> {
-        let at = usize::from(window.checked_sub(BITS_MIN)?);
-        if message.len() < self.above {
+        if window < BITS_MIN || message.len() < self.above {
             return None;
         }
-        let compressor = self.compressors.get_mut(at)?;
-        let compressor = compressor.get_or_insert_with(|| Compressor::new(window));
         self.compressed.clear();
-        compressor.compress(message, &mut self.compressed);
-        compressor.reset();
+        self.compressor.compress(window, message, &mut self.compressed);
         (self.compressed.len() < message.len()).then_some(&self.compressed[..])
     }
 

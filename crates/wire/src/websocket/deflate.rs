@@ -1,6 +1,9 @@
 //! Compresses and inflates messages (RFC 7692 7.2) with zlib-rs, which is memory-safe. Not here:
 //! which messages to compress, and whose context is kept.
 
+mod huffman;
+mod single;
+
 use alloc::vec::Vec;
 
 use zlib_rs::{
@@ -8,6 +11,8 @@ use zlib_rs::{
 };
 
 use crate::Violation;
+
+pub use single::SingleCompressor;
 
 /// The end of a message's last block, which is left out on the wire (RFC 7692 7.2.1).
 const TAIL: [u8; 4] = [0x00, 0x00, 0xFF, 0xFF];

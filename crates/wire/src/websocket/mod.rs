@@ -15,7 +15,7 @@ mod tests;
 use core::fmt;
 
 pub use decoder::{Decoder, Event};
-pub use deflate::{Compressor, Inflater};
+pub use deflate::{Compressor, Inflater, SingleCompressor};
 pub use encode::{FrameHeader, encode, encode_close, encode_deflated, encode_masked};
 pub use handshake::{
     Deflate, Protocols, Upgrade, UpgradeAccepted, accept_key, check_upgrade,

@@ -65,6 +65,9 @@ pub(crate) struct BenchArgs {
     /// Rounds; each runs every server once [default: 7; of compare 20]
     #[arg(long)]
     pairs: Option<usize>,
+    /// Add rounds to those in the results file, which must have the same settings: node
+    #[arg(long)]
+    add: bool,
     /// Folder for the raw results
     #[arg(long, default_value = "bench/results")]
     out: PathBuf,
@@ -243,6 +246,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
         )?,
         pairs: args.pairs.unwrap_or(PAIRS).max(1),
         pairs_wanted: args.pairs,
+        add: args.add,
         connections: args.connections,
         seconds: args.seconds,
         servers: args.servers.clone(),
@@ -316,6 +320,8 @@ struct Context {
     pairs: usize,
     /// Pairs of the command line, for a benchmark with a default of its own.
     pairs_wanted: Option<usize>,
+    /// Rounds are added to those of earlier results.
+    add: bool,
     connections: Option<usize>,
     seconds: Option<f64>,
     servers: Vec<Kind>,

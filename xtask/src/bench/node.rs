@@ -76,11 +76,19 @@ pub(super) fn run(bench: &Context) -> Result<bool> {
     let (subscribers, idle) =
         (bench.connections.unwrap_or(SUBSCRIBERS), bench.connections.unwrap_or(IDLE));
     build()?;
+    let settings = json!({ "sockets": SOCKETS, "bytes": [SMALL, LARGE], "seconds": seconds,
+                           "warm_up_seconds": WARM_UP_SECONDS, "subscribers": subscribers,
+                           "published": PUBLISHED, "published_bytes": PUBLISHED_BYTES, "idle": idle,
+                           "idle_first": FIRST, "node": node_version() });
+    let earlier = match bench.add {
+        true => report::earlier(&bench.out, "node", &settings)?,
+        false => None,
+    };
     println!(
         "\n=== node: {SOCKETS} sockets, {subscribers} subscribers, one core, {seconds} s each"
     );
     let all = [Package::Ours, Package::Uws, Package::Ws, Package::NodeHttp];
-    let rounds = Rounds::run(&all, bench.pairs, |package| {
+    let mut rounds = Rounds::run(&all, bench.pairs, |package| {
         let mut figures = Figures::new();
         for figure in FIGURES.into_iter().filter(|figure| package.measures(figure)) {
             let value = match figure {
@@ -95,6 +103,10 @@ pub(super) fn run(bench: &Context) -> Result<bool> {
         }
         Ok(figures)
     })?;
+    if let Some(earlier) = earlier {
+        rounds.add_earlier(&earlier, &FIGURES);
+        println!("\nof {} rounds", rounds.count());
+    }
     rounds.print(&FIGURES);
     let ratio = |other, figure| median(rounds.ratios(Package::Ours, other, figure));
     let least = |figure: &'static str, other: Package, least| {
@@ -115,10 +127,6 @@ pub(super) fn run(bench: &Context) -> Result<bool> {
         most(DELIVERY, 0.9),
         most(IDLE_BYTES, 0.6),
     ];
-    let settings = json!({ "sockets": SOCKETS, "bytes": [SMALL, LARGE], "seconds": seconds,
-                           "warm_up_seconds": WARM_UP_SECONDS, "subscribers": subscribers,
-                           "published": PUBLISHED, "published_bytes": PUBLISHED_BYTES, "idle": idle,
-                           "idle_first": FIRST, "node": node_version() });
     report::finish(&bench.out, "node", settings, rounds.json(), &targets)
 }
 

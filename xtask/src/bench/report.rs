@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use super::proc;
@@ -49,6 +49,23 @@ impl Target {
         json!({ "what": self.what, "value": self.value, "limit": self.limit, "sense": sense,
                 "met": self.is_met() })
     }
+}
+
+/// The results in `NAME.json`, if it has any with these settings.
+pub(super) fn earlier(out: &Path, name: &str, settings: &Value) -> Result<Option<Value>> {
+    let path = out.join(format!("{name}.json"));
+    if !path.exists() {
+        return Ok(None);
+    }
+    let text = fs::read_to_string(&path)?;
+    let mut document: Value =
+        serde_json::from_str(&text).with_context(|| format!("{} is not JSON", path.display()))?;
+    ensure!(
+        document["settings"] == *settings,
+        "{} has rounds with other settings: remove it, or run without --add",
+        path.display()
+    );
+    Ok(Some(document["results"].take()))
 }
 
 /// Prints the verdicts and writes `NAME.json`. Returns whether every target was met.

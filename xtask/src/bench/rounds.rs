@@ -50,6 +50,28 @@ impl<K: Contestant> Rounds<K> {
         Ok(Rounds { servers: servers.to_vec(), rounds })
     }
 
+    /// Puts the rounds of earlier results, as [`Rounds::json`] returns them, before these. Figures that are not among
+    /// `figures` are left out.
+    pub(super) fn add_earlier(&mut self, results: &Value, figures: &[&'static str]) {
+        let one = |run: &Value| {
+            let kind = self.servers.iter().find(|kind| run["server"] == kind.name())?;
+            let of = |name: &&'static str| Some((*name, run["figures"][*name].as_f64()?));
+            Some((*kind, figures.iter().filter_map(of).collect()))
+        };
+        let rounds = results["rounds"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let runs = |round: &Value| {
+            round.as_array().map(|runs| runs.iter().filter_map(one).collect()).unwrap_or_default()
+        };
+        let mut all: Vec<Vec<(K, Figures)>> = rounds.iter().map(runs).collect();
+        all.append(&mut self.rounds);
+        self.rounds = all;
+    }
+
+    /// How many there are.
+    pub(super) fn count(&self) -> usize {
+        self.rounds.len()
+    }
+
     /// Whether both take part.
     pub(super) fn have(&self, one: K, other: K) -> bool {
         self.servers.contains(&one) && self.servers.contains(&other)
@@ -165,6 +187,23 @@ mod tests {
         assert_eq!(median(vec![9.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(vec![4.0, 1.0, 2.0, 100.0]), 3.0);
         assert_eq!(median(vec![]), 0.0);
+    }
+
+    #[test]
+    fn rounds_are_added_to_earlier_ones() {
+        let run = |speed: f64| {
+            Rounds::run(&[Kind::Bun, Kind::Floor], 2, |kind| {
+                let speed = if kind == Kind::Floor { 2.0 * speed } else { speed };
+                Ok(Figures::from([("speed", speed), ("of a version before", 1.0)]))
+            })
+            .unwrap()
+        };
+        let earlier = run(1.0).json();
+        let mut rounds = run(10.0);
+        rounds.add_earlier(&earlier, &["speed"]);
+        assert_eq!(rounds.values(Kind::Bun, "speed"), [1.0, 1.0, 10.0, 10.0]);
+        assert_eq!(rounds.ratios(Kind::Floor, Kind::Bun, "speed"), [2.0; 4]);
+        assert_eq!(rounds.values(Kind::Bun, "of a version before"), [1.0; 2], "only of the new");
     }
 
     #[test]

@@ -70,6 +70,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
     }
 
     fn finish_half(&mut self, slot: u32) {
+        self.settle();
         let corked = self.corked == Some(slot) && !self.cork.is_empty();
         let Some(conn) = self.slab.get(slot) else { return broken(SLOT_IN_USE) };
         let fd = conn.fd;
@@ -149,6 +150,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
     /// Ends our side of the stream once everything has been sent, and waits for the peer to end its
     /// side.
     pub(crate) fn finish(&mut self, slot: u32) {
+        self.settle();
         let corked = self.corked == Some(slot) && !self.cork.is_empty();
         let half = self.slab.get(slot).is_some_and(|conn| conn.mode == Mode::HalfClosed);
         let Some(conn) = self.slab.get_mut(slot) else { return broken(SLOT_IN_USE) };
@@ -188,6 +190,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
 
     /// Marks a connection as ended; it is reaped at the end of the turn.
     pub(crate) fn end(&mut self, slot: u32, cause: Closed) {
+        self.settle();
         let Some(conn) = self.slab.get_mut(slot) else { return broken(SLOT_IN_USE) };
         match conn.mode {
             Mode::Dead => return,

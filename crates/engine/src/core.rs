@@ -10,6 +10,7 @@ use crate::admission::Client;
 use crate::buffers::BufferPool;
 use crate::coalescing::Coalescing;
 use crate::conn::{Conn, Flags, Mode};
+use crate::deferred::Deferred;
 use crate::deflate::{NegotiatedDeflate, SharedCodec};
 use crate::invariant::{SLOT_IN_USE, broken};
 use crate::limits::{READ_BUFFER_BYTES, READS_OF_SOCKETS, TAIL_BYTES_MAX};
@@ -71,6 +72,7 @@ pub struct Core<S: Sys, H: Handler> {
     /// Replies to the connection being read.
     pub(crate) cork: Vec<u8>,
     pub(crate) cork_messages: u32,
+    pub(crate) deferred: Deferred,
     /// Bytes that the handler left unread in the current call.
     pub(crate) unread: usize,
     /// The handler resumed the connection in the current call, after it left bytes unread.
@@ -133,6 +135,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
             read_buffer: Vec::new(),
             cork: Vec::new(),
             cork_messages: 0,
+            deferred: Deferred::default(),
             unread: 0,
             unread_resumed: false,
             pairs: false,
@@ -553,6 +556,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
     pub(crate) fn release_buffers(&mut self) {
         self.read_buffer = Vec::new();
         self.cork = Vec::new();
+        self.deferred = Deferred::default();
         self.scratch = Vec::new();
         self.tls_buffers = tls::Buffers::default();
         self.resumed = VecDeque::new();

@@ -109,7 +109,8 @@ pub trait Handler: Sized {
     const READS_TOGETHER: usize = 1;
 
     /// Whether connections of WebSockets and of HTTP are received together, too, as far as nothing of theirs is kept
-    /// or queued. What one of them is passed then follows the receipt of the others.
+    /// or queued. What one of them is passed then follows the receipt of the others. Replies of calls that take up to
+    /// 0.1 ms are sent together, too, before anything else is sent to one of them.
     const READS_SOCKETS_TOGETHER: bool = false;
 
     /// Whether [`Handler::message`] is also called for unfragmented messages that arrive behind our close

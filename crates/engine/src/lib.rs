@@ -20,6 +20,7 @@ mod conn;
 mod connect;
 mod core;
 mod counters;
+mod deferred;
 mod deflate;
 mod dropped;
 #[cfg(target_os = "linux")]

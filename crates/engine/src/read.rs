@@ -100,10 +100,14 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         }
         self.core.counters().bytes_in.add(at as u64);
         let mut from = 0;
+        if H::READS_SOCKETS_TOGETHER && ends.len() > 1 {
+            self.core.begin_deferring();
+        }
         for &(id, to) in &ends {
             self.ingest_bare(id, buffer.get_mut(from..to).unwrap_or_default());
             from = to;
         }
+        self.core.end_deferring();
         let handled = ends.len() + usize::from(odd.is_some());
         if let Some((slot, got)) = odd {
             // The end of a stream is reported again if the connection was paused meanwhile; an
@@ -194,7 +198,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
                 break;
             }
         }
-        self.core.flush_cork();
+        self.core.reply(slot);
         self.core.corked = None;
         self.core.after_read(slot, bytes.get(at..).unwrap_or_default());
         if std::mem::take(&mut self.core.unread_resumed)

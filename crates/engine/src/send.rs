@@ -72,6 +72,9 @@ impl<S: Sys, H: Handler> Core<S, H> {
         deflated: bool,
         data: &[u8],
     ) -> Sent {
+        if self.corked != Some(slot) {
+            self.settle();
+        }
         let Some(conn) = self.slab.get(slot) else {
             broken(SLOT_IN_USE);
             return Sent::Dropped;
@@ -106,6 +109,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         let messages = u64::from(frame.messages());
         self.counters().messages_out.add(messages);
         let slot = id.slot();
+        self.settle();
         let Some(conn) = self.live(id) else {
             self.counters().dropped_gone.add(messages);
             return Sent::Dropped;
@@ -151,6 +155,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
     /// several that wait only the last is sent.
     pub fn send_urgent(&mut self, id: ConnId, frame: &SharedFrame) -> Sent {
         let slot = id.slot();
+        self.settle();
         let open = |mode| matches!(mode, Mode::WebSocket | Mode::Raw);
         let Some(conn) = self.live(id).filter(|conn| open(conn.mode)) else {
             return Sent::Dropped;
@@ -170,6 +175,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
     #[inline]
     pub fn write(&mut self, id: ConnId, bytes: &[u8]) -> Sent {
         let slot = id.slot();
+        self.settle();
         let raw = |mode| matches!(mode, Mode::Raw | Mode::HalfClosed);
         let Some(conn) = self.live(id).filter(|conn| raw(conn.mode)) else {
             return Sent::Dropped;
@@ -283,6 +289,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
 
     /// Writes bytes of one connection, after what already waits.
     pub(crate) fn write_out(&mut self, slot: u32, bytes: &[u8], messages: u32) -> Sent {
+        self.settle();
         let Some(conn) = self.slab.get(slot).filter(|conn| conn.mode != Mode::Dead) else {
             self.counters().dropped_gone.add(u64::from(messages));
             return Sent::Dropped;

@@ -2,6 +2,9 @@
 'use strict';
 
 const assert = require('node:assert/strict');
+const { spawn } = require('node:child_process');
+const { once } = require('node:events');
+const path = require('node:path');
 const { uws, isOriginal, both, ours, listen, serve, Queue, Client, Raw, frame, text } = require('./support.js');
 
 /** A server that logs its events in `log`, and calls `act` with each message. */
@@ -499,4 +502,88 @@ ours('a handshake without a version, or of another one, gets 426 with ours', asy
     const head = await new Raw(t, port).upgrade('/', { 'Sec-WebSocket-Version': version });
     assert.match(head, /^HTTP\/1.1 (426|400) /);
   }
+});
+
+/** Ten clients whose messages the server receives together, as one thread has both. `act` is called with the sockets. */
+async function together(t, act) {
+  const sockets = [];
+  const port = await serve(t, (app) => app.ws('/*', {
+    open: (ws) => sockets.push(ws),
+    message: (ws, message) => {
+      ws.send(`echo ${text(message)}`);
+      act(sockets.indexOf(ws), sockets);
+    },
+  }));
+  const clients = [];
+  for (let at = 0; at < 10; at += 1) clients.push(await Client.open(t, port));
+  clients.forEach((client, at) => client.send(`${at}`));
+  return clients;
+}
+
+both('sockets that are received together get what others send them behind their replies', async (t) => {
+  const clients = await together(t, (at, sockets) => {
+    if (at > 0) sockets[at - 1].send(`from ${at}`);
+    if (at === 9) sockets.forEach((ws) => ws.ping('last'));
+  });
+  for (const [at, client] of clients.entries()) {
+    assert.equal(await client.pings.next(), 'last');
+    assert.equal(await client.next(), `echo ${at}`);
+    if (at < 9) assert.equal(await client.next(), `from ${at + 1}`);
+  }
+});
+
+both('sockets that another one ends have sent their replies', async (t) => {
+  const clients = await together(t, (at, sockets) => {
+    if (at === 0) return;
+    if (at % 2 === 1) sockets[at - 1].close();
+    else sockets[at - 1].end(4000, 'by another');
+  });
+  for (const [at, client] of clients.entries()) {
+    assert.equal(await client.next(), `echo ${at}`);
+    if (at < 9) assert.equal((await client.closed).code, at % 2 === 0 ? 1006 : 4000);
+  }
+});
+
+both('a topic is behind the replies of sockets that are received together', async (t) => {
+  const sockets = [];
+  const app = uws.App();
+  const port = await serve(t, () => app.ws('/*', {
+    open: (ws) => { sockets.push(ws); ws.subscribe('all'); },
+    message: (ws, message) => {
+      ws.send(`echo ${text(message)}`);
+      if (ws === sockets[4]) ws.publish('all', 'published');
+    },
+  }), app);
+  const clients = [];
+  for (let at = 0; at < 5; at += 1) clients.push(await Client.open(t, port));
+  clients.forEach((client, at) => client.send(`${at}`));
+  for (const [at, client] of clients.entries()) {
+    assert.equal(await client.next(), `echo ${at}`);
+    if (at < 4) assert.equal(await client.next(), 'published');
+  }
+});
+
+both('replies are sent before a handler ends the process', async (t) => {
+  const code = `
+    const uws = require(process.env.TESTED);
+    let count = 0;
+    uws.App().ws('/*', {
+      message: (ws, message) => { ws.send(message); count += 1; if (count === 5) process.exit(0); },
+    }).listen('127.0.0.1', 0, (socket) => console.log(uws.us_socket_local_port(socket)));
+  `;
+  const child = spawn(process.execPath, ['-e', code], {
+    env: { ...process.env, TESTED: process.env.UWS_MODULE || path.join(__dirname, '..') },
+    stdio: ['ignore', 'pipe', 'inherit'],
+  });
+  t.after(() => child.kill('SIGKILL'));
+  const [line] = await once(child.stdout, 'data');
+  const clients = [];
+  for (let at = 0; at < 5; at += 1) clients.push(await Client.open(t, Number(line)));
+  // Stopped meanwhile, it receives them together.
+  child.kill('SIGSTOP');
+  await Promise.all(clients.map((client, at) => new Promise((resolve) => client.ws.send(`${at}`, resolve))));
+  child.kill('SIGCONT');
+  await Promise.all(clients.map((client) => client.closed));
+  const replied = clients.filter((client) => client.messages.size > 0).length;
+  assert.ok(replied >= 4, `${replied} of 5 replies; the last one is that of the handler that ended the process`);
 });

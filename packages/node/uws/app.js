@@ -11,6 +11,10 @@ const { workersOf, withWorkers } = require('./workers');
 
 const LISTENER = Symbol('listener');
 
+/** Of each app, what sends the replies that wait for other handlers when one of them ends the process. */
+const atExit = [];
+process.on('exit', () => atExit.forEach((send) => send()));
+
 /** Sets an element of a list that may be shorter. */
 function place(list, at, value) {
   while (list.length <= at) list.push(undefined);
@@ -148,6 +152,7 @@ function createApp(tls, options) {
   const missed = options?.missed;
   const workers = workersOf(options);
   const native = binding.createApp(events, tls, sharedTopics(options) ?? {}, workers);
+  atExit.push(() => native.send_deferred());
   const { WebSocket, leave: leaveSocket } = socketClass(native, sockets);
   const { HttpRequest, HttpResponse, leave: leaveResponse } = httpClasses(
     native,

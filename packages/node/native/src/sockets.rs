@@ -24,6 +24,7 @@ natives![
     close,
     cork,
     uncork,
+    send_deferred,
     buffered,
     subscribe,
     unsubscribe,
@@ -166,6 +167,12 @@ fn cork(app: &App, env: Env, arguments: &Arguments) -> Result {
 /// `uncork()`
 fn uncork(app: &App, env: Env, _: &Arguments) -> Result {
     app.with(|_, core| core.end_cork());
+    Ok(env.undefined())
+}
+
+/// `send_deferred()`: the process ends, perhaps within a call for another socket.
+fn send_deferred(app: &App, env: Env, _: &Arguments) -> Result {
+    app.with(|_, core| core.send_deferred());
     Ok(env.undefined())
 }
 

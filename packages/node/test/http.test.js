@@ -51,6 +51,15 @@ both('setYield gives the request to the next route', async (t) => {
   assert.deepEqual(calls, ['parameter', 'wildcard']);
 });
 
+ours('a handler that has passed a request on cannot answer it, nor another one later', async (t) => {
+  let passed;
+  const port = await serve(t, (app) => app
+    .get('/a/:b', (res, req) => { passed = res; req.setYield(true); })
+    .get('/*', (res) => { assert.throws(() => passed.end('first'), /has ended/); res.end('second'); }));
+  assert.equal((await get(t, port, '/a/1')).body, 'second');
+  assert.equal((await get(t, port, '/b')).body, 'second');
+});
+
 both('a request without a route gets 404', async (t) => {
   const port = await serve(t, (app) => app.get('/here', (res) => res.end()));
   assert.match((await get(t, port, '/there')).status, /^HTTP\/1.1 404 /);

@@ -11,9 +11,10 @@ const { workersOf, withWorkers } = require('./workers');
 
 const LISTENER = Symbol('listener');
 
-/** Of each app, what sends the replies that wait for other handlers when one of them ends the process. */
-const atExit = [];
-process.on('exit', () => atExit.forEach((send) => send()));
+/** Apps whose replies may wait for other handlers when one of them ends the process. */
+const atExit = new Set();
+const forgotten = new FinalizationRegistry((app) => atExit.delete(app));
+process.on('exit', () => atExit.forEach((app) => app.deref()?.send_deferred()));
 
 /** Sets an element of a list that may be shorter. */
 function place(list, at, value) {
@@ -53,7 +54,11 @@ function createApp(tls, options) {
         }
       }
       if (res[SLOT] === NONE) return 0;
-      if (req[YIELD]) return 1;
+      if (req[YIELD]) {
+        // The next handler has one of its own, and the slot may have another connection later.
+        leaveResponse(res, slot);
+        return 1;
+      }
       if (!res[ABORTED] && !res[DATA]) {
         leaveResponse(res, slot);
         native.res_close(slot);
@@ -152,7 +157,9 @@ function createApp(tls, options) {
   const missed = options?.missed;
   const workers = workersOf(options);
   const native = binding.createApp(events, tls, sharedTopics(options) ?? {}, workers);
-  atExit.push(() => native.send_deferred());
+  const weak = new WeakRef(native);
+  atExit.add(weak);
+  forgotten.register(native, weak);
   const { WebSocket, leave: leaveSocket } = socketClass(native, sockets);
   const { HttpRequest, HttpResponse, leave: leaveResponse } = httpClasses(
     native,

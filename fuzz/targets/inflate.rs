@@ -5,7 +5,7 @@
 use libfuzzer_sys::fuzz_target;
 use standfast_fuzz::input::{Input, reads};
 use wire::Violation;
-use wire::websocket::{Compressor, Inflater};
+use wire::websocket::{Compressor, Inflater, SingleCompressor};
 
 const CANARY: &[u8] = b"another's message, another's message";
 
@@ -47,15 +47,14 @@ fn hostile(payload: &[u8], cap: usize) {
 
 /// The payload as messages, each compressed on its own and with a shared context.
 fn round_trip(payload: &[u8], bits: u8, seed: u8) {
-    let (mut alone, mut kept) = (Compressor::new(bits), Compressor::new(bits));
+    let (mut alone, mut kept) = (SingleCompressor::default(), Compressor::new(bits));
     let (mut each, mut on) = (Inflater::default(), Inflater::default());
     let mut rest = payload;
     for size in reads(seed).take(6).chain([payload.len()]) {
         let (message, later) = rest.split_at(size.min(rest.len()));
         rest = later;
         let (mut wire, mut out) = (Vec::new(), Vec::new());
-        alone.compress(message, &mut wire);
-        alone.reset();
+        alone.compress(bits, message, &mut wire);
         assert_eq!(each.inflate(&wire, &mut out, message.len()), Ok(()));
         assert_eq!(out, message);
         if let Some(less) = message.len().checked_sub(1) {

@@ -44,7 +44,7 @@ enum Task {
     /// Fuzz the parsers and state machines with libFuzzer
     Fuzz(fuzz::FuzzArgs),
     /// Compare standfast with competitors and with bare C programs
-    Bench(bench::BenchArgs),
+    Bench(Box<bench::BenchArgs>),
     /// Run the Autobahn TestSuite against the server, the proxy or the client
     Autobahn(autobahn::AutobahnArgs),
     /// Create a test CA with a server and a client certificate

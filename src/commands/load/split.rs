@@ -124,14 +124,8 @@ pub(super) fn lead(
     let none = SampleSeries::EMPTY;
     let samples = outcomes.first().map_or(&none, |outcome| &outcome.samples);
     let document = whole.document(args.json_max.unwrap_or(u64::MAX));
-    let code = measure::report(
-        args,
-        files,
-        &text,
-        &document,
-        (outcomes, samples),
-        vec![whole.table()],
-    )?;
+    let code =
+        measure::report(args, files, &text, &document, (outcomes, samples), vec![whole.table()])?;
     let code = if led.interrupted { interrupted } else { code };
     let failed = led.teardown.as_ref().and_then(Teardown::failure);
     let name = shown.first().map(String::as_str).unwrap_or_default();

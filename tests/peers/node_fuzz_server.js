@@ -230,7 +230,7 @@ function thread() {
 const timers = [
   setInterval(() => { for (let n = below(10); n > 0; n -= 1) { act(); actOnResponse(pick(responses)); } }, 3),
   setInterval(thread, 2000),
-  // Few at a time: each has a loop of its own.
+  // Few at a time, so that clients find them.
   setInterval(() => {
     if (counts.requests + counts.opened === 0 || apps.length < 3) return;
     const [old] = apps.splice(below(apps.length), 1);

@@ -109,8 +109,8 @@ pub trait Handler: Sized {
     const READS_TOGETHER: usize = 1;
 
     /// Whether connections of WebSockets and of HTTP are received together, too, as far as nothing of theirs is kept
-    /// or queued. What one of them is passed then follows the receipt of the others. Replies of calls that take up to
-    /// 0.1 ms are sent together, too, before anything else is sent to one of them.
+    /// or queued: [`Handler::message`] and the others are called when all were received. Replies are sent together, too,
+    /// when the calls have taken 0.1 ms. So a reply can wait for one later call that is slow.
     const READS_SOCKETS_TOGETHER: bool = false;
 
     /// Whether [`Handler::message`] is also called for unfragmented messages that arrive behind our close

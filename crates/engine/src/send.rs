@@ -42,6 +42,9 @@ impl<S: Sys, H: Handler> Core<S, H> {
     fn send_as(&mut self, id: ConnId, opcode: OpCode, data: &[u8], compress: bool) -> Sent {
         let slot = id.slot();
         self.counters().messages_out.add(1);
+        if self.corked != Some(slot) {
+            self.settle();
+        }
         let Some(conn) = self.slab.get(slot).filter(|conn| conn.generation == id.generation())
         else {
             self.counters().dropped_gone.add(1);

@@ -179,7 +179,12 @@ fn send_deferred(app: &App, env: Env, _: &Arguments) -> Result {
 /// `buffered(slot) → bytes`
 fn buffered(app: &App, env: Env, arguments: &Arguments) -> Result {
     let slot = env.to_u32(arguments[0]);
-    let bytes = app.with(|_, core| core.id_at(slot).map_or(0, |id| core.queued(id)));
+    let bytes = app.with(|_, core| {
+        core.id_at(slot).map_or(0, |id| {
+            core.send_deferred_to(id);
+            core.queued(id)
+        })
+    });
     Ok(env.number(bytes as f64))
 }
 

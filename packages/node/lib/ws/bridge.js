@@ -43,6 +43,8 @@ class Bridge {
     if (!this.#app._adopt(handle.fd, Buffer.concat([handshake, head]), ended)) return false;
     accepted.socket = socket;
     socket.once('close', () => accepted.ws?.terminate());
+    // Of `destroy(error)` of a program.
+    socket.on('error', () => {});
     // Its object stays, for the program and for the server that counts it; its descriptor does not.
     socket._handle = null;
     handle.close();

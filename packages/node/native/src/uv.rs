@@ -130,8 +130,9 @@ impl Driver {
         // SAFETY: initialised handles, which are not used afterwards.
         unsafe {
             uv_timer_stop(self.timer.0.as_ptr());
-            uv_close(self.timer.0.as_ptr(), on_timer_closed);
+            // libuv calls back in the opposite order.
             uv_close(self.poll.0.as_ptr(), on_poll_closed);
+            uv_close(self.timer.0.as_ptr(), on_timer_closed);
         }
     }
 }

@@ -49,7 +49,7 @@ server.websocket<{ user: string }>('/*', async (socket) => {
 const { port } = await server.listen({ port: 0, host: '127.0.0.1' }, { signal: AbortSignal.timeout(1000) });
 console.log(port.toFixed());
 
-const wss = new WebSocketServer({ port: 0, workers: 2, perMessageDeflate: { threshold: 10 } });
+const wss = new WebSocketServer({ port: 0, perMessageDeflate: { threshold: 10 } });
 wss.on('connection', (ws: WsSocket) => {
   if (ws.readyState === WsSocket.OPEN) ws.send('hello', (error) => console.log(error?.message));
 });

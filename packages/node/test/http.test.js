@@ -51,6 +51,15 @@ both('setYield gives the request to the next route', async (t) => {
   assert.deepEqual(calls, ['parameter', 'wildcard']);
 });
 
+both('what a handler has written before it passes a request on is before the answer', async (t) => {
+  const port = await serve(t, (app) => app
+    .get('/a/:b', (res, req) => { res.writeHeader('x-first', '1'); req.setYield(true); })
+    .get('/*', (res) => res.end('second')));
+  const { head, body } = await get(t, port, '/a/1');
+  assert.match(head, /^HTTP\/1.1 200 OK\r\n(.*\r\n)*x-first: 1\r\n/i);
+  assert.equal(body, 'second');
+});
+
 ours('a handler that has passed a request on cannot answer it, nor another one later', async (t) => {
   let passed;
   const port = await serve(t, (app) => app

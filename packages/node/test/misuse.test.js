@@ -2,7 +2,7 @@
 'use strict';
 
 const assert = require('node:assert/strict');
-const { both, ours, program } = require('./support.js');
+const { uws, both, ours, listen, program, Queue, Client, Raw } = require('./support.js');
 
 const CLIENT = `
   const { WebSocket } = require('ws');
@@ -142,3 +142,29 @@ ours('a worker thread that ends with open sockets leaves the process well', asyn
   assert.equal(ended.code, 0, ended.stderr);
   assert.deepEqual(ended.lines.sort(), ['closed', 'exit']);
 });
+
+for (const workers of [undefined, 2]) {
+  ours(`a socket that a handler opens while its app is closed is closed, too, workers: ${workers}`, async (t) => {
+    const calls = [];
+    const waits = new Queue();
+    let open;
+    const own = uws.App({ workers })
+      .ws('/first', { close: () => { calls.push('close first'); open(); } })
+      .ws('/later', {
+        upgrade(res, req, context) {
+          const key = req.getHeader('sec-websocket-key');
+          res.onAborted(() => {});
+          open = () => res.upgrade({}, key, '', '', context);
+          waits.push();
+        },
+        open: () => calls.push('open later'),
+        close: () => calls.push('close later'),
+      });
+    const port = await listen(own);
+    await Client.open(t, port, '/first');
+    new Raw(t, port).upgrade('/later').catch(() => {});
+    await waits.next();
+    own.close();
+    assert.deepEqual(calls, ['close first', 'open later', 'close later']);
+  });
+}

@@ -11,10 +11,17 @@ const { workersOf, withWorkers } = require('./workers');
 
 const LISTENER = Symbol('listener');
 
-/** Apps whose replies may wait for other handlers when one of them ends the process. */
-const atExit = new Set();
+/** Apps whose replies may wait for other handlers when one of them ends the process; one list, however often this is loaded. */
+const AT_EXIT = Symbol.for('standfast.apps');
+const atExit = process[AT_EXIT] ?? new Set();
+if (process[AT_EXIT] === undefined) {
+  Object.defineProperty(process, AT_EXIT, { value: atExit });
+  process.on('exit', () => atExit.forEach((app) => app.deref()?.send_deferred()));
+}
 const forgotten = new FinalizationRegistry((app) => atExit.delete(app));
-process.on('exit', () => atExit.forEach((app) => app.deref()?.send_deferred()));
+
+/** How often `close` looks for sockets that handlers have opened meanwhile. */
+const CLOSING_ROUNDS = 16;
 
 /** Sets an element of a list that may be shorter. */
 function place(list, at, value) {
@@ -301,10 +308,18 @@ function createApp(tls, options) {
           thrown.push(error);
         }
       };
-      // One of them may end others of these.
-      native.open_sockets().map((slot) => socketAt(slot)).forEach(end);
-      responses.slice().forEach(end);
+      // One of them may end others of these, and open new ones.
+      for (let rounds = 0; rounds < CLOSING_ROUNDS; rounds += 1) {
+        const open = [...native.open_sockets().map((slot) => socketAt(slot)), ...responses].filter((one) => one !== undefined);
+        if (open.length === 0) break;
+        open.forEach(end);
+      }
       native.close_all();
+      if (workers > 0) {
+        // Their ends are not reported.
+        sockets.forEach((ws, slot) => ws && leaveSocket(ws, slot));
+        responses.forEach((res, slot) => res && leaveResponse(res, slot));
+      }
       thrown.slice(1).forEach(report);
       if (thrown.length > 0) throw thrown[0];
       return app;

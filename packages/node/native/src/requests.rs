@@ -109,6 +109,8 @@ impl Js {
         let head = incoming.head;
         let router = router_of(&self.routers, head);
         let mut spans = std::mem::take(&mut self.spans);
+        // Of a handler that has passed the request on: what it wrote goes before the next one's.
+        let mut begun = None;
         for skip in 0..=self.routes.len() {
             let routers = self.routers.get(router);
             let found = routers
@@ -127,7 +129,9 @@ impl Js {
                 }
             }
             let opening = socket.and_then(|_| core.opening(id, incoming));
-            let exchange = self.begin(id, head, socket.is_some(), core.now_ns());
+            let exchange = begun
+                .take()
+                .unwrap_or_else(|| self.begin(id, head, socket.is_some(), core.now_ns()));
             // Only read while the handler is called: see `Now`.
             let head = std::ptr::from_ref(head).cast();
             self.now = Some(Now { exchange, head, spans, opening });
@@ -157,8 +161,8 @@ impl Js {
                 return Answer::Written { keep_alive: false };
             };
             spans = now.spans;
-            if passed == 1 && !now.exchange.has_begun() {
-                self.out = now.exchange.out;
+            if passed == 1 {
+                begun = self.passed_on(now.exchange);
                 continue;
             }
             self.spans = spans;
@@ -168,6 +172,15 @@ impl Js {
         let mut exchange = self.begin(id, head, false, core.now_ns());
         exchange.not_found();
         self.after_request(core, exchange, false)
+    }
+
+    /// What the next handler of a request goes on with, if anything was written.
+    pub(crate) fn passed_on(&mut self, exchange: Exchange) -> Option<Exchange> {
+        if exchange.has_begun() {
+            return Some(exchange);
+        }
+        self.out = exchange.out;
+        None
     }
 
     pub(crate) fn begin(

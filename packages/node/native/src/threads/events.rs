@@ -250,6 +250,7 @@ impl Js {
         // Named by its number, for what is done with responses.
         let own = ConnId::first_at(0, number);
         let mut spans = std::mem::take(&mut self.spans);
+        let mut begun = None;
         for skip in 0..=self.routes.len() {
             let routers = self.routers.get(router);
             let found = routers
@@ -264,7 +265,8 @@ impl Js {
             {
                 entry.route = index;
             }
-            let exchange = self.begin(own, &head, true, core.now_ns());
+            let exchange =
+                begun.take().unwrap_or_else(|| self.begin(own, &head, true, core.now_ns()));
             if let Some(index) = socket
                 && !self.sockets.get(usize::from(index)).is_some_and(|own| own.upgrade)
             {
@@ -289,8 +291,8 @@ impl Js {
                 self.keep_out(now.exchange.out);
                 return self.emit(core, Call::Aborted, |env| [env.int(number as i32)]);
             }
-            if passed == 1 && !now.exchange.has_begun() {
-                self.out = now.exchange.out;
+            if passed == 1 {
+                begun = self.passed_on(now.exchange);
                 continue;
             }
             self.spans = spans;

@@ -56,7 +56,7 @@ impl Phase {
             Phase::Calling => r#"{"call":"#,
             Phase::Planning => r#"{"plan":"#,
             Phase::Sending => r#"{"piece":"#,
-            Phase::Waiting => r#""says":"ready""#,
+            Phase::Waiting => r#""says":{"ready":"#,
             Phase::Starting => r#"{"begin":"#,
             Phase::Running => r#"{"row":"#,
             Phase::Stopping => r#""stop":true"#,
@@ -115,7 +115,10 @@ fn kill(phase: Phase) {
         eventually("both send", || server.count() > 20);
         end(&leader, Signal::INT);
     }
-    while !seen.message().1.contains(phase.sign()) {}
+    let started = Instant::now();
+    while !seen.message().1.contains(phase.sign()) {
+        assert!(started.elapsed() < Duration::from_secs(60), "{phase:?} has not begun");
+    }
     end(&leader, Signal::KILL);
     let killed = Instant::now();
     drop(leader);

@@ -92,7 +92,7 @@ const DOCUMENTS: &str =
     "import json, sys, yaml; json.dump(list(yaml.safe_load_all(sys.stdin)), sys.stdout)";
 
 /// The manifest of a fleet for this run.
-fn manifest(agents: usize, run: &[&str]) -> Scratch {
+pub(crate) fn manifest(agents: usize, run: &[&str]) -> Scratch {
     let agents = agents.to_string();
     let made =
         ["fleet", "manifest", "--agents", &agents, "--image", "registry.test/standfast:1", "--"];

@@ -8,7 +8,9 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::deploy::manifest_documents;
+use crate::deploy::{manifest, manifest_documents};
+use crate::fleet::Fleet;
+use crate::fleet_scenarios::{run, shop, shopping};
 use crate::harness::Scratch;
 use crate::harness::brokers::Broker;
 use crate::harness::executable::{self, Running};
@@ -51,6 +53,36 @@ impl Pod {
     }
 }
 
+/// The document in a log, by the command in the head of a manifest.
+fn document(log: &str) -> String {
+    let manifest = fs::read_to_string(manifest(2, &["http://shop.test/"]).path()).expect("a file");
+    let command = manifest.lines().find_map(|line| line.strip_prefix("#   sed ")).expect("sed");
+    let command = command.strip_suffix(" fleet.log > result.json").expect("its files");
+    let log = Scratch::new("merged.log", log);
+    let input = File::open(log.path()).expect("a file");
+    let output = Command::new("sh").args(["-c", &format!("sed {command}")]).stdin(input).output();
+    let output = output.expect("a shell");
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+#[test]
+fn the_result_is_found_in_a_log_whatever_text_is_among_its_lines() {
+    let Some(fleet) = Fleet::start(2) else { return };
+    let server = shop();
+    let text =
+        shopping(&server, "passes = 2").replace("'/logout?token={{url token}}'", "'/broken'");
+    let failed = run(&fleet, 2, &text);
+    assert_eq!(failed.code, Some(1), "{failed:?}");
+    assert!(failed.stderr.contains("[teardown] failed: agent agent-01: step"), "{failed:?}");
+    // Two pipes, of which each line may come at any time.
+    let mut errors = failed.stderr.lines().cycle();
+    let merged = failed.stdout.lines().flat_map(|line| [errors.next().expect("text"), line]);
+    let merged = format!("{}\n{}", merged.collect::<Vec<_>>().join("\n"), failed.stderr);
+    assert_eq!(document(&merged), failed.stdout, "{merged}");
+    assert_eq!(document(&failed.stderr), "", "a run that has no result");
+}
+
 #[test]
 fn the_run_of_a_manifest_ends_with_its_exit_code_and_its_result_in_the_log() {
     let run = ["http://shop.test:8080/", "-c", "9", "--requests", "300", "--fail", "errors<1"];
@@ -88,9 +120,7 @@ fn the_run_of_a_manifest_ends_with_its_exit_code_and_its_result_in_the_log() {
     let log = fs::read_to_string(logs[AGENTS].path()).expect("a log");
     assert_eq!(codes, [Some(0); AGENTS + 1], "{log}");
     assert_eq!(server.count(), 300);
-    // As the head of the manifest says: from the first line that is a brace.
-    let begin = log.find("\n{\n").expect("a document") + 1;
-    let json: Value = serde_json::from_str(&log[begin..]).unwrap_or_else(|_| panic!("{log}"));
+    let json: Value = serde_json::from_str(&document(&log)).unwrap_or_else(|_| panic!("{log}"));
     assert_eq!((&json["requests"]["sent"], &json["held"]), (&json!(300), &json!(true)));
     assert_eq!(json["fleet"]["agents"].as_array().map(Vec::len), Some(AGENTS));
 }

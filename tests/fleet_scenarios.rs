@@ -25,7 +25,7 @@ fn command(fleet: &Fleet, agents: usize, scenario: &str) -> Command {
     command
 }
 
-fn run(fleet: &Fleet, agents: usize, scenario: &str) -> Finished {
+pub(crate) fn run(fleet: &Fleet, agents: usize, scenario: &str) -> Finished {
     executable::run_command(command(fleet, agents, scenario))
 }
 
@@ -34,7 +34,7 @@ fn targets(asked: &[RecordedRequest]) -> Vec<String> {
 }
 
 /// A server that gives a new token for each setup.
-fn shop() -> Recorder {
+pub(crate) fn shop() -> Recorder {
     Recorder::start(|asked| match asked.target.as_str() {
         "/login" => (200, Vec::new(), "{\"token\":\"tökén 1\"}".to_owned()),
         "/broken" => (500, Vec::new(), String::new()),
@@ -43,7 +43,7 @@ fn shop() -> Recorder {
 }
 
 /// Users that need the token of a setup.
-fn shopping(server: &Recorder, more: &str) -> String {
+pub(crate) fn shopping(server: &Recorder, more: &str) -> String {
     format!(
         "version = 1\ntarget = '{}'\nusers = 7\nseed = 5\n{more}\n[setup]\n[[setup.steps]]\nname = 'log in'\n\
          url = '/login'\nmethod = 'POST'\ncapture = {{ token = {{ json = '$.token' }} }}\n\

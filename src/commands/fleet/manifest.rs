@@ -14,6 +14,10 @@ const SET: [&str; 7] =
 /// Flags that agents would need, too, and that the manifest does not pass on to them.
 const OF_BOTH: [&str; 3] = ["--files-max", "--nats-creds", "--nats-ca"];
 
+/// Lines of a document of JSON in the leader's log, as `sed` finds them. Standard output and standard error of a
+/// container are two pipes: lines of the text may be among those of the document.
+const OF_DOCUMENT: &str = r#"^ +"|^ *[]{}[]+,?$|^ +(-?[0-9][0-9.eE+-]*|true|false|null),?$"#;
+
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
     /// Number of agents, each a pod
@@ -163,11 +167,13 @@ fn manifest(args: &Args) -> Result<String> {
 #
 #   kubectl apply -f {name}.yaml
 #   until kubectl logs --follow job/{name}-leader > {name}.log; do sleep 1; done    # until the run has ended
-#   sed -n '/^{{$/,$p' {name}.log > result.json           # the lines above it are the rows and the text
-#   kubectl create configmap {name}-result --from-file=result.json    # at most 1,000 KiB
+#   sed -nE '/^[{{]$/,/^[}}]$/{{/{OF_DOCUMENT}/p;}}' {name}.log > result.json
+#   test -s result.json && kubectl create configmap {name}-result --from-file=result.json    # at most 1,000 KiB
 #   kubectl delete -f {name}.yaml
 #
-# The leader's Job succeeds if the run holds; its exit code is that of standfast load. Agents end with the run.
+# The leader's Job succeeds if the run holds; its exit code is that of standfast load. The other lines of its
+# log are rows, text and errors; without a result the run could not begin, and the log says why. Agents end after the
+# run; agents that no run has begun on wait until the last of these commands.
 apiVersion: v1
 kind: Service
 metadata:

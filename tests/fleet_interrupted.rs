@@ -3,6 +3,8 @@
 
 use std::fs::{self, File};
 use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -67,6 +69,41 @@ fn load_of(agent: &Running) -> Option<Pid> {
     let pid = agent.0.id();
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
     Pid::from_raw(children.split_whitespace().next()?.parse().ok()?)
+}
+
+#[test]
+fn an_agent_ends_on_ctrl_c_although_its_load_does_not_read_what_a_setup_captured() {
+    let Some(mut fleet) = Fleet::start(2) else { return };
+    let may_answer = Arc::new(AtomicBool::new(false));
+    let may = Arc::clone(&may_answer);
+    // Together more than a pipe takes.
+    let server = Recorder::start(move |_| {
+        eventually("the load is stopped", || may.load(Ordering::Relaxed));
+        let token = "x".repeat(60_000);
+        (200, Vec::new(), json!({ "a": token, "b": token, "c": token }).to_string())
+    });
+    let scenario = format!(
+        "version = 1\ntarget = '{}'\nusers = 2\npasses = 1\n[setup]\n[[setup.steps]]\nurl = '/login'\n\
+         capture = {{ a = {{ json = '$.a' }}, b = {{ json = '$.b' }}, c = {{ json = '$.c' }} }}\n\
+         [[flows]]\n[[flows.steps]]\nurl = '/'\n",
+        url(&server).trim_end_matches('/')
+    );
+    fs::write(fleet.folder().join("run.toml"), scenario).expect("it can be written");
+    let mut seen = NatsClient::connect(&fleet.broker, "", "");
+    seen.subscribe("standfast.fleet.standfast.to.*");
+    let mut command = fleet.command("2", &["run.toml"]);
+    command.current_dir(fleet.folder());
+    let _leader = Running(command.spawn().expect("the leader starts"));
+    eventually("the setup is made", || server.count() > 0);
+    kill_process(load_of(&fleet.agents[1]).expect("a load"), Signal::STOP).expect("it runs");
+    may_answer.store(true, Ordering::Relaxed);
+    // It comes again, so that the agent has the first.
+    let mut orders = 0;
+    while orders < 2 {
+        let (_, message) = seen.message();
+        orders += usize::from(message.starts_with("{\"set_up\"") && message.contains("xxxx"));
+    }
+    assert_eq!(interrupt(&mut fleet.agents[1]), Some(0));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{self, Receiver};
+use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -27,6 +27,8 @@ const ERROR_BYTES: u64 = 8 * 1024;
 const ERRORS: [&str; 3] = ["standfast: ", "standfast load: ", "error: "];
 /// Bytes of a message beside what a setup captured, at most.
 const MESSAGE_HEAD: usize = 512;
+/// Orders that wait for a load to read them, at most.
+const ORDERS_MAX: usize = 64;
 /// How long a load that runs may say nothing.
 const SILENCE: Duration = Duration::from_secs(30);
 
@@ -46,7 +48,11 @@ pub(super) struct Job {
     /// Contents of the files that have arrived.
     files: Vec<Vec<u8>>,
     child: Option<Child>,
+    /// To the thread that writes them, as a load that is stopped or hangs reads nothing.
+    orders: Option<SyncSender<Vec<u8>>>,
     lines: Option<Receiver<Line>>,
+    /// The setup was ordered.
+    is_set_up: bool,
     /// When the load last said something.
     said_ns: u64,
     /// When the leader was last heard.
@@ -80,7 +86,9 @@ impl Job {
             grant: grant.clone(),
             files: Vec::new(),
             child: None,
+            orders: None,
             lines: None,
+            is_set_up: false,
             said_ns: heard_ns,
             heard_ns,
             rows: 0,
@@ -191,7 +199,17 @@ impl Job {
         command.env_clear().env(files::CONFINED, "1").process_group(0);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().context("the load")?;
-        let (output, error) = (child.stdout.take(), child.stderr.take());
+        let (input, output, error) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        // The load is killed with the job whatever fails.
+        self.child = Some(child);
+        let (orders, waiting) = mpsc::sync_channel::<Vec<u8>>(ORDERS_MAX);
+        std::thread::Builder::new().name("orders".to_owned()).spawn(move || {
+            let Some(mut input) = input else { return };
+            // A load that has ended is noticed by its output.
+            while let Ok(line) = waiting.recv()
+                && input.write_all(&line).is_ok()
+            {}
+        })?;
         let (lines, receiver) = mpsc::sync_channel(64);
         std::thread::Builder::new().name("load".to_owned()).spawn(move || {
             let of_error = std::thread::spawn(move || last_of(error));
@@ -205,7 +223,7 @@ impl Job {
             }
             let _ = lines.send(Line::End(of_error.join().unwrap_or_default()));
         })?;
-        (self.child, self.lines) = (Some(child), Some(receiver));
+        (self.orders, self.lines) = (Some(orders), Some(receiver));
         Ok(())
     }
 
@@ -291,9 +309,9 @@ impl Job {
         }
     }
 
-    /// Has the load make the setup, or use what another agent's has captured; it obeys the first order.
+    /// Has the load make the setup, or use what another agent's has captured, once.
     pub(super) fn set_up(&mut self, captured: Option<Captures>) {
-        if matches!(self.state, Says::Prepared) {
+        if matches!(self.state, Says::Prepared) && !std::mem::replace(&mut self.is_set_up, true) {
             self.order(&Order::SetUp(captured));
         }
     }
@@ -344,14 +362,21 @@ impl Job {
         }
     }
 
-    /// Passes an order on to the load.
+    /// Passes an order on to the load. It never waits for the load.
     pub(super) fn order(&mut self, order: &Order) {
-        let Some(input) = self.child.as_mut().and_then(|child| child.stdin.as_mut()) else {
-            return;
-        };
-        let line = serde_json::to_string(order).unwrap_or_default() + "\n";
-        // A load that has ended is noticed by its output.
-        let _ = input.write_all(line.as_bytes());
+        let Some(orders) = &self.orders else { return };
+        let mut line = serde_json::to_vec(order).unwrap_or_default();
+        line.push(b'\n');
+        let is_over = matches!(
+            self.state,
+            Says::Refused { .. } | Says::Failed { .. } | Says::Done { .. } | Says::TornDown { .. }
+        );
+        if let Err(TrySendError::Full(_)) = orders.try_send(line)
+            && !is_over
+        {
+            let why = format!("its load hangs: {ORDERS_MAX} orders wait for it");
+            self.state = Says::Failed { why };
+        }
     }
 }
 

@@ -25,6 +25,8 @@ use crate::commands::load::share::{Order, Report, Spec};
 const ERROR_BYTES: u64 = 8 * 1024;
 /// What errors begin with: those of a command, of its flags, and of the parser of flags.
 const ERRORS: [&str; 3] = ["standfast: ", "standfast load: ", "error: "];
+/// Of a load that does not say why.
+const UNEXPECTED: &str = "its load ended unexpectedly";
 /// Bytes of a message beside what a setup captured, at most.
 const MESSAGE_HEAD: usize = 512;
 /// Orders that wait for a load to read them, at most.
@@ -53,6 +55,8 @@ pub(super) struct Job {
     lines: Option<Receiver<Line>>,
     /// The setup was ordered.
     is_set_up: bool,
+    /// Why the load ended after its result.
+    end: Option<String>,
     /// When the load last said something.
     said_ns: u64,
     /// When the leader was last heard.
@@ -89,6 +93,7 @@ impl Job {
             orders: None,
             lines: None,
             is_set_up: false,
+            end: None,
             said_ns: heard_ns,
             heard_ns,
             rows: 0,
@@ -265,20 +270,20 @@ impl Job {
                 let (bytes, sha256) = (self.result.len(), sha256(&self.result));
                 self.state = Says::Done { bytes, sha256, late_us: self.late_us, discarded: None };
             }
-            Line::End(why) if !matches!(self.state, Says::Done { .. } | Says::TornDown { .. }) => {
+            Line::End(why) => {
+                self.lines = None;
                 let why = why.trim();
                 let begin = ERRORS.iter().find_map(|begin| why.strip_prefix(begin));
                 let why = match begin.unwrap_or(why) {
                     "" => self.unexpected_end(),
                     why => why.to_owned(),
                 };
-                self.lines = None;
-                self.state = match self.late_us {
-                    Some(_) => Says::Failed { why },
-                    None => Says::Refused { why },
-                };
+                match self.state {
+                    Says::Done { .. } | Says::TornDown { .. } => self.end = Some(why),
+                    _ if self.late_us.is_some() => self.state = Says::Failed { why },
+                    _ => self.state = Says::Refused { why },
+                }
             }
-            Line::End(_) => self.lines = None,
         }
         None
     }
@@ -290,7 +295,7 @@ impl Job {
             Some(signal) => format!(
                 "its load was killed by signal {signal} (9: by somebody, or the kernel as memory was short)"
             ),
-            None => "its load ended unexpectedly".to_owned(),
+            None => UNEXPECTED.to_owned(),
         }
     }
 
@@ -335,7 +340,7 @@ impl Job {
             match self.lines {
                 Some(_) => self.order(&Order::TearDown),
                 None => {
-                    let failed = Some("its load ended unexpectedly".to_owned());
+                    let failed = self.end.take().or_else(|| Some(UNEXPECTED.to_owned()));
                     self.state = Says::TornDown { failed };
                 }
             }

@@ -202,17 +202,13 @@ impl Share {
     }
 
     /// Makes the teardown, which returns why it failed, if the leader says so before it ends this process.
-    ///
-    /// # Errors
-    /// Those of the teardown.
-    pub(super) fn tear_down(&self, make: impl FnOnce() -> Result<Option<String>>) -> Result<()> {
+    pub(super) fn tear_down(&self, make: impl FnOnce() -> Result<Option<String>>) {
         let is_awaited = |told: &mut Told| !told.teardown && !told.end;
         let waited = self.state.changed.wait_while(self.state.told(), is_awaited);
         let is_ordered = waited.unwrap_or_else(PoisonError::into_inner).teardown;
         if is_ordered {
-            say(&Report::TornDown(make()?));
+            say(&Report::TornDown(make().unwrap_or_else(|error| Some(format!("{error:#}")))));
         }
-        Ok(())
     }
 
     /// Makes a run of requests the part of this generator.

@@ -114,7 +114,7 @@ pub(in crate::commands::load) fn run(
     let text = document.text(output::bars(args.json.as_deref()));
     let code = measure::report(args, files, &text, &document, (&outcomes, &whole), Vec::new())?;
     if let Some(share) = share.filter(|_| experiment.fixtures().teardown.is_some()) {
-        share.tear_down(left)?;
+        share.tear_down(left);
     }
     Ok(after_teardown(code, name, failed.as_deref()))
 }

@@ -5,7 +5,7 @@ use load::{Outcome, SharedRow, Usage};
 
 use super::clocks::Offset;
 use super::leader::{PREPARE, Parts};
-use super::message::{FromAgent, Says, printable, version};
+use super::message::{FromAgent, HOST_CHARS_MAX, Says, WORD_CHARS_MAX, one_line, version};
 use super::{LEASE, word};
 use crate::report::screen::AgentRow;
 
@@ -76,14 +76,15 @@ impl Agent {
         if word(&message.agent).is_err() || word(&name).is_err() {
             return None;
         }
-        let shown = |texts: Vec<String>| texts.iter().map(|text| printable(text)).collect();
+        let line = |text: &String| one_line(text, WORD_CHARS_MAX);
+        let shown = |texts: Vec<String>| texts.iter().map(line).collect();
         let (labels, targets) = (shown(labels), shown(targets));
         Some(Agent {
             id: message.agent,
             name,
-            host: printable(&host),
+            host: one_line(&host, HOST_CHARS_MAX),
             labels,
-            version: printable(&version),
+            version: one_line(&version, HOST_CHARS_MAX),
             cores,
             busy,
             targets,

@@ -7,8 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use super::fixtures::Captures;
 
-/// The most characters of a text of another machine that are shown.
+/// The most characters of a text of another machine that are shown: of several lines, of a label or target, and of
+/// the name of a host or a version.
 const TEXT_CHARS_MAX: usize = 8 * 1024;
+pub(super) const WORD_CHARS_MAX: usize = 256;
+pub(super) const HOST_CHARS_MAX: usize = 64;
 
 /// What agents and leaders must have in common: the release, its schema of results, and the number of this list
 /// of messages.
@@ -209,17 +212,27 @@ pub(super) fn encode(message: &impl Serialize, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
+/// A text of another machine that is shown within a line: at most so many characters, and all of them in the line.
+pub(super) fn one_line(text: &str, chars_max: usize) -> String {
+    let start: String = text.chars().take(chars_max).collect();
+    plain(&start).replace('\n', "\\n")
+}
+
 /// A text of another machine as it is shown: without control characters, and not too long.
 pub(super) fn printable(text: &str) -> String {
     plain(&text.chars().take(TEXT_CHARS_MAX).collect::<String>())
 }
 
-/// Lines without other control characters, which terminals would obey.
+/// Lines without other control characters, which terminals would obey, and without marks that turn the direction of
+/// what follows.
 pub(in crate::commands) fn plain(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for character in text.chars() {
         match character {
             '\n' => shown.push('\n'),
+            '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
+                shown.extend(character.escape_unicode());
+            }
             _ if character.is_control() => shown.extend(character.escape_default()),
             _ => shown.push(character),
         }
@@ -260,6 +273,9 @@ mod tests {
     #[test]
     fn texts_of_other_machines_leave_the_terminal_alone() {
         assert_eq!(printable("a\n\u{1b}[2Jä\u{9b}\r"), "a\n\\u{1b}[2Jä\\u{9b}\\r");
+        assert_eq!(printable("a\u{202e}b\u{2069}\u{5d0}"), "a\\u{202e}b\\u{2069}\u{5d0}");
         assert_eq!(printable(&"x".repeat(1 << 20)).len(), TEXT_CHARS_MAX);
+        assert_eq!(one_line("a\n\u{1b}\u{2066}ä", HOST_CHARS_MAX), "a\\n\\u{1b}\\u{2066}ä");
+        assert_eq!(one_line(&"ä".repeat(1 << 10), HOST_CHARS_MAX), "ä".repeat(64));
     }
 }

@@ -52,7 +52,24 @@ impl Run<'_> {
     fn parts(self) -> Parts {
         match self {
             Run::Requests(requests, _) if requests.group > 1 => {
-                Parts { count: requests.generators_max(), name: "groups of users", remedy: "users" }
+                let (block, group) = (requests.streams.unwrap_or(1).max(1), requests.group);
+                let count = requests.generators_max();
+                let (name, one, remedy) = if group % block == 0 {
+                    ("groups of users", "group of users", "users")
+                } else if block % group == 0 {
+                    (
+                        "connections, each with its groups of users,",
+                        "connection with its groups of users",
+                        "users, or lower streams",
+                    )
+                } else {
+                    (
+                        "rows of users, each of whole groups and whole connections,",
+                        "row of users, of whole groups and whole connections,",
+                        "users, or make streams a multiple of the size of a group",
+                    )
+                };
+                Parts { count, name: if count == 1 { one } else { name }, remedy }
             }
             Run::Requests(requests, _) => Parts::connections(requests.generators_max()),
             Run::Sockets(config) => {
@@ -178,6 +195,25 @@ mod tests {
         }
         let own = |flags: &[&str]| flags.iter().map(|flag| (*flag).to_owned()).collect();
         assert_eq!((own(&OWN), own(&OWN_SWITCHES)), (with_value, switches));
+    }
+
+    #[test]
+    fn parts_are_what_agents_cannot_split() {
+        for (users, streams, group, count, name, remedy) in [
+            (20, None, 5, 4, "groups of users", "users"),
+            (5, None, 5, 1, "group of users", "users"),
+            (12, Some(2), 4, 3, "groups of users", "users"),
+            (12, Some(8), 4, 2, "connections, each ", "users, or lower streams"),
+            (24, Some(6), 4, 2, "rows of users, each ", "multiple of the size"),
+            (12, Some(6), 4, 1, "row of users, ", "multiple of the size"),
+            (12, Some(6), 1, 2, "connections", "--connections"),
+        ] {
+            let requests = Requests { streams, group, ..Requests::new(Vec::new(), users) };
+            let parts = Run::Requests(&requests, Fixtures::default()).parts();
+            assert_eq!(parts.count, count, "{users} {streams:?} {group}");
+            assert!(parts.name.starts_with(name), "{}", parts.name);
+            assert!(parts.remedy.contains(remedy));
+        }
     }
 
     #[test]

@@ -66,6 +66,7 @@ pub(super) struct Coordinator {
     pub(super) fixtures: Fixtures,
     /// Of the setup, once it was made.
     pub(super) captured: Option<Captures>,
+    pub(super) is_set_up_ordered: bool,
     pub(super) teardown_order: Option<TeardownOrder>,
     /// Once it has ended.
     pub(super) teardown: Option<Teardown>,
@@ -105,6 +106,7 @@ impl Coordinator {
             to_fetch: BTreeSet::new(),
             fixtures: request.fixtures,
             captured: None,
+            is_set_up_ordered: false,
             teardown_order: None,
             teardown: None,
             agents,
@@ -122,7 +124,7 @@ impl Coordinator {
     /// Makes all agents ready and measures their clocks. `None` until all are.
     ///
     /// # Errors
-    /// All that is wrong with the agents; then nothing was started.
+    /// All that is wrong with the agents, and what the setup has left behind; no load was started.
     pub(super) fn prepare(&mut self, now: u64, out: &mut impl Outbox) -> Option<Result<()>> {
         let is_late = now > self.until_ns;
         let has = |state| self.agents.iter().any(|agent| agent.readiness(now) == state);
@@ -142,7 +144,11 @@ impl Coordinator {
                 (self.pass, self.until_ns) = (Pass::default(), now + nanoseconds(AHEAD));
                 return Some(Ok(()));
             }
-            return Some(Err(anyhow::anyhow!("nothing was started:\n  {}", problems.join("\n  "))));
+            let problems = problems.join("\n  ");
+            return Some(Err(match self.left_behind() {
+                Some(left) => anyhow::anyhow!("no load was started:\n  {problems}\n  {left}"),
+                None => anyhow::anyhow!("nothing was started:\n  {problems}"),
+            }));
         }
         self.beat(now, false, out);
         for at in self.pass.turn(now, PING, self.agents.len()) {

@@ -1,6 +1,6 @@
 //! `[setup]` and `[teardown]` of a scenario that agents share. The first agent makes the setup once all agents are
 //! prepared, and what it captured travels to the others before they are ready. When all agents have sent their
-//! results, the first that has one makes the teardown.
+//! results, the first that has one and is still heard makes the teardown; if it is lost meanwhile, the next one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use load::scenario::Captured;
 use serde::{Deserialize, Serialize};
 
 use super::coordinator::{Coordinator, Outbox, nanoseconds};
-use super::member::Readiness;
+use super::member::{Agent, Readiness};
 use super::message::{Says, ToAgent};
 use super::{REPEAT, message};
 
@@ -45,13 +45,18 @@ impl Captures {
 /// The teardown of a run.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Teardown {
-    /// The agent that makes it; `None`: there is none with a result.
+    /// The agent that made it, or failed to; `None`: there is none with a result.
     pub(crate) agent: Option<String>,
     /// `None` if it was made.
     pub(crate) failed: Option<String>,
 }
 
 impl Teardown {
+    /// The agent that made it; `None` if none did.
+    pub(crate) fn made_by(&self) -> Option<&str> {
+        self.agent.as_deref().filter(|_| self.failed.is_none())
+    }
+
     /// Why it failed, and where.
     pub(crate) fn failure(&self) -> Option<String> {
         let why = self.failed.as_ref()?;
@@ -76,6 +81,7 @@ impl Coordinator {
         let can_be_told = at == 0 || self.captured.is_some();
         if can_be_told && is_due && agent.readiness(now) == Readiness::Prepared {
             agent.planned_ns = now;
+            self.is_set_up_ordered = true;
             let captured = self.captured.clone().filter(|_| at > 0);
             let order = ToAgent::SetUp { run: self.run.clone(), captured };
             out.send(&message::inbox(&self.fleet, &agent.id), message::encode(&order, &[]));
@@ -88,7 +94,7 @@ impl Coordinator {
             return true;
         };
         if self.teardown_order.is_none() {
-            let Some(agent) = self.agents.iter().position(|one| one.outcome.is_some()) else {
+            let Some(agent) = self.able_to_tear_down(0, now) else {
                 let failed = Some("no agent is left that can make it".to_owned());
                 self.teardown = Some(Teardown { agent: None, failed });
                 return true;
@@ -96,17 +102,34 @@ impl Coordinator {
             let until_ns = now + nanoseconds(limit) + nanoseconds(GRACE);
             self.teardown_order = Some(TeardownOrder { agent, until_ns, told_ns: 0, interrupts });
         }
-        let Some(order) = &mut self.teardown_order else { return true };
+        let Some(order) = &self.teardown_order else { return true };
         let Some(agent) = self.agents.get(order.agent) else { return true };
         let failed = match &agent.last {
             Says::TornDown { failed } => Some(failed.clone()),
             _ if now > order.until_ns => Some(Some("it has not ended in time".to_owned())),
             _ => agent.is_lost(now).map(Some),
         };
-        if let Some(failed) = failed {
+        let has_answered = matches!(agent.last, Says::TornDown { .. });
+        // Whether a lost agent made it is unknown: twice is better than never, unless the user has stopped it.
+        let next = match failed {
+            Some(_) if !has_answered && now <= order.until_ns && interrupts <= order.interrupts => {
+                self.able_to_tear_down(order.agent + 1, now)
+            }
+            _ => None,
+        };
+        if let Some(failed) = failed.filter(|_| next.is_none()) {
             self.teardown = Some(Teardown { agent: Some(agent.name.clone()), failed });
             return true;
         }
+        if let Some(next) = next {
+            let Some(name) = self.agents.get(next).map(|agent| &agent.name) else { return true };
+            out.note(format!("agent {} was lost in [teardown]: agent {name} makes it", agent.name));
+            let until_ns = now + nanoseconds(limit) + nanoseconds(GRACE);
+            let order = TeardownOrder { agent: next, until_ns, told_ns: 0, interrupts };
+            self.teardown_order = Some(order);
+        }
+        let Some(order) = &mut self.teardown_order else { return true };
+        let Some(agent) = self.agents.get(order.agent) else { return true };
         if now >= order.told_ns.saturating_add(nanoseconds(REPEAT)) {
             order.told_ns = now;
             let order = ToAgent::TearDown { run: self.run.clone() };
@@ -115,6 +138,30 @@ impl Coordinator {
         let is_stopped = interrupts > order.interrupts;
         self.beat(now, is_stopped, out);
         false
+    }
+
+    /// The first agent from this one on that has sent its result and is not lost.
+    fn able_to_tear_down(&self, from: usize, now: u64) -> Option<usize> {
+        let mut agents = self.agents.iter().enumerate().skip(from);
+        let able = |agent: &Agent| agent.outcome.is_some() && agent.is_lost(now).is_none();
+        agents.find(|(_, agent)| able(agent)).map(|(at, _)| at)
+    }
+
+    /// What a setup has left behind if the run does not start.
+    pub(super) fn left_behind(&self) -> Option<String> {
+        let first = self.agents.first().filter(|_| self.is_set_up_ordered)?;
+        let name = &first.name;
+        let made = match (&self.captured, &first.last) {
+            (Some(_), _) => format!("[setup] was made on agent {name}"),
+            // It says itself that its setup failed.
+            (None, Says::Refused { .. } | Says::Failed { .. }) => return None,
+            (None, _) => format!("[setup] was begun on agent {name} and may have been made"),
+        };
+        let torn = match self.fixtures.teardown {
+            Some(_) => "; [teardown] was not made: undo by hand what [setup] has made",
+            None => "",
+        };
+        Some(made + torn)
     }
 }
 

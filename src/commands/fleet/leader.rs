@@ -80,6 +80,8 @@ pub(crate) struct Leader<'a> {
     pub(super) interrupts: u32,
 }
 
+    /// What a setup has left behind, if the run was not started.
+    left_behind: Option<String>,
 /// What came of a run.
 pub(crate) struct Led {
     pub(crate) agents: Vec<Agent>,
@@ -113,6 +115,7 @@ impl<'a> Leader<'a> {
             interrupts: 0,
         })
     }
+            left_behind: None,
 
     /// Calls all agents, and returns those of `who` that have answered, by name. Agents of one name are noted.
     ///
@@ -252,14 +255,23 @@ impl<'a> Leader<'a> {
     }
 
     /// Starts the agents, shows rows, and follows each agent to its result; `None` after Ctrl-C before the start.
-    pub(crate) fn run(mut self, row: &mut dyn FnMut(&[Agent])) -> Option<Led> {
+    pub(crate) fn run(&mut self, row: &mut dyn FnMut(&[Agent])) -> Option<Led> {
         if self.begin() == Waited::Interrupted {
+            self.left_behind = coordinator.left_behind();
             return None;
         }
         let (mut agents, mut has_setup, mut teardown) = (Vec::new(), false, None);
         if let Some(mut coordinator) = self.coordinator.take() {
             loop {
                 let interrupts = self.interrupts();
+    /// What Ctrl-C before the start has left.
+    pub(crate) fn not_started(&self) -> String {
+        match &self.left_behind {
+            Some(left) => format!("no load was started; {left}"),
+            None => "nothing was started".to_owned(),
+        }
+    }
+
                 let out = &mut &self.messages;
                 if coordinator.follow(now_ns(), interrupts, out, row) {
                     break;
@@ -292,6 +304,7 @@ impl<'a> Leader<'a> {
 
     /// Tells all agents, from time to time, that their leader lives, or that they have to stop.
     pub(super) fn beat(&mut self, stop: bool) {
+                self.left_behind = self.coordinator.as_ref().and_then(Coordinator::left_behind);
         if let Some(coordinator) = &mut self.coordinator {
             coordinator.beat(now_ns(), stop, &mut &self.messages);
         }

@@ -116,7 +116,7 @@ pub(super) fn lead(
     let mut leader = Leader::new(request.flags)?;
     let interrupted = ExitCode::from(Verdict::Interrupted.exit_code());
     if leader.prepare(&request)? == Waited::Interrupted {
-        output::note("interrupted: nothing was started");
+        output::note(&format!("interrupted: {}", leader.not_started()));
         return Ok(interrupted);
     }
     let screen = |before| match run {
@@ -130,7 +130,7 @@ pub(super) fn lead(
         observers.fleet_row(&row, usage(agents), agents.iter().map(agent_row).collect());
     }) else {
         observers.end();
-        output::note("interrupted: nothing was started");
+        output::note(&format!("interrupted: {}", leader.not_started()));
         return Ok(interrupted);
     };
     // The terminal is restored before anything is printed.

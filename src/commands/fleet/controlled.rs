@@ -22,7 +22,7 @@ use super::fixtures::Fixtures;
 use super::leader::{Leader, Led, Parts, Request, Waited};
 use super::member::{Agent, agent_row, usage};
 use super::message::printable;
-use crate::report::screen::AgentRow;
+use crate::report::screen::{self, AgentRow};
 
 /// How long a command may take to reach all agents that are heard.
 const TAKE: Duration = Duration::from_secs(30);
@@ -316,8 +316,9 @@ impl<'a> Controlled<'a> {
         Ok(())
     }
 
-    /// Ends the run on all agents, and waits for their results. Another Ctrl-C ends that.
+    /// Ends the run on all agents, and waits for their results. The second Ctrl-C of a run ends that.
     pub(crate) fn finish(&mut self, mut interrupted: bool) -> Led {
+        let give_up_at = self.leader.interrupts + if interrupted { 1 } else { 2 };
         let interrupts = self.leader.interrupts;
         // One that has missed a command takes none after it.
         self.stops = self.tend().is_err();
@@ -335,7 +336,12 @@ impl<'a> Controlled<'a> {
                 }
             }
             if self.leader.interrupts() > interrupts {
+                if !interrupted {
+                    screen::aside("interrupted: Ctrl-C again does not wait for results".to_owned());
+                }
                 interrupted = true;
+            }
+            if self.leader.interrupts >= give_up_at {
                 self.leader.agents_mut().iter_mut().for_each(Agent::give_up);
             }
             self.leader.listen(LOOK);

@@ -264,26 +264,22 @@ impl<'a> Leader<'a> {
         if let Some(mut coordinator) = self.coordinator.take() {
             loop {
                 let interrupts = self.interrupts();
-    /// What Ctrl-C before the start has left.
-    pub(crate) fn not_started(&self) -> String {
-        match &self.left_behind {
-            Some(left) => format!("no load was started; {left}"),
-            None => "nothing was started".to_owned(),
-        }
-    }
-
+                // Later ones end the teardown of a run that was complete before.
+                if coordinator.teardown_order.is_none() {
+                    interrupted = interrupts > 0;
+                }
                 let out = &mut &self.messages;
                 if coordinator.follow(now_ns(), interrupts, out, row) {
                     break;
                 }
                 take_all(&self.messages, &mut coordinator, LOOK_AT_RUN);
             }
+        let mut interrupted = false;
             coordinator.release(&mut &self.messages);
             has_setup = coordinator.fixtures.setup.is_some();
             (agents, teardown) = (coordinator.agents, coordinator.teardown);
         }
         let discarded = self.messages.dropped();
-        let interrupted = self.interrupts > 0;
         Some(Led { agents, interrupted, discarded, has_setup, teardown })
     }
 

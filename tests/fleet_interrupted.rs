@@ -49,6 +49,21 @@ fn ctrl_c_before_the_start_starts_nothing_and_frees_the_agents() {
 }
 
 #[test]
+fn an_agent_that_is_restarted_while_others_are_awaited_is_counted_once() {
+    let Some(mut fleet) = Fleet::start(1) else { return };
+    let server = Recorder::hello();
+    let mut listener = NatsClient::connect(&fleet.broker, "", "");
+    listener.subscribe("standfast.fleet.standfast.to.*");
+    let leader = fleet.lead_of("2", &[&url(&server), "-c", "2", "--requests", "8"]);
+    while !listener.message().1.contains("\"here\"") {}
+    end(&fleet.agents[0], Signal::KILL);
+    fleet.agent("agent-01", &[]);
+    fleet.agent("agent-02", &[]);
+    let finished = executable::finish(leader);
+    assert_eq!((finished.code, server.count()), (Some(0), 8), "{finished:?}");
+}
+
+#[test]
 fn a_second_ctrl_c_does_not_wait_for_an_agent_that_is_stopped() {
     let Some(fleet) = Fleet::start(2) else { return };
     let server = Recorder::hello();

@@ -159,7 +159,7 @@ fn agents_of_one_name_are_refused_with_their_machines() {
         assert_eq!(refused.code, Some(2), "{refused:?}");
         let what = format!("2 agents are named agent-01: on {host} (id ");
         assert!(refused.stderr.contains(&what), "{refused:?}");
-        assert!(refused.stderr.contains("start each with a --name of its own"), "{refused:?}");
+        assert!(refused.stderr.contains("give each a unique --name"), "{refused:?}");
     }
     assert_eq!(server.count(), 0);
     let listed = executable::run(&["fleet", "list", "--nats", &nats]);

@@ -2,7 +2,7 @@
 //! a [`Coordinator`], which waits until all are ready, starts them at one instant, and follows them to their
 //! results.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use anyhow::{Result, bail};
@@ -24,6 +24,8 @@ const LOOK_FOR_ALL: Duration = Duration::from_secs(2);
 pub(super) const LOOK_FOR: Duration = Duration::from_secs(10);
 /// How long answers are awaited although enough agents have answered, so that the choice is by name.
 const CHOOSE: Duration = Duration::from_millis(300);
+/// An agent that has not answered calls for so long is not counted.
+const SILENT: Duration = REPEAT.saturating_mul(3);
 /// How long the agents take to be ready.
 pub(super) const PREPARE: Duration = Duration::from_secs(60);
 /// How often a leader looks at the time and at signals, before the start and during the run.
@@ -78,10 +80,10 @@ pub(crate) struct Leader<'a> {
     pub(super) namesakes: Vec<String>,
     /// How often Ctrl-C came.
     pub(super) interrupts: u32,
-}
-
     /// What a setup has left behind, if the run was not started.
     left_behind: Option<String>,
+}
+
 /// What came of a run.
 pub(crate) struct Led {
     pub(crate) agents: Vec<Agent>,
@@ -113,9 +115,9 @@ impl<'a> Leader<'a> {
             coordinator: None,
             namesakes: Vec::new(),
             interrupts: 0,
+            left_behind: None,
         })
     }
-            left_behind: None,
 
     /// Calls all agents, and returns those of `who` that have answered, by name. Agents of one name are noted.
     ///
@@ -128,6 +130,7 @@ impl<'a> Leader<'a> {
         let mut opened_ns = (self.payload_max > 0).then_some(began_ns);
         let (mut called_ns, mut down) = (0, None);
         let mut found: BTreeMap<String, Agent> = BTreeMap::new();
+        let mut doubled_ns = None;
         loop {
             let now = now_ns();
             let since = Duration::from_nanos(now - opened_ns.unwrap_or(began_ns));
@@ -138,13 +141,19 @@ impl<'a> Leader<'a> {
             let is_late = now > began_ns + (within + LOOK_FOR).as_nanos() as u64;
             let has_enough = wanted.is_some_and(|wanted| free >= wanted && since > CHOOSE);
             if since > most || is_late || has_enough {
-                break;
+                // An agent that was restarted has answered under two ids.
+                let first_ns = *doubled_ns.get_or_insert(now);
+                let is_silence_over = now > first_ns + (SILENT + 2 * REPEAT).as_nanos() as u64;
+                if is_late || is_silence_over || !has_namesakes(&found) {
+                    break;
+                }
             }
             if self.is_interrupted() {
                 return Ok((Vec::new(), Waited::Interrupted));
             }
             if opened_ns.is_some() && now > called_ns + REPEAT.as_nanos() as u64 {
                 called_ns = now;
+                forget_silent(&mut found, now);
                 let call = ToAgent::Call { leader: self.id.clone() };
                 self.messages.send(&of_all(&self.flags.fleet), encode(&call, &[]));
             }
@@ -248,19 +257,28 @@ impl<'a> Leader<'a> {
             take_all(&self.messages, &mut coordinator, LOOK);
         };
         if !matches!(waited, Ok(Waited::Done)) {
+            self.left_behind = coordinator.left_behind();
             coordinator.release(&mut &self.messages);
         }
         self.coordinator = Some(coordinator);
         waited
     }
 
+    /// What Ctrl-C before the start has left.
+    pub(crate) fn not_started(&self) -> String {
+        match &self.left_behind {
+            Some(left) => format!("no load was started; {left}"),
+            None => "nothing was started".to_owned(),
+        }
+    }
+
     /// Starts the agents, shows rows, and follows each agent to its result; `None` after Ctrl-C before the start.
     pub(crate) fn run(&mut self, row: &mut dyn FnMut(&[Agent])) -> Option<Led> {
         if self.begin() == Waited::Interrupted {
-            self.left_behind = coordinator.left_behind();
             return None;
         }
         let (mut agents, mut has_setup, mut teardown) = (Vec::new(), false, None);
+        let mut interrupted = false;
         if let Some(mut coordinator) = self.coordinator.take() {
             loop {
                 let interrupts = self.interrupts();
@@ -274,7 +292,6 @@ impl<'a> Leader<'a> {
                 }
                 take_all(&self.messages, &mut coordinator, LOOK_AT_RUN);
             }
-        let mut interrupted = false;
             coordinator.release(&mut &self.messages);
             has_setup = coordinator.fixtures.setup.is_some();
             (agents, teardown) = (coordinator.agents, coordinator.teardown);
@@ -287,6 +304,7 @@ impl<'a> Leader<'a> {
     pub(super) fn begin(&mut self) -> Waited {
         loop {
             if self.is_interrupted() {
+                self.left_behind = self.coordinator.as_ref().and_then(Coordinator::left_behind);
                 self.release();
                 return Waited::Interrupted;
             }
@@ -300,7 +318,6 @@ impl<'a> Leader<'a> {
 
     /// Tells all agents, from time to time, that their leader lives, or that they have to stop.
     pub(super) fn beat(&mut self, stop: bool) {
-                self.left_behind = self.coordinator.as_ref().and_then(Coordinator::left_behind);
         if let Some(coordinator) = &mut self.coordinator {
             coordinator.beat(now_ns(), stop, &mut &self.messages);
         }
@@ -374,6 +391,16 @@ impl<'a> Leader<'a> {
         self.interrupts = self.interrupts.saturating_add(is_now.into());
         self.interrupts > 0
     }
+}
+
+/// Forgets agents that no longer answer calls: they have ended, or were restarted under another id.
+fn forget_silent(found: &mut BTreeMap<String, Agent>, now: u64) {
+    found.retain(|_, agent| now <= agent.heard_ns.saturating_add(SILENT.as_nanos() as u64));
+}
+
+fn has_namesakes(found: &BTreeMap<String, Agent>) -> bool {
+    let names: BTreeSet<&str> = found.values().map(|agent| &*agent.name).collect();
+    names.len() < found.len()
 }
 
 /// Takes the messages that have come, after waiting for the first.

@@ -227,9 +227,7 @@ pub(super) fn namesakes(agents: &[Agent]) -> Vec<String> {
         let places = places.collect::<Vec<_>>().join(", ");
         let count = agents.len();
         (count > 1).then(|| {
-            format!(
-                "{count} agents are named {name}: {places}: start each with a --name of its own"
-            )
+            format!("{count} agents are named {name}: {places}: give each a unique --name")
         })
     };
     same.filter_map(problem).collect()

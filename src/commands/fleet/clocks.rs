@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
-/// The most by which one clock runs faster than another, in parts per million. Crystals are within 100.
-const DRIFT_PPM: i128 = 200;
+/// The most by which one clock runs faster than another, in parts per million. Crystals are within 100, and NTP slews
+/// by up to 500.
+const DRIFT_PPM: i128 = 600;
+/// Bounds that miss those before by more than this are of a clock that has jumped.
+const JUMP_NS: i128 = 1_000_000;
 /// The fewest and the most round trips to a machine before a start, and how long they are made at most.
 const ROUND_TRIPS: u32 = 12;
 const ROUND_TRIPS_MAX: u32 = 150;
@@ -41,8 +44,9 @@ pub(super) struct Estimate {
 
 impl Offset {
     /// Adds a round trip: our times when it was sent and received, and the time of the other clock between. Returns
-    /// `false` if it contradicts those before, as that clock has jumped.
-    pub(super) fn add(&mut self, sent_ns: u64, other_ns: u64, received_ns: u64) -> bool {
+    /// by how much the bounds had to be widened, which is added to the errors of earlier estimates; `None` if the
+    /// clock has jumped.
+    pub(super) fn add(&mut self, sent_ns: u64, other_ns: u64, received_ns: u64) -> Option<u64> {
         let other = i128::from(other_ns);
         let own = Bounds {
             least: other - i128::from(received_ns),
@@ -50,10 +54,17 @@ impl Offset {
             at_ns: received_ns,
         };
         // Without a common offset the clock has jumped: what was measured before is of no use.
-        let both = self.bounds.map(|before| before.at(received_ns).narrowed(own));
-        let both = both.filter(|both| both.least <= both.most);
-        let is_possible = both.is_some() || self.bounds.is_none();
-        if both.is_none() {
+        let before = self.bounds.map_or(own, |before| before.at(received_ns));
+        let narrowed = before.narrowed(own);
+        let missed = narrowed.least - narrowed.most;
+        let both = match missed {
+            ..=0 => Some(narrowed),
+            // A small step, or a clock that slews more quickly: the offset is between those before and these.
+            1..=JUMP_NS => Some(before.widened(own)),
+            _ => None,
+        };
+        let is_first = self.bounds.is_none();
+        if both.is_none() || is_first {
             *self = Offset { quickest_ns: u64::MAX, first_ns: sent_ns, ..Offset::default() };
         }
         self.bounds = both.or(Some(own));
@@ -61,7 +72,9 @@ impl Offset {
         self.round_trips = self.round_trips.saturating_add(1);
         self.quickest_ns = self.quickest_ns.min(took_ns);
         self.total_ns = self.total_ns.saturating_add(took_ns);
-        is_possible
+        let beyond = (own.most - before.most).max(before.least - own.least);
+        let widened_ns = if missed > 0 { u64::try_from(beyond).unwrap_or(u64::MAX) } else { 0 };
+        both.map(|_| widened_ns)
     }
 
     /// The offset at a time of ours; `None` without a round trip.
@@ -87,6 +100,14 @@ impl Bounds {
     fn at(self, at_ns: u64) -> Bounds {
         let drift = i128::from(at_ns.abs_diff(self.at_ns)) * DRIFT_PPM / 1_000_000;
         Bounds { least: self.least - drift, most: self.most + drift, at_ns }
+    }
+
+    fn widened(self, other: Bounds) -> Bounds {
+        Bounds {
+            least: self.least.min(other.least),
+            most: self.most.max(other.most),
+            at_ns: self.at_ns,
+        }
     }
 
     fn narrowed(self, other: Bounds) -> Bounds {
@@ -240,6 +261,42 @@ mod tests {
             let estimate = offset.at(now_ns).unwrap();
             let wrong = link.other(now_ns).abs_diff(estimate.of_theirs(now_ns));
             assert!(wrong <= estimate.error_ns + 1, "{round}: {wrong} > {estimate:?}");
+        }
+    }
+
+    #[test]
+    fn a_clock_that_is_slewed_has_not_jumped_and_the_error_contains_it() {
+        for (ppm, step) in [(500, 0), (-500, 0), (0, 900_000), (0, -900_000)] {
+            // Ways that hardly vary: their bounds are narrow, and miss each other after a small step.
+            let mut link = Link::new(1, [(0, 9_000), (0, 9_000)], 0, 0);
+            let (mut offset, mut now_ns) = (Offset::default(), SECOND_NS);
+            let mut first: Option<(Estimate, u64, u64)> = None;
+            for round in 0..200 {
+                if round == 100 {
+                    let before = i128::from(now_ns) * ppm / 1_000_000;
+                    (link.ppm, link.truth) = (ppm, step - before);
+                }
+                let sent_ns = now_ns + PING_NS;
+                let there_ns = link.arrive(0, sent_ns);
+                now_ns = link.arrive(1, there_ns);
+                let widened_ns = offset.add(sent_ns, link.other(there_ns), now_ns);
+                let widened_ns = widened_ns.unwrap_or_else(|| panic!("{ppm}, {step}: {round}"));
+                assert_eq!(widened_ns > 0, step != 0 && round == 100, "{ppm}, {step}: {round}");
+                let estimate = offset.at(now_ns).unwrap();
+                let wrong = link.other(now_ns).abs_diff(estimate.of_theirs(now_ns));
+                assert!(wrong <= estimate.error_ns + 1, "{round}: {wrong} > {estimate:?}");
+                // A start two seconds after the step, told before it.
+                let start_ns = now_ns + 40 * PING_NS;
+                if round == 99 {
+                    let estimate = offset.at(start_ns).unwrap();
+                    first = Some((estimate, start_ns, estimate.error_ns));
+                }
+                if let Some((estimate, start_ns, error_ns)) = &mut first {
+                    *error_ns += widened_ns;
+                    let wrong = link.other(*start_ns).abs_diff(estimate.of_theirs(*start_ns));
+                    assert!(round == 99 || wrong <= *error_ns + 1, "{round}: {wrong} > {error_ns}");
+                }
+            }
         }
     }
 }

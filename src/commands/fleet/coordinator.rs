@@ -287,9 +287,16 @@ impl Coordinator {
         let Some(one) = self.agents.get_mut(at) else { return };
         if let Says::Pong { sent_ns, at_ns } = says {
             // A time that we have not sent is no round trip.
-            let has_jumped = sent_ns <= now && !one.offset.add(sent_ns, at_ns, now);
-            if has_jumped && one.start_error_ns.is_some() && !one.is_settled() {
-                one.lost = Some("its clock jumped before the start".to_owned());
+            if sent_ns > now {
+                return;
+            }
+            let widened_ns = one.offset.add(sent_ns, at_ns, now);
+            match (widened_ns, one.start_error_ns) {
+                (Some(by), Some(error)) => one.start_error_ns = Some(error.saturating_add(by)),
+                (None, Some(_)) if !one.is_settled() => {
+                    one.lost = Some("its clock jumped before the start".to_owned());
+                }
+                _ => {}
             }
             return;
         }

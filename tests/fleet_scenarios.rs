@@ -3,11 +3,14 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::fleet::{Fleet, end, url};
+use crate::harness::brokers::NatsClient;
 use crate::harness::chat::Chat;
 use crate::harness::eventually;
 use crate::harness::executable::{self, Finished, Running};
@@ -137,6 +140,51 @@ fn the_teardown_is_made_after_ctrl_c_and_by_another_agent_if_the_first_is_lost()
             assert_eq!(json["requests"]["sent"], json!(all.len() - 2), "{json}");
         }
     }
+}
+
+#[test]
+fn ctrl_c_during_the_teardown_ends_it_and_leaves_a_complete_run() {
+    let Some(fleet) = Fleet::start(2) else { return };
+    let (begun, ended) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let (is_begun, is_ended) = (Arc::clone(&begun), Arc::clone(&ended));
+    let server = Recorder::start(move |asked| {
+        if asked.target.starts_with("/logout") {
+            is_begun.store(true, Ordering::SeqCst);
+            eventually("the run has ended", || is_ended.load(Ordering::SeqCst));
+        }
+        (200, Vec::new(), "{\"token\":\"1\"}".to_owned())
+    });
+    let text = shopping(&server, "passes = 2");
+    let leader = Running(command(&fleet, 2, &text).spawn().expect("it starts"));
+    eventually("the teardown has begun", || begun.load(Ordering::SeqCst));
+    end(&leader, Signal::INT);
+    let finished = executable::finish(leader);
+    ended.store(true, Ordering::SeqCst);
+    let json = finished.json();
+    assert_eq!((finished.code, &json["held"]), (Some(1), &json!(true)), "{finished:?}");
+    assert_eq!((&json["interrupted"], &json["requests"]["ok"]), (&json!(false), &json!(14)));
+    let of_fleet = &json["fleet"];
+    assert_eq!((&of_fleet["complete"], &of_fleet["teardown"]), (&json!(true), &Value::Null));
+    assert_eq!(of_fleet["teardown_failed"], "agent agent-01: interrupted", "{json}");
+    assert!(finished.stderr.contains("[teardown] failed: agent agent-01: interrupted\n"));
+}
+
+#[test]
+fn ctrl_c_between_the_setup_and_the_start_says_what_is_left() {
+    let Some(fleet) = Fleet::start(2) else { return };
+    let server = shop();
+    let mut listener = NatsClient::connect(&fleet.broker, "", "");
+    listener.subscribe("standfast.fleet.standfast.to.*");
+    let text = shopping(&server, "passes = 2");
+    let leader = Running(command(&fleet, 2, &text).spawn().expect("it starts"));
+    while !listener.message().1.starts_with("{\"begin\"") {}
+    end(&leader, Signal::INT);
+    let finished = executable::finish(leader);
+    assert_eq!((finished.code, &*finished.stdout), (Some(130), ""), "{finished:?}");
+    let what = "interrupted: no load was started; [setup] was made on agent agent-01; [teardown] was not made";
+    assert!(finished.stderr.contains(what), "{finished:?}");
+    assert!(!finished.stderr.contains("nothing was started"), "{finished:?}");
+    assert_eq!(targets(&server.asked()), ["POST /login"]);
 }
 
 /// Groups of five users, one of which sends to the others.

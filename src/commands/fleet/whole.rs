@@ -3,15 +3,18 @@
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
+use std::io;
 
 use capacity::{Count, Milliseconds};
 use load::scenario::GroupSummary;
 use load::{Bars, Outcome, RunConfig, Selector, Threshold, judge};
 use serde::{Serialize, Serializer};
 
+use super::fixtures::Teardown;
 use super::leader::Led;
 use super::member::Agent;
 use super::message::plain;
+use crate::output;
 use crate::report::Table;
 
 /// The result of all agents together, and of each.
@@ -27,6 +30,8 @@ pub(crate) struct Whole<'a> {
     missing: Vec<String>,
     /// The agents that made the setup and the teardown.
     fixtures: [Option<&'a str>; 2],
+    /// Why the teardown failed or is missing.
+    teardown_failed: Option<String>,
 }
 
 /// The document of `--json`: that of a run, and of its agents.
@@ -83,7 +88,7 @@ impl Serialize for Fleet {
 #[derive(Serialize)]
 struct FleetSummary<'a> {
     complete: bool,
-    missing: &'a [String],
+    missing: Cow<'a, [String]>,
     /// What was left out for --json-max; empty if nothing was.
     left_out: &'a [&'a str],
     /// Messages of the leader that were discarded, as NATS was not connected or a queue was full.
@@ -93,6 +98,9 @@ struct FleetSummary<'a> {
     setup: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     teardown: Option<&'a str>,
+    /// Why the teardown failed or is missing; absent if it was made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    teardown_failed: Option<&'a str>,
     agents: Vec<AgentSummary<'a>>,
 }
 
@@ -117,13 +125,45 @@ struct AgentSummary<'a> {
     outcome: Option<Cow<'a, Outcome>>,
 }
 
-/// What documents leave out, so that they are short enough: each the same as those before, too.
-const LEFT_OUT: [&str; 4] = [
+/// What documents leave out to be short enough, in this order: each level includes those before.
+const LEFT_OUT: [&str; 5] = [
     "samples, histograms and workers of agents",
     "outcomes of agents",
     "samples, histograms and workers of the whole",
     "agents",
+    "all but a few texts of missing and of reasons",
 ];
+/// The level without agents.
+const NO_AGENTS: usize = 4;
+/// The texts of a list that the last level keeps, and their characters.
+const TEXTS_MAX: usize = 10;
+const CHARS_MAX: usize = 300;
+
+/// The first texts, shortened, and how many more there are.
+fn few(texts: &[String]) -> Vec<String> {
+    let short = |text: &String| match text.char_indices().nth(CHARS_MAX) {
+        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
+        None => text.clone(),
+    };
+    let more = texts.len().saturating_sub(TEXTS_MAX);
+    let more = (more > 0).then(|| format!("… {} more", Count(more as u64)));
+    texts.iter().take(TEXTS_MAX).map(short).chain(more).collect()
+}
+
+/// Takes at most so many bytes and keeps none.
+struct Limit(u64);
+
+impl io::Write for Limit {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let left = self.0.checked_sub(bytes.len() as u64);
+        self.0 = left.ok_or(io::ErrorKind::FileTooLarge)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
 
 impl<'a> FleetSummary<'a> {
     fn new(
@@ -151,15 +191,19 @@ impl<'a> FleetSummary<'a> {
             p99_ms: agent.outcome.as_ref().and_then(p99_ms),
             outcome: outcome(agent),
         };
-        let some = if left_out.len() < LEFT_OUT.len() { agents } else { &[] };
+        let some = if left_out.len() < NO_AGENTS { agents } else { &[] };
         let agents = some.iter().map(summary).collect();
         FleetSummary {
             complete: missing.is_empty(),
-            missing,
+            missing: match left_out.len() {
+                0..=NO_AGENTS => Cow::Borrowed(missing),
+                _ => Cow::Owned(few(missing)),
+            },
             left_out,
             discarded_messages,
             setup: None,
             teardown: None,
+            teardown_failed: None,
             agents,
         }
     }
@@ -220,9 +264,10 @@ impl<'a> Whole<'a> {
             }
         }
         let setup = agents.first().filter(|_| *has_setup).map(|agent| &*agent.name);
-        let teardown = teardown.as_ref().and_then(|teardown| teardown.agent.as_deref());
-        let fixtures = [setup, teardown];
-        Whole { outcome: merged, agents, discarded: *discarded, parts, missing, fixtures }
+        let teardown_failed = teardown.as_ref().and_then(Teardown::failure);
+        let fixtures = [setup, teardown.as_ref().and_then(Teardown::made_by)];
+        let discarded = *discarded;
+        Whole { outcome: merged, agents, discarded, parts, missing, fixtures, teardown_failed }
     }
 
     /// The figures of each agent, for a page.
@@ -239,6 +284,7 @@ impl<'a> Whole<'a> {
         if !made.is_empty() {
             lines.push(made.join(", "));
         }
+        lines.extend(self.teardown_failed.as_ref().map(|why| format!("[teardown] failed: {why}")));
         let of_agents = self.agents.iter().filter_map(|agent| {
             let groups = agent.outcome.as_ref()?.groups.as_ref()?;
             Some((&agent.name, groups))
@@ -263,30 +309,48 @@ impl<'a> Whole<'a> {
         heads.zip(lines).map(|(head, line)| format!("{head:<14}{line}\n")).collect()
     }
 
-    /// The document, of which as little is left out as possible to have at most so many bytes.
+    /// The document, of which as little is left out as possible to have at most so many bytes. Tells the user if it
+    /// has more even so.
     pub(crate) fn document(&self, bytes_max: u64) -> Document<'_> {
         let of = |left_out| self.document_without(LEFT_OUT.get(..left_out).unwrap_or(&LEFT_OUT));
+        // A line break follows it.
         let fits = |document: &Document<'_>| {
             bytes_max == u64::MAX
-                || serde_json::to_string_pretty(document)
-                    .is_ok_and(|text| (text.len() as u64) < bytes_max)
+                || serde_json::to_writer_pretty(Limit(bytes_max.saturating_sub(1)), document)
+                    .is_ok()
         };
-        (0..LEFT_OUT.len()).map(of).find(fits).unwrap_or_else(|| of(LEFT_OUT.len()))
+        (0..=LEFT_OUT.len()).map(of).find(fits).unwrap_or_else(|| {
+            output::note(&format!(
+                "standfast: the JSON is longer than --json-max ({bytes_max} bytes), although all that can be left out \
+                 is: raise --json-max"
+            ));
+            of(LEFT_OUT.len())
+        })
     }
 
     fn document_without<'s>(&'s self, left_out: &'s [&'s str]) -> Document<'s> {
         let missing = self.missing.as_slice();
         let fleet = FleetSummary::new(self.agents, missing, self.discarded, left_out);
         let [setup, teardown] = self.fixtures;
-        let fleet = FleetSummary { setup, teardown, ..fleet };
-        let none = self.outcome.is_none().then(|| NoResult {
-            held: false,
-            tolerated: false,
-            reasons: vec![format!("INCOMPLETE: {}", missing.join("; "))],
+        let teardown_failed = self.teardown_failed.as_deref();
+        let fleet = FleetSummary { setup, teardown, teardown_failed, ..fleet };
+        let is_least = left_out.len() > NO_AGENTS;
+        let none = self.outcome.is_none().then(|| {
+            let reasons = vec![format!("INCOMPLETE: {}", missing.join("; "))];
+            let reasons = if is_least { few(&reasons) } else { reasons };
+            NoResult { held: false, tolerated: false, reasons }
         });
         let whole = self.outcome.as_ref().map(|outcome| match left_out.len() {
             0..3 => Cow::Borrowed(outcome),
             _ => Cow::Owned(outcome.without_series()),
+        });
+        let whole = whole.map(|mut whole| {
+            if is_least {
+                let whole = whole.to_mut();
+                whole.reasons = few(&whole.reasons);
+                whole.generator.iter_mut().for_each(|generator| generator.shorten_reasons(few));
+            }
+            whole
         });
         Document { whole, none, fleet }
     }
@@ -400,4 +464,95 @@ fn part(outcome: &Outcome, name: &str, began_us: Option<u64>) -> Outcome {
         part.began_unix_us = Some(first);
     }
     part
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::message::{FromAgent, Says};
+    use super::*;
+
+    /// Agents with names and reasons as long as they may be.
+    fn led(agents: usize, missing: usize) -> Led {
+        let agent = |at: usize| {
+            let here = Says::Here {
+                name: format!("agent-{at:05}"),
+                host: String::new(),
+                labels: Vec::new(),
+                version: String::new(),
+                cores: 1,
+                busy: false,
+                targets: Vec::new(),
+            };
+            let message = FromAgent { agent: at.to_string(), run: String::new(), says: here };
+            let mut agent = Agent::new(message, 0).unwrap();
+            match at < missing {
+                true => agent.lost = Some("not heard ".repeat(100)),
+                false => {
+                    let mut value: serde_json::Value =
+                        serde_json::from_str(include_str!("simulation/outcome.json")).unwrap();
+                    value["version"] = load::OUTCOME_VERSION.into();
+                    agent.outcome = Some(Outcome::read(value).unwrap());
+                }
+            }
+            agent
+        };
+        Led {
+            agents: (0..agents).map(agent).collect(),
+            interrupted: false,
+            discarded: 0,
+            has_setup: true,
+            teardown: Some(Teardown { agent: Some("agent-00001".to_owned()), failed: None }),
+        }
+    }
+
+    #[test]
+    fn a_document_is_as_short_as_asked_for_down_to_the_least() {
+        for (agents, missing) in [(20, 0), (300, 100), (100, 100)] {
+            let led = led(agents, missing);
+            let whole = Whole::new(&led, &RunConfig::default(), &[]);
+            let mut bytes_max = 100_000_000;
+            let mut levels = Vec::new();
+            while levels.last() != Some(&LEFT_OUT.len()) {
+                let document = whole.document(bytes_max);
+                let bytes = serde_json::to_string_pretty(&document).unwrap().len() as u64;
+                assert!(bytes < bytes_max, "{bytes} of {bytes_max}: {:?}", document.fleet.left_out);
+                levels.push(document.fleet.left_out.len());
+                bytes_max = bytes;
+                if missing == 0 && levels.last() == Some(&NO_AGENTS) {
+                    break;
+                }
+            }
+            assert!(levels.is_sorted() && levels.contains(&NO_AGENTS), "{levels:?}");
+            assert!(missing == 0 || bytes_max < 16 * 1024, "{bytes_max}");
+        }
+    }
+
+    #[test]
+    fn the_least_of_a_list_says_how_many_more_there_are() {
+        let texts: Vec<String> =
+            (0..1_012).map(|at| format!("{at}: {}", "é".repeat(400))).collect();
+        let few = few(&texts);
+        assert_eq!((few.len(), &*few[TEXTS_MAX]), (TEXTS_MAX + 1, "… 1,002 more"));
+        assert!(few[9].starts_with("9: é") && few[9].ends_with("é…"));
+        assert_eq!(few[9].chars().count(), CHARS_MAX + 1);
+    }
+
+    #[test]
+    fn a_failed_teardown_is_told_and_names_no_agent_that_made_it() {
+        let mut led = led(2, 0);
+        let made = Whole::new(&led, &RunConfig::default(), &[]);
+        let document = serde_json::to_value(made.document(u64::MAX)).unwrap();
+        assert_eq!(document["fleet"]["teardown"], "agent-00001");
+        assert!(document["fleet"]["teardown_failed"].is_null());
+        led.teardown = Some(Teardown {
+            agent: Some("agent-00001".to_owned()),
+            failed: Some("not heard for 6 s".to_owned()),
+        });
+        let failed = Whole::new(&led, &RunConfig::default(), &[]);
+        let document = serde_json::to_value(failed.document(u64::MAX)).unwrap();
+        assert!(document["fleet"]["teardown"].is_null(), "{}", document["fleet"]);
+        let why = "agent agent-00001: not heard for 6 s";
+        assert_eq!(document["fleet"]["teardown_failed"], why);
+        assert!(failed.placed().contains(&format!("[teardown] failed: {why}")));
+    }
 }

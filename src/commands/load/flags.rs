@@ -336,7 +336,7 @@ pub(crate) struct Args {
     pub(super) agents_within: Duration,
 
     /// Most bytes of --json: details are left out until it fits, agents' first
-    #[arg(long, value_name = "SIZE", value_parser = units::size, requires = "json",
+    #[arg(long, value_name = "SIZE", value_parser = json_max, requires = "json",
         help_heading = FLEETS)]
     pub(super) json_max: Option<u64>,
 
@@ -353,6 +353,12 @@ pub(crate) struct Args {
     /// Take commands as JSON lines on standard input and report on standard output
     #[arg(long, hide = true)]
     pub(super) control: bool,
+}
+
+/// Parses `--json-max`: a result without details needs a few KiB.
+fn json_max(text: &str) -> Result<u64, String> {
+    let size = units::size(text)?;
+    if size >= 16 << 10 { Ok(size) } else { Err("expected at least 16KiB".to_owned()) }
 }
 
 /// Subcommands that prepare or compare runs.

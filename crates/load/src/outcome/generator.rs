@@ -350,6 +350,11 @@ impl Generator {
         self.saturated = !self.reasons.is_empty();
     }
 
+    /// Replaces the reasons by fewer or shorter ones.
+    pub fn shorten_reasons(&mut self, shorten: impl Fn(&[String]) -> Vec<String>) {
+        self.reasons = shorten(&self.reasons);
+    }
+
     /// Puts the name of its machine before each reason, so that it is known when several are merged.
     pub fn set_name(&mut self, name: &str) {
         self.reasons.iter_mut().for_each(|reason| *reason = format!("{name}: {reason}"));

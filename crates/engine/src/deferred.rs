@@ -62,7 +62,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
     /// At the end of a read: sends or defers what was collected for this connection.
     #[inline]
     pub(crate) fn reply(&mut self, slot: u32) {
-        if !self.deferred.is_on {
+        if !H::READS_SOCKETS_TOGETHER || !self.deferred.is_on {
             return self.flush_cork();
         }
         if !self.cork.is_empty() {
@@ -105,7 +105,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
     /// Before anything else is sent to a connection, or ends it.
     #[inline(always)]
     pub(crate) fn settle(&mut self) {
-        if !self.deferred.replies.is_empty() {
+        if H::READS_SOCKETS_TOGETHER && !self.deferred.replies.is_empty() {
             self.send_deferred();
         }
     }

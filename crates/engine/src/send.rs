@@ -75,9 +75,6 @@ impl<S: Sys, H: Handler> Core<S, H> {
         deflated: bool,
         data: &[u8],
     ) -> Sent {
-        if self.corked != Some(slot) {
-            self.settle();
-        }
         let Some(conn) = self.slab.get(slot) else {
             broken(SLOT_IN_USE);
             return Sent::Dropped;

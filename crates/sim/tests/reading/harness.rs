@@ -26,6 +26,11 @@ pub(super) struct Host {
     pub(super) keeps_half_open: bool,
     /// Bytes that the worker had read at each call for raw bytes.
     pub(super) bytes_in: Vec<u64>,
+    /// Bytes that it had sent at each message.
+    pub(super) bytes_out: Vec<u64>,
+    /// Which of the messages that ask for an echo takes a millisecond, and has no reply; the first is 1, 0 is none.
+    pub(super) slow_call: usize,
+    kernel: Option<Kernel>,
 }
 
 impl Host {
@@ -33,6 +38,10 @@ impl Host {
         let at = self.ids.iter().position(|other| *other == id).unwrap();
         let text = String::from_utf8_lossy(data).into_owned();
         match &*text {
+            "echo" if self.bytes_out.len() == self.slow_call => {
+                self.kernel.as_ref().unwrap().advance(SECOND_NS / 1000);
+            }
+            "echo" => drop(core.send(id, OpCode::Text, b"echo")),
             "close" => core.close(id, CloseCode::NORMAL, "enough"),
             "abort" => core.abort(id),
             "pause" => core.pause(id),
@@ -58,6 +67,7 @@ impl Handler for Host {
     type Post = ();
 
     const READS_TOGETHER: usize = 8;
+    const READS_SOCKETS_TOGETHER: bool = crate::SOCKETS_TOGETHER;
 
     fn request<S: Sys>(&mut self, _: &mut Core<S, Self>, id: ConnId, request: &Incoming) -> Answer {
         self.ids.push(id);
@@ -77,6 +87,7 @@ impl Handler for Host {
         _: OpCode,
         data: &mut [u8],
     ) {
+        self.bytes_out.push(core.counters().bytes_out.get());
         self.follow(core, id, data);
     }
 
@@ -158,7 +169,7 @@ impl Simulation {
         let seat = kernel.seat(64, &[listener]);
         let remote = Remote::new(vec![seat.wake], limits.mailbox_bytes);
         let table = seat.sys.table();
-        let host = Host::default();
+        let host = Host { kernel: Some(kernel.clone()), ..Host::default() };
         let worker =
             Worker::new(seat.sys, 0, limits, remote.clone(), &seat.listeners, 50, host).unwrap();
         remote.give_listener(0, 0);

@@ -84,7 +84,7 @@ pub(crate) struct User {
     pub(crate) route: u16,
     /// JavaScript knows of the socket's end.
     pub(crate) told: bool,
-    /// JavaScript is told of its end by [`Event::Filter`].
+    /// Its end is reported to JavaScript as [`Event::Filter`].
     pub(crate) counted: bool,
 }
 

@@ -129,9 +129,8 @@ impl Js {
                 }
             }
             let opening = socket.and_then(|_| core.opening(id, incoming));
-            let exchange = begun
-                .take()
-                .unwrap_or_else(|| self.begin(id, head, socket.is_some(), core.now_ns()));
+            let exchange =
+                self.begin_or_go_on(begun.take(), id, head, socket.is_some(), core.now_ns());
             // Only read while the handler is called: see `Now`.
             let head = std::ptr::from_ref(head).cast();
             self.now = Some(Now { exchange, head, spans, opening });
@@ -172,6 +171,23 @@ impl Js {
         let mut exchange = self.begin(id, head, false, core.now_ns());
         exchange.not_found();
         self.after_request(core, exchange, false)
+    }
+
+    /// Begins the answer for a handler, or goes on with what the one before it has written.
+    fn begin_or_go_on(
+        &mut self,
+        begun: Option<Exchange>,
+        id: ConnId,
+        head: &Head<'_, '_>,
+        upgrades: bool,
+        now_ns: u64,
+    ) -> Exchange {
+        let Some(mut exchange) = begun else { return self.begin(id, head, upgrades, now_ns) };
+        if !upgrades {
+            exchange.decoder = body_of(head);
+            exchange.expects_continue = expects_continue(head);
+        }
+        exchange
     }
 
     /// What the next handler of a request goes on with, if anything was written.
@@ -385,8 +401,8 @@ impl Js {
         core.id_at(slot).map_or(0, |id| core.queued(id))
     }
 
-    /// Whether JavaScript may go on with an answer: nothing of it waits, or with threads not much. It is told
-    /// when that has left, if this is `false`.
+    /// Whether JavaScript may write more of an answer now: its queue is empty, or with threads shorter than
+    /// [`TRY_BYTES`]. If `false`, `onWritable` is called once the queue is empty.
     pub(crate) fn flows<S: Sys>(&mut self, core: &Core<S, Self>, slot: u32) -> bool {
         let waiting = self.waiting(core, slot);
         let flows = waiting == 0 || self.threads.is_some() && waiting < TRY_BYTES;

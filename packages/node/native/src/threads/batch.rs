@@ -123,7 +123,7 @@ pub(crate) enum Command {
         id: ConnId,
         binary: bool,
         compress: bool,
-        /// JavaScript is told when nothing waits, also if nothing ever did.
+        /// The thread answers with [`Event::Drain`] if the socket's queue is empty afterwards.
         reports: bool,
         length: u32,
     },

@@ -77,7 +77,7 @@ pub(crate) struct Holder {
     events: Batch<Event>,
     /// By slot, requests that JavaScript answers.
     pub(super) transfers: BTreeMap<u32, Transfer>,
-    /// Those of which JavaScript is told at the end of the turn, if nothing of their answer waits.
+    /// Requests with bytes written in this turn: at its end [`Event::Flowed`] is sent for each empty queue.
     pub(super) flowing: Vec<ConnId>,
     pub(super) checked_ns: u64,
     /// What is being sent to a socket is reported when nothing of it waits.

@@ -265,7 +265,7 @@ impl Js {
         if let Some((id, _)) = threads.table.get(number) {
             let (keep_alive, length) = (exchange.keep_alive, exchange.out.len() as u32);
             let answer = Command::Answer { id, ends, keep_alive, length };
-            let fits = exchange.queued + exchange.out.len() <= COMMAND_BYTES_MAX;
+            let fits = exchange.queued <= COMMAND_BYTES_MAX;
             if !fits || !threads.command(id, answer, &exchange.out) {
                 // The thread or the client is far behind. It is not left waiting.
                 threads.command(id, Command::Reset(id), &[]);

@@ -26,7 +26,7 @@ pub(super) struct Transfer {
     out: Vec<u8>,
     /// The answer is complete, and whether the connection can serve another request.
     ended: Option<bool>,
-    /// Bytes of the answer that JavaScript is told of when nothing waits.
+    /// Bytes written since the last [`Event::Flowed`].
     unreported: u32,
     /// See [`is_stuck`].
     moved_ns: u64,
@@ -198,7 +198,7 @@ impl Holder {
     /// Tells JavaScript of an answer of which nothing waits. `false` if this is no connection of a request.
     pub(super) fn tell_flowed<S: Sys>(&mut self, core: &Core<S, Self>, id: ConnId) -> bool {
         let Some(transfer) = self.transfer(id) else { return false };
-        // What waits is told of when it has drained.
+        // With a queue that is not empty, the event follows when it has drained.
         if transfer.raw && transfer.unreported > 0 && core.queued(id) == 0 {
             let bytes = std::mem::take(&mut transfer.unreported);
             transfer.moved_ns = core.now_ns();

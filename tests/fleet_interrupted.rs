@@ -55,9 +55,17 @@ fn an_agent_that_is_restarted_while_others_are_awaited_is_counted_once() {
     let mut listener = NatsClient::connect(&fleet.broker, "", "");
     listener.subscribe("standfast.fleet.standfast.to.*");
     let leader = fleet.lead_of("2", &[&url(&server), "-c", "2", "--requests", "8"]);
-    while !listener.message().1.contains("\"here\"") {}
+    let mut answered = || loop {
+        let (_, message) = listener.message();
+        let message: Value = serde_json::from_str(message.trim()).expect("JSON");
+        if !message["says"]["here"].is_null() {
+            break message["agent"].as_str().unwrap().to_owned();
+        }
+    };
+    let first = answered();
     end(&fleet.agents[0], Signal::KILL);
     fleet.agent("agent-01", &[]);
+    while answered() == first {}
     fleet.agent("agent-02", &[]);
     let finished = executable::finish(leader);
     assert_eq!((finished.code, server.count()), (Some(0), 8), "{finished:?}");

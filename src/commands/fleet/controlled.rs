@@ -153,7 +153,7 @@ impl<'a> Controlled<'a> {
     /// row of all.
     ///
     /// # Errors
-    /// All that is wrong with the agents; then nothing was started.
+    /// All that is wrong with the agents; then no load was started.
     pub(crate) fn begin(&mut self, words: Vec<String>, connections: u64) -> Result<Waited> {
         let flags = self.leader.flags();
         let request = Request {

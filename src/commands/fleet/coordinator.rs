@@ -520,20 +520,10 @@ mod tests {
 
     #[test]
     fn pieces_are_taken_only_while_a_result_is_fetched_and_only_up_to_its_length() {
-        let here = Says::Here {
-            name: "one".to_owned(),
-            host: String::new(),
-            labels: Vec::new(),
-            version: version(),
-            cores: 1,
-            busy: false,
-            targets: Vec::new(),
-        };
         let says = |says: Says, body: &[u8]| {
             encode(&FromAgent { agent: "1".to_owned(), run: "run".to_owned(), says }, body)
         };
-        let message = FromAgent { agent: "1".to_owned(), run: String::new(), says: here };
-        let agents = vec![Agent::new(message, 0).unwrap()];
+        let agents = vec![Agent::example("1", "one", &version(), 0)];
         let flags = crate::commands::fleet::FleetFlags {
             nats: Vec::new(),
             nats_creds: None,

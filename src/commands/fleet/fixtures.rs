@@ -151,11 +151,10 @@ impl Coordinator {
     pub(super) fn left_behind(&self) -> Option<String> {
         let first = self.agents.first().filter(|_| self.is_set_up_ordered)?;
         let name = &first.name;
-        let made = match (&self.captured, &first.last) {
-            (Some(_), _) => format!("[setup] was made on agent {name}"),
-            // It says itself that its setup failed.
-            (None, Says::Refused { .. } | Says::Failed { .. }) => return None,
-            (None, _) => format!("[setup] was begun on agent {name} and may have been made"),
+        let made = match &self.captured {
+            Some(_) => format!("[setup] was made on agent {name}"),
+            // Also if it failed: some of its steps may have been made.
+            None => format!("[setup] was begun on agent {name} and may have been made"),
         };
         let torn = match self.fixtures.teardown {
             Some(_) => "; [teardown] was not made: undo by hand what [setup] has made",

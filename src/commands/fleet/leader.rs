@@ -195,7 +195,7 @@ impl<'a> Leader<'a> {
     /// Finds the agents of a run and waits until all of them are ready to begin, with their clocks measured.
     ///
     /// # Errors
-    /// All that is wrong with the agents; then nothing was started.
+    /// All that is wrong with the agents; then no load was started.
     pub(crate) fn prepare(&mut self, request: &Request<'_>) -> Result<Waited> {
         let files = travel::files(request.files_max)?;
         let chosen = self.choose(request.who, request.within, request.parts)?;
@@ -237,7 +237,7 @@ impl<'a> Leader<'a> {
     /// Waits until all of these agents are ready to begin, with their clocks measured.
     ///
     /// # Errors
-    /// All that is wrong with the agents; then nothing was started.
+    /// All that is wrong with the agents; then no load was started.
     pub(super) fn make_ready(
         &mut self,
         request: &Request<'_>,
@@ -283,7 +283,7 @@ impl<'a> Leader<'a> {
             loop {
                 let interrupts = self.interrupts();
                 // Later ones end the teardown of a run that was complete before.
-                if coordinator.teardown_order.is_none() {
+                if !coordinator.agents.iter().all(Agent::is_settled) {
                     interrupted = interrupts > 0;
                 }
                 let out = &mut &self.messages;

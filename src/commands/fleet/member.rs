@@ -66,6 +66,22 @@ pub(super) enum Readiness {
 }
 
 impl Agent {
+    /// An agent that is free.
+    #[cfg(test)]
+    pub(super) fn example(id: &str, name: &str, version: &str, now: u64) -> Agent {
+        let here = Says::Here {
+            name: name.to_owned(),
+            host: String::new(),
+            labels: Vec::new(),
+            version: version.to_owned(),
+            cores: 1,
+            busy: false,
+            targets: Vec::new(),
+        };
+        let message = FromAgent { agent: id.to_owned(), run: String::new(), says: here };
+        Agent::new(message, now).expect("its id and name can be an agent's")
+    }
+
     /// The agent that answered a call; `None` for other messages, and for names that cannot be of an agent: its
     /// id becomes part of a subject.
     pub(super) fn new(message: FromAgent, now: u64) -> Option<Agent> {

@@ -167,20 +167,9 @@ fn text(document: &Document) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::commands::fleet::message::FromAgent;
 
     fn agent(id: &str, version: &str) -> Agent {
-        let here = Says::Here {
-            name: "one".to_owned(),
-            host: String::new(),
-            labels: Vec::new(),
-            version: version.to_owned(),
-            cores: 1,
-            busy: false,
-            targets: Vec::new(),
-        };
-        let message = FromAgent { agent: id.to_owned(), run: String::new(), says: here };
-        Agent::new(message, 0).unwrap()
+        Agent::example(id, "one", version, 0)
     }
 
     #[test]

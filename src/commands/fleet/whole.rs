@@ -468,23 +468,12 @@ fn part(outcome: &Outcome, name: &str, began_us: Option<u64>) -> Outcome {
 
 #[cfg(test)]
 mod tests {
-    use super::super::message::{FromAgent, Says};
     use super::*;
 
     /// Agents with names and reasons as long as they may be.
     fn led(agents: usize, missing: usize) -> Led {
         let agent = |at: usize| {
-            let here = Says::Here {
-                name: format!("agent-{at:05}"),
-                host: String::new(),
-                labels: Vec::new(),
-                version: String::new(),
-                cores: 1,
-                busy: false,
-                targets: Vec::new(),
-            };
-            let message = FromAgent { agent: at.to_string(), run: String::new(), says: here };
-            let mut agent = Agent::new(message, 0).unwrap();
+            let mut agent = Agent::example(&at.to_string(), &format!("agent-{at:05}"), "", 0);
             match at < missing {
                 true => agent.lost = Some("not heard ".repeat(100)),
                 false => {

@@ -83,7 +83,7 @@ impl Run<'_> {
 /// Runs the command.
 ///
 /// # Errors
-/// No NATS server, and all that is wrong with the agents; then nothing was started.
+/// No NATS server, and all that is wrong with the agents; then no load was started.
 pub(super) fn lead(
     args: &Args,
     run: Run<'_>,

@@ -189,17 +189,7 @@ impl Simulation {
     ) -> Simulation {
         let seconds = rows.len() as u64;
         let here = |at: usize| {
-            let here = Says::Here {
-                name: format!("agent-{at:05}"),
-                host: String::new(),
-                labels: Vec::new(),
-                version: version(),
-                cores: 1,
-                busy: false,
-                targets: Vec::new(),
-            };
-            let message = FromAgent { agent: at.to_string(), run: String::new(), says: here };
-            Agent::new(message, START).unwrap()
+            Agent::example(&at.to_string(), &format!("agent-{at:05}"), &version(), START)
         };
         let flags =
             FleetFlags { nats: Vec::new(), nats_creds: None, nats_ca: None, fleet: "f".to_owned() };

@@ -35,7 +35,7 @@ pub use crate::outcome::generator::{Generator, Watched};
 pub use crate::outcome::goaways::GoAwaySummary;
 pub use crate::outcome::histograms::Histograms;
 pub use crate::outcome::judge::{
-    Metric, Sign, Threshold, ThresholdResult, Verdict, judge, last_line,
+    INCOMPLETE, Metric, Sign, Threshold, ThresholdResult, Verdict, judge, last_line,
 };
 pub use crate::outcome::latency_text::Bars;
 pub use crate::outcome::messages::MessageSummary;

@@ -7,7 +7,7 @@ use std::io;
 
 use capacity::{Count, Milliseconds};
 use load::scenario::GroupSummary;
-use load::{Bars, Outcome, RunConfig, Selector, Threshold, judge};
+use load::{Bars, INCOMPLETE, Outcome, RunConfig, Selector, Threshold, judge};
 use serde::{Serialize, Serializer};
 
 use super::fixtures::Teardown;
@@ -260,7 +260,7 @@ impl<'a> Whole<'a> {
             judge(outcome, thresholds);
             if !missing.is_empty() {
                 (outcome.held, outcome.tolerated) = (false, false);
-                outcome.reasons.insert(0, format!("INCOMPLETE: {}", missing.join("; ")));
+                outcome.reasons.insert(0, format!("{INCOMPLETE}{}", missing.join("; ")));
             }
         }
         let setup = agents.first().filter(|_| *has_setup).map(|agent| &*agent.name);
@@ -336,7 +336,7 @@ impl<'a> Whole<'a> {
         let fleet = FleetSummary { setup, teardown, teardown_failed, ..fleet };
         let is_least = left_out.len() > NO_AGENTS;
         let none = self.outcome.is_none().then(|| {
-            let reasons = vec![format!("INCOMPLETE: {}", missing.join("; "))];
+            let reasons = vec![format!("{INCOMPLETE}{}", missing.join("; "))];
             let reasons = if is_least { few(&reasons) } else { reasons };
             NoResult { held: false, tolerated: false, reasons }
         });

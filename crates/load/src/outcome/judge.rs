@@ -312,6 +312,9 @@ impl Verdict {
     }
 }
 
+/// How the reason of a run begins that misses the results of others: no threshold makes it hold.
+pub const INCOMPLETE: &str = "INCOMPLETE: ";
+
 /// The last line of the text of a judged outcome. `well` is said of a run without thresholds.
 #[must_use]
 pub fn last_line(outcome: &Outcome, well: &str) -> String {
@@ -323,12 +326,13 @@ pub fn last_line(outcome: &Outcome, well: &str) -> String {
         [] => String::new(),
         reasons => format!(" ({})", reasons.join("; ")),
     };
+    let is_incomplete = reasons.iter().any(|reason| reason.starts_with(INCOMPLETE));
     let all = || missed.chain(reasons.iter().cloned()).collect::<Vec<_>>().join("; ");
     let text = match Verdict::of(outcome) {
         Verdict::Interrupted => format!("interrupted{besides}"),
         Verdict::Held => well.to_owned(),
         Verdict::ThresholdsMet => format!("thresholds met{besides}"),
-        Verdict::FellShort if !outcome.thresholds.is_empty() && !is_missed => {
+        Verdict::FellShort if !outcome.thresholds.is_empty() && !is_missed && !is_incomplete => {
             let more = "no threshold tolerates it: add one such as errors<1%";
             format!("fell short: {} ({more})", all())
         }
@@ -403,6 +407,16 @@ mod tests {
         let (short, line) = verdict(requests(9, 1), &[p50(), rate()]);
         assert_eq!(short, Verdict::FellShort);
         assert!(line.contains("1 requests failed (no threshold tolerates it"), "{line}");
+        // Set after the judgement, whatever the thresholds are.
+        let mut incomplete = requests(9, 0);
+        judge(&mut incomplete, &[&p50()]);
+        (incomplete.held, incomplete.tolerated) = (false, false);
+        incomplete.reasons.push(format!("{INCOMPLETE}one has no result"));
+        assert_eq!(Verdict::of(&incomplete), Verdict::FellShort);
+        assert_eq!(
+            last_line(&incomplete, ""),
+            "result        fell short: INCOMPLETE: one has no result\n"
+        );
         let few = |metric| threshold(metric, Sign::Below, 2.0);
         for metric in [Metric::Errors, Metric::Failed] {
             let (tolerated, line) = verdict(requests(9, 1), &[p50(), few(metric)]);

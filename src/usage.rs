@@ -132,7 +132,10 @@ fn what(error: &clap::Error) -> String {
         ErrorKind::MissingRequiredArgument => {
             // A positional that needs two values is named twice.
             let one = arg.split_once("> <").map_or(arg.as_str(), |(one, _)| one);
-            format!("{} missing", one.trim_end_matches("...").trim_matches(['<', '>']))
+            let one = one.trim_end_matches("...");
+            // A positional; an option keeps the name of its value.
+            let one = one.strip_prefix('<').map_or(one, |name| name.trim_end_matches('>'));
+            format!("{one} missing")
         }
         ErrorKind::TooFewValues => {
             let number = |kind| match error.get(kind) {
@@ -342,6 +345,7 @@ mod tests {
                 "did you mean --connections?",
             ),
             ("standfast load", "standfast load: URL missing", "standfast load http://"),
+            ("standfast agent", "standfast agent: --name <NAME> missing", "--name"),
             ("standfast load merge", "standfast load merge: A.json B.json missing", "merge a.json"),
             ("standfast load merge a.json", "expected at least 2 values, found 1", "merge a.json"),
             ("standfast token create", "token create: IDENTIFIERS missing", "{\"user_id\":1}"),

@@ -135,6 +135,13 @@ impl Drop for Fleet {
     }
 }
 
+/// The process that an agent has started for a run.
+pub(crate) fn load_of(agent: &Running) -> Option<Pid> {
+    let pid = agent.0.id();
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
+    Pid::from_raw(children.split_whitespace().next()?.parse().ok()?)
+}
+
 pub(crate) fn end(running: &Running, signal: Signal) {
     kill_process(Pid::from_child(&running.0), signal).expect("it runs");
 }

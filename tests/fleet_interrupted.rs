@@ -6,10 +6,10 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::fleet::{Fleet, end, url};
+use crate::fleet::{Fleet, end, load_of, url};
 use crate::harness::brokers::NatsClient;
 use crate::harness::eventually;
 use crate::harness::executable::{self, Running};
@@ -85,13 +85,6 @@ fn a_second_ctrl_c_does_not_wait_for_an_agent_that_is_stopped() {
     let missing = &json["fleet"]["agents"][1]["missing"];
     assert_eq!(missing, "interrupted before it had sent its result", "{json}");
     end(&fleet.agents[1], Signal::CONT);
-}
-
-/// The process that an agent has started for a run.
-fn load_of(agent: &Running) -> Option<Pid> {
-    let pid = agent.0.id();
-    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
-    Pid::from_raw(children.split_whitespace().next()?.parse().ok()?)
 }
 
 #[test]

@@ -6,10 +6,10 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::process::Signal;
+use rustix::process::{Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::fleet::{Fleet, end, url};
+use crate::fleet::{Fleet, end, load_of, url};
 use crate::harness::brokers::NatsClient;
 use crate::harness::chat::Chat;
 use crate::harness::eventually;
@@ -142,6 +142,32 @@ fn the_teardown_is_made_after_ctrl_c_and_by_another_agent_if_the_first_is_lost()
             assert_eq!(json["requests"]["sent"], json!(all.len() - 2), "{json}");
         }
     }
+}
+
+#[test]
+fn the_teardown_is_made_by_another_agent_if_the_load_of_the_first_is_killed_in_it() {
+    let Some(fleet) = Fleet::start(2) else { return };
+    let (begun, killed) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let (is_begun, is_killed) = (Arc::clone(&begun), Arc::clone(&killed));
+    let server = Recorder::start(move |asked| {
+        if asked.target.starts_with("/logout") && !is_begun.swap(true, Ordering::SeqCst) {
+            eventually("the load is killed", || is_killed.load(Ordering::SeqCst));
+        }
+        (200, Vec::new(), "{\"token\":\"1\"}".to_owned())
+    });
+    let text = shopping(&server, "passes = 2");
+    let leader = Running(command(&fleet, 2, &text).spawn().expect("it starts"));
+    eventually("the teardown has begun", || begun.load(Ordering::SeqCst));
+    kill_process(load_of(&fleet.agents[0]).expect("a load"), Signal::KILL).expect("it runs");
+    killed.store(true, Ordering::SeqCst);
+    let finished = executable::finish(leader);
+    let json = finished.json();
+    assert_eq!((finished.code, &json["held"]), (Some(0), &json!(true)), "{finished:?}");
+    assert_eq!(json["fleet"]["teardown"], "agent-02", "{json}");
+    let note = "agent agent-01 was lost in [teardown]: agent agent-02 makes it";
+    assert!(finished.stderr.contains(note), "{finished:?}");
+    let all = targets(&server.asked());
+    assert_eq!(all.iter().filter(|one| one.contains("/logout")).count(), 2, "{all:?}");
 }
 
 #[test]

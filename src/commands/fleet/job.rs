@@ -334,14 +334,14 @@ impl Job {
         }
     }
 
-    /// Has the load make the teardown, once.
+    /// Has the load make the teardown, once. If the load has ended another agent has to make it.
     pub(super) fn tear_down(&mut self) {
         if matches!(self.state, Says::Done { .. }) {
             match self.lines {
                 Some(_) => self.order(&Order::TearDown),
                 None => {
-                    let failed = self.end.take().or_else(|| Some(UNEXPECTED.to_owned()));
-                    self.state = Says::TornDown { failed };
+                    let why = self.end.take().unwrap_or_else(|| UNEXPECTED.to_owned());
+                    self.state = Says::Failed { why };
                 }
             }
         }

@@ -311,15 +311,15 @@ impl Coordinator {
             }
             Says::Piece { offset } => {
                 let end = offset.saturating_add(body.len());
-                let is_fetched = self.fetches.iter().any(|(place, _)| *place == at);
                 let bytes_max = match one.last {
-                    Says::Done { bytes, .. } if is_fetched && !one.is_settled() => bytes,
+                    Says::Done { bytes, .. } if one.is_fetched && !one.is_settled() => bytes,
                     _ => 0,
                 };
                 let is_next = offset == one.result.len() && end <= bytes_max;
                 // Nothing is requested after a duplicate, as that would start a second sequence of pieces. Without bytes
                 // it is requested again when the agent repeats that it has a result.
                 if is_next && !body.is_empty() {
+                    one.is_fetched = false;
                     one.result.extend_from_slice(body);
                     self.fetch(at, now, out);
                 }
@@ -379,6 +379,7 @@ impl Coordinator {
                 return;
             }
             self.fetches.push((at, now));
+            one.is_fetched = true;
             let message = ToAgent::Fetch { run: self.run.clone(), offset: one.result.len() };
             out.send(&inbox(&self.fleet, &one.id), encode(&message, &[]));
             return;
@@ -490,77 +491,4 @@ impl Shown {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_pass_writes_to_each_agent_once_and_to_few_at_a_time() {
-        let (mut pass, every, part) = (Pass::default(), Duration::from_secs(1), PART_EVERY);
-        let mut seen = [0; 1_200];
-        for tick in 1..=200 {
-            let now = nanoseconds(every) + tick * nanoseconds(part) / 2;
-            let turn = pass.turn(now, every, seen.len());
-            assert!(turn.len() <= PART);
-            seen[turn].iter_mut().for_each(|count| *count += 1);
-        }
-        assert!(seen.iter().all(|count| *count == 1), "the second pass begins after a second");
-        let again = pass.turn(nanoseconds(every) * 3, every, seen.len());
-        assert_eq!(again, 0..PART);
-    }
-
-    struct Sent(Vec<String>);
-
-    impl Outbox for Sent {
-        fn send(&mut self, _: &str, message: Vec<u8>) {
-            self.0.push(String::from_utf8(message).unwrap());
-        }
-
-        fn note(&mut self, _: String) {}
-    }
-
-    #[test]
-    fn pieces_are_taken_only_while_a_result_is_fetched_and_only_up_to_its_length() {
-        let says = |says: Says, body: &[u8]| {
-            encode(&FromAgent { agent: "1".to_owned(), run: "run".to_owned(), says }, body)
-        };
-        let agents = vec![Agent::example("1", "one", &version(), 0)];
-        let flags = crate::commands::fleet::FleetFlags {
-            nats: Vec::new(),
-            nats_creds: None,
-            nats_ca: None,
-            fleet: "f".to_owned(),
-        };
-        let request = Request {
-            who: "all",
-            flags: &flags,
-            words: Vec::new(),
-            within: Duration::ZERO,
-            files_max: 0,
-            parts: super::super::leader::Parts::connections(1),
-            seed: 0,
-            fixtures: Fixtures::default(),
-        };
-        let ids = ["leader".to_owned(), "run".to_owned()];
-        let mut coordinator =
-            Coordinator::new(ids, 1 << 20, &request, Vec::new(), agents, 0).unwrap();
-        let mut out = Sent(Vec::new());
-        let mut take = |says: Vec<u8>| {
-            coordinator.take(1, &says, &mut out);
-            coordinator.agents[0].result.len()
-        };
-        let piece = |offset, bytes: usize| says(Says::Piece { offset }, &vec![b'x'; bytes]);
-        assert_eq!(take(piece(0, 10)), 0, "it has no result");
-        let done = Says::Done { bytes: 30, sha256: String::new(), late_us: None, discarded: None };
-        take(says(done, &[]));
-        assert_eq!(take(piece(0, 31)), 0, "longer than the result");
-        assert_eq!(take(piece(0, 10)), 10);
-        assert_eq!(take(piece(10, 21)), 10, "longer than the rest");
-        take(says(Says::Waiting, &[]));
-        assert_eq!(take(piece(10, 20)), 10, "it says that it has no result");
-        coordinator.agents[0].lost = Some("it did not stop in time".to_owned());
-        let done = Says::Done { bytes: 30, sha256: String::new(), late_us: None, discarded: None };
-        coordinator.take(2, &says(done, &[]), &mut out);
-        coordinator.take(2, &piece(10, 20), &mut out);
-        assert_eq!(coordinator.agents[0].result.len(), 10, "it is settled");
-    }
-}
+mod tests;

@@ -39,6 +39,8 @@ pub(crate) struct Agent {
     /// Messages that it has discarded, as NATS was not connected or a queue was full; `None`: unknown.
     pub(crate) discarded: Option<usize>,
     pub(super) result: Vec<u8>,
+    /// The next piece of its result was requested and has not come.
+    pub(super) is_fetched: bool,
     pub(crate) outcome: Option<Outcome>,
     /// Why its result is missing.
     pub(crate) lost: Option<String>,
@@ -116,6 +118,7 @@ impl Agent {
             start_error_ns: None,
             discarded: None,
             result: Vec::new(),
+            is_fetched: false,
             outcome: None,
             lost: None,
         })

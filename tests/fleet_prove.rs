@@ -174,7 +174,7 @@ fn all_problems_of_agents_are_listed_before_anything_starts() {
     let text = refused("3", &["--connections", "90", "--agents-within", "1s"]);
     assert!(text.contains("2 of 3 agents are free: agent-01, agent-02"), "{text}");
     let text = refused("2", &["--connections", "1"]);
-    assert!(text.contains("1 connections cannot be shared by 2 agents"), "{text}");
+    assert!(text.contains("1 connection cannot be shared by 2 agents"), "{text}");
 }
 
 #[test]

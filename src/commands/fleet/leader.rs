@@ -56,14 +56,15 @@ pub(crate) struct Request<'a> {
 #[derive(Copy, Clone)]
 pub(crate) struct Parts {
     pub(crate) count: u64,
-    /// In the plural, and what makes more of them.
+    /// In the plural if there are several, and what makes more of them.
     pub(crate) name: &'static str,
     pub(crate) remedy: &'static str,
 }
 
 impl Parts {
     pub(crate) fn connections(count: u64) -> Parts {
-        Parts { count, name: "connections", remedy: "--connections" }
+        let name = if count == 1 { "connection" } else { "connections" };
+        Parts { count, name, remedy: "--connections" }
     }
 }
 

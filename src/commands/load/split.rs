@@ -214,6 +214,7 @@ mod tests {
             assert!(parts.name.starts_with(name), "{}", parts.name);
             assert!(parts.remedy.contains(remedy));
         }
+        assert_eq!(Parts::connections(1).name, "connection");
     }
 
     #[test]

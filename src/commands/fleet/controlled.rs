@@ -21,7 +21,7 @@ use super::doctor::share_problems;
 use super::fixtures::Fixtures;
 use super::leader::{Leader, Led, Parts, Request, Waited};
 use super::member::{Agent, agent_row, usage};
-use super::message::printable;
+use super::message::{TEXT_CHARS_MAX, one_line};
 use crate::report::screen::{self, AgentRow};
 
 /// How long a command may take to reach all agents that are heard.
@@ -280,7 +280,7 @@ impl<'a> Controlled<'a> {
     fn collect(&mut self) -> Result<(), Halt> {
         for agent in self.leader.agents_mut() {
             let error = agent.obeyed.events.iter().find_map(|(_, event)| match event {
-                Event::Error { message } => Some(printable(message)),
+                Event::Error { message } => Some(one_line(message, TEXT_CHARS_MAX)),
                 _ => None,
             });
             agent.lost = agent.lost.take().or(error);

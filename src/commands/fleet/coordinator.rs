@@ -12,7 +12,8 @@ use super::fixtures::{Captures, Fixtures, Teardown, TeardownOrder};
 use super::leader::{PREPARE, Request};
 use super::member::{Agent, Obeyed, Readiness};
 use super::message::{
-    FromAgent, Plan, Says, ToAgent, decode, encode, inbox, of_all, printable, version,
+    FromAgent, Plan, Says, TEXT_CHARS_MAX, ToAgent, decode, encode, inbox, of_all, one_line,
+    printable, version,
 };
 use super::travel::Travelling;
 use super::{PIECE_BYTES, REPEAT, RESULT_BYTES_MAX, sha256};
@@ -350,7 +351,8 @@ impl Coordinator {
                 one.last = Says::Ready { captured: None };
             }
             Says::TornDown { failed } => {
-                one.last = Says::TornDown { failed: failed.map(|why| printable(&why)) };
+                one.last =
+                    Says::TornDown { failed: failed.map(|why| one_line(&why, TEXT_CHARS_MAX)) };
             }
             Says::Prepared | Says::Waiting => one.last = says,
             Says::Controlled { number, taken, events } if number > one.obeyed.number => {
@@ -392,7 +394,10 @@ impl Coordinator {
             match read.and_then(Outcome::read) {
                 Ok(outcome) => one.outcome = Some(outcome),
                 Err(why) => {
-                    one.lost = Some(format!("its result cannot be read: {}", printable(&why)))
+                    one.lost = Some(format!(
+                        "its result cannot be read: {}",
+                        one_line(&why, TEXT_CHARS_MAX)
+                    ))
                 }
             }
             one.result = Vec::new();

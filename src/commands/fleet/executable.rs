@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use super::message::printable;
+use super::message::{HOST_CHARS_MAX, one_line};
 
 /// How long `--version` of the file may take.
 const ANSWER: Duration = Duration::from_secs(5);
@@ -62,7 +62,7 @@ impl Executable {
         let _ = (child.kill(), child.wait());
         let release = line.trim_end().strip_prefix("standfast ").filter(|text| !text.is_empty());
         match release {
-            Some(release) => Ok(printable(release)),
+            Some(release) => Ok(one_line(release, HOST_CHARS_MAX)),
             None => bail!("{shown} --version does not say its release: is it standfast?"),
         }
     }

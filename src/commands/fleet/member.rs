@@ -5,7 +5,9 @@ use load::{Outcome, SharedRow, Usage};
 
 use super::clocks::Offset;
 use super::leader::{PREPARE, Parts};
-use super::message::{FromAgent, HOST_CHARS_MAX, Says, WORD_CHARS_MAX, one_line, version};
+use super::message::{
+    FromAgent, HOST_CHARS_MAX, Says, TEXT_CHARS_MAX, WORD_CHARS_MAX, one_line, version,
+};
 use super::{LEASE, word};
 use crate::report::screen::AgentRow;
 
@@ -175,7 +177,7 @@ impl Agent {
 
     pub(super) fn is_lost(&self, now: u64) -> Option<String> {
         if let Says::Failed { why } | Says::Refused { why } = &self.last {
-            return Some(why.clone());
+            return Some(one_line(why, TEXT_CHARS_MAX));
         }
         if !self.is_silent(now) {
             return None;

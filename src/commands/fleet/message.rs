@@ -9,7 +9,7 @@ use super::fixtures::Captures;
 
 /// The most characters of a text of another machine that are shown: of several lines, of a label or target, and of
 /// the name of a host or a version.
-const TEXT_CHARS_MAX: usize = 8 * 1024;
+pub(super) const TEXT_CHARS_MAX: usize = 8 * 1024;
 pub(super) const WORD_CHARS_MAX: usize = 256;
 pub(super) const HOST_CHARS_MAX: usize = 64;
 
@@ -212,13 +212,16 @@ pub(super) fn encode(message: &impl Serialize, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A text of another machine that is shown within a line: at most so many characters, and all of them in the line.
+/// A text of another machine that is shown within a line: at most so many characters, and its lines joined, as a
+/// line break would let it write rows of its own.
 pub(super) fn one_line(text: &str, chars_max: usize) -> String {
     let start: String = text.chars().take(chars_max).collect();
-    plain(&start).replace('\n', "\\n")
+    let start = plain(&start);
+    start.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
-/// A text of another machine as it is shown: without control characters, and not too long.
+/// A text of another machine that may have several lines: without other control characters, and not too long. Its
+/// further lines are to be shown indented.
 pub(super) fn printable(text: &str) -> String {
     plain(&text.chars().take(TEXT_CHARS_MAX).collect::<String>())
 }
@@ -275,7 +278,8 @@ mod tests {
         assert_eq!(printable("a\n\u{1b}[2Jä\u{9b}\r"), "a\n\\u{1b}[2Jä\\u{9b}\\r");
         assert_eq!(printable("a\u{202e}b\u{2069}\u{5d0}"), "a\\u{202e}b\\u{2069}\u{5d0}");
         assert_eq!(printable(&"x".repeat(1 << 20)).len(), TEXT_CHARS_MAX);
-        assert_eq!(one_line("a\n\u{1b}\u{2066}ä", HOST_CHARS_MAX), "a\\n\\u{1b}\\u{2066}ä");
+        let line = "a\nok   two\r\n\n  \u{1b}\u{2066}ä\n";
+        assert_eq!(one_line(line, HOST_CHARS_MAX), "a ok   two\\r \\u{1b}\\u{2066}ä");
         assert_eq!(one_line(&"ä".repeat(1 << 10), HOST_CHARS_MAX), "ä".repeat(64));
     }
 }

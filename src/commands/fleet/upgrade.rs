@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::leader::{LOOK_FOR, Leader};
 use super::member::Agent;
-use super::message::{Says, ToAgent, Upgrade, printable};
+use super::message::{HOST_CHARS_MAX, Says, TEXT_CHARS_MAX, ToAgent, Upgrade, one_line};
 use super::query::{self, QueryFlags};
 
 /// How long agents that execute another file are awaited.
@@ -117,7 +117,7 @@ fn entry(agent: &Agent, answer: Option<Upgrade>, now: Option<&Agent>) -> Entry {
     let failed = |why: String| (None, Found::Failed, Some(why));
     let (to, result, reason) = match answer {
         Some(Upgrade::Now { to, .. }) => {
-            let to = printable(&to);
+            let to = one_line(&to, HOST_CHARS_MAX);
             match now.map(|agent| release(&agent.version)) {
                 Some(now) if now == to => (Some(to), Found::Upgraded, None),
                 Some(now) => failed(format!("its file is of {to}, but it came back as {now}")),
@@ -128,12 +128,13 @@ fn entry(agent: &Agent, answer: Option<Upgrade>, now: Option<&Agent>) -> Entry {
             }
         }
         Some(Upgrade::Same { release }) => {
-            (None, Found::Same, Some(format!("its file is of {}", printable(&release))))
+            let release = one_line(&release, HOST_CHARS_MAX);
+            (None, Found::Same, Some(format!("its file is of {release}")))
         }
         Some(Upgrade::Later) => {
             (None, Found::Later, Some("busy: it looks at its file after the run".to_owned()))
         }
-        Some(Upgrade::Failed { why }) => failed(printable(&why)),
+        Some(Upgrade::Failed { why }) => failed(one_line(&why, TEXT_CHARS_MAX)),
         None => failed(
             "no answer within 10 s: restart it, if its release does not know this command"
                 .to_owned(),
@@ -187,6 +188,10 @@ mod tests {
         let (result, text) = upgrade("1.1", None);
         assert!(result == Found::Failed && text.contains("did not come back as 1.1"), "{text}");
         assert!(entry(&before, None, None).result == Found::Failed);
+        let forged = Upgrade::Failed { why: "no\nok      two  1.0 → 1.1".to_owned() };
+        let failed = entry(&before, Some(forged), None);
+        let text = super::text(&Document { version: 1, succeeded: false, agents: vec![failed] });
+        assert_eq!(text.lines().count(), 1, "{text}");
         assert!(entry(&before, Some(Upgrade::Later), None).result == Found::Later);
     }
 }

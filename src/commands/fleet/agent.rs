@@ -196,6 +196,7 @@ impl Agent<'_> {
                 if let Some(job) = self.job.as_mut().filter(|job| of_run(job, &run)) {
                     job.heard_ns = now_ns();
                     job.set_up(captured);
+                    self.repeated_ns = 0;
                 }
             }
             ToAgent::TearDown { run } => {

@@ -354,7 +354,7 @@ impl Coordinator {
                 one.last =
                     Says::TornDown { failed: failed.map(|why| one_line(&why, TEXT_CHARS_MAX)) };
             }
-            Says::Prepared | Says::Waiting => one.last = says,
+            Says::Prepared | Says::SettingUp | Says::Waiting => one.last = says,
             Says::Controlled { number, taken, events } if number > one.obeyed.number => {
                 one.obeyed = Obeyed { number, taken, events };
             }

@@ -9,7 +9,7 @@ use load::scenario::Captured;
 use serde::{Deserialize, Serialize};
 
 use super::coordinator::{Coordinator, Outbox, nanoseconds};
-use super::member::{Agent, Readiness};
+use super::member::Agent;
 use super::message::{Says, ToAgent};
 use super::{REPEAT, message};
 
@@ -74,12 +74,13 @@ pub(super) struct TeardownOrder {
 }
 
 impl Coordinator {
-    /// Tells the first agent to make the setup, and then others what it has captured, once all are prepared.
+    /// Tells the first agent to make the setup, and then others what it has captured, once all are prepared. It is
+    /// repeated until the agent has it.
     pub(super) fn set_up(&mut self, at: usize, now: u64, out: &mut impl Outbox) {
         let Some(agent) = self.agents.get_mut(at) else { return };
         let is_due = now >= agent.planned_ns.saturating_add(nanoseconds(REPEAT));
         let can_be_told = at == 0 || self.captured.is_some();
-        if can_be_told && is_due && agent.readiness(now) == Readiness::Prepared {
+        if can_be_told && is_due && matches!(agent.last, Says::Prepared) {
             agent.planned_ns = now;
             self.is_set_up_ordered = true;
             let captured = self.captured.clone().filter(|_| at > 0);

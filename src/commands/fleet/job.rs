@@ -53,8 +53,6 @@ pub(super) struct Job {
     /// To the thread that writes them, as a load that is stopped or hangs reads nothing.
     orders: Option<SyncSender<Vec<u8>>>,
     lines: Option<Receiver<Line>>,
-    /// The setup was ordered.
-    is_set_up: bool,
     /// Why the load ended after its result.
     end: Option<String>,
     /// When the load last said something.
@@ -92,7 +90,6 @@ impl Job {
             child: None,
             orders: None,
             lines: None,
-            is_set_up: false,
             end: None,
             said_ns: heard_ns,
             heard_ns,
@@ -316,7 +313,8 @@ impl Job {
 
     /// Has the load make the setup, or use what another agent's has captured, once.
     pub(super) fn set_up(&mut self, captured: Option<Captures>) {
-        if matches!(self.state, Says::Prepared) && !std::mem::replace(&mut self.is_set_up, true) {
+        if matches!(self.state, Says::Prepared) {
+            self.state = Says::SettingUp;
             self.order(&Order::SetUp(captured));
         }
     }

@@ -63,7 +63,7 @@ pub(super) struct Obeyed {
 #[derive(PartialEq, Eq)]
 pub(super) enum Readiness {
     Open,
-    /// It waits for the setup.
+    /// It waits for the setup, or makes it.
     Prepared,
     Ready,
     Refused,
@@ -143,7 +143,7 @@ impl Agent {
             Says::Refused { .. } | Says::Failed { .. } => Readiness::Refused,
             _ if self.is_silent(now) => Readiness::Refused,
             Says::Ready { .. } if self.offset.is_known(now) => Readiness::Ready,
-            Says::Prepared => Readiness::Prepared,
+            Says::Prepared | Says::SettingUp => Readiness::Prepared,
             _ => Readiness::Open,
         }
     }
@@ -168,7 +168,7 @@ impl Agent {
             ),
             Says::Ready { .. } if self.offset.is_known(now) => return None,
             // Another agent is the reason.
-            Says::Prepared => return None,
+            Says::Prepared | Says::SettingUp => return None,
             Says::Ready { .. } => "its clock could not be measured, or jumps".to_owned(),
             _ => format!("not ready within {} s", PREPARE.as_secs()),
         };

@@ -16,7 +16,7 @@ pub(super) const HOST_CHARS_MAX: usize = 64;
 /// What agents and leaders must have in common: the release, its schema of results, and the number of this list
 /// of messages.
 pub(super) fn version() -> String {
-    format!("{}+{}.3", env!("CARGO_PKG_VERSION"), load::OUTCOME_VERSION)
+    format!("{}+{}.4", env!("CARGO_PKG_VERSION"), load::OUTCOME_VERSION)
 }
 
 /// From a leader.
@@ -145,6 +145,8 @@ pub(super) enum Says {
     },
     /// It waits for the setup.
     Prepared,
+    /// It was told to make the setup, or what another agent's has captured.
+    SettingUp,
     Ready {
         /// By the setup that it has made.
         captured: Option<Captures>,

@@ -2,6 +2,7 @@
 //! and never holds.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io;
 
@@ -217,6 +218,7 @@ impl<'a> Whole<'a> {
         let mut merged: Option<Outcome> = None;
         let began_us = agents.iter().find_map(|one| one.outcome.as_ref()?.began_unix_us);
         let mut parts = 0;
+        let mut hosts: BTreeSet<&str> = BTreeSet::new();
         for agent in agents {
             if let Some(why) = &agent.lost {
                 missing.push(format!("agent {}: {why}", agent.name));
@@ -226,10 +228,12 @@ impl<'a> Whole<'a> {
             if is_stopped && !*interrupted && agents.iter().all(|one| one.lost.is_none()) {
                 missing.push(format!("agent {}: its load stopped before the end", agent.name));
             }
-            let Some(outcome) = agent.outcome.as_ref().map(|one| part(one, &agent.name, began_us))
-            else {
-                continue;
-            };
+            let Some(outcome) = &agent.outcome else { continue };
+            let mut outcome = part(outcome, &agent.name, began_us);
+            // The cores of a machine count once.
+            if !agent.host.is_empty() && !hosts.insert(&agent.host) {
+                outcome.generator.iter_mut().for_each(|generator| generator.set_cores(0));
+            }
             let added = match &mut merged {
                 None => {
                     merged = Some(outcome);
@@ -514,6 +518,20 @@ mod tests {
             assert!(levels.is_sorted() && levels.contains(&NO_AGENTS), "{levels:?}");
             assert!(missing == 0 || bytes_max < 16 * 1024, "{bytes_max}");
         }
+    }
+
+    #[test]
+    fn the_cores_of_a_machine_count_once() {
+        let mut led = led(5, 0);
+        for (agent, host) in led.agents.iter_mut().zip(["a", "b", "a", "", ""]) {
+            agent.host = host.to_owned();
+        }
+        let cores = |outcome: &Outcome| outcome.generator.as_ref().unwrap().cores();
+        let each = cores(led.agents[0].outcome.as_ref().unwrap());
+        let whole = Whole::new(&led, &RunConfig::default(), &[]);
+        assert!(each > 0);
+        // Of two without a name nothing is known.
+        assert_eq!(cores(whole.outcome.as_ref().unwrap()), 4 * each);
     }
 
     #[test]

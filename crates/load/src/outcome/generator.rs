@@ -355,6 +355,11 @@ impl Generator {
         self.reasons = shorten(&self.reasons);
     }
 
+    /// Replaces the number of cores of its machine: 0 if those count for another generator.
+    pub fn set_cores(&mut self, cores: usize) {
+        self.cores = cores;
+    }
+
     /// Puts the name of its machine before each reason, so that it is known when several are merged.
     pub fn set_name(&mut self, name: &str) {
         self.reasons.iter_mut().for_each(|reason| *reason = format!("{name}: {reason}"));
@@ -422,8 +427,12 @@ impl Generator {
     pub fn figures(&self) -> String {
         let Generator { cpu_seconds, cpu_cores_most, cores, .. } = self;
         let seconds = Decimal(*cpu_seconds, 1);
-        let mut text =
-            format!("{seconds} CPU seconds, at most {cpu_cores_most:.1} of {cores} cores");
+        let mut text = format!("{seconds} CPU seconds");
+        // A run that is shorter than a second has no second with most of it.
+        text += &match *cpu_cores_most > 0.0 {
+            true => format!(", at most {cpu_cores_most:.1} of {cores} cores"),
+            false => format!(" on {cores} cores"),
+        };
         if let Some(each) = self.cpu_us_per_message {
             text += &format!(", {} µs per message", Decimal(each, 2));
         }
@@ -466,6 +475,14 @@ impl Display for Generator {
 mod tests {
     use super::*;
     use crate::{ChurnSummary, EchoSummary, RequestCounts};
+
+    #[test]
+    fn a_run_without_a_measured_second_says_nothing_of_the_most() {
+        let mut generator = Generator::new(4);
+        assert_eq!(generator.figures(), "0.0 CPU seconds on 4 cores");
+        generator.cpu_cores_most = 0.25;
+        assert_eq!(generator.figures(), "0.0 CPU seconds, at most 0.2 of 4 cores");
+    }
 
     #[test]
     fn messages_per_second_are_those_that_were_sent() {

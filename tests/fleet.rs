@@ -430,6 +430,9 @@ fn agents_are_listed_and_checked() {
     let fits = list(&["doctor", "-c", "10"]);
     assert_eq!(fits.code, Some(0), "{fits:?}");
     assert!(fits.stdout.contains("ok     agent-01: 5 connections"), "{fits:?}");
+    let together = "note   agent-01, second: one machine, ";
+    assert!(fits.stdout.contains(together), "{fits:?}");
+    assert!(fits.stdout.contains(": 10 connections together\n"), "{fits:?}");
     let short = list(&["doctor", "-c", "900M", "--json=-"]);
     let json = short.json();
     assert_eq!((short.code, &json["holds"]), (Some(1), &json!(false)));

@@ -162,8 +162,8 @@ impl Agent<'_> {
                 };
                 self.say(&leader, "", here, &[]);
             }
-            ToAgent::Check { leader, connections, destinations } => {
-                let problems = doctor::problems(connections, destinations);
+            ToAgent::Check { leader, connections, beside, destinations } => {
+                let problems = doctor::problems(connections, beside, destinations);
                 self.say(&leader, "", Says::Checked { problems }, &[]);
             }
             ToAgent::Ping { leader, sent_ns } => {

@@ -1,10 +1,11 @@
 //! `standfast fleet doctor`: what each agent lacks for its share of a run, before anything starts.
 
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use capacity::{Count, Fix, Goal, Machine, Role, Sources};
+use capacity::{Count, Fix, Goal, Limit, Machine, Role, Shortfall, Sources};
 use engine::sys::process;
 use load::requests::Generators;
 use serde::Serialize;
@@ -31,6 +32,9 @@ pub(super) struct Args {
     query: QueryFlags,
 }
 
+/// Agents of a machine that are named.
+const NAMED_MAX: usize = 4;
+
 /// The document of `--json`.
 #[derive(Serialize)]
 struct Document<'a> {
@@ -44,41 +48,69 @@ struct Document<'a> {
 #[derive(Serialize)]
 struct Finding<'a> {
     name: &'a str,
+    /// The name of its machine; empty: unknown.
+    host: &'a str,
     connections: u64,
     /// Empty: it can hold its share; null: it did not answer.
     problems: Option<Vec<String>>,
 }
 
-/// What this machine lacks for so many connections, each with what helps.
-pub(super) fn problems(connections: u64, destinations: Option<u64>) -> Vec<String> {
+/// Limits of a machine, which all agents there share. The others are of a process.
+const OF_MACHINE: [Limit; 5] =
+    [Limit::Memory, Limit::SystemFiles, Limit::Ports, Limit::Conntrack, Limit::EpollWatches];
+
+/// What this machine lacks for so many connections beside those of other agents here, each with what helps.
+pub(super) fn problems(connections: u64, beside: u64, destinations: Option<u64>) -> Vec<String> {
     let mut machine = Machine::read();
     // A load raises the soft limit to the hard one. Where that fails the soft one counts.
     if capacity::raise_nofile().is_err() {
         machine.files.nofile.hard = machine.files.nofile.soft;
     }
-    let goal = Goal {
-        private_tables: process::private_tables_work(),
-        sources: if destinations.is_some() { Sources::Addresses(1) } else { Sources::Loopback },
-        destinations: destinations.unwrap_or(1),
-        ..Goal::new(Role::Load, connections)
+    let private_tables = process::private_tables_work();
+    let check = |connections| {
+        let goal = Goal {
+            private_tables,
+            sources: if destinations.is_some() { Sources::Addresses(1) } else { Sources::Loopback },
+            destinations: destinations.unwrap_or(1),
+            ..Goal::new(Role::Load, connections)
+        };
+        capacity::check(&machine, &goal).shortfalls
     };
-    let report = capacity::check(&machine, &goal);
-    let problem = |shortfall: &capacity::Shortfall| {
-        let lines = shortfall.fixes.iter().filter_map(advice);
-        let lines: String = lines.map(|line| format!("\n{line}")).collect();
-        format!("{}{lines}", shortfall.text)
-    };
-    report.shortfalls.iter().map(problem).collect()
+    let of_agent = check(connections).into_iter();
+    let of_agent: Vec<Shortfall> = of_agent.filter(|one| !is_shared(one, beside)).collect();
+    let all = connections.saturating_add(beside);
+    let of_machine = if beside == 0 { Vec::new() } else { check(all) };
+    let of_machine = of_machine.iter().filter(|one| is_shared(one, beside)).map(|shortfall| {
+        let all = Count(all);
+        problem(&format!("{all} connections of all agents on this machine: "), shortfall)
+    });
+    of_agent.iter().map(|shortfall| problem("", shortfall)).chain(of_machine).collect()
 }
 
-/// One of the ways to apply a fix, for an agent: it takes neither addresses nor a number of connections.
-fn advice(fix: &Fix) -> Option<String> {
+/// Whether other agents of the machine count, too.
+fn is_shared(shortfall: &Shortfall, beside: u64) -> bool {
+    beside > 0 && OF_MACHINE.contains(&shortfall.need.limit)
+}
+
+/// What is short, and what helps.
+fn problem(whose: &str, shortfall: &Shortfall) -> String {
+    let lines = shortfall.fixes.iter().filter_map(|fix| advice(fix, !whose.is_empty()));
+    let lines: String = lines.map(|line| format!("\n{line}")).collect();
+    format!("{whose}{}{lines}", shortfall.text)
+}
+
+/// One of the ways to apply a fix, for an agent or all agents of its machine: they take neither addresses nor a
+/// number of connections.
+fn advice(fix: &Fix, is_of_all: bool) -> Option<String> {
     match fix {
         Fix::Sources { sources } => Some(format!(
-            "fleet: {sources} agents instead of this one, each with an address of its own"
+            "fleet: {sources} agents instead of {}, each with an address of its own",
+            if is_of_all { "these" } else { "this one" }
         )),
         Fix::Fewer { connections, .. } => Some(format!(
-            "fleet: more agents or fewer --connections, so that this one has at most {}",
+            "fleet: more {} or fewer --connections, so that {} at most {}",
+            if is_of_all { "machines" } else { "agents" },
+            if is_of_all { "all agents of this machine have" } else { "this one has" },
             Count(*connections)
         )),
         fix => {
@@ -105,6 +137,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let findings: Vec<Finding<'_>> = each
         .map(|((agent, connections), problems)| Finding {
             name: &agent.name,
+            host: &agent.host,
             connections,
             problems: problems.map(|problems| with_version(agent, problems)),
         })
@@ -125,7 +158,7 @@ fn with_version(agent: &Agent, mut problems: Vec<String>) -> Vec<String> {
     problems
 }
 
-/// Asks each agent what it lacks for its share.
+/// Asks each agent what it lacks for its share, beside those of agents that have its machine's name.
 pub(super) fn share_problems(
     leader: &mut Leader<'_>,
     agents: &[Agent],
@@ -133,10 +166,16 @@ pub(super) fn share_problems(
     destinations: Option<u64>,
 ) -> Vec<Option<Vec<String>>> {
     let id = leader.id().to_owned();
-    let question = |at: usize| ToAgent::Check {
-        leader: id.clone(),
-        connections: shares.get(at).copied().unwrap_or(0),
-        destinations,
+    let mut of_hosts: HashMap<&str, u64> = HashMap::new();
+    for (agent, share) in agents.iter().zip(shares).filter(|(agent, _)| !agent.host.is_empty()) {
+        let sum = of_hosts.entry(&agent.host).or_default();
+        *sum = sum.saturating_add(*share);
+    }
+    let question = |at: usize| {
+        let connections = shares.get(at).copied().unwrap_or(0);
+        let all = agents.get(at).and_then(|agent| of_hosts.get(agent.host.as_str()));
+        let beside = all.map_or(0, |all| all.saturating_sub(connections));
+        ToAgent::Check { leader: id.clone(), connections, beside, destinations }
     };
     query::ask(leader, agents, question, |says| match says {
         Says::Checked { problems } => {
@@ -148,7 +187,7 @@ pub(super) fn share_problems(
 
 fn text(document: &Document<'_>) -> String {
     let mut text = String::new();
-    for Finding { name, connections, problems } in &document.agents {
+    for Finding { name, connections, problems, .. } in &document.agents {
         let connections = Count(*connections);
         // Writing to a String cannot fail.
         let _ = match problems.as_deref() {
@@ -159,6 +198,19 @@ fn text(document: &Document<'_>) -> String {
         for problem in problems.iter().flatten() {
             let _ = writeln!(text, "       {}", problem.replace('\n', "\n         "));
         }
+    }
+    let mut of_hosts: BTreeMap<&str, Vec<&Finding<'_>>> = BTreeMap::new();
+    for finding in document.agents.iter().filter(|finding| !finding.host.is_empty()) {
+        of_hosts.entry(finding.host).or_default().push(finding);
+    }
+    for (host, agents) in of_hosts.iter().filter(|(_, agents)| agents.len() > 1) {
+        let all = Count(agents.iter().map(|agent| agent.connections).sum());
+        let (first, more) = agents.split_at(agents.len().min(NAMED_MAX));
+        let names = first.iter().map(|agent| agent.name).collect::<Vec<_>>().join(", ");
+        let more =
+            if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
+        let _ =
+            writeln!(text, "note   {names}{more}: one machine, {host}: {all} connections together");
     }
     let connections = Count(document.connections);
     let verdict = match document.holds {
@@ -176,9 +228,34 @@ mod tests {
     fn advice_names_no_flag_that_an_agent_lacks() {
         let fewer = Fix::Fewer { connections: 7_000, flag: "--connections" };
         for fix in [Fix::Sources { sources: 3 }, fewer, Fix::Nofile { files: 99 }] {
-            let line = advice(&fix).unwrap();
-            assert!(!line.contains("--source") && !line.contains("--connections 7"), "{line}");
+            for is_of_all in [false, true] {
+                let line = advice(&fix, is_of_all).unwrap();
+                assert!(!line.contains("--source") && !line.contains("--connections 7"), "{line}");
+            }
         }
-        assert!(advice(&Fix::Sources { sources: 3 }).unwrap().contains("3 agents instead"));
+        assert!(advice(&Fix::Sources { sources: 3 }, false).unwrap().contains("3 agents instead"));
+    }
+
+    #[test]
+    fn what_other_agents_of_a_machine_need_counts_for_its_limits_and_not_for_those_of_a_process() {
+        assert_eq!(problems(10, 10, None), Vec::<String>::new());
+        // More than any machine holds.
+        let (alone, beside) = (problems(10, 0, None), problems(10, 900_000_000, None));
+        assert!(alone.is_empty() && !beside.is_empty(), "{alone:?}");
+        let of_all = "900,000,010 connections of all agents on this machine: ";
+        assert!(beside.iter().all(|problem| problem.starts_with(of_all)), "{beside:?}");
+        assert!(beside.iter().any(|problem| problem.contains("memory")), "{beside:?}");
+        assert!(beside.iter().all(|problem| !problem.contains("descriptors:")), "{beside:?}");
+    }
+
+    #[test]
+    fn agents_of_one_machine_are_named() {
+        let of = |name, host| Finding { name, host, connections: 5, problems: Some(Vec::new()) };
+        let agents =
+            vec![of("one", "a"), of("two", "b"), of("six", "a"), of("new", ""), of("old", "")];
+        let text = text(&Document { version: 1, holds: true, connections: 25, agents });
+        let note = "note   one, six: one machine, a: 10 connections together\n";
+        assert!(text.contains(note), "{text}");
+        assert_eq!(text.matches("note").count(), 1, "{text}");
     }
 }

@@ -32,6 +32,8 @@ pub(super) enum ToAgent {
         leader: String,
         /// Connections of the agent.
         connections: u64,
+        /// Connections of other agents on its machine.
+        beside: u64,
         /// Addresses and ports to connect to; `None`: on loopback.
         destinations: Option<u64>,
     },

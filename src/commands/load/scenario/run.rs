@@ -83,10 +83,7 @@ pub(in crate::commands::load) fn run(
             return Ok(ExitCode::from(Verdict::Interrupted.exit_code()));
         }
         Ended::Failed(what) => {
-            output::note(&format!(
-                "standfast: {name}: [setup] failed, nothing was measured: {what}"
-            ));
-            return Ok(ExitCode::from(Verdict::FellShort.exit_code()));
+            anyhow::bail!("{name}: [setup] failed, nothing was measured: {what}")
         }
     };
     for round in &mut experiment.rounds {

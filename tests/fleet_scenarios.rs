@@ -93,7 +93,7 @@ fn a_failed_setup_starts_nothing_and_a_failed_teardown_fails_the_run() {
     let text = shopping(&server, "passes = 2");
     let failed = run(&fleet, 2, &text.replace("'/login'", "'/broken'"));
     assert_eq!(failed.code, Some(2), "{failed:?}");
-    let what = "agent agent-01: run.toml: [setup] failed, nothing was measured: step \"log in\" failed: status";
+    let what = "agent agent-01: run.toml: [setup] failed, nothing was measured: step \"log in\" failed: status 500\n";
     let left =
         "[setup] was begun on agent agent-01 and may have been made; [teardown] was not made";
     assert!(
@@ -105,7 +105,7 @@ fn a_failed_setup_starts_nothing_and_a_failed_teardown_fails_the_run() {
     let text = text.replace("'/logout?token={{url token}}'", "'/broken'");
     let failed = run(&fleet, 2, &text);
     assert_eq!((failed.code, &failed.json()["held"]), (Some(1), &json!(true)), "{failed:?}");
-    let what = "run.toml: [teardown] failed: agent agent-01: step \"log out\" failed: status";
+    let what = "run.toml: [teardown] failed: agent agent-01: step \"log out\" failed: status 500\n";
     assert!(failed.stderr.contains(what), "{failed:?}");
     // An agent that cannot do its part: nothing is set up for it.
     let before = server.count();

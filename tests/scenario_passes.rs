@@ -143,7 +143,7 @@ fn a_failed_setup_ends_the_run_and_a_failed_teardown_fails_it() {
     let file = Scratch::new("setup.toml", &text("setup"));
     let finished = executable::run(&["load", file.path(), "--json", "-"]);
     assert_eq!((finished.code, finished.stdout.as_str()), (Some(2), ""), "{finished:?}");
-    let said = "[setup] failed, nothing was measured: step \"fill it\" failed: status";
+    let said = "[setup] failed, nothing was measured: step \"fill it\" failed: status 503\n";
     assert!(finished.stderr.contains(said), "{finished:?}");
     assert_eq!(count(&web.got(), "/use"), 0);
     let (finished, document) = run(&text("teardown"), 1);

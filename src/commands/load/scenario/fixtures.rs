@@ -57,22 +57,33 @@ pub(super) fn make(
         is_interrupted |= interrupted(time);
         is_interrupted
     };
-    drive(&config, &scenario, script, |_| {}, wait)?;
+    let outcome = drive(&config, &scenario, script, |_| {}, wait)?;
     let summary = tallies.summary(&scenario);
     Ok(match summary.first() {
         Some(summary) if summary.completed > 0 => Ended::Completed(tallies.captured()),
         _ if is_interrupted => Ended::Interrupted,
-        summary => Ended::Failed(failure(summary, limit)),
+        summary => Ended::Failed(failure(summary, outcome.status.keys(), limit)),
     })
 }
 
-/// Describes the first step that failed.
-fn failure(summary: Option<&FlowSummary>, limit: Duration) -> String {
+/// Describes the first step that failed. `statuses` are those of all answers.
+fn failure<'a>(
+    summary: Option<&FlowSummary>,
+    statuses: impl Iterator<Item = &'a u16>,
+    limit: Duration,
+) -> String {
     let steps = summary.map(|summary| summary.steps.as_slice()).unwrap_or_default();
     let failed = steps.iter().find(|step| step.failed > 0);
     match failed {
         Some(step) => {
-            let kinds: Vec<&str> = step.errors.keys().map(String::as_str).collect();
+            // The pass ends at the step that fails.
+            let refused = statuses.filter(|status| (400..1_000).contains(*status));
+            let refused: Vec<String> = refused.map(u16::to_string).collect();
+            let kind = |kind: &String| match kind.as_str() {
+                "status" if !refused.is_empty() => format!("status {}", refused.join(" or ")),
+                kind => kind.to_owned(),
+            };
+            let kinds: Vec<String> = step.errors.keys().map(kind).collect();
             let checks = step.checks.iter().filter(|check| check.failed > 0);
             let checks: Vec<&str> = checks.map(|check| check.name.as_str()).collect();
             let checks =

@@ -198,7 +198,7 @@ fn ctrl_c_during_the_teardown_ends_it_and_leaves_a_complete_run() {
 }
 
 #[test]
-fn ctrl_c_between_the_setup_and_the_start_says_what_is_left() {
+fn ctrl_c_between_the_setup_and_the_start_makes_the_teardown() {
     let Some(fleet) = Fleet::start(2) else { return };
     let server = shop();
     let mut listener = NatsClient::connect(&fleet.broker, "", "");
@@ -209,10 +209,41 @@ fn ctrl_c_between_the_setup_and_the_start_says_what_is_left() {
     end(&leader, Signal::INT);
     let finished = executable::finish(leader);
     assert_eq!((finished.code, &*finished.stdout), (Some(130), ""), "{finished:?}");
-    let what = "interrupted: no load was started; [setup] was made on agent agent-01; [teardown] was not made";
+    let what = "interrupted: no load was started; [setup] was made on agent agent-01, [teardown] on agent agent-01\n";
     assert!(finished.stderr.contains(what), "{finished:?}");
     assert!(!finished.stderr.contains("nothing was started"), "{finished:?}");
-    assert_eq!(targets(&server.asked()), ["POST /login"]);
+    let logout = "DELETE /logout?token=t%C3%B6k%C3%A9n%201";
+    assert_eq!(targets(&server.asked()), ["POST /login", logout]);
+    let next = run(&fleet, 2, &text);
+    assert_eq!((next.code, &next.json()["requests"]["ok"]), (Some(0), &json!(14)), "{next:?}");
+}
+
+#[test]
+fn the_teardown_is_made_if_an_agent_is_lost_between_the_setup_and_the_start() {
+    let Some(fleet) = Fleet::start(2) else { return };
+    let may_answer = Arc::new(AtomicBool::new(false));
+    let may = Arc::clone(&may_answer);
+    let server = Recorder::start(move |_| {
+        eventually("the load is stopped", || may.load(Ordering::SeqCst));
+        (200, Vec::new(), "{\"token\":\"1\"}".to_owned())
+    });
+    let mut seen = NatsClient::connect(&fleet.broker, "", "");
+    seen.subscribe("standfast.fleet.standfast.to.*");
+    let text = shopping(&server, "passes = 2");
+    let leader = Running(command(&fleet, 2, &text).spawn().expect("it starts"));
+    eventually("the setup has begun", || server.count() > 0);
+    // It never takes what the setup captures.
+    kill_process(load_of(&fleet.agents[1]).expect("a load"), Signal::STOP).expect("it runs");
+    may_answer.store(true, Ordering::SeqCst);
+    while !seen.message().1.contains("{\"ready\":{\"captured\":[") {}
+    end(&fleet.agents[1], Signal::KILL);
+    let finished = executable::finish(leader);
+    assert_eq!((finished.code, &*finished.stdout), (Some(2), ""), "{finished:?}");
+    let left = "[setup] was made on agent agent-01, [teardown] on agent agent-01\n";
+    for what in ["no load was started:\n  agent agent-02: not heard for 6 s", left] {
+        assert!(finished.stderr.contains(what), "{finished:?}");
+    }
+    assert_eq!(targets(&server.asked()), ["POST /login", "DELETE /logout?token=1"]);
 }
 
 /// Groups of five users, one of which sends to the others.

@@ -68,6 +68,8 @@ pub(super) struct Coordinator {
     /// Of the setup, once it was made.
     pub(super) captured: Option<Captures>,
     pub(super) is_set_up_ordered: bool,
+    /// The time of the start has come.
+    pub(super) has_begun: bool,
     pub(super) teardown_order: Option<TeardownOrder>,
     /// Once it has ended.
     pub(super) teardown: Option<Teardown>,
@@ -108,6 +110,7 @@ impl Coordinator {
             fixtures: request.fixtures,
             captured: None,
             is_set_up_ordered: false,
+            has_begun: false,
             teardown_order: None,
             teardown: None,
             agents,
@@ -125,8 +128,12 @@ impl Coordinator {
     /// Makes all agents ready and measures their clocks. `None` until all are.
     ///
     /// # Errors
-    /// All that is wrong with the agents, and what the setup has left behind; no load was started.
-    pub(super) fn prepare(&mut self, now: u64, out: &mut impl Outbox) -> Option<Result<()>> {
+    /// All that is wrong with the agents; no load was started.
+    pub(super) fn prepare(
+        &mut self,
+        now: u64,
+        out: &mut impl Outbox,
+    ) -> Option<Result<(), String>> {
         let is_late = now > self.until_ns;
         let has = |state| self.agents.iter().any(|agent| agent.readiness(now) == state);
         let is_prepared = !has(Readiness::Open) && !has(Readiness::Refused);
@@ -145,11 +152,7 @@ impl Coordinator {
                 (self.pass, self.until_ns) = (Pass::default(), now + nanoseconds(AHEAD));
                 return Some(Ok(()));
             }
-            let problems = problems.join("\n  ");
-            return Some(Err(match self.left_behind() {
-                Some(left) => anyhow::anyhow!("no load was started:\n  {problems}\n  {left}"),
-                None => anyhow::anyhow!("nothing was started:\n  {problems}"),
-            }));
+            return Some(Err(problems.join("\n  ")));
         }
         self.beat(now, false, out);
         for at in self.pass.turn(now, PING, self.agents.len()) {
@@ -200,7 +203,7 @@ impl Coordinator {
                 }
                 agent.heard_ns = now;
             }
-            self.beat_ns = 0;
+            (self.beat_ns, self.has_begun) = (0, true);
             self.shown.at_ns = now;
             return true;
         }

@@ -141,11 +141,21 @@ impl Coordinator {
         false
     }
 
-    /// The first agent from this one on that has sent its result and is not lost.
+    /// The first agent from this one on that has sent its result and is not lost; before the start one that has what
+    /// the setup has captured.
     fn able_to_tear_down(&self, from: usize, now: u64) -> Option<usize> {
         let mut agents = self.agents.iter().enumerate().skip(from);
-        let able = |agent: &Agent| agent.outcome.is_some() && agent.is_lost(now).is_none();
+        let is_free = |agent: &Agent| match self.has_begun {
+            true => agent.outcome.is_some(),
+            false => matches!(agent.last, Says::Ready { .. } | Says::Waiting),
+        };
+        let able = |agent: &Agent| is_free(agent) && agent.is_lost(now).is_none();
         agents.find(|(_, agent)| able(agent)).map(|(at, _)| at)
+    }
+
+    /// Whether a setup was made, and there is a teardown for it.
+    pub(super) fn can_undo(&self) -> bool {
+        self.captured.is_some() && self.fixtures.teardown.is_some()
     }
 
     /// What a setup has left behind if the run does not start.
@@ -157,11 +167,15 @@ impl Coordinator {
             // Also if it failed: some of its steps may have been made.
             None => format!("[setup] was begun on agent {name} and may have been made"),
         };
-        let torn = match self.fixtures.teardown {
-            Some(_) => "; [teardown] was not made: undo by hand what [setup] has made",
-            None => "",
+        let failed = match (&self.teardown, self.fixtures.teardown) {
+            (_, None) => return Some(made),
+            (None, _) => "was not made".to_owned(),
+            (Some(teardown), _) => match (teardown.made_by(), teardown.failure()) {
+                (Some(agent), _) => return Some(format!("{made}, [teardown] on agent {agent}")),
+                (None, failure) => format!("failed: {}", failure.unwrap_or_default()),
+            },
         };
-        Some(made + torn)
+        Some(format!("{made}; [teardown] {failed}: undo by hand what [setup] has made"))
     }
 }
 

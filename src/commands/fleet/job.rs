@@ -332,9 +332,13 @@ impl Job {
         }
     }
 
-    /// Has the load make the teardown, once. If the load has ended another agent has to make it.
+    /// Has the load make the teardown, once: after its result, or instead of beginning. If the load has ended another
+    /// agent has to make it.
     pub(super) fn tear_down(&mut self) {
-        if matches!(self.state, Says::Done { .. }) {
+        if matches!(self.state, Says::Waiting) && self.late_us.is_none() {
+            self.state = Says::Ready { captured: None };
+        }
+        if matches!(self.state, Says::Done { .. } | Says::Ready { .. }) {
             match self.lines {
                 Some(_) => self.order(&Order::TearDown),
                 None => {

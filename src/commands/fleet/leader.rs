@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use brokers::nats::messages::{Event, Messages};
 use engine::sys::process::{self, Signal, now_ns};
 use load::control::Command;
@@ -257,12 +257,27 @@ impl<'a> Leader<'a> {
             }
             take_all(&self.messages, &mut coordinator, LOOK);
         };
-        if !matches!(waited, Ok(Waited::Done)) {
-            self.left_behind = coordinator.left_behind();
-            coordinator.release(&mut &self.messages);
+        match waited {
+            Ok(Waited::Done) => self.coordinator = Some(coordinator),
+            _ => self.undo(coordinator),
         }
-        self.coordinator = Some(coordinator);
-        waited
+        waited.map_err(|problems| match &self.left_behind {
+            Some(left) => anyhow!("no load was started:\n  {problems}\n  {left}"),
+            None => anyhow!("nothing was started:\n  {problems}"),
+        })
+    }
+
+    /// Has the teardown made after a setup whose run does not begin, and frees all agents. Another Ctrl-C ends the
+    /// teardown.
+    fn undo(&mut self, mut coordinator: Coordinator) {
+        if coordinator.can_undo() {
+            screen::aside("no load is started: [teardown]; Ctrl-C ends it".to_owned());
+            while !coordinator.tear_down(now_ns(), self.interrupts(), &mut &self.messages) {
+                take_all(&self.messages, &mut coordinator, LOOK_AT_RUN);
+            }
+        }
+        self.left_behind = coordinator.left_behind();
+        coordinator.release(&mut &self.messages);
     }
 
     /// What Ctrl-C before the start has left.
@@ -305,8 +320,9 @@ impl<'a> Leader<'a> {
     pub(super) fn begin(&mut self) -> Waited {
         loop {
             if self.is_interrupted() {
-                self.left_behind = self.coordinator.as_ref().and_then(Coordinator::left_behind);
-                self.release();
+                if let Some(coordinator) = self.coordinator.take() {
+                    self.undo(coordinator);
+                }
                 return Waited::Interrupted;
             }
             let Some(coordinator) = &mut self.coordinator else { return Waited::Done };

@@ -139,8 +139,8 @@ impl Share {
                     }
                     Ok(Order::TearDown) => {
                         let mut told = state.told();
-                        // An earlier order to stop was to the run.
-                        told.stop &= told.teardown;
+                        // It comes again. The first one also ends a run that waits for its start.
+                        told.stop |= !told.teardown;
                         told.teardown = true;
                     }
                     Ok(Order::Command(command)) => state.pass_on(&command),
@@ -201,11 +201,21 @@ impl Share {
         Ok(ended)
     }
 
+    /// Whether the leader has said to make the teardown.
+    pub(super) fn is_to_tear_down(&self) -> bool {
+        self.state.told().teardown
+    }
+
     /// Makes the teardown, which returns why it failed, if the leader says so before it ends this process.
     pub(super) fn tear_down(&self, make: impl FnOnce() -> Result<Option<String>>) {
         let is_awaited = |told: &mut Told| !told.teardown && !told.end;
         let waited = self.state.changed.wait_while(self.state.told(), is_awaited);
-        let is_ordered = waited.unwrap_or_else(PoisonError::into_inner).teardown;
+        let is_ordered = {
+            let mut told = waited.unwrap_or_else(PoisonError::into_inner);
+            // Earlier orders to stop were to the run. One to stop the teardown comes again.
+            told.stop = told.end;
+            told.teardown
+        };
         if is_ordered {
             say(&Report::TornDown(make().unwrap_or_else(|error| Some(format!("{error:#}")))));
         }

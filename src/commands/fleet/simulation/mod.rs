@@ -315,7 +315,7 @@ impl Simulation {
                 member.state = State::Ready;
                 self.network.put(now, To::Tick(number), Rc::default());
             }
-            (ToAgent::TearDown { .. }, State::Done(_)) => {
+            (ToAgent::TearDown { .. }, State::Done(_) | State::Ready | State::Waiting(_)) => {
                 member.state = State::TornDown;
                 self.network.put(now, To::Tick(number), Rc::default());
             }
@@ -564,6 +564,29 @@ fn one_agent_makes_the_setup_before_all_and_one_the_teardown_after_all() {
         assert_eq!(teardown.made_by(), Some(by), "{seed}: {teardown:?}");
         let torn = |member: &Member| matches!(member.state, State::TornDown);
         assert_eq!(simulation.members.iter().filter(|one| torn(one)).count(), 1);
+    }
+}
+
+#[test]
+fn the_teardown_is_made_after_a_setup_whose_run_does_not_begin() {
+    let (rows, limit) = (rows(1), Some(Duration::from_secs(60)));
+    for seed in 0..20 {
+        let fixtures = Fixtures { setup: limit, teardown: limit };
+        let agents = 1 + seed as usize * 2;
+        let mut simulation = Simulation::new(seed, agents, Rc::clone(&rows), 50 * MS, fixtures);
+        simulation.prepare();
+        // The first is lost in some runs: then the next makes it.
+        let dies = seed % 4 == 3;
+        if dies {
+            simulation.members[0].state = State::Dead;
+        }
+        simulation.until("the teardown", 50 * MS, |this, now| {
+            this.coordinator.tear_down(now, 1, &mut this.network)
+        });
+        let by = if dies { "agent-00001" } else { "agent-00000" };
+        let left = format!("[setup] was made on agent agent-00000, [teardown] on agent {by}");
+        assert_eq!(simulation.coordinator.left_behind(), Some(left), "{seed}");
+        assert!(simulation.members.iter().all(|member| member.begun.is_none()));
     }
 }
 

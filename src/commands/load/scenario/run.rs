@@ -92,7 +92,12 @@ pub(in crate::commands::load) fn run(
     for round in &experiment.rounds {
         let about = experiment.about.as_ref();
         let run = RoundRun { args, name, about, round, thresholds: &thresholds, seed, clock };
-        let outcome = run.run(&mut files, &mut interrupted)?;
+        let result = run.run(&mut files, &mut interrupted);
+        if let (Err(_), Some(share)) = (&result, share.filter(|share| share.is_to_tear_down())) {
+            // The setup was made, and the run does not begin.
+            share.tear_down(|| teardown(&experiment, fixed, &mut interrupted));
+        }
+        let outcome = result?;
         let before_seconds = whole.samples().last().map_or(0.0, |last| last.elapsed_seconds);
         for sample in outcome.samples.samples() {
             let elapsed_seconds = before_seconds + sample.elapsed_seconds;

@@ -216,7 +216,7 @@ pub(super) fn check(flags: &ArgMatches, mode: Modes) -> Result<()> {
                  (docs/load/scenarios.md)"
             );
         }
-        bail!("--{flag} is for {}, not for {}", named(*modes), named(mode));
+        bail!("--{flag} is for {}, not for {}", users_of(id, *modes), named(mode));
     }
     let of_fleets =
         ["agents_within", "json_max", "nats", "nats_creds", "nats_ca", "fleet", "files_max"];
@@ -236,6 +236,16 @@ pub(super) fn check(flags: &ArgMatches, mode: Modes) -> Result<()> {
         bail!("--backoff has an effect only with --retry or --reconnect");
     }
     Ok(())
+}
+
+/// Names the runs that a flag is for. One that makes a kind of run is for all URLs that it can be added to.
+fn users_of(id: &str, modes: Modes) -> String {
+    if id == "churn" {
+        return "cable:// with --fanout".to_owned();
+    }
+    let makes_kind = ["echo", "fanout", "stages"].contains(&id);
+    let with = |set: Modes| if makes_kind && modes & set != 0 { set } else { 0 };
+    named(modes | with(WS) | with(CABLE))
 }
 
 fn named(modes: Modes) -> String {

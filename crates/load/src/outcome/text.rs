@@ -262,6 +262,19 @@ impl Outcome {
         if let Some(opened) = c.http2_opened {
             write_carriers(f, c, opened, None)?;
         }
+        let config = &self.config;
+        let opens_when_due = config.pace.is_open()
+            && config.scenario.is_none()
+            && config.keep_alive == Some(true)
+            && c.http2_opened.is_none();
+        let begun = of(c.opened).saturating_add(c.failed);
+        if let Some(most) = config.users.filter(|most| opens_when_due && begun < *most) {
+            let most = Count(most);
+            writeln!(
+                f,
+                "              of up to {most}: one opens when a request is due and none is free"
+            )?;
+        }
         for (count, what) in [
             (of(c.closed_idle), "closed by the server while idle"),
             (of(c.unasked), "closed: the server sent unsolicited data"),

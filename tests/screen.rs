@@ -52,7 +52,7 @@ fn verdict_is_printed_on_the_normal_screen() {
     let terminal = Terminal::open(80, 24);
     let mut running = terminal.run(&[&["prove"], &SHORT[..]].concat(), &[]);
     assert_eq!(running.wait().code(), Some(0), "{}", terminal.seen());
-    terminal.shows(0, &[BACK, "HELD: 300 of 300 WebSockets open"]);
+    terminal.shows(0, &["▶ close", BACK, "HELD: 300 of 300 WebSockets open"]);
     let seen = terminal.seen();
     assert!(seen.rsplit_once(BACK).unwrap().1.contains("HELD: 300 of 300"), "{seen}");
 }

@@ -327,7 +327,9 @@ impl<'a> Run<'a> {
         self.measured.client.end = client;
         self.measured.seconds = seconds_since(self.began_ns);
         self.measured.link = self.namespaces.as_ref().map(Namespaces::result);
-        self.screen.note("closing");
+        let last = self.measured.series.samples().last().cloned().unwrap_or_default();
+        let mut sample = Sample { elapsed_seconds: self.measured.seconds, ..last };
+        self.screen.closing(&mut sample);
         match self.load.finish(self.measured.interrupted) {
             Ok(summary) => self.measured.load = Some(summary),
             Err(why) => self.measured.broken.push(why),
@@ -339,7 +341,11 @@ impl<'a> Run<'a> {
             let connections = self.measured.load.as_ref().map(|load| &load.connections);
             self.measured.open = connections.and_then(|of| of.open).unwrap_or(0);
         }
-        self.serve.end_with(&mut self.load);
+        let (screen, began_ns) = (&mut *self.screen, self.began_ns);
+        self.serve.end_with(&mut self.load, || {
+            sample.elapsed_seconds = seconds_since(began_ns);
+            screen.closing(&mut sample);
+        });
     }
 
     /// Waits for progress and records a sample.

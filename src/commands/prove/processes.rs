@@ -115,13 +115,14 @@ pub(super) fn start_logged(
     }
 }
 
-/// Waits for a child that was told to end; kills it after the time limit.
-fn reap(child: &mut Child) {
+/// Waits for a child that was told to end; kills it after the time limit. Calls `look` from time to time.
+fn reap(child: &mut Child, look: &mut dyn FnMut()) {
     let deadline_ns = process::now_ns() + END_TIMEOUT.as_nanos() as u64;
     while process::now_ns() < deadline_ns {
         if !matches!(child.try_wait(), Ok(None)) {
             return;
         }
+        look();
         std::thread::sleep(Duration::from_millis(20));
     }
     let _ = child.kill();
@@ -223,13 +224,14 @@ impl Serve {
     }
 
     /// Kills the server and waits for both processes. Nothing is measured any more, so the server
-    /// need not notice each of a million closed sockets: the kernel frees both ends at the same time.
-    pub(super) fn end_with(&mut self, load: &mut Load<'_>) {
+    /// need not notice each of a million closed sockets: the kernel frees both ends at the same time. That takes
+    /// seconds, during which `look` is called.
+    pub(super) fn end_with(&mut self, load: &mut Load<'_>, mut look: impl FnMut()) {
         let _ = self.child.kill();
         if let Generator::Process { child, .. } = &mut load.generator {
-            reap(child);
+            reap(child, &mut look);
         }
-        reap(&mut self.child);
+        reap(&mut self.child, &mut look);
     }
 }
 

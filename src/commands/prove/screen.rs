@@ -192,6 +192,13 @@ impl Screen {
         );
     }
 
+    /// Shows that the sockets are being closed, which takes seconds with many; `sample` is of before.
+    pub(super) fn closing(&mut self, sample: &mut Sample) {
+        sample.phase = screen::CLOSE.into();
+        let text = format!("closing {} sockets", Count(sample.open));
+        self.row(sample, (0.0, None), &text);
+    }
+
     /// Prints the result: verdict, reasons and figures.
     pub(super) fn verdict(&mut self, proof: &Proof) {
         self.screen.end();

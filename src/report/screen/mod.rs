@@ -30,6 +30,9 @@ use admin::log;
 use self::plain::Plain;
 use load::{Latency, Row, Sample};
 
+/// The phase after the last measurement.
+pub(crate) const CLOSE: &str = "close";
+
 /// Description of a run.
 #[cfg_attr(not(feature = "screen"), allow(dead_code, reason = "rows of text need no title"))]
 pub(crate) struct About {

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 
 use capacity::limits::KERNEL_BYTES_PLAUSIBLE;
 
-use super::{About, AgentRow, Left, Step};
+use super::{About, AgentRow, CLOSE, Left, Step};
 use load::{Bin, Counts, Latency, Row, Sample, SampleSeries, Series, Usage};
 
 /// Time window of the rates. A row each second may arrive a little early.
@@ -110,13 +110,17 @@ impl Model {
 
     /// Adds a sample. Returns whether it began a new phase.
     pub(super) fn take(&mut self, sample: &Sample, step: &Step<'_>) -> bool {
+        let begins = self.now.phase != sample.phase;
+        if begins && sample.phase == CLOSE {
+            // Nothing is measured any more: there are no rates.
+            self.recent.clear();
+        }
         self.series.push(sample);
         self.recent.push_back(sample.clone());
         let old = |at: &Sample| sample.elapsed_seconds - at.elapsed_seconds >= RATE_SECONDS;
         while self.recent.get(1).is_some_and(old) {
             self.recent.pop_front();
         }
-        let begins = self.now.phase != sample.phase;
         self.at = self.place_of(&sample.phase);
         // A phase that took no time is complete.
         self.done = if step.done.is_finite() { step.done.clamp(0.0, 1.0) } else { 1.0 };
@@ -345,5 +349,20 @@ mod tests {
         assert_eq!(model.phases, ["connect", "fanout", "hold"]);
         assert!(take(&mut model, &Sample { phase: "hold".into(), ..at(3.0, 0) }));
         assert_eq!(model.at, 2);
+    }
+
+    #[test]
+    fn a_run_that_closes_its_sockets_has_no_rates() {
+        let mut model = model();
+        let sent = |seconds, sent| Sample { sent, ..at(seconds, 10) };
+        take(&mut model, &sent(1.0, 0));
+        take(&mut model, &sent(2.0, 500));
+        assert!(model.rates().sent > 400.0);
+        for seconds in [2.1, 2.5, 9.0] {
+            let closing = Sample { phase: CLOSE.into(), ..sent(seconds, 500) };
+            take(&mut model, &closing);
+            assert_eq!(model.rates().sent, 0.0);
+        }
+        assert_eq!((&*model.phases[model.at], model.now.elapsed_seconds), (CLOSE, 9.0));
     }
 }

@@ -106,7 +106,7 @@ impl Pass<'_> {
         let seconds = seconds_since(began_ns);
         let at_last = self.measure_memory()?;
         let outcome = self.load.finish(false).map_err(Stop::Broken)?;
-        self.serve.end_with(&mut self.load);
+        self.serve.end_with(&mut self.load, || {});
         let cores = |at: usize| match (at_first.get(at), at_last.get(at)) {
             (Some(first), Some(last)) => (last.cpu_seconds - first.cpu_seconds) / seconds,
             _ => 0.0,

@@ -220,7 +220,7 @@ fn an_interrupted_proof_tells_the_last_sample() {
     match document["kernel_bytes_per_socket"].as_f64() {
         Some(bytes) => {
             assert!((2_000.0..=16_000.0).contains(&bytes), "{document}");
-            assert!(kernel.contains(" KB a socket, both ends here"), "{kernel}");
+            assert!(kernel.contains(" for both ends of each socket, "), "{kernel}");
         }
         None => {
             assert!(document["kernel_bytes_implausible"].is_number(), "{document}");

@@ -167,14 +167,16 @@ impl Screen {
     }
 
     pub(super) fn held(&mut self, measured: &Measured, row: &ProgressRow) {
-        self.note(&format!(
-            "held for {:.0} s: {} open, {} lost, {} heartbeats and {} messages answered",
-            measured.hold_seconds,
-            Count(row.open),
-            Count(row.closed),
-            Count(row.heartbeats_received),
-            Count(row.messages_received),
-        ));
+        let [open, lost] = [row.open, row.closed].map(Count);
+        let all = [(row.heartbeats_received, "heartbeats"), (row.messages_received, "messages")];
+        let answered = all.into_iter().filter(|(received, _)| *received > 0);
+        let mut answered =
+            answered.map(|(received, what)| format!("{} {what} answered", Count(received)));
+        let first = answered.next().map(|first| format!(", {first}")).unwrap_or_default();
+        let held = measured.hold_seconds;
+        self.note(&format!("held for {held:.0} s: {open} open, {lost} lost{first}"));
+        // All on one line is more than 80 columns.
+        answered.for_each(|more| self.note(&format!("   {more}")));
     }
 
     pub(super) fn broadcasting(
@@ -263,6 +265,9 @@ fn render(proof: &Proof) -> String {
         );
     }
     line("kernel", kernel(proof));
+    if let Some(bytes) = proof.system_bytes {
+        line("machine", machine(proof, bytes));
+    }
     if let Some(h) = proof.heartbeats.as_ref().filter(|h| h.not_due_sockets.is_some()) {
         let [sent, received] = [h.sent, h.received].map(Count);
         let counts = (h.sent > 0).then(|| format!("{sent} sent, {received} answered"));
@@ -337,29 +342,32 @@ fn render(proof: &Proof) -> String {
     text
 }
 
-/// The kernel's memory per socket, or why it is not known.
+/// The kernel's memory for the sockets, or why it is not known.
 fn kernel(proof: &Proof) -> String {
-    let each = proof.kernel_bytes_per_socket.unwrap_or(0.0);
-    let own = proof.server.rss_bytes + proof.client.rss_bytes;
-    let own = own.saturating_add((2.0 * each * proof.connections.open as f64) as u64);
-    let system = proof.system_bytes.map(|bytes| {
-        // More than both processes and their sockets have.
-        let others = if bytes > own.saturating_mul(2) { " with other programs" } else { "" };
-        format!("; whole machine +{}{others}", Bytes(bytes))
-    });
-    let system = system.unwrap_or_default();
     if let Some(each) = proof.kernel_bytes_per_socket {
-        return format!("{} a socket, both ends here{system}", Bytes(each as u64));
+        let sockets = 2 * proof.marks.last().map_or(0, |mark| mark.connections);
+        let all = Bytes((each * sockets as f64) as u64);
+        return format!("{all} for both ends of each socket, {} an end", Bytes(each as u64));
     }
     let why = proof.kernel_bytes_unknown.unwrap_or_default();
     match proof.kernel_bytes_implausible {
         Some(bytes) => {
             let sign = if bytes < 0.0 { "−" } else { "" };
             let bytes = Bytes(bytes.abs() as u64);
-            format!("implausible, {sign}{bytes} a socket: {why}")
+            format!("implausible, {sign}{bytes} an end: {why}")
         }
         None => format!("unknown: {why}"),
     }
+}
+
+/// The growth of the memory in use on this machine, by all programs.
+fn machine(proof: &Proof, bytes: u64) -> String {
+    let each = proof.kernel_bytes_per_socket.unwrap_or(0.0);
+    let own = proof.server.rss_bytes + proof.client.rss_bytes;
+    let own = own.saturating_add((2.0 * each * proof.connections.open as f64) as u64);
+    // More than both processes and their sockets have.
+    let others = if bytes > own.saturating_mul(2) { ", mostly by other programs" } else { "" };
+    format!("{} more in use than before the start{others}", Bytes(bytes))
 }
 
 /// The growth of the kernel's memory at a mark, if it can be that of the sockets.

@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::broadcast::Admin;
-use super::processes::TOPIC;
+use super::server::TOPIC;
 
 /// Time after which the server's memory should be stable.
 pub(super) const SETTLED: Duration = Duration::from_secs(10);

@@ -4,18 +4,20 @@
 
 mod agents;
 mod broadcast;
+mod child;
 mod churn;
 pub(crate) mod cluster;
+mod generator;
 mod link;
 mod page;
 mod phases;
 mod plan;
-mod processes;
 mod proxies;
 mod result;
 mod rounds;
 mod scenario;
 mod screen;
+mod server;
 
 use std::process::ExitCode;
 use std::time::Duration;

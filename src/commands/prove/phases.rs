@@ -7,12 +7,14 @@ use capacity::{Count, KernelMemory};
 use engine::sys::process::{self, Signal};
 
 use super::broadcast;
+use super::child::usage_of;
 use super::churn::{self, ChurnMemory};
+use super::generator::{Load, Progress};
 use super::link::Namespaces;
 use super::plan::{Messages, Plan};
-use super::processes::{Load, Progress, Serve, TOPIC, usage_of};
 use super::result::{Mark, Measured, ProcessFigures};
 use super::screen::Screen;
+use super::server::{Serve, TOPIC};
 use crate::commands::fleet::controlled::Controlled;
 use load::Sample;
 

@@ -18,7 +18,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::evidence::Tell;
 use super::publish;
-use crate::commands::prove::processes;
+use crate::commands::prove::child;
 
 /// Lines of a node's log that are kept for error messages.
 const LINES_KEPT: usize = 50;
@@ -79,7 +79,7 @@ impl Node {
     /// As [`Node::start`].
     pub(super) fn restart(&mut self) -> Result<()> {
         let log = Arc::clone(&self.log);
-        let started = processes::start_logged(&self.arguments, move |line| log.keep(line));
+        let started = child::start_logged(&self.arguments, move |line| log.keep(line));
         let (child, _) = started
             .map_err(|error| anyhow!("node {}: {error:#}\n{}", self.number + 1, self.log.end()))?;
         self.child = Some(child);

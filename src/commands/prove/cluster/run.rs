@@ -19,7 +19,7 @@ use super::nodes::{Node, Watch};
 use super::publish::{self, Publishers, Publishing};
 use super::relay::{Link, Relay};
 use super::settings::Settings;
-use crate::commands::prove::processes;
+use crate::commands::prove::child;
 use crate::output;
 
 /// Time limit for all clients to be subscribed, at first and after the last fault.
@@ -460,7 +460,7 @@ impl Proxy {
             "--drain=0s".to_owned(),
             "--log=error".to_owned(),
         ];
-        let (child, _) = processes::start_and_wait(&arguments)?;
+        let (child, _) = child::start_and_wait(&arguments)?;
         Ok(Proxy { child, listen })
     }
 }

@@ -12,9 +12,10 @@ use serde::Serialize;
 
 use super::cell::{Cell, Traffic};
 use super::competitor::{Competitor, Installed, Proxy};
+use crate::commands::prove::generator::{Load, Progress};
 use crate::commands::prove::phases::Stop;
 use crate::commands::prove::plan::{Messages, Plan};
-use crate::commands::prove::processes::{Load, Progress, Serve};
+use crate::commands::prove::server::Serve;
 
 /// Sampling interval, and the number of samples between memory measurements.
 const LOOK: Duration = Duration::from_millis(250);

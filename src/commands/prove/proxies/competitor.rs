@@ -23,7 +23,7 @@ use clap::ValueEnum;
 use engine::sys::process;
 
 use super::cell::Cell;
-use crate::commands::prove::processes;
+use crate::commands::prove::child;
 
 /// Time limits for a proxy to listen, and to end after SIGTERM.
 const READY_TIMEOUT: Duration = Duration::from_secs(20);
@@ -249,7 +249,7 @@ fn start_ours(workers: u64, upstream: SocketAddr) -> Result<Proxy> {
         ["proxy", "--listen=127.0.0.1:0", "--admin=off", "--ready-json"].map(String::from).to_vec();
     arguments.extend(["--end-with-parent", "--drain=0s", "--log=warn"].map(String::from));
     arguments.extend([format!("--workers={workers}"), format!("--upstream={upstream}")]);
-    let (child, ready) = processes::start_and_wait(&arguments)?;
+    let (child, ready) = child::start_and_wait(&arguments)?;
     let mut proxy = Proxy {
         child,
         listen: SocketAddr::from(([127, 0, 0, 1], 0)),

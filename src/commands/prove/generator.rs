@@ -1,24 +1,21 @@
-//! The two processes of a proof: `serve`, which prints one JSON line when it is ready, and `load`,
-//! which is controlled by JSON lines (see `load::control`).
+//! [`Load`]: what opens the sockets of a proof, a `load` process of this machine or the agents of a fleet. It
+//! takes commands and reports events (see `load::control`).
 
-use std::ffi::OsString;
-use std::io::{BufRead, BufReader, Write};
-use std::net::{Ipv4Addr, SocketAddr};
-use std::os::unix::process::CommandExt;
-use std::process::{self as child_process, Child, ChildStdin, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::thread::JoinHandle;
+use std::io::Write;
+use std::process::{Child, ChildStdin};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, bail};
-use capacity::{Goal, Limit, Machine, ProcessMemory, Role};
+use anyhow::{Context, Result, bail};
 use engine::sys::process;
 use serde_json::{Value, json};
 
 use super::broadcast::Admin;
-use super::link::{self, Namespaces};
+use super::child::{END_TIMEOUT, READY_TIMEOUT, Started, reap, start, usage_of};
+use super::link::Namespaces;
 use super::phases::Stop;
 use super::plan::Plan;
+use super::server::TOPIC;
 use crate::commands::fleet::controlled::{Controlled, Halt};
 use crate::commands::fleet::leader::Waited;
 use crate::commands::fleet::whole::Fleet;
@@ -27,220 +24,10 @@ use crate::report::screen::{self, AgentRow};
 use load::control::{Command, Event, Finish, ProgressRow};
 use load::{Connect, Latency, Outcome, SampleLatency, Usage};
 
-/// The topic that every socket subscribes to.
-pub(super) const TOPIC: &str = "prove";
-/// Time limit for a child process to become ready.
-const READY_TIMEOUT: Duration = Duration::from_secs(20);
-/// Time limit for a child process to end after it was told to.
-const END_TIMEOUT: Duration = Duration::from_secs(60);
 /// Connects in flight of all agents together, as many as may wait in the queue of a listener.
 const IN_FLIGHT: u64 = 4_096;
 /// How often agents hear of this process while it does something else.
 const BEAT: Duration = Duration::from_millis(50);
-/// Connection limit of the server above the number that is held.
-const CONNECTION_RESERVE: u64 = 1_000;
-
-/// A child process, the JSON lines of its standard output, and the thread that forwards its standard
-/// error to the screen.
-struct Started {
-    child: Child,
-    lines: Receiver<Value>,
-    stderr: JoinHandle<()>,
-}
-
-impl Started {
-    /// Kills the process and forwards the rest of its standard error.
-    fn kill(mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        let _ = self.stderr.join();
-    }
-}
-
-/// Starts this executable with `arguments`; `before` is a command prefix, such as `ip netns exec`. The
-/// child has its own process group, so Ctrl-C reaches only the proof, which then ends its children in
-/// order. Each line of its standard error is passed on.
-fn start(
-    before: &[String],
-    arguments: &[String],
-    pass_on: impl Fn(String) + Send + 'static,
-) -> Result<Started> {
-    let program = std::env::current_exe().context("cannot find the path of this executable")?;
-    let mut words = before.iter().map(OsString::from).chain([program.into()]);
-    let mut child = child_process::Command::new(words.next().unwrap_or_default())
-        .args(words)
-        .args(arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .process_group(0)
-        .spawn()
-        .with_context(|| format!("cannot start `standfast {}`", arguments.join(" ")))?;
-    let stdout = child.stdout.take().context("the child has no standard output")?;
-    let stderr = child.stderr.take().context("the child has no standard error")?;
-    let (sender, lines) = channel();
-    std::thread::spawn(move || {
-        for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-            if let Ok(value) = serde_json::from_str(&line)
-                && sender.send(value).is_err()
-            {
-                return;
-            }
-        }
-    });
-    let stderr = std::thread::spawn(move || {
-        BufReader::new(stderr).lines().map_while(Result::ok).for_each(pass_on);
-    });
-    Ok(Started { child, lines, stderr })
-}
-
-/// Starts this executable and returns its first JSON line. Its standard error goes through the screen, which
-/// may own the terminal.
-pub(super) fn start_and_wait(arguments: &[String]) -> Result<(Child, Value)> {
-    start_logged(arguments, screen::aside)
-}
-
-/// The same with the lines of its standard error passed on.
-pub(super) fn start_logged(
-    arguments: &[String],
-    pass_on: impl Fn(String) + Send + 'static,
-) -> Result<(Child, Value)> {
-    let started = start(&[], arguments, pass_on)?;
-    match started.lines.recv_timeout(READY_TIMEOUT) {
-        Ok(ready) => Ok((started.child, ready)),
-        Err(_) => {
-            started.kill();
-            bail!("the process did not start; see its messages above");
-        }
-    }
-}
-
-/// Waits for a child that was told to end; kills it after the time limit. Calls `look` from time to time.
-fn reap(child: &mut Child, look: &mut dyn FnMut()) {
-    let deadline_ns = process::now_ns() + END_TIMEOUT.as_nanos() as u64;
-    while process::now_ns() < deadline_ns {
-        if !matches!(child.try_wait(), Ok(None)) {
-            return;
-        }
-        look();
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    let _ = child.kill();
-    let _ = child.wait();
-}
-
-/// Returns the server's connection limit: the held number and a reserve for connections that arrive
-/// before the server has noticed that others ended, as far as its descriptor tables allow.
-fn connection_limit(connections: u64) -> u64 {
-    let private_tables = process::private_tables_work();
-    let goal = Goal { private_tables, ..Goal::new(Role::Serve, connections + CONNECTION_RESERVE) };
-    let needs = capacity::check(&Machine::read(), &goal).needs;
-    let tables = needs.iter().find(|need| need.limit == Limit::OpenFiles);
-    goal.connections.min(tables.map_or(u64::MAX, |need| need.fits)).max(1)
-}
-
-/// The server process.
-pub(super) struct Serve {
-    child: Child,
-    listen: SocketAddr,
-    admin: Admin,
-}
-
-impl Serve {
-    pub(super) fn start(
-        connections: u64,
-        plan: &Plan,
-        namespaces: Option<&Namespaces>,
-    ) -> Result<Serve> {
-        let socket = std::env::temp_dir().join(format!("standfast-prove-{}", std::process::id()));
-        let max = format!("--max-connections={}", connection_limit(connections));
-        let mut arguments = [
-            "serve",
-            "--ready-json",
-            "--end-with-parent",
-            "--drain=0s",
-            "--log=warn",
-            "--echo",
-            &max,
-        ]
-        .map(String::from)
-        .to_vec();
-        match namespaces {
-            // Its loopback is not reachable from here, a UNIX socket is.
-            Some(_) => arguments.extend([
-                format!("--listen={}:0", link::SERVER),
-                format!("--admin=unix:{}", socket.display()),
-                "--public".into(),
-            ]),
-            None => {
-                let listen = plan.listen.unwrap_or(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0));
-                arguments.extend([format!("--listen={listen}"), "--admin=127.0.0.1:0".into()]);
-                arguments.extend((!listen.ip().is_loopback()).then(|| "--public".into()));
-            }
-        }
-        arguments.extend(plan.serve.iter().cloned());
-        let before = namespaces.map(Namespaces::at_server).unwrap_or_default();
-        let started = start(&before, &arguments, screen::aside)?;
-        let Ok(ready) = started.lines.recv_timeout(READY_TIMEOUT) else {
-            started.kill();
-            bail!("the server did not start; see its messages above");
-        };
-        let address = |key: &str| {
-            let text = ready[key].as_str().and_then(|text| text.parse().ok());
-            text.ok_or_else(|| anyhow!("the server's ready line lacks `{key}`: {ready}"))
-        };
-        let admin = match namespaces {
-            Some(_) => Admin::Unix(socket),
-            None => Admin::Tcp(address("admin")?),
-        };
-        Ok(Serve { listen: address("listen")?, admin, child: started.child })
-    }
-
-    pub(super) fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
-    pub(super) fn listen(&self) -> SocketAddr {
-        self.listen
-    }
-
-    /// Returns the URL for the clients of this plan.
-    pub(super) fn url(&self, plan: &Plan) -> String {
-        let listen = self.listen;
-        match (plan.cable, plan.messages) {
-            (true, _) => format!("cable://{listen}/cable"),
-            (false, Some(_)) => format!("ws://{listen}/echo"),
-            (false, None) => format!("ws://{listen}/topics/{TOPIC}"),
-        }
-    }
-
-    pub(super) fn admin(&self) -> &Admin {
-        &self.admin
-    }
-
-    /// Returns the exit status if the process has ended.
-    pub(super) fn ended(&mut self) -> Option<String> {
-        self.child.try_wait().ok().flatten().map(|status| status.to_string())
-    }
-
-    /// Kills the server and waits for both processes. Nothing is measured any more, so the server
-    /// need not notice each of a million closed sockets: the kernel frees both ends at the same time. That takes
-    /// seconds, during which `look` is called.
-    pub(super) fn end_with(&mut self, load: &mut Load<'_>, mut look: impl FnMut()) {
-        let _ = self.child.kill();
-        if let Generator::Process { child, .. } = &mut load.generator {
-            reap(child, &mut look);
-        }
-        reap(&mut self.child, &mut look);
-    }
-}
-
-impl Drop for Serve {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
 
 /// The last progress report of the load process.
 #[derive(Clone, Default, Debug)]
@@ -544,12 +331,13 @@ impl<'a> Load<'a> {
         }
         Err("the load process ended without a summary".into())
     }
-}
 
-/// Memory and CPU time of a process; `None` if it cannot be read.
-pub(super) fn usage_of(pid: u32) -> Option<Usage> {
-    let memory = ProcessMemory::of(pid).ok()?;
-    Some(Usage { rss_bytes: memory.rss_bytes, cpu_seconds: memory.cpu_seconds })
+    /// Waits for a process that has nothing left to do.
+    pub(super) fn reap(&mut self, look: &mut dyn FnMut()) {
+        if let Generator::Process { child, .. } = &mut self.generator {
+            reap(child, look);
+        }
+    }
 }
 
 /// Reads an event of the load process. One that it cannot read proves nothing.

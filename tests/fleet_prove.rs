@@ -17,27 +17,32 @@ impl Fleet {
         standfast(&[&["prove"], args, &["--agents", agents, "--nats", &nats]].concat())
     }
 
-    fn prove(&self, agents: &str, args: &[&str]) -> Finished {
+    pub(crate) fn prove(&self, agents: &str, args: &[&str]) -> Finished {
         executable::run_command(self.proof(agents, &[args, &["--json=-"]].concat()))
     }
 }
 
 /// A proof by all agents that holds 100 sockets until it is stopped.
-struct Holding {
-    running: Running,
+pub(crate) struct Holding {
+    pub(crate) running: Running,
     log: PathBuf,
     json: PathBuf,
 }
 
 impl Holding {
     fn start(fleet: &Fleet, name: &str) -> Holding {
+        Holding::of(fleet, (&fleet.agents.len().to_string(), name), &[])
+    }
+
+    /// The same by these agents, with flags besides.
+    pub(crate) fn of(fleet: &Fleet, (agents, name): (&str, &str), more: &[&str]) -> Holding {
         let file = |what: &str| {
             std::env::temp_dir().join(format!("standfast-{}-{name}.{what}", std::process::id()))
         };
         let (log, json) = (file("log"), file("json"));
         let path = json.to_str().expect("a plain path");
         let args = ["--connections", "100", "--hold", "10m", "--plain", "--json", path];
-        let mut proof = fleet.proof(&fleet.agents.len().to_string(), &args);
+        let mut proof = fleet.proof(agents, &[&args[..], more].concat());
         proof.stdout(Stdio::null()).stderr(File::create(&log).expect("a log"));
         let running = Running(proof.spawn().expect("the proof starts"));
         let holding = Holding { running, log, json };
@@ -50,7 +55,7 @@ impl Holding {
     }
 
     /// The exit code and the result.
-    fn finish(mut self) -> (Option<i32>, Value) {
+    pub(crate) fn finish(mut self) -> (Option<i32>, Value) {
         let code = self.running.wait().code();
         let json = fs::read_to_string(&self.json).unwrap_or_default();
         let json = serde_json::from_str(&json);

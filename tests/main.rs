@@ -47,6 +47,7 @@ mod fleet_masses;
 mod fleet_orphans;
 mod fleet_prove;
 mod fleet_scenarios;
+mod fleet_servers;
 mod fleet_upgrade;
 mod floors;
 mod from_curl;

@@ -11,13 +11,17 @@ use std::time::Duration;
 use admin::log;
 use anyhow::{Context, Result, bail};
 use brokers::nats::messages::{Event, Messages};
+use capacity::Role;
 use engine::sys::process::{self, Signal, now_ns};
 use rustix::system::uname;
 
 use super::executable::{Executable, RELEASE};
+use super::hosted::Hosted;
 use super::job::{Grant, Job};
 use super::message::{FromAgent, Says, ToAgent, Upgrade, decode, encode, inbox, of_all, version};
-use super::{FilesFlag, FleetFlags, LEASE, PIECE_BYTES, REPEAT, doctor, label, unique, word};
+use super::{
+    FilesFlag, FleetFlags, LEASE, PIECE_BYTES, REPEAT, doctor, label, listen, unique, word,
+};
 use crate::commands::load::share::Order;
 use crate::output;
 
@@ -29,7 +33,7 @@ const FOLDER: &str = "standfast-agent-";
 /// The age in seconds from which a folder without an agent is removed.
 const ABANDONED: Duration = Duration::from_secs(60);
 
-/// Run shares of `standfast load --agents` on this machine
+/// Run shares of `standfast load --agents`, or servers of `prove --servers`, on this machine
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// Name in results and messages
@@ -42,6 +46,11 @@ pub(crate) struct Args {
     /// '*' for all. Repeatable
     #[arg(long, value_name = "TARGET", value_parser = target)]
     allow_target: Vec<String>,
+    /// Run servers of `standfast prove --servers` on this address, as IP or IP:PORT, and no loads
+    ///
+    /// Their topics are open to everyone who reaches the address while a proof lasts
+    #[arg(long, value_name = "IP", value_parser = listen)]
+    serve: Option<SocketAddr>,
     /// End after the first run
     #[arg(long)]
     once: bool,
@@ -64,6 +73,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         id,
         messages,
         job: None,
+        hosted: None,
         folder,
         grant,
         executable,
@@ -89,7 +99,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             let executable = agent.end();
             return Err(executable.execute());
         }
-        let look = if agent.job.is_some() { LOOK_AT_LOAD } else { LOOK };
+        let look = if agent.is_busy() { LOOK_AT_LOAD } else { LOOK };
         match agent.messages.next(look) {
             Some(Event::Open(payload_max)) => {
                 (agent.payload_max, is_down) = (payload_max, false);
@@ -132,6 +142,8 @@ struct Agent<'a> {
     id: String,
     messages: Messages,
     job: Option<Job>,
+    /// With --serve.
+    hosted: Option<Hosted>,
     folder: Folder,
     grant: Grant,
     executable: Executable,
@@ -157,13 +169,15 @@ impl Agent<'_> {
                     labels: self.args.label.clone(),
                     version: version(),
                     cores: std::thread::available_parallelism().map_or(1, usize::from),
-                    busy: self.job.is_some(),
+                    busy: self.is_busy(),
                     targets: self.grant.targets.clone(),
+                    serves: self.args.serve,
                 };
                 self.say(&leader, "", here, &[]);
             }
             ToAgent::Check { leader, connections, beside, destinations } => {
-                let problems = doctor::problems(connections, beside, destinations);
+                let role = if self.args.serve.is_some() { Role::Serve } else { Role::Load };
+                let problems = doctor::problems(role, [connections, beside], destinations);
                 self.say(&leader, "", Says::Checked { problems }, &[]);
             }
             ToAgent::Ping { leader, sent_ns } => {
@@ -175,6 +189,11 @@ impl Agent<'_> {
                     let why = "it is busy with another run".to_owned();
                     self.say(&plan.leader, &plan.run, Says::Refused { why }, &[]);
                 }
+                None if self.args.serve.is_some() => {
+                    let why =
+                        "it runs servers and no loads, as it was started with --serve".to_owned();
+                    self.say(&plan.leader, &plan.run, Says::Refused { why }, &[]);
+                }
                 // It becomes the name of a folder.
                 None if word(&plan.run).is_err() => {}
                 None => {
@@ -183,6 +202,27 @@ impl Agent<'_> {
                     self.repeated_ns = 0;
                 }
             },
+            ToAgent::Serve(order) => match &self.hosted {
+                Some(hosted) if hosted.order.run == order.run => {}
+                Some(_) => {
+                    let why = "it is busy with another run".to_owned();
+                    self.say(&order.leader, &order.run, Says::Refused { why }, &[]);
+                }
+                None => {
+                    self.note(&format!("server of run {} begins", order.run));
+                    self.hosted = Some(Hosted::new(order, self.args.serve));
+                }
+            },
+            ToAgent::Look { run, number } => {
+                if let Some(hosted) = self.hosted_of(&run) {
+                    hosted.look(number);
+                }
+            }
+            ToAgent::Publish { run, sequence } => {
+                if let Some(hosted) = self.hosted_of(&run) {
+                    hosted.publish(sequence);
+                }
+            }
             ToAgent::Piece { run, file, offset } => {
                 if let Some(job) = self.job.as_mut().filter(|job| of_run(job, &run)) {
                     job.heard_ns = now_ns();
@@ -216,6 +256,7 @@ impl Agent<'_> {
                     job.heard_ns = now_ns();
                     job.order(if stop { &Order::Stop } else { &Order::Beat });
                 }
+                self.hosted_of(&run);
             }
             ToAgent::Command { run, number, command } => {
                 if let Some(job) = self.job.as_mut().filter(|job| of_run(job, &run)) {
@@ -232,12 +273,11 @@ impl Agent<'_> {
                 }
             }
             ToAgent::Upgrade { leader } => {
-                let answer = match &self.job {
-                    Some(_) => {
-                        self.looks_at_file = true;
-                        Upgrade::Later
-                    }
-                    None => self.upgrade(),
+                let answer = if self.is_busy() {
+                    self.looks_at_file = true;
+                    Upgrade::Later
+                } else {
+                    self.upgrade()
                 };
                 self.say(&leader, "", Says::Upgrade(answer), &[]);
             }
@@ -246,15 +286,51 @@ impl Agent<'_> {
                     self.note(&format!("run {run} has ended"));
                     (self.job, self.ended) = (None, Some(0));
                 }
+                if self.hosted_of(&run).is_some() {
+                    self.note(&format!("server of run {run} has ended"));
+                    (self.hosted, self.ended) = (None, Some(0));
+                }
             }
+        }
+    }
+
+    fn is_busy(&self) -> bool {
+        self.job.is_some() || self.hosted.is_some()
+    }
+
+    /// The server of this run, whose leader is heard.
+    fn hosted_of(&mut self, run: &str) -> Option<&mut Hosted> {
+        let hosted = self.hosted.as_mut().filter(|hosted| hosted.order.run == run)?;
+        hosted.heard_ns = now_ns();
+        Some(hosted)
+    }
+
+    /// Says how the server is, and ends one without a leader.
+    fn tend_server(&mut self) {
+        let now = now_ns();
+        let Some(hosted) = &mut self.hosted else { return };
+        let says = hosted.tend(now);
+        let (leader, run) = (hosted.order.leader.clone(), hosted.order.run.clone());
+        let is_lost = now > hosted.heard_ns + LEASE.as_nanos() as u64;
+        if let Some(says) = says {
+            self.say(&leader, &run, says, &[]);
+        }
+        if is_lost {
+            let seconds = LEASE.as_secs();
+            self.note(&format!(
+                "server of run {run} ends: its leader was not heard for {seconds} s"
+            ));
+            (self.hosted, self.ended) = (None, Some(1));
         }
     }
 
     /// Passes on what the load reports, repeats what has to be answered, and ends a run without a leader.
     fn tend(&mut self) {
+        self.tend_server();
         let now = now_ns();
         let Some(job) = &mut self.job else {
-            if std::mem::take(&mut self.looks_at_file)
+            if self.hosted.is_none()
+                && std::mem::take(&mut self.looks_at_file)
                 && let Upgrade::Failed { why } = self.upgrade()
             {
                 self.note(&format!("no upgrade: {why}"));
@@ -310,6 +386,10 @@ impl Agent<'_> {
         if let Some(job) = self.job.take() {
             let failed = Says::Failed { why: "the agent was stopped".to_owned() };
             self.say(&job.plan.leader, &job.plan.run, failed, &[]);
+        }
+        if let Some(hosted) = self.hosted.take() {
+            let failed = Says::Failed { why: "the agent was stopped".to_owned() };
+            self.say(&hosted.order.leader, &hosted.order.run, failed, &[]);
         }
     }
 

@@ -20,7 +20,7 @@ use super::coordinator::Shown;
 use super::doctor::share_problems;
 use super::fixtures::Fixtures;
 use super::leader::{Leader, Led, Parts, Request, Waited};
-use super::member::{Agent, agent_row, usage};
+use super::member::{Agent, Purpose, agent_row, usage};
 use super::message::{TEXT_CHARS_MAX, one_line};
 use crate::report::screen::{self, AgentRow};
 
@@ -40,6 +40,13 @@ pub(crate) enum Halt {
     Lost,
     /// By Ctrl-C.
     Interrupted,
+}
+
+/// A server that agents connect to.
+pub(crate) struct Target {
+    pub(crate) address: SocketAddr,
+    /// The agent that runs it, and its machine; `None`: this machine does.
+    pub(crate) of: Option<[String; 2]>,
 }
 
 /// What is wrong with agents before a run.
@@ -109,30 +116,25 @@ impl<'a> Controlled<'a> {
         flags: &'a FleetFlags,
         (who, within): (&str, Duration),
         connections: u64,
-        target: SocketAddr,
+        targets: &[Target],
     ) -> Result<Option<(Controlled<'a>, Problems)>> {
-        let mut leader = Leader::new(flags)?;
+        let mut leader = Leader::new(flags, Purpose::Loads)?;
         let chosen = leader.choose(who, within, Parts::connections(connections))?;
         let Some((mut fatal, agents)) = chosen else { return Ok(None) };
-        let mut limits = Vec::new();
-        // One port of one address is connected to, and every agent has one address of its own.
-        let destinations = (!target.ip().is_loopback()).then_some(1);
+        // Every agent has one address of its own, and connects to every nth server.
+        let is_here = targets.iter().all(|target| target.address.ip().is_loopback());
+        let servers = (targets.len() / common_divisor(targets.len(), agents.len())).max(1) as u64;
+        let destinations = (!is_here).then_some(servers);
         let shares = shares(&agents, connections);
         let found = share_problems(&mut leader, &agents, &shares, destinations);
         if leader.is_interrupted() {
             return Ok(None);
         }
-        for ((agent, connections), found) in agents.iter().zip(shares).zip(found) {
-            fatal.extend(not_allowed(agent, target));
-            let share = format!("agent {}, {} connections:", agent.name, Count(connections));
-            match found {
-                None => limits.push(format!("{share} it did not say what it lacks")),
-                Some(found) => limits.extend(found.iter().map(|what| {
-                    let what = what.replace('\n', "\n    ");
-                    format!("{share} {what}")
-                })),
-            }
+        for agent in &agents {
+            fatal.extend(not_allowed(agent, targets));
+            fatal.extend(targets.iter().find_map(|target| not_reached(agent, target)));
         }
+        let limits = limits_of(&agents, &shares, found);
         let controlled = Controlled {
             leader,
             chosen: agents,
@@ -373,19 +375,65 @@ impl Drop for Controlled<'_> {
     }
 }
 
+/// What agents lack for these shares, by what they have found.
+pub(super) fn limits_of(
+    agents: &[Agent],
+    shares: &[u64],
+    found: Vec<Option<Vec<String>>>,
+) -> Vec<String> {
+    let mut limits = Vec::new();
+    for ((agent, connections), found) in agents.iter().zip(shares).zip(found) {
+        let share = format!("agent {}, {} connections:", agent.name, Count(*connections));
+        match found {
+            None => limits.push(format!("{share} it did not say what it lacks")),
+            Some(found) => limits.extend(found.iter().map(|what| {
+                let what = what.replace('\n', "\n    ");
+                format!("{share} {what}")
+            })),
+        }
+    }
+    limits
+}
+
+/// The greatest common divisor.
+fn common_divisor(one: usize, other: usize) -> usize {
+    if other == 0 { one.max(1) } else { common_divisor(other, one % other) }
+}
+
 /// Every nth connection is of the nth agent.
-fn shares(agents: &[Agent], connections: u64) -> Vec<u64> {
+pub(super) fn shares(agents: &[Agent], connections: u64) -> Vec<u64> {
     let of = u32::try_from(agents.len()).unwrap_or(u32::MAX);
     (0..of).map(|nth| Generators { nth, of }.part_of(connections)).collect()
 }
 
 /// What an agent has to allow, if it does not.
-fn not_allowed(agent: &Agent, target: SocketAddr) -> Option<String> {
-    let ip = target.ip();
-    let names = ["*".to_owned(), ip.to_string(), target.to_string()];
-    let is_allowed = ip.is_loopback() || agent.targets.iter().any(|one| names.contains(one));
+fn not_allowed(agent: &Agent, targets: &[Target]) -> Option<String> {
+    let mut missing: Vec<String> = Vec::new();
+    for Target { address, .. } in targets {
+        let ip = address.ip();
+        let names = ["*".to_owned(), ip.to_string(), address.to_string()];
+        let is_allowed = ip.is_loopback() || agent.targets.iter().any(|one| names.contains(one));
+        let flag = format!("--allow-target {ip}");
+        if !is_allowed && !missing.contains(&flag) {
+            missing.push(flag);
+        }
+    }
     let name = &agent.name;
-    (!is_allowed).then(|| format!("agent {name}: start it with --allow-target {ip}"))
+    (!missing.is_empty()).then(|| format!("agent {name}: start it with {}", missing.join(" ")))
+}
+
+/// What is wrong with a server on a loopback address that is that of another machine.
+fn not_reached(agent: &Agent, target: &Target) -> Option<String> {
+    let [server, host] = target.of.as_ref()?;
+    let Agent { name, host: own, .. } = agent;
+    let is_elsewhere = target.address.ip().is_loopback() && host != own;
+    is_elsewhere.then(|| {
+        let ip = target.address.ip();
+        format!(
+            "agent {name} is on {own}, and server {server} listens on {ip} of {host}: start that agent with an address \
+             that others reach (--serve IP)"
+        )
+    })
 }
 
 /// A command for the nth of several agents.

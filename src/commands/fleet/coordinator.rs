@@ -366,6 +366,7 @@ impl Coordinator {
             | Says::Pong { .. }
             | Says::Here { .. }
             | Says::Checked { .. }
+            | Says::Serving(_)
             | Says::Upgrade(_) => {}
         }
     }

@@ -11,7 +11,7 @@ use load::requests::Generators;
 use serde::Serialize;
 
 use super::leader::Leader;
-use super::member::Agent;
+use super::member::{Agent, Purpose};
 use super::message::{Says, ToAgent, printable, version};
 use super::query::{self, QueryFlags};
 use crate::units;
@@ -60,7 +60,11 @@ const OF_MACHINE: [Limit; 5] =
     [Limit::Memory, Limit::SystemFiles, Limit::Ports, Limit::Conntrack, Limit::EpollWatches];
 
 /// What this machine lacks for so many connections beside those of other agents here, each with what helps.
-pub(super) fn problems(connections: u64, beside: u64, destinations: Option<u64>) -> Vec<String> {
+pub(super) fn problems(
+    role: Role,
+    [connections, beside]: [u64; 2],
+    destinations: Option<u64>,
+) -> Vec<String> {
     let mut machine = Machine::read();
     // A load raises the soft limit to the hard one. Where that fails the soft one counts.
     if capacity::raise_nofile().is_err() {
@@ -72,7 +76,7 @@ pub(super) fn problems(connections: u64, beside: u64, destinations: Option<u64>)
             private_tables,
             sources: if destinations.is_some() { Sources::Addresses(1) } else { Sources::Loopback },
             destinations: destinations.unwrap_or(1),
-            ..Goal::new(Role::Load, connections)
+            ..Goal::new(role, connections)
         };
         capacity::check(&machine, &goal).shortfalls
     };
@@ -122,7 +126,7 @@ fn advice(fix: &Fix, is_of_all: bool) -> Option<String> {
 
 /// Runs the command. Exit code 1: an agent cannot hold its share.
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
-    let mut leader = Leader::new(&args.query.fleet)?;
+    let mut leader = Leader::new(&args.query.fleet, Purpose::Loads)?;
     let Some(agents) = query::find(&mut leader, &args.agents)? else {
         return Ok(ExitCode::from(130));
     };
@@ -238,9 +242,10 @@ mod tests {
 
     #[test]
     fn what_other_agents_of_a_machine_need_counts_for_its_limits_and_not_for_those_of_a_process() {
-        assert_eq!(problems(10, 10, None), Vec::<String>::new());
+        assert_eq!(problems(Role::Load, [10, 10], None), Vec::<String>::new());
         // More than any machine holds.
-        let (alone, beside) = (problems(10, 0, None), problems(10, 900_000_000, None));
+        let (alone, beside) =
+            (problems(Role::Load, [10, 0], None), problems(Role::Load, [10, 900_000_000], None));
         assert!(alone.is_empty() && !beside.is_empty(), "{alone:?}");
         let of_all = "900,000,010 connections of all agents on this machine: ";
         assert!(beside.iter().all(|problem| problem.starts_with(of_all)), "{beside:?}");

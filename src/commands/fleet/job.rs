@@ -18,7 +18,7 @@ use load::files::{self, is_below};
 
 use super::fixtures::Captures;
 use super::message::{Plan, Says};
-use super::{FILES_MAX, sha256};
+use super::{FILES_MAX, own_file, sha256};
 use crate::commands::load::share::{Order, Report, Spec};
 
 /// The most of what the load writes to standard error that is kept, in bytes.
@@ -394,14 +394,6 @@ impl Drop for Job {
         }
         let _ = fs::remove_dir_all(&self.folder);
     }
-}
-
-/// The executable of this process, even if its file was removed or replaced since.
-fn own_file() -> Result<PathBuf> {
-    let file = std::env::current_exe().context("the executable")?;
-    // The kernel says so of a file that was removed or replaced.
-    let is_there = !file.as_os_str().as_encoded_bytes().ends_with(b" (deleted)") && file.exists();
-    Ok(if is_there { file } else { "/proc/self/exe".into() })
 }
 
 /// The last bytes of standard error, from the last error on.

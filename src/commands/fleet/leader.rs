@@ -12,7 +12,7 @@ use load::control::Command;
 
 use super::coordinator::{Coordinator, Outbox};
 use super::fixtures::{Fixtures, Teardown};
-use super::member::{Agent, namesakes, problems, too_few};
+use super::member::{Agent, Purpose, namesakes, problems, too_few};
 use super::message::{FromAgent, ToAgent, decode, encode, inbox, of_all};
 use super::travel::{self, Travelling};
 use super::{AGENTS_MAX, FleetFlags, REPEAT, unique};
@@ -71,6 +71,7 @@ impl Parts {
 /// The connection to a fleet.
 pub(crate) struct Leader<'a> {
     flags: &'a FleetFlags,
+    purpose: Purpose,
     id: String,
     messages: Messages,
     /// The longest message of the NATS server in bytes; 0 before the first connection.
@@ -105,11 +106,12 @@ pub(crate) enum Waited {
 }
 
 impl<'a> Leader<'a> {
-    pub(crate) fn new(flags: &'a FleetFlags) -> Result<Leader<'a>> {
+    pub(crate) fn new(flags: &'a FleetFlags, purpose: Purpose) -> Result<Leader<'a>> {
         let id = unique();
         let messages = Messages::start(flags.transport()?, vec![inbox(&flags.fleet, &id)])?;
         Ok(Leader {
             flags,
+            purpose,
             id,
             messages,
             payload_max: 0,
@@ -125,7 +127,7 @@ impl<'a> Leader<'a> {
     /// # Errors
     /// There is no NATS server, or fewer agents are free than asked for.
     pub(super) fn find(&mut self, who: &str, within: Duration) -> Result<(Vec<Agent>, Waited)> {
-        let wanted = who.parse::<usize>().ok();
+        let (wanted, purpose) = (who.parse::<usize>().ok(), self.purpose);
         let began_ns = now_ns();
         // It may have been connected before.
         let mut opened_ns = (self.payload_max > 0).then_some(began_ns);
@@ -136,7 +138,7 @@ impl<'a> Leader<'a> {
             let now = now_ns();
             let since = Duration::from_nanos(now - opened_ns.unwrap_or(began_ns));
             let most = if opened_ns.is_none() || wanted.is_some() { within } else { LOOK_FOR_ALL };
-            let is_free = |agent: &&Agent| !agent.busy && agent.is_selected(who);
+            let is_free = |agent: &&Agent| !agent.busy && agent.is_selected(who, purpose);
             let free = found.values().filter(is_free).count();
             // A connection that comes and goes is not tried forever.
             let is_late = now > began_ns + (within + LOOK_FOR).as_nanos() as u64;
@@ -189,7 +191,7 @@ impl<'a> Leader<'a> {
         let mut agents: Vec<Agent> = found.into_values().collect();
         agents.sort_by(|one, other| (&one.name, &one.id).cmp(&(&other.name, &other.id)));
         self.namesakes = namesakes(&agents);
-        agents.retain(|agent| agent.is_selected(who));
+        agents.retain(|agent| agent.is_selected(who, purpose));
         Ok((agents, Waited::Done))
     }
 
@@ -225,12 +227,12 @@ impl<'a> Leader<'a> {
         if let Ok(wanted) = who.parse::<usize>() {
             if agents.len() < wanted {
                 let mut problems = std::mem::take(&mut self.namesakes);
-                problems.push(too_few(wanted, &agents, &busy));
+                problems.push(too_few(self.purpose, wanted, &agents, &busy));
                 return Ok(Some((problems, Vec::new())));
             }
             agents.truncate(wanted);
         }
-        let mut problems = problems(&agents, &busy, who, parts);
+        let mut problems = problems(self.purpose, (&agents, &busy), who, parts);
         problems.splice(0..0, std::mem::take(&mut self.namesakes));
         Ok(Some((problems, agents)))
     }
@@ -378,6 +380,11 @@ impl<'a> Leader<'a> {
 
     pub(super) fn send(&self, agent: &Agent, message: &ToAgent, body: &[u8]) {
         self.messages.send(&inbox(&self.flags.fleet, &agent.id), encode(message, body));
+    }
+
+    /// The connection, and the id that agents answer to.
+    pub(super) fn into_messages(self) -> (Messages, String) {
+        (self.messages, self.id)
     }
 
     pub(super) fn id(&self) -> &str {

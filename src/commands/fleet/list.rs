@@ -1,13 +1,14 @@
 //! `standfast fleet list`: the agents of a fleet.
 
 use std::fmt::Write as _;
+use std::net::IpAddr;
 use std::process::ExitCode;
 
 use anyhow::Result;
 use serde::Serialize;
 
 use super::leader::{LOOK_FOR, Leader, Waited};
-use super::member::Agent;
+use super::member::{Agent, Purpose};
 use super::message::version;
 use super::query::QueryFlags;
 
@@ -37,11 +38,13 @@ struct Entry<'a> {
     usable: bool,
     release: &'a str,
     allowed_targets: &'a [String],
+    /// Where it runs servers of proofs; null: it runs loads.
+    serves: Option<IpAddr>,
 }
 
 /// Runs the command. Exit code 1: there are none.
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
-    let mut leader = Leader::new(&args.query.fleet)?;
+    let mut leader = Leader::new(&args.query.fleet, Purpose::Any)?;
     let (agents, waited) = leader.find("all", LOOK_FOR)?;
     if waited == Waited::Interrupted {
         return Ok(ExitCode::from(130));
@@ -63,6 +66,7 @@ fn entry(agent: &Agent) -> Entry<'_> {
         usable: agent.version == version(),
         release: &agent.version,
         allowed_targets: &agent.targets,
+        serves: agent.serves.map(|address| address.ip()),
     }
 }
 
@@ -90,7 +94,11 @@ fn text(fleet: &str, agents: &[Entry<'_>]) -> String {
             texts => texts.join(" "),
         };
         let (name, host, cores) = (agent.name, agent.host, agent.cores);
-        let (labels, targets) = (list(agent.labels), list(agent.allowed_targets));
+        let labels = list(agent.labels);
+        let targets = match agent.serves {
+            Some(ip) => format!("serves on {ip}"),
+            None => list(agent.allowed_targets),
+        };
         // Writing to a String cannot fail.
         let _ = writeln!(
             text,
@@ -129,6 +137,7 @@ mod tests {
             usable,
             release,
             allowed_targets: &[],
+            serves: None,
         };
         let text = text("f", &[entry("one", true, "1"), entry("second", false, "0")]);
         assert!(text.contains("one     h         2  free     zone=a, -\n"), "{text}");

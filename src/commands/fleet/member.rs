@@ -1,5 +1,7 @@
 //! [`Agent`]: an agent as its leader knows it.
 
+use std::net::SocketAddr;
+
 use load::control::Event;
 use load::{Outcome, SharedRow, Usage};
 
@@ -24,6 +26,8 @@ pub(crate) struct Agent {
     pub(super) cores: usize,
     pub(super) busy: bool,
     pub(super) targets: Vec<String>,
+    /// Where it runs servers of proofs; `None`: it runs loads.
+    pub(super) serves: Option<SocketAddr>,
     pub(super) offset: Offset,
     pub(super) last: Says,
     pub(super) heard_ns: u64,
@@ -59,6 +63,26 @@ pub(super) struct Obeyed {
     pub(super) events: Vec<(u64, Event)>,
 }
 
+/// What agents are looked for.
+#[derive(Copy, Clone, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    Any,
+    /// To run loads.
+    Loads,
+    /// To run servers of proofs.
+    Servers,
+}
+
+impl Purpose {
+    /// The flag that selects them, and how one is started.
+    fn flags(self) -> [&'static str; 2] {
+        match self {
+            Purpose::Any | Purpose::Loads => ["--agents", "standfast agent --name NAME"],
+            Purpose::Servers => ["--servers", "standfast agent --name NAME --serve IP"],
+        }
+    }
+}
+
 /// How far an agent is with its preparation.
 #[derive(PartialEq, Eq)]
 pub(super) enum Readiness {
@@ -81,6 +105,7 @@ impl Agent {
             cores: 1,
             busy: false,
             targets: Vec::new(),
+            serves: None,
         };
         let message = FromAgent { agent: id.to_owned(), run: String::new(), says: here };
         Agent::new(message, now).expect("its id and name can be an agent's")
@@ -90,7 +115,8 @@ impl Agent {
     /// id becomes part of a subject.
     pub(super) fn new(message: FromAgent, now: u64) -> Option<Agent> {
         let last = message.says.clone();
-        let Says::Here { name, host, labels, version, cores, busy, targets } = message.says else {
+        let Says::Here { name, host, labels, version, cores, busy, targets, serves } = message.says
+        else {
             return None;
         };
         if word(&message.agent).is_err() || word(&name).is_err() {
@@ -108,6 +134,7 @@ impl Agent {
             cores,
             busy,
             targets,
+            serves,
             offset: Offset::default(),
             last,
             heard_ns: now,
@@ -130,8 +157,13 @@ impl Agent {
         self.id == message.agent
     }
 
-    pub(super) fn is_selected(&self, who: &str) -> bool {
-        !who.contains('=') || self.labels.iter().any(|label| label == who)
+    pub(super) fn is_selected(&self, who: &str, purpose: Purpose) -> bool {
+        let is_fit = match purpose {
+            Purpose::Any => true,
+            Purpose::Loads => self.serves.is_none(),
+            Purpose::Servers => self.serves.is_some(),
+        };
+        is_fit && (!who.contains('=') || self.labels.iter().any(|label| label == who))
     }
 
     pub(super) fn is_settled(&self) -> bool {
@@ -225,12 +257,14 @@ fn names(agents: &[Agent]) -> String {
     }
 }
 
-pub(super) fn too_few(wanted: usize, free: &[Agent], busy: &[Agent]) -> String {
-    let mut text = format!("{} of {wanted} agents are free: {}", free.len(), names(free));
+pub(super) fn too_few(purpose: Purpose, wanted: usize, free: &[Agent], busy: &[Agent]) -> String {
+    let [flag, start] = purpose.flags();
+    let of = if purpose == Purpose::Servers { format!(" for {flag}") } else { String::new() };
+    let mut text = format!("{} of {wanted} agents are free{of}: {}", free.len(), names(free));
     if !busy.is_empty() {
         text += &format!("; busy: {}", names(busy));
     }
-    text + "\n  start more, each with standfast agent --name NAME and the same --nats and --fleet"
+    text + &format!("\n  start more, each with {start} and the same --nats and --fleet")
 }
 
 /// Agents of one name, of a list that is sorted by names. Results and upgrades know agents by their names.
@@ -255,7 +289,13 @@ pub(super) fn namesakes(agents: &[Agent]) -> Vec<String> {
 }
 
 /// All that is wrong with the agents of a run of so many parts.
-pub(super) fn problems(agents: &[Agent], busy: &[Agent], who: &str, parts: Parts) -> Vec<String> {
+pub(super) fn problems(
+    purpose: Purpose,
+    (agents, busy): (&[Agent], &[Agent]),
+    who: &str,
+    parts: Parts,
+) -> Vec<String> {
+    let [flag, start] = purpose.flags();
     let mut problems = Vec::new();
     if agents.is_empty() {
         let label = if who.contains('=') { format!(" --label {who}") } else { String::new() };
@@ -264,8 +304,7 @@ pub(super) fn problems(agents: &[Agent], busy: &[Agent], who: &str, parts: Parts
             busy => format!("busy: {}", names(busy)),
         };
         problems.push(format!(
-            "no agent is free for --agents {who} ({found}): start one with standfast agent --name NAME{label} and the \
-             same --nats and --fleet"
+            "no agent is free for {flag} {who} ({found}): start one with {start}{label} and the same --nats and --fleet"
         ));
     }
     let mine = version();

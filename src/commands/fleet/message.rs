@@ -1,7 +1,9 @@
 //! The messages of a fleet: a line of JSON, and bytes after it for pieces of files and results.
 
-use load::SharedRow;
+use std::net::SocketAddr;
+
 use load::control::{Command, Event};
+use load::{SharedRow, Usage};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -38,6 +40,18 @@ pub(super) enum ToAgent {
         destinations: Option<u64>,
     },
     Plan(Plan),
+    /// Run a server of a proof. It is repeated until [`Says::Serving`].
+    Serve(ServerOrder),
+    /// Say anew how many connections the server has, and its memory. It is repeated until it was done.
+    Look {
+        run: String,
+        number: u64,
+    },
+    /// Publish the next message of a proof, by number from 0. It is repeated until it was done.
+    Publish {
+        run: String,
+        sequence: u32,
+    },
     /// A piece of a file follows.
     Piece {
         run: String,
@@ -102,6 +116,51 @@ pub(super) struct Plan {
     pub(super) files: Vec<FileEntry>,
 }
 
+/// A server of a proof.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct ServerOrder {
+    pub(super) run: String,
+    pub(super) leader: String,
+    pub(super) version: String,
+    /// That it will hold.
+    pub(super) connections: u64,
+    /// Of `standfast serve`, of [`SERVER_FLAGS`].
+    pub(super) flags: Vec<String>,
+}
+
+/// The flags that a leader may give to servers: they open no files, listen nowhere else, and connect to nothing.
+const SERVER_FLAGS: [&str; 20] = [
+    "backlog",
+    "compress-above",
+    "compression",
+    "connect-rate",
+    "handshake-timeout",
+    "history",
+    "history-bytes",
+    "history-limit",
+    "history-topic-bytes",
+    "history-ttl",
+    "idle-timeout",
+    "max-handshakes",
+    "max-message",
+    "memory-limit",
+    "ping-interval",
+    "pings",
+    "pong-timeout",
+    "public-streams",
+    "send-queue",
+    "workers",
+];
+
+/// The first of these flags that a leader cannot give to a server.
+pub(in crate::commands) fn not_for_servers(flags: &[String]) -> Option<&str> {
+    let is_for_servers = |flag: &&String| {
+        let name = flag.strip_prefix("--").and_then(|flag| flag.split_once('='));
+        name.is_some_and(|(name, _)| SERVER_FLAGS.contains(&name))
+    };
+    flags.iter().find(|flag| !is_for_servers(flag)).map(String::as_str)
+}
+
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct FileEntry {
     pub(super) path: String,
@@ -133,6 +192,9 @@ pub(super) enum Says {
         /// What it may connect to beside loopback.
         #[serde(default)]
         targets: Vec<String>,
+        /// Where it runs servers of proofs; `None`: it runs loads.
+        #[serde(default)]
+        serves: Option<SocketAddr>,
     },
     /// What it lacks, each with what helps; empty if nothing.
     Checked {
@@ -173,6 +235,8 @@ pub(super) enum Says {
         taken: u64,
         events: Vec<(u64, Event)>,
     },
+    /// Its server of a proof is there.
+    Serving(Serving),
     Failed {
         why: String,
     },
@@ -193,6 +257,22 @@ pub(super) enum Says {
         offset: usize,
     },
     Upgrade(Upgrade),
+}
+
+/// How a server of a proof is.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Serving {
+    /// The number of this message.
+    pub(super) number: u64,
+    pub(super) address: SocketAddr,
+    /// `None`: it could not be read.
+    pub(super) usage: Option<Usage>,
+    /// Its connections at the latest look; `None`: unknown.
+    pub(super) open: Option<u64>,
+    /// The number of the latest look.
+    pub(super) looked: u64,
+    /// The messages that it has published.
+    pub(super) published: u32,
 }
 
 /// What an agent does about an upgrade, with releases as `--version` of its file says.
@@ -274,6 +354,20 @@ mod tests {
         assert_eq!(body, b"a\nb");
         for other in [&b""[..], b"\n", b"{}", b"{}\n", b"{\"other\":{}}\n", b"\xff\n"] {
             assert!(decode::<ToAgent>(other).is_none(), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn servers_take_no_flags_that_open_files_or_connect() {
+        let first = |flags: &[&str]| {
+            let flags: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).collect();
+            not_for_servers(&flags).map(str::to_owned)
+        };
+        assert_eq!(first(&["--idle-timeout=60s", "--workers=2", "--public-streams=true"]), None);
+        for flag in
+            ["--config=/etc/x", "--listen=0.0.0.0:1", "--webhook-url=http://x/", "--workers", "x"]
+        {
+            assert_eq!(first(&["--workers=2", flag]).as_deref(), Some(flag));
         }
     }
 

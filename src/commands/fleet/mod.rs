@@ -9,13 +9,15 @@ mod coordinator;
 mod doctor;
 mod executable;
 pub(crate) mod fixtures;
+mod hosted;
 mod job;
 pub(crate) mod leader;
 mod list;
 mod manifest;
 pub(crate) mod member;
-pub(super) mod message;
+pub(crate) mod message;
 mod query;
+pub(crate) mod servers;
 #[cfg(test)]
 mod simulation;
 mod travel;
@@ -24,11 +26,12 @@ pub(crate) mod whole;
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use brokers::NatsUrl;
 use brokers::nats::NatsTransport;
 
@@ -159,6 +162,26 @@ fn sha256(bytes: &[u8]) -> String {
     digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// The executable of this process, even if its file was removed or replaced since.
+pub(super) fn own_file() -> Result<PathBuf> {
+    let file = std::env::current_exe().context("the executable")?;
+    // The kernel says so of a file that was removed or replaced.
+    let is_there = !file.as_os_str().as_encoded_bytes().ends_with(b" (deleted)") && file.exists();
+    Ok(if is_there { file } else { "/proc/self/exe".into() })
+}
+
+/// An address for a server that agents connect to; port 0 lets the kernel choose.
+pub(super) fn listen(text: &str) -> Result<SocketAddr, String> {
+    let address = text.parse().or_else(|_| text.parse().map(|ip: IpAddr| SocketAddr::new(ip, 0)));
+    match address {
+        Ok(address) if address.ip().is_unspecified() => {
+            Err("expected the address that agents connect to, not all of this machine".to_owned())
+        }
+        Ok(address) => Ok(address),
+        Err(_) => Err("expected an IP address or IP:PORT".to_owned()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -178,6 +201,21 @@ mod tests {
         }
         for text in ["", "0", "-1", "1.5", "20000", "All", "typo", "zone=", "=a", "a=b=c"] {
             assert!(who(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn servers_listen_where_agents_can_connect() {
+        for (text, address) in [
+            ("10.0.0.9", "10.0.0.9:0"),
+            ("10.0.0.9:8080", "10.0.0.9:8080"),
+            ("fd00::9", "[fd00::9]:0"),
+            ("[fd00::9]:80", "[fd00::9]:80"),
+        ] {
+            assert_eq!(listen(text).map(|address| address.to_string()).as_deref(), Ok(address));
+        }
+        for text in ["", "0.0.0.0", "[::]:80", "host", "8080"] {
+            assert!(listen(text).is_err(), "{text}");
         }
     }
 }

@@ -10,7 +10,7 @@ use engine::sys::process::now_ns;
 use serde::Serialize;
 
 use super::leader::{LOOK_FOR, Leader};
-use super::member::Agent;
+use super::member::{Agent, Purpose};
 use super::message::{HOST_CHARS_MAX, Says, TEXT_CHARS_MAX, ToAgent, Upgrade, one_line};
 use super::query::{self, QueryFlags};
 
@@ -58,7 +58,7 @@ enum Found {
 
 /// Runs the command. Exit code 1: an agent failed.
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
-    let mut leader = Leader::new(&args.query.fleet)?;
+    let mut leader = Leader::new(&args.query.fleet, Purpose::Any)?;
     let Some(agents) = query::find(&mut leader, &args.who)? else {
         return Ok(ExitCode::from(130));
     };

@@ -15,7 +15,7 @@ use super::scenario::after_teardown;
 use super::screen::Screen;
 use crate::commands::fleet::fixtures::{Fixtures, Teardown};
 use crate::commands::fleet::leader::{Leader, Parts, Request, Waited};
-use crate::commands::fleet::member::{agent_row, usage};
+use crate::commands::fleet::member::{Purpose, agent_row, usage};
 use crate::commands::fleet::whole::Whole;
 use crate::output;
 
@@ -113,7 +113,7 @@ pub(super) fn lead(
         },
     };
     let mut files = Files::open(args)?;
-    let mut leader = Leader::new(request.flags)?;
+    let mut leader = Leader::new(request.flags, Purpose::Loads)?;
     let interrupted = ExitCode::from(Verdict::Interrupted.exit_code());
     if leader.prepare(&request)? == Waited::Interrupted {
         output::note(&format!("interrupted: {}", leader.not_started()));

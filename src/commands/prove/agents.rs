@@ -1,15 +1,18 @@
-//! `prove --agents`: the sockets are of the agents of a fleet, the server is on this machine. This file has the
+//! `prove --agents`: the sockets are of the agents of a fleet, the server is on this machine or of other agents. This file has the
 //! flags, what cannot be shared, and the checks before anything starts.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 use load::Connect;
 
+use super::phases::Fleets;
 use super::plan::Plan;
-use crate::commands::fleet::controlled::{Controlled, Problems};
-use crate::commands::fleet::{FleetFlags, HEADING, who};
+use crate::commands::fleet::controlled::{Controlled, Problems, Target};
+use crate::commands::fleet::message::not_for_servers;
+use crate::commands::fleet::servers::Chosen;
+use crate::commands::fleet::{FleetFlags, HEADING, listen, who};
 use crate::units;
 
 /// How long a number of agents is waited for.
@@ -30,23 +33,22 @@ pub(super) struct Flags {
     /// Address of this machine that agents connect to, as IP or IP:PORT [default: 127.0.0.1]
     #[arg(long, value_name = "IP", value_parser = listen, help_heading = HEADING, requires = "agents")]
     pub(super) listen: Option<SocketAddr>,
+    /// Agents that run the servers: their number, `all`, or a label as KEY=VALUE [default: a server here]
+    ///
+    /// They were started with --serve. Each server has every nth WebSocket
+    #[arg(long, value_name = "WHO", value_parser = who, help_heading = HEADING, requires = "agents",
+        conflicts_with = "listen")]
+    pub(super) servers: Option<String>,
     #[command(flatten)]
     pub(super) fleet: FleetFlags,
 }
 
-/// An address for the server; port 0 lets the kernel choose.
-fn listen(text: &str) -> Result<SocketAddr, String> {
-    let address = text.parse().or_else(|_| text.parse().map(|ip: IpAddr| SocketAddr::new(ip, 0)));
-    match address {
-        Ok(address) if address.ip().is_unspecified() => {
-            Err("expected the address that agents connect to, not all of this machine".to_owned())
-        }
-        Ok(address) => Ok(address),
-        Err(_) => Err("expected an IP address or IP:PORT".to_owned()),
-    }
-}
-
 impl Flags {
+    /// Whether agents connect to a server of this machine.
+    pub(super) fn listens_here(&self) -> bool {
+        self.agents.is_some() && self.servers.is_none()
+    }
+
     /// Where the server listens for agents.
     pub(super) fn address(&self) -> SocketAddr {
         self.listen.unwrap_or(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0))
@@ -77,10 +79,21 @@ impl Flags {
                  and proofs with --connections"
             );
         }
+        if self.servers.is_some() {
+            if plan.connections.is_none() {
+                bail!("--servers needs --connections, or a scenario that has them");
+            }
+            if let Some(flag) = not_for_servers(&plan.serve) {
+                bail!(
+                    "{flag} of [serve] cannot be used with --servers: agents do not take this flag"
+                );
+            }
+        }
         Ok(())
     }
 
-    /// Finds the agents; and what is wrong with them. `None` after Ctrl-C.
+    /// Finds the agents that run servers and those that open the sockets; and what is wrong with them. `None` after
+    /// Ctrl-C.
     ///
     /// # Errors
     /// There is no NATS server.
@@ -88,9 +101,24 @@ impl Flags {
         &self,
         who: &str,
         connections: u64,
-    ) -> Result<Option<(Controlled<'_>, Problems)>> {
+    ) -> Result<Option<(Fleets<'_>, Problems)>> {
         let within = self.agents_within.unwrap_or(WITHIN);
-        Controlled::find(&self.fleet, (who, within), connections, self.address())
+        let (mut servers, mut problems) = (None, Problems::default());
+        if let Some(who) = &self.servers {
+            let Some(found) = Chosen::find(&self.fleet, (who, within), connections)? else {
+                return Ok(None);
+            };
+            (servers, problems) = (Some(found.0), found.1);
+        }
+        let targets = match &servers {
+            Some(servers) => servers.targets(),
+            None => vec![Target { address: self.address(), of: None }],
+        };
+        let found = Controlled::find(&self.fleet, (who, within), connections, &targets)?;
+        let Some((agents, of_agents)) = found else { return Ok(None) };
+        problems.fatal.extend(of_agents.fatal);
+        problems.limits.extend(of_agents.limits);
+        Ok(Some(((servers, Some(agents)), problems)))
     }
 }
 
@@ -115,24 +143,4 @@ pub(super) fn not_shared(plan: &Plan) -> Option<&'static str> {
         return Some("its [[rounds]] are separate proofs: run each by itself");
     }
     (plan.connect == Connect::OneByOne).then_some(one_by_one)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn servers_listen_where_agents_can_connect() {
-        for (text, address) in [
-            ("10.0.0.9", "10.0.0.9:0"),
-            ("10.0.0.9:8080", "10.0.0.9:8080"),
-            ("fd00::9", "[fd00::9]:0"),
-            ("[fd00::9]:80", "[fd00::9]:80"),
-        ] {
-            assert_eq!(listen(text).map(|address| address.to_string()).as_deref(), Ok(address));
-        }
-        for text in ["", "0.0.0.0", "[::]:80", "host", "8080"] {
-            assert!(listen(text).is_err(), "{text}");
-        }
-    }
 }

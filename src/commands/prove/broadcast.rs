@@ -1,4 +1,5 @@
-//! One publication through the server's admin listener, timed by the receivers' clock.
+//! Requests to the server's admin listener: publications, which are timed by the receivers' clock, and its number of
+//! connections.
 
 use std::fmt::{self, Display};
 use std::io::{self, Read, Write};
@@ -15,10 +16,12 @@ use load::publication::Publication;
 pub(super) const PUBLISHER: u32 = 1;
 /// Time limit for the server to accept a publication.
 const TIMEOUT: Duration = Duration::from_secs(30);
+/// Bytes of an answer that are read.
+const ANSWER_BYTES_MAX: u64 = 1024 * 1024;
 
 /// Address of the server's admin listener.
 #[derive(Clone, Debug)]
-pub(super) enum Admin {
+pub(in crate::commands) enum Admin {
     Tcp(SocketAddr),
     Unix(PathBuf),
 }
@@ -34,25 +37,41 @@ impl Display for Admin {
 
 /// Publishes message `sequence` to `topic` and returns the server's response time. The message
 /// carries its sequence and send time, so each receiver can check it.
-pub(super) fn publish(admin: &Admin, topic: &str, sequence: u32) -> Result<Duration> {
-    let mut stream =
-        connect(admin).with_context(|| format!("cannot connect to the admin listener {admin}"))?;
+pub(in crate::commands) fn publish(admin: &Admin, topic: &str, sequence: u32) -> Result<Duration> {
+    let stream = open(admin)?;
     let sent_ns = now_ns();
     let publication = Publication::new(PUBLISHER, sequence, sent_ns);
     let data = load::publication::encode(&publication, 0);
     let body = serde_json::json!({ "topic": topic, "data": data }).to_string();
-    let request = format!(
-        "POST /api/publish HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
-        body.len()
-    );
+    let length = format!("Content-Length: {}\r\n", body.len());
+    ask(stream, "POST /api/publish", &length, &body).context("the publication")?;
+    Ok(Duration::from_nanos(now_ns() - sent_ns))
+}
+
+/// The connections that the server has.
+pub(in crate::commands) fn connections(admin: &Admin) -> Result<u64> {
+    let metrics = ask(open(admin)?, "GET /metrics", "", "")?;
+    let mut values = metrics.lines().filter_map(|line| line.strip_prefix("standfast_connections "));
+    let value = values.next().context("its metrics lack standfast_connections")?;
+    value.parse().with_context(|| format!("standfast_connections: {value}"))
+}
+
+/// The answer to a request, if its status is 200.
+fn ask(mut stream: Box<dyn Stream>, what: &str, headers: &str, body: &str) -> Result<String> {
+    let request =
+        format!("{what} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{headers}\r\n{body}");
     stream.write_all(request.as_bytes())?;
     let mut answer = Vec::new();
-    stream.take(64 * 1024).read_to_end(&mut answer).context("no response to the publication")?;
-    let took = Duration::from_nanos(now_ns() - sent_ns);
-    if !answer.starts_with(b"HTTP/1.1 200") {
-        bail!("unexpected response to the publication: {}", String::from_utf8_lossy(&answer));
+    stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer).context("no response")?;
+    let answer = String::from_utf8_lossy(&answer).into_owned();
+    if !answer.starts_with("HTTP/1.1 200") {
+        bail!("unexpected response: {answer}");
     }
-    Ok(took)
+    Ok(answer)
+}
+
+fn open(admin: &Admin) -> Result<Box<dyn Stream>> {
+    connect(admin).with_context(|| format!("cannot connect to the admin listener {admin}"))
 }
 
 trait Stream: Read + Write {}

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
-use std::process::{self as child_process, Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -14,10 +14,11 @@ use engine::sys::process;
 use load::Usage;
 use serde_json::Value;
 
+use crate::commands::fleet::own_file;
 use crate::report::screen;
 
 /// Time limit for a child process to become ready.
-pub(super) const READY_TIMEOUT: Duration = Duration::from_secs(20);
+pub(in crate::commands) const READY_TIMEOUT: Duration = Duration::from_secs(20);
 /// Time limit for a child process to end after it was told to.
 pub(super) const END_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -38,25 +39,27 @@ impl Started {
     }
 }
 
-/// Starts this executable with `arguments`; `before` is a command prefix, such as `ip netns exec`. The
-/// child has its own process group, so Ctrl-C reaches only the proof, which then ends its children in
-/// order. Each line of its standard error is passed on.
+/// This executable with `arguments`; `before` is a command prefix, such as `ip netns exec`.
+pub(super) fn command(before: &[String], arguments: &[String]) -> Result<Command> {
+    let mut words = before.iter().map(OsString::from).chain([own_file()?.into()]);
+    let mut command = Command::new(words.next().unwrap_or_default());
+    command.args(words).args(arguments);
+    Ok(command)
+}
+
+/// Starts a command of [`command`]. The child has its own process group, so Ctrl-C reaches only the proof, which
+/// then ends its children in order. Each line of its standard error is passed on.
 pub(super) fn start(
-    before: &[String],
-    arguments: &[String],
+    mut command: Command,
     pass_on: impl Fn(String) + Send + 'static,
 ) -> Result<Started> {
-    let program = std::env::current_exe().context("cannot find the path of this executable")?;
-    let mut words = before.iter().map(OsString::from).chain([program.into()]);
-    let mut child = child_process::Command::new(words.next().unwrap_or_default())
-        .args(words)
-        .args(arguments)
+    let mut child = command
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .process_group(0)
         .spawn()
-        .with_context(|| format!("cannot start `standfast {}`", arguments.join(" ")))?;
+        .with_context(|| format!("cannot start {command:?}"))?;
     let stdout = child.stdout.take().context("the child has no standard output")?;
     let stderr = child.stderr.take().context("the child has no standard error")?;
     let (sender, lines) = channel();
@@ -86,7 +89,7 @@ pub(super) fn start_logged(
     arguments: &[String],
     pass_on: impl Fn(String) + Send + 'static,
 ) -> Result<(Child, Value)> {
-    let started = start(&[], arguments, pass_on)?;
+    let started = start(command(&[], arguments)?, pass_on)?;
     match started.lines.recv_timeout(READY_TIMEOUT) {
         Ok(ready) => Ok((started.child, ready)),
         Err(_) => {
@@ -111,7 +114,7 @@ pub(super) fn reap(child: &mut Child, look: &mut dyn FnMut()) {
 }
 
 /// Memory and CPU time of a process; `None` if it cannot be read.
-pub(super) fn usage_of(pid: u32) -> Option<Usage> {
+pub(in crate::commands) fn usage_of(pid: u32) -> Option<Usage> {
     let memory = ProcessMemory::of(pid).ok()?;
     Some(Usage { rss_bytes: memory.rss_bytes, cpu_seconds: memory.cpu_seconds })
 }

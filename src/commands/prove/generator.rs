@@ -11,7 +11,7 @@ use engine::sys::process;
 use serde_json::{Value, json};
 
 use super::broadcast::Admin;
-use super::child::{END_TIMEOUT, READY_TIMEOUT, Started, reap, start, usage_of};
+use super::child::{END_TIMEOUT, READY_TIMEOUT, Started, command, reap, start, usage_of};
 use super::link::Namespaces;
 use super::phases::Stop;
 use super::plan::Plan;
@@ -78,11 +78,17 @@ enum Generator<'a> {
 }
 
 /// The command line of the load.
-fn load_words(url: &str, connections: u64, plan: &Plan, admin: &Admin) -> Vec<String> {
+fn load_words(
+    urls: &[String],
+    connections: u64,
+    plan: &Plan,
+    admin: Option<&Admin>,
+) -> Vec<String> {
     let connections = format!("--connections={connections}");
     let connect = format!("--connect={}", connect_flag(plan.connect));
-    let mut words = [url, "--control", &connections, &connect].map(String::from).to_vec();
-    if let Some(churn) = &plan.churn {
+    let mut words = urls.to_vec();
+    words.extend(["--control", &connections, &connect].map(String::from));
+    if let Some((churn, admin)) = plan.churn.as_ref().zip(admin) {
         words.extend(churn.flags(plan.hold, admin));
     } else if plan.cable {
         let channel = json!({ "channel": "$pubsub", "stream_name": TOPIC });
@@ -96,18 +102,18 @@ fn load_words(url: &str, connections: u64, plan: &Plan, admin: &Admin) -> Vec<St
 
 impl<'a> Load<'a> {
     pub(super) fn start(
-        url: &str,
+        urls: &[String],
         connections: u64,
         plan: &Plan,
-        admin: &Admin,
+        admin: Option<&Admin>,
         namespaces: Option<&Namespaces>,
     ) -> Result<Load<'a>> {
         let mut arguments = vec!["load".to_owned(), "--force".to_owned()];
-        arguments.extend(load_words(url, connections, plan, admin));
+        arguments.extend(load_words(urls, connections, plan, admin));
         let sources = namespaces.map(Namespaces::sources).unwrap_or_default();
         arguments.extend(sources.iter().map(|source| format!("--source={source}")));
         let before = namespaces.map(Namespaces::at_clients).unwrap_or_default();
-        let started = start(&before, &arguments, screen::aside)?;
+        let started = start(command(&before, &arguments)?, screen::aside)?;
         if started.lines.recv_timeout(READY_TIMEOUT).is_err() {
             started.kill();
             bail!("the load process did not start; see its messages above");
@@ -119,16 +125,15 @@ impl<'a> Load<'a> {
 
     /// Starts the loads of agents; `None` after Ctrl-C.
     pub(super) fn share(
-        url: &str,
+        urls: &[String],
         connections: u64,
         plan: &Plan,
-        admin: &Admin,
         mut agents: Controlled<'a>,
     ) -> Result<Option<Load<'a>>> {
-        let mut words = load_words(url, connections, plan, admin);
+        let mut words = load_words(urls, connections, plan, None);
         if plan.connect == Connect::Windowed {
-            // Together no more than the queue of a listener has room for.
-            let most = IN_FLIGHT.max(agents.agents() as u64);
+            // Together no more than the queues of all listeners have room for.
+            let most = (IN_FLIGHT * urls.len() as u64).max(agents.agents() as u64);
             words.push(format!("--in-flight={most}"));
         }
         words.extend(plan.force.then(|| "--force".to_owned()));

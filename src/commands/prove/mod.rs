@@ -3,8 +3,8 @@
 //! with stops at round numbers to measure memory, holds with heartbeats, broadcasts, and judges.
 
 mod agents;
-mod broadcast;
-mod child;
+pub(super) mod broadcast;
+pub(super) mod child;
 mod churn;
 pub(crate) mod cluster;
 mod generator;
@@ -17,7 +17,7 @@ mod result;
 mod rounds;
 mod scenario;
 mod screen;
-mod server;
+pub(super) mod server;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -27,12 +27,12 @@ use capacity::{Goal, Machine, Role};
 use engine::sys::process;
 use load::Connect;
 
-use self::phases::Run;
+use self::phases::{Fleets, Run};
 use self::plan::Plan;
 use self::proxies::Competitor;
 use self::result::Proof;
 use self::screen::Screen;
-use crate::commands::fleet::controlled::{Controlled, Problems};
+use crate::commands::fleet::controlled::Problems;
 use crate::commands::load as load_command;
 use crate::{output, units};
 
@@ -154,7 +154,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 }
 
 /// What is known before the start: the number of connections, this machine, and the agents.
-type Known<'a> = (u64, Machine, Option<Controlled<'a>>);
+type Known<'a> = (u64, Machine, Fleets<'a>);
 
 /// Checks the limits of this machine and of the agents, and reports all that are too low, before anything is
 /// opened. `None` after Ctrl-C.
@@ -182,20 +182,21 @@ fn preflight<'a>(plan: &Plan, args: &'a Args, screen: &mut Screen) -> Result<Opt
         screen.note(&format!("{}: {about}", plan.scenario.as_deref().unwrap_or("scenario")));
     }
     let report = capacity::check(&machine, &goal(connections));
-    let is_short = !report.holds() && !args.force;
+    // With --servers nothing is held here.
+    let is_short = !report.holds() && !args.force && !plan.has_servers;
     let Some(who) = &args.fleet.agents else {
         if is_short {
             bail!("{report}\nTo start anyway, add --force.");
         }
         screen.note(&report.to_string());
-        return Ok(Some((connections, machine, None)));
+        return Ok(Some((connections, machine, (None, None))));
     };
     let (agents, problems) = match args.fleet.find(who, connections) {
         Ok(None) => return Ok(None),
-        Ok(Some((agents, problems))) => (Some(agents), problems),
+        Ok(Some(found)) => found,
         Err(error) => {
             let fatal = vec![format!("{error:#}")];
-            (None, Problems { fatal, ..Problems::default() })
+            ((None, None), Problems { fatal, ..Problems::default() })
         }
     };
     let Problems { fatal, limits } = problems;
@@ -211,7 +212,9 @@ fn preflight<'a>(plan: &Plan, args: &'a Args, screen: &mut Screen) -> Result<Opt
         }
         bail!("{text}");
     }
-    screen.note(&report.to_string());
+    if !plan.has_servers {
+        screen.note(&report.to_string());
+    }
     limits.iter().for_each(|problem| screen.note(problem));
     Ok(Some((connections, machine, agents)))
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use capacity::{Bytes, Count};
 
 use super::plan::Plan;
-use super::result::{Mark, ProcessResult, Proof};
+use super::result::{Mark, ProcessResult, Proof, ServerResult};
 use crate::commands::fleet::whole::Fleet;
 use crate::commands::load as load_command;
 use crate::report::{Report, Rows, Table, Tile};
@@ -50,7 +50,18 @@ fn tables(proof: &Proof) -> Vec<Table> {
         texts: &[],
     };
     let agents = proof.fleet.as_ref().map(Fleet::table);
-    [memory].into_iter().chain(agents).collect()
+    let servers = servers(proof);
+    [memory].into_iter().chain(servers).chain(agents).collect()
+}
+
+/// The servers of agents; `None` without.
+pub(super) fn servers(proof: &Proof) -> Option<Table> {
+    (!proof.servers.is_empty()).then(|| Table {
+        title: "Servers",
+        heads: vec!["server", "address", "sockets", "resident", "per socket", "CPU"],
+        rows: proof.servers.iter().map(server).collect(),
+        texts: &[1],
+    })
 }
 
 fn configuration(proof: &Proof, plan: &Plan) -> Rows {
@@ -79,7 +90,9 @@ fn tiles(proof: &Proof) -> Vec<Tile> {
     let c = &proof.connections;
     let rate = format!("{}/s", Count(c.per_second.round() as u64));
     let ended: u64 = proof.closed.values().sum();
-    let each = |process: &ProcessResult| format!("{:.0} B", process.rss_bytes_per_connection);
+    let each = |process: &ProcessResult| {
+        process.rss_bytes_per_connection.map_or("?".to_owned(), |bytes| format!("{bytes:.0} B"))
+    };
     let mut tiles = vec![
         Tile::new("Open", Count(c.open).to_string(), format!("of {}", Count(c.requested))),
         Tile::new("Connect rate", rate, format!("in {:.1} s", c.seconds)),
@@ -98,14 +111,17 @@ fn tiles(proof: &Proof) -> Vec<Tile> {
 
 fn figures(proof: &Proof) -> Rows {
     let c = &proof.connections;
+    let cpu = |process: &ProcessResult| {
+        process.cpu_seconds.map_or("unknown".to_owned(), |seconds| format!("{seconds:.1} s"))
+    };
     let mut rows = vec![
         ("opened in", format!("{:.1} s, {} per second", c.seconds, Count(c.per_second as u64))),
         ("failed to open", causes(c.failed, &proof.connect_errors)),
         ("closed before the end", causes(proof.closed.values().sum(), &proof.closed)),
         ("server, resident", resident(&proof.server)),
-        ("server, CPU", format!("{:.1} s", proof.server.cpu_seconds)),
+        ("server, CPU", cpu(&proof.server)),
         ("client, resident", resident(&proof.client)),
-        ("client, CPU", format!("{:.1} s", proof.client.cpu_seconds)),
+        ("client, CPU", cpu(&proof.client)),
         (
             "kernel",
             proof.kernel_bytes_per_socket.map_or("unknown or implausible".to_owned(), |bytes| {
@@ -161,16 +177,31 @@ fn causes(all: u64, by_cause: &std::collections::BTreeMap<String, u64>) -> Strin
 }
 
 fn resident(process: &ProcessResult) -> String {
-    let each = process.rss_bytes_per_connection;
-    format!("{}, {each:.0} B per socket", Bytes(process.rss_bytes))
+    match (process.rss_bytes, process.rss_bytes_per_connection) {
+        (Some(all), Some(each)) => format!("{}, {each:.0} B per socket", Bytes(all)),
+        (Some(all), None) => Bytes(all).to_string(),
+        (None, _) => "unknown".to_owned(),
+    }
 }
 
 fn mark(mark: &Mark) -> Vec<String> {
-    let kernel = mark.kernel_bytes.map_or("unknown".to_owned(), |bytes| Bytes(bytes).to_string());
+    let [server, client, kernel] = mark.memory().map(known);
+    vec![Count(mark.connections).to_string(), server, client, kernel]
+}
+
+fn known(bytes: Option<u64>) -> String {
+    bytes.map_or("unknown".to_owned(), |bytes| Bytes(bytes).to_string())
+}
+
+/// The servers of agents.
+fn server(server: &ServerResult) -> Vec<String> {
+    let unknown = || "unknown".to_owned();
     vec![
-        Count(mark.connections).to_string(),
-        Bytes(mark.server_rss_bytes).to_string(),
-        Bytes(mark.client_rss_bytes).to_string(),
-        kernel,
+        server.name.clone(),
+        server.address.map_or_else(unknown, |address| address.to_string()),
+        server.connections.map_or_else(unknown, |connections| Count(connections).to_string()),
+        known(server.rss_bytes),
+        server.rss_bytes_per_connection.map_or_else(unknown, |bytes| format!("{bytes:.0} B")),
+        server.cpu_seconds.map_or_else(unknown, |seconds| format!("{seconds:.1} s")),
     ]
 }

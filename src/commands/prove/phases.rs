@@ -6,16 +6,16 @@ use anyhow::Result;
 use capacity::{Count, KernelMemory};
 use engine::sys::process::{self, Signal};
 
-use super::broadcast;
-use super::child::usage_of;
+use super::broadcast::PUBLISHER;
 use super::churn::{self, ChurnMemory};
 use super::generator::{Load, Progress};
 use super::link::Namespaces;
 use super::plan::{Messages, Plan};
 use super::result::{Mark, Measured, ProcessFigures};
 use super::screen::Screen;
-use super::server::{Serve, TOPIC};
+use super::server::{Serve, Server};
 use crate::commands::fleet::controlled::Controlled;
+use crate::commands::fleet::servers::Chosen;
 use load::Sample;
 
 /// Connection counts at which memory is measured, as in the reference experiment's table.
@@ -31,7 +31,7 @@ const LOOK: Duration = Duration::from_millis(250);
 pub(super) struct Run<'a> {
     plan: &'a Plan,
     screen: &'a mut Screen,
-    serve: Serve,
+    serve: Server,
     load: Load<'a>,
     measured: Measured,
     /// Kernel and system memory before the processes were started, and before the first socket.
@@ -43,6 +43,9 @@ pub(super) struct Run<'a> {
     // Last: dropped after the processes that run in the namespaces.
     namespaces: Option<Namespaces>,
 }
+
+/// The agents that run the servers, and those that open the sockets; `None`: this machine does.
+pub(super) type Fleets<'a> = (Option<Chosen>, Option<Controlled<'a>>);
 
 /// Why a proof stops early: Ctrl-C, a child process that ended, or an agent that is lost. The summary is still made.
 pub(super) enum Stop {
@@ -60,29 +63,39 @@ impl<'a> Run<'a> {
         connections: u64,
         plan: &'a Plan,
         screen: &'a mut Screen,
-        agents: Option<Controlled<'a>>,
+        (servers, agents): Fleets<'a>,
     ) -> Result<Option<Self>> {
         let kernel_before = KernelMemory::read().ok();
         let namespaces = plan.link.map(|link| Namespaces::create(link, connections)).transpose()?;
         if let Some(namespaces) = &namespaces {
             screen.note(&namespaces.describe());
         }
-        let serve = Serve::start(connections, plan, namespaces.as_ref())?;
-        let url = serve.url(plan);
-        let admin = serve.admin();
+        let serve = match servers {
+            None => Server::Here(Serve::start(connections, plan, namespaces.as_ref())?),
+            Some(servers) => {
+                let Some(servers) = servers.start(&plan.serve)? else { return Ok(None) };
+                Server::Agents(servers)
+            }
+        };
+        let urls = serve.urls(plan);
         let load = match agents {
-            None => Some(Load::start(&url, connections, plan, admin, namespaces.as_ref())?),
-            Some(agents) => Load::share(&url, connections, plan, admin, agents)?,
+            None => {
+                let admin = serve.admin();
+                Some(Load::start(&urls, connections, plan, admin, namespaces.as_ref())?)
+            }
+            Some(agents) => Load::share(&urls, connections, plan, agents)?,
         };
         let Some(load) = load else { return Ok(None) };
+        serve.look();
         screen.note(&format!(
-            "serve has PID {}, {}; opening {} WebSockets on {url}",
-            serve.pid(),
+            "{}, {}; opening {} WebSockets on {}",
+            serve.describe(),
             load.describe(),
             Count(connections),
+            urls.join(" "),
         ));
         let mut measured = Measured::new(connections);
-        measured.server.start = usage_of(serve.pid());
+        measured.server.start = serve.usage();
         measured.client.start = load.usage();
         let began_ns = process::now_ns();
         let before = Sample {
@@ -163,11 +176,11 @@ impl<'a> Run<'a> {
     }
 
     fn mark(&mut self, connections: u64) {
-        let (server, client) = self.measure_processes();
+        let (server, client) = self.measure_now();
         let mark = Mark {
             connections,
-            server_rss_bytes: server.map_or(0, |memory| memory.rss_bytes),
-            client_rss_bytes: client.map_or(0, |memory| memory.rss_bytes),
+            server_rss_bytes: server.map(|memory| memory.rss_bytes),
+            client_rss_bytes: client.map(|memory| memory.rss_bytes),
             kernel_bytes: self.kernel_growth().and_then(|bytes| u64::try_from(bytes).ok()),
         };
         // The last one counts: later growth is not that of opening sockets.
@@ -178,8 +191,7 @@ impl<'a> Run<'a> {
 
     /// Holds the sockets open for the requested time, and until each has answered.
     fn hold(&mut self) -> Result<(), Stop> {
-        (self.measured.server.hold_began, self.measured.client.hold_began) =
-            self.measure_processes();
+        (self.measured.server.hold_began, self.measured.client.hold_began) = self.measure_now();
         if !self.plan.heartbeat.is_zero() {
             self.load.heartbeat(self.plan.heartbeat)?;
         }
@@ -212,9 +224,12 @@ impl<'a> Run<'a> {
         self.measured.unanswered = pings.then_some(row.unanswered_sockets);
         let pinged = row.answered + row.unanswered_sockets;
         self.measured.not_due = pings.then(|| row.open.saturating_sub(pinged));
-        let (server, client) = self.measure_processes();
+        let (server, client) = self.measure_now();
         self.measured.server.held = server;
         self.measured.client.held = client;
+        if let Server::Agents(servers) = &self.serve {
+            self.measured.servers = servers.all();
+        }
         self.measured.system_growth = self.system_growth();
     }
 
@@ -301,13 +316,13 @@ impl<'a> Run<'a> {
         // Heartbeats would disturb the timing of the broadcast.
         self.load.heartbeat(Duration::ZERO)?;
         let open = self.load.last_progress().row.open;
-        self.load.expect(broadcast::PUBLISHER, self.plan.broadcasts)?;
+        self.load.expect(PUBLISHER, self.plan.broadcasts)?;
         for sequence in 0..self.plan.broadcasts {
             let began_ns = process::now_ns();
-            let admin = self.serve.admin();
+            let server = &self.serve;
             let took = self
                 .load
-                .during(|| broadcast::publish(admin, TOPIC, sequence))?
+                .during(|| server.publish(sequence))?
                 .map_err(|error| Stop::Broken(format!("publishing failed: {error:#}")))?;
             self.measured.publish_seconds.push(took.as_secs_f64());
             loop {
@@ -324,7 +339,7 @@ impl<'a> Run<'a> {
 
     /// Takes the last figures and ends both processes.
     fn finish(&mut self) {
-        let (server, client) = self.measure_processes();
+        let (server, client) = self.measure_now();
         self.measured.server.end = server;
         self.measured.client.end = client;
         self.measured.seconds = seconds_since(self.began_ns);
@@ -337,6 +352,11 @@ impl<'a> Run<'a> {
             Err(why) => self.measured.broken.push(why),
         }
         self.measured.fleet = self.load.take_fleet();
+        if let Server::Agents(servers) = &self.serve {
+            if let Some(fleet) = &mut self.measured.fleet {
+                fleet.missing.extend(servers.lost());
+            }
+        }
         self.measured.interrupted |= self.measured.fleet.as_ref().is_some_and(|of| of.interrupted);
         if self.measured.fleet.as_ref().is_some_and(|fleet| !fleet.missing.is_empty()) {
             // What a lost agent has open is unknown.
@@ -376,7 +396,15 @@ impl<'a> Run<'a> {
     }
 
     fn measure_processes(&self) -> ProcessFigures {
-        (usage_of(self.serve.pid()), self.load.usage())
+        (self.serve.usage(), self.load.usage())
+    }
+
+    /// The same as of now, also of servers elsewhere.
+    fn measure_now(&mut self) -> ProcessFigures {
+        let server = &self.serve;
+        // If an agent is lost meanwhile, that is noticed next.
+        let _ = self.load.during(|| server.look());
+        self.measure_processes()
     }
 
     /// Returns the growth of the kernel's own memory since before the first socket; negative if other
@@ -393,6 +421,9 @@ impl<'a> Run<'a> {
     /// Returns the decrease of available memory since before the proof; `None` if it grew, as other
     /// programs freed more.
     fn system_growth(&self) -> Option<u64> {
+        if self.plan.ends_here() == 0 {
+            return None;
+        }
         let now = KernelMemory::read().ok()?;
         self.kernel_before?.available_bytes.checked_sub(now.available_bytes)
     }
@@ -402,10 +433,7 @@ impl<'a> Run<'a> {
         if matches!(signal, Some(Signal::Interrupt | Signal::Terminate)) {
             return Err(Stop::Interrupted);
         }
-        match self.serve.ended() {
-            Some(how) => Err(Stop::Broken(format!("serve ended during the proof: {how}"))),
-            None => Ok(()),
-        }
+        self.serve.stop().map_or(Ok(()), Err)
     }
 }
 

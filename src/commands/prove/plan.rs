@@ -39,8 +39,10 @@ pub(super) struct Plan {
     pub(super) proxies: Vec<Competitor>,
     /// Additional flags for `standfast serve`.
     pub(super) serve: Vec<String>,
-    /// Where the server listens for agents; `None`: the clients are of this machine.
+    /// Where the server listens for agents; `None`: the clients are of this machine, or the servers of agents.
     pub(super) listen: Option<SocketAddr>,
+    /// Agents run the servers.
+    pub(super) has_servers: bool,
     /// Start even if a machine is too small.
     pub(super) force: bool,
 }
@@ -116,7 +118,8 @@ impl Plan {
                 args.proxies.clone()
             },
             serve: scenario.serve,
-            listen: args.fleet.agents.as_ref().map(|_| args.fleet.address()),
+            listen: args.fleet.listens_here().then(|| args.fleet.address()),
+            has_servers: args.fleet.servers.is_some(),
             force: args.force,
         };
         if let Some(connect) = args.connect {
@@ -160,6 +163,7 @@ impl Plan {
     /// Ends of each connection that are on this machine for certain.
     pub(super) fn ends_here(&self) -> u64 {
         match self.listen {
+            _ if self.has_servers => 0,
             Some(address) if !address.ip().is_loopback() => 1,
             _ => 2,
         }

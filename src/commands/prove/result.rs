@@ -1,6 +1,7 @@
 //! The measurements of a proof, the verdict, and both as JSON (`docs/protocol/prove-json.md`).
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
 use capacity::limits::KERNEL_BYTES_PLAUSIBLE;
 use capacity::{Count, Decimal, Machine};
@@ -9,6 +10,7 @@ use serde::Serialize;
 use super::churn::{ChurnMemory, ChurnResult};
 use super::link::LinkResult;
 use super::plan::Plan;
+use crate::commands::fleet::servers::RemoteServer;
 use crate::commands::fleet::whole::Fleet;
 use crate::output;
 use crate::report::Timings;
@@ -57,6 +59,8 @@ pub(super) struct Measured {
     pub(super) interrupted: bool,
     /// Failures of the proof itself.
     pub(super) broken: Vec<String>,
+    /// Those of agents, at the end of the hold.
+    pub(super) servers: Vec<RemoteServer>,
 }
 
 impl Measured {
@@ -90,6 +94,7 @@ impl Measured {
             fleet: None,
             interrupted: false,
             broken: Vec::new(),
+            servers: Vec::new(),
         }
     }
 }
@@ -98,11 +103,19 @@ impl Measured {
 #[derive(Serialize, Clone, Debug)]
 pub(super) struct Mark {
     pub(super) connections: u64,
-    pub(super) server_rss_bytes: u64,
-    pub(super) client_rss_bytes: u64,
+    /// `None` if unknown.
+    pub(super) server_rss_bytes: Option<u64>,
+    pub(super) client_rss_bytes: Option<u64>,
     /// Growth of the kernel's own memory since before the first socket, for both ends of each; `None` if
     /// it is unknown, or negative because other programs freed more.
     pub(super) kernel_bytes: Option<u64>,
+}
+
+impl Mark {
+    /// Of the server, the client and the kernel.
+    pub(super) fn memory(&self) -> [Option<u64>; 3] {
+        [self.server_rss_bytes, self.client_rss_bytes, self.kernel_bytes]
+    }
 }
 
 #[derive(Serialize)]
@@ -115,16 +128,53 @@ pub(super) struct Connections {
     pub(super) per_second: f64,
 }
 
+/// Each is `None` if a process could not be read.
 #[derive(Serialize)]
 pub(super) struct ProcessResult {
     /// Whole process, at the end of the hold.
-    pub(super) rss_bytes: u64,
+    pub(super) rss_bytes: Option<u64>,
     /// Growth since the process was ready, divided by the open sockets.
-    pub(super) rss_bytes_per_connection: f64,
+    pub(super) rss_bytes_per_connection: Option<f64>,
     /// Over the whole proof, without closing.
-    pub(super) cpu_seconds: f64,
-    /// Over `hold_seconds`; null if it could not be read.
+    pub(super) cpu_seconds: Option<f64>,
+    /// Over `hold_seconds`.
     pub(super) hold_cpu_seconds: Option<f64>,
+}
+
+/// A server of an agent. What is unknown is `None`.
+#[derive(Serialize)]
+pub(super) struct ServerResult {
+    pub(super) name: String,
+    /// The name of its machine; empty: unknown.
+    pub(super) host: String,
+    pub(super) address: Option<SocketAddr>,
+    /// That it had at the end of the hold, by its own count.
+    pub(super) connections: Option<u64>,
+    pub(super) rss_bytes: Option<u64>,
+    /// Growth since it was ready, divided by its connections.
+    pub(super) rss_bytes_per_connection: Option<f64>,
+    /// Until the end of the hold.
+    pub(super) cpu_seconds: Option<f64>,
+}
+
+impl ServerResult {
+    fn of(server: &RemoteServer) -> ServerResult {
+        let RemoteServer { name, host, address, start, usage, open, .. } = server.clone();
+        let growth =
+            usage.zip(start).map(|(now, start)| now.rss_bytes.saturating_sub(start.rss_bytes));
+        let connections = open.filter(|open| *open > 0);
+        ServerResult {
+            name,
+            host,
+            address,
+            connections: open,
+            rss_bytes: usage.map(|usage| usage.rss_bytes),
+            rss_bytes_per_connection: growth
+                .zip(connections)
+                .map(|(bytes, connections)| bytes as f64 / connections as f64),
+            cpu_seconds: usage.map(|usage| usage.cpu_seconds),
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -193,6 +243,9 @@ pub(super) struct Proof {
     pub(super) seconds: f64,
     pub(super) server: ProcessResult,
     pub(super) client: ProcessResult,
+    /// Those of agents; empty without.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) servers: Vec<ServerResult>,
     /// Growth of the kernel's memory per socket while they opened; each connection has two sockets on
     /// this machine. `None` if it is unknown or implausible.
     pub(super) kernel_bytes_per_socket: Option<f64>,
@@ -274,6 +327,9 @@ impl Proof {
             (Some(bytes), _) if is_plausible(&bytes) => None,
             (Some(_), _) => Some("other programs allocated or freed kernel memory meanwhile"),
             (None, Some(_)) => Some("no socket was opened"),
+            (None, None) if plan.ends_here() == 0 => {
+                Some("the servers and the agents may be on other machines")
+            }
             (None, None) if plan.ends_here() < 2 => Some("the agents may be on other machines"),
             (None, None) => Some("the kernel's memory could not be read from /proc/meminfo"),
         };
@@ -294,6 +350,7 @@ impl Proof {
             seconds: m.seconds,
             server: process(&m.server, m.open),
             client: process(&m.client, m.open),
+            servers: m.servers.iter().map(ServerResult::of).collect(),
             kernel_bytes_per_socket,
             kernel_bytes_unknown,
             kernel_bytes_implausible,
@@ -477,15 +534,12 @@ fn without_zeros(causes: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
 }
 
 fn process(samples: &Samples, open: u64) -> ProcessResult {
-    let rss = |sample: Option<Usage>| sample.map_or(0, |memory| memory.rss_bytes);
-    let held = rss(samples.held);
+    let growth = samples.held.zip(samples.start);
+    let growth = growth.map(|(held, start)| held.rss_bytes.saturating_sub(start.rss_bytes));
     ProcessResult {
-        rss_bytes: held,
-        rss_bytes_per_connection: ratio(
-            held.saturating_sub(rss(samples.start)) as f64,
-            open as f64,
-        ),
-        cpu_seconds: samples.end.or(samples.held).map_or(0.0, |memory| memory.cpu_seconds),
+        rss_bytes: samples.held.map(|memory| memory.rss_bytes),
+        rss_bytes_per_connection: growth.map(|bytes| ratio(bytes as f64, open as f64)),
+        cpu_seconds: samples.end.or(samples.held).map(|memory| memory.cpu_seconds),
         hold_cpu_seconds: samples
             .held
             .zip(samples.hold_began)

@@ -64,7 +64,7 @@ pub(super) fn run(
         let (number, all) = (at + 1, plan.rounds.len());
         screen.note(&format!("round {number} of {all}: {}", title(round)));
         let plan = plan.round(round);
-        let Some(run) = Run::start(connections, &plan, &mut screen, None)? else { break };
+        let Some(run) = Run::start(connections, &plan, &mut screen, (None, None))? else { break };
         let measured = run.measure();
         let proof = Proof::judge(measured, machine, &plan);
         screen.verdict(&proof);

@@ -5,6 +5,7 @@ use capacity::limits::KERNEL_BYTES_PLAUSIBLE;
 use capacity::{Bytes, Count, Decimal, Machine, Milliseconds};
 
 use super::churn::ChurnResult;
+use super::page;
 use super::plan::Plan;
 use super::result::{Mark, Measured, Proof, Spread};
 use crate::commands::fleet::message::plain;
@@ -121,8 +122,8 @@ impl Screen {
         self.note(&format!(
             "   {:>9} sockets: server {}, client {}, kernel {kernel}",
             Count(mark.connections).to_string(),
-            Bytes(mark.server_rss_bytes),
-            Bytes(mark.client_rss_bytes),
+            known(mark.server_rss_bytes),
+            known(mark.client_rss_bytes),
         ));
     }
 
@@ -258,9 +259,13 @@ fn render(proof: &Proof) -> String {
             name,
             format!(
                 "{} resident, {} bytes a socket, {} CPU seconds",
-                Bytes(process.rss_bytes),
-                Decimal(process.rss_bytes_per_connection, 0),
-                Decimal(process.cpu_seconds, 1)
+                known(process.rss_bytes),
+                process
+                    .rss_bytes_per_connection
+                    .map_or_else(|| "?".to_owned(), |bytes| Decimal(bytes, 0).to_string()),
+                process
+                    .cpu_seconds
+                    .map_or_else(|| "?".to_owned(), |seconds| Decimal(seconds, 1).to_string()),
             ),
         );
     }
@@ -323,23 +328,39 @@ fn render(proof: &Proof) -> String {
         text += &format!(
             "  {:>12} {:>12} {:>12} {:>12}\n",
             Count(mark.connections).to_string(),
-            Bytes(mark.server_rss_bytes).to_string(),
-            Bytes(mark.client_rss_bytes).to_string(),
+            known(mark.server_rss_bytes),
+            known(mark.client_rss_bytes),
             kernel_at(mark)
         );
     }
     if let Some(fleet) = &proof.fleet {
-        text.push('\n');
-        let name = fleet.agents.iter().map(|agent| agent.name.len()).max().unwrap_or(0).max(12);
-        let Table { heads, rows, .. } = fleet.table();
-        let heads: Vec<String> = heads.into_iter().map(str::to_owned).collect();
-        for row in std::iter::once(heads).chain(rows) {
-            let (first, rest) = row.split_first().map_or(("", &[][..]), |(a, b)| (a.as_str(), b));
-            let rest: String = rest.iter().map(|cell| format!(" {cell:>10}")).collect();
-            text += &format!("  {first:name$}{rest}\n");
-        }
+        text += &page::servers(proof).map(|servers| table(&servers)).unwrap_or_default();
+        text += &table(&fleet.table());
     }
     text
+}
+
+/// A table of names and figures.
+fn table(Table { heads, rows, .. }: &Table) -> String {
+    let heads = heads.iter().map(|head| (*head).to_owned()).collect();
+    let all: Vec<&Vec<String>> = [&heads].into_iter().chain(rows).collect();
+    let width = |at: usize, least: usize| {
+        let widths = all.iter().filter_map(|row| row.get(at)).map(|cell| cell.chars().count());
+        widths.max().unwrap_or(0).max(least)
+    };
+    let mut text = "\n".to_owned();
+    for row in &all {
+        let cells = row.iter().enumerate().map(|(at, cell)| match at {
+            0 => format!("  {cell:0$}", width(at, 12)),
+            at => format!(" {cell:>0$}", width(at, 10)),
+        });
+        text += &(cells.collect::<String>() + "\n");
+    }
+    text
+}
+
+fn known(bytes: Option<u64>) -> String {
+    bytes.map_or_else(|| "unknown".to_owned(), |bytes| Bytes(bytes).to_string())
 }
 
 /// The kernel's memory for the sockets, or why it is not known.
@@ -363,7 +384,8 @@ fn kernel(proof: &Proof) -> String {
 /// The growth of the memory in use on this machine, by all programs.
 fn machine(proof: &Proof, bytes: u64) -> String {
     let each = proof.kernel_bytes_per_socket.unwrap_or(0.0);
-    let own = proof.server.rss_bytes + proof.client.rss_bytes;
+    let own = [&proof.server, &proof.client].into_iter().filter_map(|process| process.rss_bytes);
+    let own: u64 = own.sum();
     let own = own.saturating_add((2.0 * each * proof.connections.open as f64) as u64);
     // More than both processes and their sockets have.
     let others = if bytes > own.saturating_mul(2) { ", mostly by other programs" } else { "" };

@@ -92,8 +92,8 @@ pub(super) fn run(
     let serve = Serve::start(cell.tunnels, &plan, None).map_err(broken)?;
     let proxy =
         competitor.start(installed, cell, workers, serve.listen(), machine).map_err(broken)?;
-    let url = format!("ws://{}/echo", proxy.listen);
-    let load = Load::start(&url, cell.tunnels, &plan, serve.admin(), None).map_err(broken)?;
+    let urls = [format!("ws://{}/echo", proxy.listen)];
+    let load = Load::start(&urls, cell.tunnels, &plan, None, None).map_err(broken)?;
     Pass { cell, serve, proxy, load }.measure()
 }
 

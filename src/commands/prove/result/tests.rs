@@ -62,6 +62,7 @@ fn plan(messages: Option<Messages>) -> Plan {
         proxies: Vec::new(),
         serve: Vec::new(),
         listen: None,
+        has_servers: false,
         force: false,
     }
 }

@@ -43,7 +43,7 @@ pub(crate) struct RemoteServer {
     serves: Option<SocketAddr>,
     /// Once it is ready.
     pub(crate) address: Option<SocketAddr>,
-    /// As it was ready, and as the agent said last; `None`: unknown.
+    /// Before the first socket, and as the agent said last; `None`: unknown.
     pub(crate) start: Option<Usage>,
     pub(crate) usage: Option<Usage>,
     /// Its connections at the latest look; `None`: unknown.
@@ -109,7 +109,10 @@ impl RemoteServer {
                 if number > self.number =>
             {
                 (self.number, self.address, self.usage) = (number, Some(address), usage);
-                self.start = self.start.or(usage);
+                // The first look is before the first socket.
+                if looked <= 1 {
+                    self.start = usage;
+                }
                 (self.open, self.looked, self.published) = (open, looked, published);
             }
             Says::Failed { why } | Says::Refused { why } => {

@@ -1,6 +1,6 @@
 //! [`Requested`]: where the messages begin that are requested by a text, as `?since=` and `Last-Event-ID` have it.
 
-use topics::{Epoch, Position};
+use topics::Position;
 
 /// Where the requested messages begin.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -14,12 +14,9 @@ pub(crate) enum Requested {
 impl Requested {
     /// Parses it; `None` if it is neither.
     pub(crate) fn parse(text: &str) -> Option<Self> {
-        match text.split_once(':') {
-            Some((epoch, offset)) => {
-                let (epoch, offset) = (Epoch::parse(epoch)?, offset.parse().ok()?);
-                Some(Requested::After(Position { epoch, offset }))
-            }
-            None => text.parse().ok().map(Requested::Since),
+        match text.contains(':') {
+            true => Position::parse(text).map(Requested::After),
+            false => text.parse().ok().map(Requested::Since),
         }
     }
 }

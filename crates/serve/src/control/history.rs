@@ -7,7 +7,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use engine::sys::process::now_ns;
 use serde_json::{Value, json};
-use topics::{KeptMessage, Start, Unavailable};
+use topics::{KeptMessage, Position, Start, Unavailable};
 
 use super::Control;
 use super::cluster::trouble;
@@ -53,7 +53,8 @@ impl Control {
         };
         let epoch = page.epoch;
         let last = page.messages.last().map(|message| message.offset);
-        let next = last.filter(|last| *last < page.last).map(|last| format!("{epoch}:{last}"));
+        let next = last.filter(|last| *last < page.last);
+        let next = next.map(|offset| Position { epoch, offset }.to_string());
         let messages: Vec<Value> =
             page.messages.iter().map(|message| self.message_json(message)).collect();
         Reply::json(&json!({

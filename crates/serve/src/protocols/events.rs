@@ -62,8 +62,8 @@ impl Events {
 }
 
 /// Appends the id of an event, which clients send when they reconnect.
-fn id(Position { epoch, offset }: Position, out: &mut Vec<u8>) {
-    out.extend_from_slice(format!("id: {epoch}:{offset}\n").as_bytes());
+fn id(position: Position, out: &mut Vec<u8>) {
+    out.extend_from_slice(format!("id: {position}\n").as_bytes());
 }
 
 /// Appends one event. A line ends with CR, LF or CRLF, as in the standard.

@@ -79,10 +79,24 @@ pub struct Position {
 }
 
 impl Position {
+    /// The position with this text, `EPOCH:OFFSET`.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let (epoch, offset) = text.split_once(':')?;
+        Some(Position { epoch: Epoch::parse(epoch)?, offset: offset.parse().ok()? })
+    }
+
     /// That of the next publication, where no number is left out.
     #[must_use]
     pub fn next(self) -> Position {
         Position { offset: self.offset.saturating_add(1), ..self }
+    }
+}
+
+/// As [`Position::parse`] reads it.
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.epoch, self.offset)
     }
 }
 
@@ -395,11 +409,16 @@ impl History {
         }
     }
 
+    /// Bytes held now: 0 if nothing is kept.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
     /// Figures for operators.
     #[must_use]
     pub fn stats(&self) -> HistoryStats {
-        let bytes = self.bytes.load(Ordering::Relaxed);
-        let mut stats = HistoryStats { bytes, ..HistoryStats::default() };
+        let mut stats = HistoryStats { bytes: self.bytes(), ..HistoryStats::default() };
         for at in 0..self.shards.len() {
             let Some(cell) = self.lock_at(at) else { continue };
             cell.shard.add_stats(&mut stats);

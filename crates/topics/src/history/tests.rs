@@ -50,6 +50,16 @@ fn evicted(history: &History, cause: Eviction) -> u64 {
 }
 
 #[test]
+fn positions_are_what_their_text_says() {
+    let position = Position { epoch: Epoch::new(0x9f1c_03aa), offset: 17 };
+    assert_eq!(position.to_string(), "9f1c03aa:17");
+    assert_eq!(Position::parse("9f1c03aa:17"), Some(position));
+    for other in ["", ":", "9f1c03aa", "9f1c03aa:", "9F1C03AA:17", "9f1c03aa:-1", "9f1c03aa:1:7"] {
+        assert_eq!(Position::parse(other), None, "{other}");
+    }
+}
+
+#[test]
 fn publications_of_a_topic_are_numbered_without_gaps_and_refused_ones_take_no_number() {
     let history = history(LIMITS);
     assert_eq!(publish(&history, "a", "1", 10), 1);

@@ -205,15 +205,12 @@ impl Topics {
         next: Position,
         now_ns: u64,
     ) -> Result<Step, Unavailable> {
-        let (Some(history), Some(group)) = (self.directory.history(), self.groups.get(index))
-        else {
-            return Ok(Step::Done(None));
-        };
+        let Some(history) = self.directory.history() else { return Ok(Step::Done(None)) };
         history.read(topic, now_ns, |view| {
             let Some((first, last)) = view.piece(next, PIECE_MESSAGES)? else {
-                // What was published before is encoded, unless something is pending.
-                let last = view.position();
-                return Ok(Step::Done(last.filter(|_| !group.topic().is_idle())));
+                // What was published before may still be in a mailbox, also where nothing of the topic is pending:
+                // that is counted for the topic which ended with its last group before.
+                return Ok(Step::Done(view.position()));
             };
             let key = PieceKey { epoch: next.epoch.as_u32(), first, last };
             if self.replays.has_piece(index, key) {

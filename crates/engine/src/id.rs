@@ -31,6 +31,13 @@ impl ConnId {
         (self.0 >> 54) as u16
     }
 
+    /// The same slot and generation at another worker. Where each of several workers is the only one of its server, all
+    /// have the same number: a program that numbers them itself tells their connections apart so.
+    #[must_use]
+    pub fn at_worker(self, worker: u16) -> Self {
+        ConnId::new(worker, self.slot(), self.generation())
+    }
+
     /// The connection's slot in that worker's slab.
     #[must_use]
     pub fn slot(self) -> u32 {

@@ -48,7 +48,7 @@ pub struct Publication {
     pub data: Arc<[u8]>,
     /// The payload is binary, not text.
     pub binary: bool,
-    /// The subscriber that does not get it: usually the sender of a whisper.
+    /// The subscriber that does not get it, by [`Topics::id`](crate::Topics::id): usually the sender of a whisper.
     pub except: Option<ConnId>,
     /// When it was accepted, in nanoseconds of the monotonic clock; 0 if its delivery is not timed.
     pub accepted_ns: u64,
@@ -270,9 +270,8 @@ impl Directory {
         self.post(remote, publication, None)
     }
 
-    /// As [`Directory::publish`], to workers with mailboxes of their own, without the worker `except`.
-    ///
-    /// Those of a directory without a history only.
+    /// As [`Directory::publish`], to workers with mailboxes of their own. Without a history the worker `me` gets none,
+    /// as it delivers to its own subscribers at once.
     ///
     /// # Errors
     /// As [`Directory::publish`].
@@ -280,9 +279,9 @@ impl Directory {
         &self,
         mailboxes: &impl Mailboxes<P>,
         publication: &Arc<Publication>,
-        except: Option<usize>,
+        me: Option<usize>,
     ) -> Result<usize, Refused> {
-        self.post_except(mailboxes, publication, except)
+        self.post(mailboxes, publication, me)
     }
 
     /// As [`Directory::publish`], of what a broker keeps there: it has this position. The history is a replica.
@@ -291,11 +290,11 @@ impl Directory {
     /// [`Refused`]: it is not in the history, either.
     pub fn publish_kept<P: From<Arc<Publication>>>(
         &self,
-        remote: &Remote<P>,
+        mailboxes: &impl Mailboxes<P>,
         publication: &Arc<Publication>,
         at: KeptAt,
     ) -> Result<usize, Refused> {
-        let post = || self.post_except(remote, publication, None);
+        let post = || self.post_except(mailboxes, publication, None);
         match &self.history {
             Some(history) if history.is_replica() => history.follow(publication, at, post),
             _ => post(),
@@ -306,17 +305,17 @@ impl Directory {
     /// it gets a post like all others, because only posts are in one order.
     pub(crate) fn post<P: From<Arc<Publication>>>(
         &self,
-        remote: &Remote<P>,
+        mailboxes: &impl Mailboxes<P>,
         publication: &Arc<Publication>,
         me: Option<usize>,
     ) -> Result<usize, Refused> {
         match &self.history {
-            None => self.post_except(remote, publication, me),
+            None => self.post_except(mailboxes, publication, me),
             Some(history) if publication.transient || history.is_replica() => {
-                self.post_except(remote, publication, None)
+                self.post_except(mailboxes, publication, None)
             }
             Some(history) => {
-                history.sequence(publication, || self.post_except(remote, publication, None))
+                history.sequence(publication, || self.post_except(mailboxes, publication, None))
             }
         }
     }

@@ -156,10 +156,10 @@ impl Group {
         &mut self,
         frame: SharedFrame,
         publication: &Publication,
+        except: Option<ConnId>,
         replaying: Option<Replaying>,
     ) -> bool {
-        let (except, accepted_ns) = (publication.except, publication.accepted_ns);
-        let offset = publication.offset();
+        let (offset, accepted_ns) = (publication.offset(), publication.accepted_ns);
         self.log_bytes += frame.bytes().len() + FRAME_BYTES;
         let entry = LogEntry { frame, except, offset, replaying, accepted_ns };
         self.exceptions += usize::from(entry.has_exceptions());

@@ -102,6 +102,12 @@ impl Topics {
         }
     }
 
+    /// What publications name a connection of this worker by: its id, at the worker's number in the directory.
+    #[must_use]
+    pub fn id(&self, id: ConnId) -> ConnId {
+        id.at_worker(self.worker)
+    }
+
     /// Subscriptions of this worker's connections.
     #[must_use]
     pub fn subscriptions(&self) -> u64 {
@@ -385,6 +391,8 @@ impl Topics {
         budget: &mut Budget,
         encode: &mut impl FnMut(&mut Core<S, H>, u32, &Publication, &mut Vec<u8>),
     ) -> Option<GroupWalk> {
+        let except = publication.except.filter(|id| id.worker() == self.worker);
+        let except = except.map(|id| id.at_worker(core.worker()));
         let Some(lane) = self.lanes.get_mut(index) else {
             broken("a lane exists while its publications are encoded");
             return None;
@@ -412,7 +420,7 @@ impl Topics {
             self.meter.count(core.now_ns(), topic, members, publication.data.len());
             let before = group.waiting_bytes();
             let replaying = self.replays.publishes(now.next, publication);
-            if group.publish(SharedFrame::new(&self.scratch, 1), publication, replaying) {
+            if group.publish(SharedFrame::new(&self.scratch, 1), publication, except, replaying) {
                 lane.active.push_back(now.next);
             }
             let added = group.waiting_bytes() - before;

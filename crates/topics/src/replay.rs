@@ -90,8 +90,8 @@ pub(crate) struct Replays {
 /// What [`Topics::replay`] has done.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Replayed {
-    /// All is sent, and the member gets further publications as they come.
-    Done,
+    /// All is sent, and the member gets further publications as they come: those from this position on.
+    Done(Position),
     /// The next offset, and whether to wait until the connection has sent what waits.
     More {
         /// The position to continue at.
@@ -152,7 +152,9 @@ impl Topics {
     where
         H: Handler<User: Subscriber>,
     {
-        let Some(index) = self.group_of(core, id, topic, kind) else { return Ok(Replayed::Done) };
+        let Some(index) = self.group_of(core, id, topic, kind) else {
+            return Ok(Replayed::Done(next));
+        };
         let mut waits = false;
         loop {
             let step = match self.step(index, topic, next, core.now_ns()) {
@@ -165,7 +167,7 @@ impl Topics {
             let (key, publications, last) = match step {
                 Step::Done(until) => {
                     self.replays.release(index, id, until);
-                    return Ok(Replayed::Done);
+                    return Ok(Replayed::Done(next));
                 }
                 _ if *left == 0 || waits => return Ok(Replayed::More { next, waits }),
                 Step::Kept(key) => (key, Vec::new(), key.last),
@@ -176,7 +178,8 @@ impl Topics {
             let (frame, last) = match cached {
                 Some(piece) => piece,
                 None => {
-                    let piece = encode_piece(core, id, kind, &publications, last, &mut encode);
+                    let member = self.id(id);
+                    let piece = encode_piece(core, member, kind, &publications, last, &mut encode);
                     let (frame, last) = (piece.frame.clone(), piece.last);
                     let shared = self.groups.get(index).is_some_and(|group| group.members() > 1);
                     if shared && piece.except.is_empty() {
@@ -187,7 +190,7 @@ impl Topics {
             };
             if last < next.offset {
                 broken("a piece has publications");
-                return Ok(Replayed::Done);
+                return Ok(Replayed::Done(next));
             }
             next.offset = last + 1;
             *left = left.saturating_sub(frame.bytes().len());
@@ -261,10 +264,10 @@ enum Step {
     Encode(PieceKey, Vec<Publication>, u64),
 }
 
-/// Encodes publications for a member; those that are not for it are left out.
+/// Encodes publications for a member, as they name it; those that are not for it are left out.
 fn encode_piece<S: Sys, H: Handler>(
     core: &mut Core<S, H>,
-    id: ConnId,
+    member: ConnId,
     kind: u32,
     publications: &[Publication],
     last: u64,
@@ -273,7 +276,7 @@ fn encode_piece<S: Sys, H: Handler>(
     let (mut bytes, mut messages) = (Vec::new(), 0);
     for publication in publications {
         let before = bytes.len();
-        if publication.except != Some(id) {
+        if publication.except != Some(member) {
             encode(core, kind, publication, &mut bytes);
         }
         messages += u32::from(bytes.len() > before);

@@ -136,7 +136,7 @@ impl Server {
             let (name, mut left) = (topic.to_string(), self.portion);
             let replayed = self.topics.replay(core, id, &name, kind, replay.next, &mut left, write);
             match replayed {
-                Ok(Replayed::Done) => {}
+                Ok(Replayed::Done(_)) => {}
                 Ok(Replayed::More { next, waits }) => {
                     self.ledger.book().coverage.portions += 1;
                     (replay.next, replay.waits) = (next, waits);

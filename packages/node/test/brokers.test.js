@@ -2,36 +2,18 @@
 'use strict';
 
 const assert = require('node:assert/strict');
-const fs = require('node:fs');
-const net = require('node:net');
-const os = require('node:os');
 const path = require('node:path');
-const { once } = require('node:events');
-const { spawn, spawnSync } = require('node:child_process');
+const { spawn } = require('node:child_process');
 const { uws, node, ours, serve, Queue, Client, moduleName } = require('./support.js');
+const { availableBrokers, freePort, start, until } = require('./support_brokers.js');
 
 const { Server } = uws;
-
-/** How a broker is started on a port. */
-const BROKERS = {
-  redis: {
-    program: 'redis-server',
-    flags: (port) => ['--port', port, '--bind', '127.0.0.1', '--save', '', '--appendonly', 'no'],
-    scheme: 'redis',
-  },
-  nats: { program: 'nats-server', flags: (port) => ['-a', '127.0.0.1', '-p', port], scheme: 'nats' },
-};
 
 /** Apps that accept on the loop of JavaScript, and apps with workers. */
 const WAYS = [['', {}], [', with workers', { workers: 2 }]];
 
 function brokers(name, body) {
-  for (const [kind, broker] of Object.entries(BROKERS)) {
-    const missing = spawnSync(broker.program, ['--version']).error && `${broker.program} is not installed`;
-    if (missing && !process.env.CI) {
-      console.log(`# skipped: ${missing}`);
-      continue;
-    }
+  for (const [kind, broker] of availableBrokers()) {
     for (const [way, own] of WAYS) {
       ours(`${kind}: ${name}${way}`, (t) => body(t, broker, {
         here: (_, options) => here(t, { ...options, ...own }),
@@ -40,52 +22,6 @@ function brokers(name, body) {
       }));
     }
   }
-}
-
-async function freePort() {
-  const server = net.createServer().listen(0, '127.0.0.1');
-  await once(server, 'listening');
-  const { port } = server.address();
-  server.close();
-  await once(server, 'close');
-  return port;
-}
-
-/** Checks again and again, with the loop in between, until it is so. The test's own time limits it. */
-async function until(check) {
-  for (;;) {
-    const result = await check();
-    if (result) return result;
-    await new Promise((resolve) => { setTimeout(resolve, 5); });
-  }
-}
-
-/** A broker that ends with the test; it can be stopped and started again. */
-async function start(t, { program, flags, scheme }) {
-  const port = await freePort();
-  const folder = fs.mkdtempSync(path.join(os.tmpdir(), 'standfast-node-broker-'));
-  let child;
-  const run = async () => {
-    child = spawn(program, flags(String(port)), { cwd: folder, stdio: 'ignore' });
-    const failed = once(child, 'error').then(([error]) => { throw error; });
-    const connects = until(() => new Promise((resolve) => {
-      const socket = net.connect(port, '127.0.0.1');
-      socket.on('connect', () => { socket.destroy(); resolve(true); });
-      socket.on('error', () => resolve(false));
-    }));
-    await Promise.race([failed, connects]);
-  };
-  const stop = async () => {
-    const gone = once(child, 'exit');
-    child.kill('SIGKILL');
-    await gone;
-  };
-  t.after(async () => {
-    if (child.exitCode === null && child.signalCode === null) await stop();
-    fs.rmSync(folder, { recursive: true });
-  });
-  await run();
-  return { url: `${scheme}://127.0.0.1:${port}`, run, stop };
 }
 
 /** Another process, whose app shares the topics of a broker. */

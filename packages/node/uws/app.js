@@ -241,6 +241,11 @@ function createApp(tls, options) {
       return native.subscribers(topic);
     },
 
+    /** For `Server`: it is closed, and need not stay for topics that it shares. Connections stay until they end. */
+    _release() {
+      native.release();
+    },
+
     getTopicsState() {
       return topicsState(native.topics_state());
     },

@@ -209,6 +209,7 @@ module.exports = (uws) => {
       const empty = new Promise((resolve) => { this.#emptied = resolve; });
       for (const socket of [...this.#sockets]) socket.close(code, reason);
       if (this.#sockets.size > 0) await empty;
+      this.#app._release?.();
     }
   }
 

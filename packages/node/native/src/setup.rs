@@ -32,6 +32,7 @@ natives![
     close_listener,
     adopt,
     close_all,
+    release,
     add_certificate,
     remove_certificate,
     report_names,
@@ -412,6 +413,13 @@ fn close_all(app: &App, env: Env, _: &Arguments) -> Result {
             }
         }
     });
+    app.settle();
+    Ok(env.undefined())
+}
+
+/// `release()`: the program has closed it and lets its connections end.
+fn release(app: &App, env: Env, _: &Arguments) -> Result {
+    app.closed.set(true);
     app.settle();
     Ok(env.undefined())
 }

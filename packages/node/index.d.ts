@@ -89,6 +89,19 @@ export interface TopicsState {
   apps: number;
   /** Publications that nobody got, since an app or the broker was too far behind: `publish` returned false. */
   refused: number;
+  /** With the option `history` of {@link Server}. */
+  history?: {
+    /** Topics, messages and bytes that are kept now. */
+    topics: number;
+    messages: number;
+    bytes: number;
+    /** Messages that were kept so far, those loaded from the broker included: `messages` and all of `evicted` together. */
+    published: number;
+    /** Messages that are not kept any more, by the limit; `released`: of topics that this process does not follow any more. */
+    evicted: { messages: number; age: number; topicBytes: number; bytes: number; released: number };
+    /** Requests with `since`, by their result. */
+    requests: { recovered: number; epoch: number; ahead: number; evicted: number };
+  };
   broker?: {
     /** All is connected and subscribed: from now on nothing of other processes is missed. */
     ready: boolean;
@@ -384,6 +397,11 @@ export interface ServerOptions {
   topics?: string;
   /** Topics are shared with other processes, by this Redis or NATS: see {@link TopicsOptions.broker}. */
   broker?: RecognizedString | BrokerOptions;
+  /**
+   * Keeps recent messages of each topic [not], so that sockets get what they missed: {@link Socket.subscribe}. With a broker the broker
+   * keeps them for all processes, else this process does. Not with `workers`.
+   */
+  history?: boolean | HistoryOptions;
   /** Threads that hold the sockets: see {@link AppOptions.workers}. The server then listens on a port, not on a path. */
   workers?: number;
   /** Bytes of the largest message [1 MiB]. A longer one closes the connection. */
@@ -404,6 +422,66 @@ export interface ServerOptions {
   tls?: { key: string; cert: string; ca?: string; passphrase?: string };
   /** Answers plain requests. */
   fetch?: (request: Request, info: { remoteAddress: string }) => Response | Promise<Response>;
+}
+
+/**
+ * How much is kept: beyond it the oldest is evicted first. With a broker `size` and `ttl` are for the broker, the same in all
+ * processes, and `topicBytes` and `bytes` for this process's copy of the topics that it follows.
+ */
+export interface HistoryOptions {
+  /** Messages of a topic [100]. */
+  size?: number;
+  /** Seconds for which a message is kept [300]. */
+  ttl?: number;
+  /** Bytes of a topic's messages [1 MiB], each with 144 more. A longer message is delivered but not kept, nor is what was before it. */
+  topicBytes?: number;
+  /** Bytes of all topics [64 MiB], with 384 for each and its name. */
+  bytes?: number;
+}
+
+/** The place of a message in its topic, `EPOCH:OFFSET`, such as `9f1c03aa:17`. */
+export type Position = string;
+
+/**
+ * Why not all that was published is available: the position is of another epoch (the process was restarted, the broker has lost
+ * its data, or the text is none), it is later than the last message, or some are not kept any more.
+ */
+export type NotRecovered = 'epoch' | 'ahead' | 'evicted';
+
+/** Where messages begin: after the one with this position, or at this time. */
+export type Since = Position | Date | null;
+
+export interface SubscribeOptions {
+  /** Sends what was published since then before what comes [only what comes]. */
+  since?: Since;
+  /**
+   * Each message begins with its position and a line feed, in binary messages as ASCII, so that the client can tell where to go on;
+   * with the line feed alone if it is one that is not kept [false].
+   */
+  positions?: boolean;
+}
+
+/** How a subscription has begun. */
+export interface Subscribed {
+  /** Nothing is missing. False: none of the missed messages is sent, or not all of them; those that come are. */
+  recovered: boolean;
+  /** Why something is missing; also if the socket was closed, or unsubscribed or subscribed anew, before all was sent. */
+  reason?: NotRecovered | 'closed' | 'unsubscribed';
+  /** That of the last message before those that come. */
+  position?: Position;
+}
+
+/** What {@link Server.history} returns. */
+export interface HistoryPage {
+  /** Oldest first. */
+  messages: { data: Message; position: Position; time: Date }[];
+  /** That of the last of the messages; without any, that of the topic's last message. To go on from. */
+  position?: Position;
+  /** There are more: read on with `since: position`. */
+  more: boolean;
+  /** All that was published since then is available. False: no messages are returned. */
+  recovered: boolean;
+  reason?: NotRecovered;
 }
 
 /** The request of a handshake. */
@@ -450,7 +528,15 @@ export interface Socket<Data = any> extends AsyncIterable<Message> {
   send(message: Sendable, options?: { compress?: boolean }): Promise<boolean>;
   /** Sends to all other members of a topic. Whether there are any. */
   publish(topic: string, message: Sendable, options?: { compress?: boolean }): boolean;
+  /** Whether it is subscribed. */
   subscribe(topic: string): boolean;
+  /**
+   * Where the server has a history: subscribes, and sends what was published since `since`, in order, then what comes: none is
+   * missing and none comes twice. A long history is sent as fast as the client reads; the promise settles when all is sent. If the socket is
+   * subscribed already, that ends: give `since`, or what is on its way is lost.
+   * @throws (rejects) without the option `history`, or if the broker does not confirm the topic within 10 s.
+   */
+  subscribe(topic: string, options: SubscribeOptions): Promise<Subscribed>;
   unsubscribe(topic: string): boolean;
   ping(message?: Sendable): boolean;
   /** Closes with a code [1000] and a reason of at most 123 bytes. */
@@ -480,8 +566,16 @@ export class Server {
   listen(port: number, options?: { signal?: AbortSignal }): Promise<{ host: string; port: number }>;
   listen(where: { port: number; host?: string }, options?: { signal?: AbortSignal }): Promise<{ host: string; port: number }>;
   listen(where: { path: string }, options?: { signal?: AbortSignal }): Promise<{ path: string }>;
-  /** Sends to all members of a topic. Whether there are any. */
+  /**
+   * Sends to all members of a topic. Whether there are any; with a history, whether it was published: false if too much waits, or
+   * there is no connection to the broker.
+   */
   publish(topic: string, message: Sendable, options?: { compress?: boolean }): boolean;
+  /**
+   * What is kept of a topic: the latest `limit` messages [100], or with `since` those from then on. At most 4 MiB, if they are several.
+   * @throws (rejects) as {@link Socket.subscribe}.
+   */
+  history(topic: string, options?: { since?: Since; limit?: number }): Promise<HistoryPage>;
   subscribers(topic: string): number;
   /** State and counters of topics that are shared; undefined for others. */
   readonly topicsState: TopicsState | undefined;

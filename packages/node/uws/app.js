@@ -159,6 +159,15 @@ function createApp(tls, options) {
     missed(topic) {
       if (missed) missed(topic);
     },
+
+    confirmed(topic) {
+      if (options.confirmed) options.confirmed(topic);
+    },
+
+    replayed(slot, topic, reason, position) {
+      const ws = socketAt(slot);
+      ws[KIND].behavior.replayed(ws, topic, reason, position);
+    },
   };
 
   const missed = options?.missed;
@@ -240,6 +249,9 @@ function createApp(tls, options) {
     numSubscribers(topic) {
       return native.subscribers(topic);
     },
+
+    /** The history of topics, for `Server`. */
+    _history: native,
 
     /** For `Server`: it is closed, and need not stay for topics that it shares. Connections stay until they end. */
     _release() {

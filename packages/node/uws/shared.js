@@ -1,12 +1,42 @@
 'use strict';
 
 const fs = require('node:fs');
+const { randomUUID } = require('node:crypto');
 const { text } = require('./bytes');
 
 const BROKER_OPTIONS = ['url', 'prefix', 'spoolBytes', 'ca'];
 
-/** What the addon is told of the options `topics`, `broker` and `missed`; undefined without them. */
+/** What is kept by default. */
+const HISTORY = { size: 100, ttl: 300, topicBytes: 1024 * 1024, bytes: 64 * 1024 * 1024 };
+
+/** What the addon is told of the options `topics`, `broker`, `history` and `missed`; undefined without them. */
 function sharedTopics(options) {
+  const history = historyOf(options);
+  const shared = topicsOf(options);
+  // A history is one of topics that apps share, if only of one app.
+  return history ? { topics: `history ${randomUUID()}`, ...shared, ...history } : shared;
+}
+
+/** What the addon is told of the option `history` of a Server. */
+function historyOf({ history, workers } = {}) {
+  if (history === undefined || history === false) return undefined;
+  if (history === null || (history !== true && typeof history !== 'object')) {
+    throw new TypeError('expected the option history to be true, or an object with limits');
+  }
+  if (workers !== undefined) throw new TypeError('the options history and workers exclude each other');
+  const unknown = Object.keys(history).find((name) => !(name in HISTORY));
+  if (unknown) throw new TypeError(`history has no option ${unknown}: there are ${Object.keys(HISTORY).join(', ')}`);
+  const limits = { ...HISTORY, ...history };
+  for (const [name, value] of Object.entries(limits)) {
+    const isValid = name === 'ttl' ? Number.isFinite(value) && value > 0 : Number.isSafeInteger(value) && value > 0;
+    const expected = { size: 'a whole number of messages', ttl: 'seconds' }[name] ?? 'a whole number of bytes';
+    if (!isValid) throw new RangeError(`invalid ${name} ${value} of the history: expected ${expected}, more than 0`);
+  }
+  const { size, ttl, topicBytes, bytes } = limits;
+  return { historySize: size, historyTtl: ttl, historyTopicBytes: topicBytes, historyBytes: bytes };
+}
+
+function topicsOf(options) {
   const { topics, broker, missed } = options ?? {};
   if (missed !== undefined && typeof missed !== 'function') {
     throw new TypeError('expected the option missed to be a function (topic)');
@@ -45,12 +75,14 @@ function readAuthorities(path) {
 /** The state of shared topics, from the list that the addon returns. */
 function topicsState(state) {
   if (state === undefined) return undefined;
-  const [apps, refused, broker] = state;
-  if (broker === undefined) return { apps, refused };
+  const [apps, refused, broker, kept] = state;
+  const history = kept && historyState(kept);
+  if (broker === undefined) return { apps, refused, ...(history && { history }) };
   const [trouble, topics, unconfirmed, waiting, published, lost, received, dropped, gaps, connected, others] = broker;
   return {
     apps,
     refused,
+    ...(history && { history }),
     broker: {
       ready: trouble === undefined && unconfirmed === 0,
       trouble,
@@ -65,6 +97,18 @@ function topicsState(state) {
       connected,
       others,
     },
+  };
+}
+
+function historyState([topics, messages, bytes, published, evictions, requests]) {
+  const named = (names, values) => Object.fromEntries(names.map((name, at) => [name, values[at]]));
+  return {
+    topics,
+    messages,
+    bytes,
+    published,
+    evicted: named(['messages', 'age', 'topicBytes', 'bytes', 'released'], evictions),
+    requests: named(['recovered', 'epoch', 'ahead', 'evicted'], requests),
   };
 }
 

@@ -148,6 +148,13 @@ function socketClass(native, sockets) {
       return true;
     }
 
+    /** For `Server`: a subscription that begins with what is kept since then. */
+    _subscribeFrom(topic, since, flags) {
+      const slot = this[SLOT];
+      if (slot === NONE) throw closed();
+      return native.history_subscribe(slot, topic, since, flags);
+    }
+
     unsubscribe(topic) {
       const slot = this[SLOT];
       if (slot === NONE) throw closed();

@@ -4,6 +4,7 @@
 const { getEventListeners } = require('node:events');
 const { readFileSync } = require('node:fs');
 const { owner } = require('../bytes.js');
+const { History } = require('./history.js');
 const { serve } = require('./http.js');
 const { Socket, SocketEvent, bytesOf } = require('./socket.js');
 
@@ -24,7 +25,7 @@ const DEFAULTS = {
   compress: false,
 };
 const FUNCTIONS = ['fetch'];
-const OTHERS = ['tls', 'topics', 'broker', 'workers'];
+const OTHERS = ['tls', 'topics', 'broker', 'history', 'workers'];
 
 module.exports = (uws) => {
   const own = owner(uws);
@@ -35,6 +36,7 @@ module.exports = (uws) => {
     #isSecure;
     #compression;
     #listener;
+    #history;
     #sockets = new Set();
     #isClosing = false;
     #counters = { accepted: 0, refused: 0, paused: 0, overflowed: 0, dropped: 0 };
@@ -53,11 +55,13 @@ module.exports = (uws) => {
       }
       this.#compression = this.#limits.compress ? uws.SHARED_COMPRESSOR | uws.SHARED_DECOMPRESSOR : uws.DISABLED;
       this.#isSecure = Boolean(options.tls);
-      const { topics, broker, workers } = options;
+      const { topics, broker, history, workers } = options;
       const missed = broker === undefined ? undefined : (topic) => this.dispatchEvent(new SocketEvent('missed', { topic }));
-      const isGiven = [topics, broker, workers].some((option) => option !== undefined);
-      const given = isGiven ? { topics, broker, missed, workers } : undefined;
+      const isGiven = [topics, broker, history, workers].some((option) => option !== undefined);
+      const confirmed = (topic) => this.#history?.confirmed(topic);
+      const given = isGiven ? { topics, broker, history, missed, confirmed, workers } : undefined;
       this.#app = options.tls ? uws.SSLApp({ ...tlsOptions(options.tls), ...given }) : given ? uws.App(given) : uws.App();
+      if (history) this.#history = new History(this.#app._history, broker !== undefined);
       if (options.fetch) {
         this.#app.any('/*', (res, req) => serve(res, req, {
           fetch: options.fetch, isSecure: this.#isSecure, maxBody: this.#limits.maxBody, failed: (error) => this.#failed(error),
@@ -96,6 +100,7 @@ module.exports = (uws) => {
         drain: (raw) => raw.socket._drain(),
         ping: (raw, message) => raw.socket._control('ping', message.slice(0)),
         pong: (raw, message) => raw.socket._control('pong', message.slice(0)),
+        replayed: (raw, topic, reason, position) => this.#history.replayed(raw.socket, topic, reason, position),
         close: (raw, code, message) => this.#close(raw.socket, code, message),
       });
       return this;
@@ -148,7 +153,9 @@ module.exports = (uws) => {
     #open(raw, handler) {
       const { accepted } = raw;
       raw.accepted = undefined;
-      const context = { limits: this.#limits, counters: this.#counters, deflates: this.#limits.compress };
+      const context = {
+        limits: this.#limits, counters: this.#counters, deflates: this.#limits.compress, history: this.#history,
+      };
       const socket = new Socket(raw, accepted, context);
       raw.socket = socket;
       this.#counters.accepted += 1;
@@ -197,6 +204,15 @@ module.exports = (uws) => {
       return this.#app.getTopicsState();
     }
 
+    /**
+     * What is kept of a topic, oldest first: the latest `limit` messages [100], or with `since`, a position or a Date, those
+     * from then on.
+     */
+    async history(topic, options) {
+      if (!this.#history) throw new Error('nothing is kept: the server needs the option history');
+      return this.#history.read(topic, options);
+    }
+
     subscribers(topic) {
       return this.#app.numSubscribers(topic);
     }
@@ -204,6 +220,7 @@ module.exports = (uws) => {
     /** Stops listening and closes all sockets. Resolves when they are closed. */
     async close(code = 1001, reason = 'the server stops') {
       this.#isClosing = true;
+      this.#history?.close();
       if (this.#listener) uws.us_listen_socket_close(this.#listener);
       this.#listener = undefined;
       const empty = new Promise((resolve) => { this.#emptied = resolve; });

@@ -19,6 +19,7 @@ class Socket {
   #limits;
   #counters;
   #deflates;
+  #history;
   /** Made when a program listens for events. */
   #events;
   #messageListeners = 0;
@@ -35,11 +36,12 @@ class Socket {
   #resolveClosed;
   #abort;
 
-  constructor(raw, { request, protocol, data }, { limits, counters, deflates }) {
+  constructor(raw, { request, protocol, data }, { limits, counters, deflates, history }) {
     this.#raw = raw;
     this.#limits = limits;
     this.#counters = counters;
     this.#deflates = deflates;
+    this.#history = history;
     this.request = request;
     this.protocol = protocol;
     this.data = data;
@@ -91,11 +93,18 @@ class Socket {
     return this.#raw.publish(topic, bytesOf(message), typeof message !== 'string', compress);
   }
 
-  subscribe(topic) {
-    return this.#raw ? this.#raw.subscribe(topic) : false;
+  /**
+   * Subscribes to a topic. With options, where the server has a history, to what was published after `since`, in order, and
+   * then to what comes: the promise settles when all is sent.
+   */
+  subscribe(topic, options) {
+    if (options === undefined) return this.#raw ? this.#raw.subscribe(topic) : false;
+    if (!this.#history) return Promise.reject(new Error('nothing is kept: the server needs the option history'));
+    return this.#history.subscribe(this, () => this.#raw, topic, options);
   }
 
   unsubscribe(topic) {
+    this.#history?.unsubscribed(this, topic);
     return this.#raw ? this.#raw.unsubscribe(topic) : false;
   }
 
@@ -209,6 +218,7 @@ class Socket {
 
   _close(code, message) {
     this.#raw = undefined;
+    this.#history?.closed(this);
     this.#end = { code: code || 1005, reason: Buffer.from(message).toString() };
     for (const resolve of this.#drained.splice(0)) resolve(false);
     this.#taker?.(ENDED);

@@ -19,7 +19,7 @@ use engine::{Core, Limits, Plan, Sys, Tables, Worker};
 use napi_sys::{
     self as sys, Status, napi_async_cleanup_hook_handle, napi_callback_info, napi_env, napi_value,
 };
-use topics::Topics;
+use topics::{HistoryLimits, Topics};
 
 use crate::broker::Broker;
 use crate::handler::Js;
@@ -28,7 +28,7 @@ use crate::setup::Listeners;
 use crate::shared::Shared;
 use crate::threads::Threads;
 use crate::uv::Driver;
-use crate::{children, http, setup, shared, sockets, threads};
+use crate::{children, history, http, setup, shared, sockets, threads};
 
 /// What an app takes beside its connections, for the garbage collector, which would take apps for small.
 pub(crate) const APP_BYTES: i64 = 64 * 1024;
@@ -376,11 +376,18 @@ fn shared_topics(env: Env, options: napi_value) -> Result<Option<Shared>, Thrown
         spool_bytes: env.to_f64(env.property(options, c"spoolBytes")).unwrap_or(0.0) as usize,
         authorities: text(c"authorities"),
     });
-    Shared::new(&name, broker).map(Some)
+    let number = |name| env.to_f64(env.property(options, name));
+    let limits = number(c"historySize").map(|messages| HistoryLimits {
+        messages: messages as usize,
+        age_ns: (number(c"historyTtl").unwrap_or(0.0) * 1e9) as u64,
+        topic_bytes: number(c"historyTopicBytes").unwrap_or(0.0) as usize,
+        bytes: number(c"historyBytes").unwrap_or(0.0) as usize,
+    });
+    Shared::new(&name, broker, limits).map(Some)
 }
 
-/// `createApp(events, tls, { topics, url, prefix, spoolBytes, authorities }, workers)`: an app, as an object with its
-/// functions.
+/// `createApp(events, tls, { topics, url, prefix, spoolBytes, authorities, historySize … }, workers)`: an app, as an object
+/// with its functions.
 ///
 /// # Safety
 /// Called by Node.
@@ -399,6 +406,7 @@ unsafe extern "C" fn create_app(env: napi_env, info: napi_callback_info) -> napi
                 setup::NATIVES,
                 children::NATIVES,
                 shared::NATIVES,
+                history::NATIVES,
             ];
             if workers > 0 {
                 app.with(|js, _| {

@@ -1,14 +1,15 @@
 //! Other processes: publications go to Redis or NATS and come from there, by the crate `brokers`.
 //!
 //! Subscribers of this process get a publication at once, as without a broker; the broker has it for the others.
-//! What it returns of this process is not delivered again.
+//! What it returns of this process is not delivered again. With a history it is: the broker gives the order and the
+//! positions, so subscribers of this process get a publication when it returns, too.
 
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use brokers::envelope::{Message, NodeId};
+use brokers::envelope::{Except, Message, NodeId};
 use brokers::nats::NatsTransport;
 use brokers::redis::RedisTransport;
 use brokers::{
@@ -16,10 +17,12 @@ use brokers::{
     Undelivered,
 };
 use engine::sys::process::now_ns;
-use engine::{TlsClient, TlsTrust};
+use engine::{ConnId, TlsClient, TlsTrust};
 use napi_sys::napi_value;
-use topics::{Directory, Publication, Refused};
+use topics::{Epoch, KeptAt, PastPublication, Publication, Refused};
 
+use crate::handler::Post;
+use crate::history::Keeper;
 use crate::napi::{Env, Thrown};
 use crate::shared::Peers;
 
@@ -107,15 +110,15 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Prepares the connections, and has the broker subscribed to what this directory has subscribers of.
-    pub(crate) fn new(broker: Broker, directory: &mut Directory) -> Result<Link, Thrown> {
+    /// Prepares the connections, and has the broker subscribed to what these apps have subscribers of.
+    pub(crate) fn new(broker: Broker, peers: &mut Peers) -> Result<Link, Thrown> {
         let transports = broker.transports()?;
         let settings = brokers::Settings {
             prefix: broker.prefix.clone(),
             node_name: host_name(),
             linger: LINGER,
             spool_bytes: broker.spool_bytes,
-            history: None,
+            history: peers.keeper.as_ref().map(Keeper::settings),
             members: None,
             values: None,
             clock: now_ns,
@@ -128,7 +131,7 @@ impl Link {
             }
         };
         let observed = Arc::clone(&own);
-        directory.observe(move |topic, there| match there {
+        peers.directory.observe(move |topic, there| match there {
             true => observed.want(topic),
             false => observed.release(topic),
         });
@@ -166,17 +169,27 @@ impl Link {
         let accepted = self.own.accepts(&publication.topic, publication.data.len());
         let accepted = accepted.map_err(|_| Refused::MailboxFull)?;
         let result = here()?;
-        let message = brokers::Publication {
-            data: Arc::clone(&publication.data),
-            binary: publication.binary,
-            transient: false,
-            except: OwnedExcept::None,
-            kind: None,
-        };
+        let message = message(publication, OwnedExcept::None);
         if self.own.publish_accepted(accepted, message, None).is_err() {
             self.lost.fetch_add(1, Ordering::Relaxed);
         }
         Ok(result)
+    }
+
+    /// Publishes to the subscribers of all processes, this one's included: they get it when the broker returns it.
+    ///
+    /// # Errors
+    /// There is no connection, or too much waits: nobody gets it.
+    pub(crate) fn submit(&self, publication: &Publication) -> Result<(), Refused> {
+        let except = publication.except.map(|id| OwnedExcept::Own(id.as_u64()));
+        let message = message(publication, except.unwrap_or(OwnedExcept::None));
+        let queued = self.own.publish(&publication.topic, message, None);
+        queued.map_err(|_| Refused::MailboxFull)
+    }
+
+    /// Whether the broker has confirmed a topic that somebody is about to subscribe to, or to read.
+    pub(crate) fn prepare(&self, topic: &str) -> bool {
+        self.own.prepare(topic)
     }
 
     /// `[trouble or undefined, topics, unconfirmed, waiting, published, lost, received, dropped, gaps, connected,
@@ -208,10 +221,34 @@ impl Link {
     }
 }
 
+fn message(publication: &Publication, except: OwnedExcept) -> brokers::Publication {
+    let data = Arc::clone(&publication.data);
+    let binary = publication.binary;
+    brokers::Publication { data, binary, transient: false, except, kind: None }
+}
+
 /// What arrives from other processes, to the apps of this one.
 struct Inward {
     peers: Arc<Peers>,
     node: NodeId,
+}
+
+impl Inward {
+    /// A publication as the apps of this process get it.
+    fn inward(&self, topic: &str, message: &Message<'_>) -> Publication {
+        let mut publication = Publication::new(topic.into(), message.data.into(), message.binary);
+        // The message does not say whether it is to be compressed: it is for clients that have agreed to it.
+        publication.kind = Some("".into());
+        if self.peers.keeper.is_some() {
+            publication.accepted_ns = now_ns();
+            publication.transient = message.transient;
+            publication.except = match message.except {
+                Except::Own(id) if message.node == self.node => Some(ConnId::from_u64(id)),
+                _ => None,
+            };
+        }
+        publication
+    }
 }
 
 impl Receiver for Inward {
@@ -219,35 +256,66 @@ impl Receiver for Inward {
         &self,
         topic: &str,
         message: &Message<'_>,
-        _kept: Option<Kept>,
+        kept: Option<Kept>,
     ) -> Result<(), Undelivered> {
-        if message.node == self.node {
+        let Peers { directory, keeper, .. } = &*self.peers;
+        if keeper.is_none() && message.node == self.node {
             return Ok(());
         }
-        let mut publication = Publication::new(topic.into(), message.data.into(), message.binary);
-        // The message does not say whether it is to be compressed: it is for clients that have agreed to it.
-        publication.kind = Some("".into());
-        match self.peers.directory.publish_by(&*self.peers, &Arc::new(publication), None) {
+        let publication = Arc::new(self.inward(topic, message));
+        let kept = keeper.as_ref().zip(kept);
+        let published = match kept.map(|(keeper, kept)| keeper.kept_at(kept)) {
+            Some(at) => directory.publish_kept(&*self.peers, &publication, at),
+            None => directory.publish_by(&*self.peers, &publication, None),
+        };
+        match published {
             Ok(_) => Ok(()),
             Err(Refused::MailboxFull) => Err(Undelivered::Busy),
             Err(Refused::TopicOverloaded) => Err(Undelivered::Overloaded),
         }
     }
 
-    fn loaded(&self, _topic: &str, _past: &Past<'_>) {}
+    fn loaded(&self, topic: &str, past: &Past<'_>) {
+        let Some(keeper) = &self.peers.keeper else { return };
+        let publication = |(kept, message): &(Kept, Message<'_>)| {
+            let KeptAt { position, at_ns } = keeper.kept_at(*kept);
+            let publication = self.inward(topic, message);
+            PastPublication { offset: position.offset, at_ns, publication }
+        };
+        let past = topics::Past {
+            epoch: Epoch::new(past.epoch),
+            floor: past.floor,
+            floor_ns: keeper.monotonic_ns(past.floor_ms),
+            last: past.last,
+            publications: past.messages.iter().map(publication).collect(),
+        };
+        keeper.history.load(topic, past, now_ns());
+    }
 
-    fn kept_again(&self, _topic: &str, _message: &Message<'_>, _kept: Kept) {}
+    fn kept_again(&self, topic: &str, message: &Message<'_>, kept: Kept) {
+        if let Some(keeper) = &self.peers.keeper {
+            keeper.history.record(&self.inward(topic, message), keeper.kept_at(kept));
+        }
+    }
 
-    fn released(&self, _topics: &[Box<str>]) {}
+    fn released(&self, topics: &[Box<str>]) {
+        if let Some(keeper) = &self.peers.keeper {
+            keeper.history.forget(topics.iter().map(|topic| &**topic));
+        }
+    }
 
-    fn confirmed(&self, _topics: &[ConfirmedTopic]) -> bool {
-        true
+    fn confirmed(&self, topics: &[ConfirmedTopic]) -> bool {
+        let awaited = topics.iter().filter(|one| one.awaited).map(|one| one.topic.clone());
+        let awaited: Arc<[Box<str>]> = awaited.collect();
+        let bytes = awaited.iter().map(|topic| topic.len() + size_of::<Box<str>>()).sum();
+        awaited.is_empty()
+            || self.peers.post_to_all(bytes, || Post::Confirmed(Arc::clone(&awaited)))
     }
 
     fn gap(&self, topics: &[Box<str>], _cause: GapCause) -> usize {
         for (told, topic) in topics.iter().enumerate() {
             let mut notice = Publication::new((&**topic).into(), Arc::default(), false);
-            notice.gap = true;
+            (notice.gap, notice.transient) = (true, true);
             let posted = self.peers.directory.publish_by(&*self.peers, &Arc::new(notice), None);
             if posted.is_err() {
                 return told;
@@ -268,7 +336,7 @@ fn host_name() -> String {
     if name.is_empty() { "unnamed".to_owned() } else { name.to_owned() }
 }
 
-fn random() -> u64 {
+pub(crate) fn random() -> u64 {
     use std::hash::{BuildHasher, Hasher, RandomState};
     RandomState::new().build_hasher().finish()
 }

@@ -14,6 +14,7 @@ use wire::websocket::{CloseCode, OpCode};
 use crate::app::{APP_BYTES, App};
 use crate::children::{self, Family};
 use crate::exchange::Exchange;
+use crate::history::{POSITIONS, Replays};
 use crate::napi::{Env, Scope};
 use crate::router::{Route, Router, Span};
 use crate::setup::Certificates;
@@ -57,9 +58,13 @@ pub(crate) enum Event {
     Dropped,
     /// `(topic)`: publications of other processes may be missing.
     Missed,
+    /// `(topic)`: what the broker keeps of it can be read.
+    Confirmed,
+    /// `(slot, topic, reason or undefined, position)`: a subscription has got what it missed, or not all of it.
+    Replayed,
 }
 
-const EVENTS: [&std::ffi::CStr; 14] = [
+const EVENTS: [&std::ffi::CStr; 16] = [
     c"request",
     c"aborted",
     c"data",
@@ -74,6 +79,8 @@ const EVENTS: [&std::ffi::CStr; 14] = [
     c"missing_name",
     c"dropped",
     c"missed",
+    c"confirmed",
+    c"replayed",
 ];
 
 /// What is kept of a connection.
@@ -99,6 +106,8 @@ impl Subscriber for User {
 /// What other threads post.
 pub(crate) enum Post {
     Publication(Arc<Publication>),
+    /// The broker has confirmed topics.
+    Confirmed(Arc<[Box<str>]>),
     Family(Family),
     /// From a thread that holds sockets, with the number of its start.
     Events(u32, Box<Batch<ThreadEvent>>),
@@ -151,6 +160,7 @@ pub(crate) struct Js {
     scope: Scope,
     functions: [napi_value; EVENTS.len()],
     pub(crate) topics: Topics,
+    pub(crate) replays: Replays,
     /// The part in topics of several apps, if they are such.
     pub(crate) shared: Option<Shared>,
     /// Threads that hold the sockets, if there are such.
@@ -198,6 +208,7 @@ impl Js {
             scope: Scope::default(),
             functions: [std::ptr::null_mut(); EVENTS.len()],
             topics,
+            replays: Replays::default(),
             shared,
             threads: None,
             routers: vec![("".into(), Router::default())],
@@ -303,6 +314,7 @@ impl Js {
             });
             self.ending = None;
         }
+        self.replays.remove_all(id);
         self.topics.unsubscribe_all(core, id, |_| {});
     }
 
@@ -346,7 +358,8 @@ impl Js {
     }
 }
 
-/// Encodes a publication for subscribers with this compression. A publication with a kind is compressed.
+/// Encodes a publication for subscribers with this compression, after its position for those with positions. A publication
+/// with a kind is compressed.
 pub(crate) fn encode<S: Sys, H: Handler>(
     core: &mut Core<S, H>,
     encoding: u32,
@@ -354,10 +367,17 @@ pub(crate) fn encode<S: Sys, H: Handler>(
     out: &mut Vec<u8>,
 ) {
     let opcode = if publication.binary { OpCode::Binary } else { OpCode::Text };
+    let whole: Vec<u8>;
+    let mut data = &*publication.data;
+    if encoding & POSITIONS != 0 {
+        let position = publication.position().map(|position| position.to_string());
+        whole = [position.unwrap_or_default().as_bytes(), b"\n", data].concat();
+        data = &whole;
+    }
     if publication.kind.is_none() {
-        wire::websocket::encode(out, opcode, &publication.data);
+        wire::websocket::encode(out, opcode, data);
     } else {
-        core.encode_message(encoding, opcode, &publication.data, out);
+        core.encode_message(encoding, opcode, data, out);
     }
 }
 
@@ -504,6 +524,7 @@ impl Handler for Js {
 
     fn drained<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) {
         let slot = id.slot();
+        self.replays.drained(id);
         if self.exchanges.contains_key(&slot) {
             self.tell_writable(core, id);
         } else if core.is_open(id) && self.for_socket(core.user(id), |own| own.drain) {
@@ -533,6 +554,11 @@ impl Handler for Js {
                 self.emit(core, Event::Missed, |env| [env.string(&notice.topic)]);
             }
             Post::Publication(publication) => self.deliver(core, &publication),
+            Post::Confirmed(topics) => {
+                for topic in &*topics {
+                    self.emit(core, Event::Confirmed, |env| [env.string(topic)]);
+                }
+            }
             Post::Family(news) => children::heard(self.app, news),
             Post::Events(start, batch) => self.on_batch(core, start, &batch),
         }
@@ -540,6 +566,7 @@ impl Handler for Js {
 
     fn turn<S: Sys>(&mut self, core: &mut Core<S, Self>) -> Option<u64> {
         let topics_ns = self.topics.turn(core, encode);
+        let history_ns = self.turn_history(core);
         if self.reports_dropped {
             self.tell_dropped(core);
         }
@@ -547,7 +574,7 @@ impl Handler for Js {
         let exchanges_ns = self.check_exchanges(core);
         let lifetimes_ns = self.end_lifetimes(core);
         let threads_ns = self.pass_on_commands(core.now_ns());
-        let all = [topics_ns, exchanges_ns, lifetimes_ns, threads_ns];
+        let all = [topics_ns, history_ns, exchanges_ns, lifetimes_ns, threads_ns];
         all.into_iter().flatten().min()
     }
 

@@ -15,6 +15,7 @@
 //! | `setup` | routes, listeners, certificates |
 //! | `shared` | topics of several apps |
 //! | `broker` | topics of several processes |
+//! | `history` | what topics keep, and sending sockets what they missed |
 //! | `threads` | threads that hold the sockets of an app |
 //! | `children` | listeners that pass to apps of other threads |
 //! | `router` | which routes fit a request |
@@ -29,6 +30,7 @@ mod date;
 mod dropped;
 mod exchange;
 mod handler;
+mod history;
 mod http;
 mod napi;
 mod requests;

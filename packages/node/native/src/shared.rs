@@ -9,11 +9,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, We
 
 use engine::{Core, MailboxFull, Remote, Sys, WORKERS_MAX};
 use napi_sys::napi_value;
-use topics::{Directory, Mailboxes, Publication, Refused};
+use topics::{Directory, HistoryLimits, Mailboxes, Publication, Refused};
 
 use crate::app::{ARGUMENTS, App, natives};
 use crate::broker::{Broker, Link};
 use crate::handler::{Js, Post, encode};
+use crate::history::Keeper;
 use crate::napi::{Env, Thrown};
 
 natives![topics_state];
@@ -29,9 +30,10 @@ fn groups() -> MutexGuard<'static, BTreeMap<Box<str>, Weak<Group>>> {
 }
 
 /// The apps that share topics.
-#[derive(Default)]
 pub(crate) struct Peers {
     pub(crate) directory: Directory,
+    /// What is kept, if anything is.
+    pub(crate) keeper: Option<Keeper>,
     /// By the number that the directory has of an app.
     apps: RwLock<Vec<Place>>,
 }
@@ -44,6 +46,22 @@ enum Place {
 }
 
 impl Peers {
+    fn new(limits: Option<HistoryLimits>, at_broker: bool) -> Peers {
+        let keeper = limits.map(|limits| Keeper::new(limits, at_broker));
+        let history = keeper.as_ref().map(|keeper| Arc::clone(&keeper.history));
+        Peers { directory: Directory::with_history(history), keeper, apps: RwLock::default() }
+    }
+
+    /// Posts to all apps, or to none of them if one has no room.
+    pub(crate) fn post_to_all(&self, bytes: usize, post: impl FnMut() -> Post) -> bool {
+        let apps = self.apps();
+        let remotes = apps.iter().filter_map(|app| match app {
+            Place::App(remote) => Some(remote),
+            _ => None,
+        });
+        Remote::post_to_each(remotes, bytes, post).is_ok()
+    }
+
     fn apps(&self) -> RwLockReadGuard<'_, Vec<Place>> {
         self.apps.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -89,7 +107,11 @@ impl Drop for Group {
 
 impl Group {
     /// The topics with this name, made now if no app has them.
-    fn find(name: &str, broker: Option<Broker>) -> Result<Arc<Group>, Thrown> {
+    fn find(
+        name: &str,
+        broker: Option<Broker>,
+        limits: Option<HistoryLimits>,
+    ) -> Result<Arc<Group>, Thrown> {
         let mut groups = groups();
         if let Some(group) = groups.get(name).and_then(Weak::upgrade) {
             // It may be the last to hold it, which then takes the lock.
@@ -100,10 +122,14 @@ impl Group {
                 // The name may contain the URL of a broker, with its password.
                 return Err(format!("an app with these topics {what}").into());
             }
+            if group.peers.keeper.as_ref().map(|keeper| keeper.limits) != limits {
+                let what = "has another history than an app that is there";
+                return Err(format!("an app with these topics {what}").into());
+            }
             return Ok(group);
         }
-        let mut peers = Peers::default();
-        let link = broker.map(|broker| Link::new(broker, &mut peers.directory)).transpose()?;
+        let mut peers = Peers::new(limits, broker.is_some());
+        let link = broker.map(|broker| Link::new(broker, &mut peers)).transpose()?;
         let peers = Arc::new(peers);
         if let Some(link) = &link {
             let started = link.start(&peers).inspect_err(|_| link.end());
@@ -124,8 +150,12 @@ pub(crate) struct Shared {
 
 impl Shared {
     /// Takes part in the topics with this name.
-    pub(crate) fn new(name: &str, broker: Option<Broker>) -> Result<Shared, Thrown> {
-        let group = Group::find(name, broker)?;
+    pub(crate) fn new(
+        name: &str,
+        broker: Option<Broker>,
+        limits: Option<HistoryLimits>,
+    ) -> Result<Shared, Thrown> {
+        let group = Group::find(name, broker, limits)?;
         let mut apps = group.peers.apps.write().unwrap_or_else(PoisonError::into_inner);
         let free = apps.iter().position(|place| matches!(place, Place::Free));
         let at = free.unwrap_or(apps.len());
@@ -149,6 +179,28 @@ impl Shared {
     /// The app's number, and the directory that has it.
     pub(crate) fn place(&self) -> (u16, Directory) {
         (self.at as u16, self.group.peers.directory.clone())
+    }
+
+    pub(crate) fn peers(&self) -> &Arc<Peers> {
+        &self.group.peers
+    }
+
+    /// Whether what is kept of a topic can be read; if not, [`Post::Confirmed`] follows.
+    pub(crate) fn prepare(&self, topic: &str) -> bool {
+        self.group.link.as_ref().is_none_or(|link| link.prepare(topic))
+    }
+
+    /// Publishes to all apps and processes in one order, in which it is kept: none of them gets it before its position
+    /// is known.
+    fn publish_in_order(&self, publication: Publication) -> Result<(), Refused> {
+        let Group { peers, link, .. } = &*self.group;
+        match link {
+            Some(link) => link.submit(&publication),
+            None => {
+                let publication = Arc::new(publication);
+                peers.directory.publish_by(&**peers, &publication, None).map(|_| ())
+            }
+        }
     }
 
     fn set(&self, place: Place) {
@@ -197,7 +249,8 @@ impl Js {
         }
     }
 
-    /// Publishes to subscribers of all apps with these topics. `here` is whether this app has any but the publisher.
+    /// Publishes to subscribers of all apps with these topics. `here` is whether this app has any but the publisher. Returns
+    /// whether anybody gets it; with a history, whether it was published.
     pub(crate) fn publish_shared<S: Sys>(
         &mut self,
         core: &mut Core<S, Self>,
@@ -205,19 +258,16 @@ impl Js {
         publication: Publication,
         here: bool,
     ) -> bool {
-        let mut elsewhere = Publication::new(
-            publication.topic.clone(),
-            publication.data.clone(),
-            publication.binary,
-        );
-        elsewhere.kind.clone_from(&publication.kind);
         let accepts = match &self.threads {
             Some(threads) => threads.accept(&publication.topic),
             None => self.topics.accepts_posts(),
         };
         let outcome = match accepts {
             false => Err(Refused::MailboxFull),
-            true => shared.publish(&Arc::new(elsewhere), || {
+            true if shared.group.peers.keeper.is_some() => {
+                shared.publish_in_order(publication.accepted(core.now_ns())).map(|()| true)
+            }
+            true => shared.publish(&Arc::new(for_others(&publication)), || {
                 if here {
                     // The publisher is not told apart from sockets of other apps: those get the other one.
                     self.deliver(core, &Arc::new(publication));
@@ -231,7 +281,15 @@ impl Js {
     }
 }
 
-/// `topics_state() → [apps, refused, state of the broker or undefined]`; `undefined` without shared topics
+/// A publication for all sockets of other apps.
+fn for_others(publication: &Publication) -> Publication {
+    let (topic, data) = (Arc::clone(&publication.topic), Arc::clone(&publication.data));
+    let mut others = Publication::new(topic, data, publication.binary);
+    others.kind.clone_from(&publication.kind);
+    others
+}
+
+/// `topics_state() → [apps, refused, states of broker and history, or undefined]`; `undefined` without shared topics
 fn topics_state(app: &App, env: Env, _: &[napi_value; ARGUMENTS]) -> Result<napi_value, Thrown> {
     let group = app.with(|js, _| js.shared.as_ref().map(|shared| Arc::clone(&shared.group)));
     let Some(group) = group else { return Ok(env.undefined()) };
@@ -240,5 +298,7 @@ fn topics_state(app: &App, env: Env, _: &[napi_value; ARGUMENTS]) -> Result<napi
     let number = |number: u64| env.number(number as f64);
     let refused = number(group.refused.load(Ordering::Relaxed));
     let broker = group.link.as_ref().map_or_else(|| env.undefined(), |link| link.state(env));
-    Ok(env.array([number(apps as u64), refused, broker]))
+    let keeper = group.peers.keeper.as_ref();
+    let history = keeper.map_or_else(|| env.undefined(), |keeper| keeper.state(env));
+    Ok(env.array([number(apps as u64), refused, broker, history]))
 }

@@ -203,6 +203,9 @@ fn subscribe(app: &App, env: Env, arguments: &Arguments) -> Result {
     let (slot, topic) = (env.to_u32(arguments[0]), topic(env, arguments[1])?);
     let subscribers = app.with(|js, core| {
         let Some(id) = core.id_at(slot).filter(|id| core.is_open(*id)) else { return -1 };
+        if js.gets_positions(core, id, &topic) {
+            return 0;
+        }
         let encoding = core.encoding(id);
         let new = js.topics.subscribe(core, id, &topic, encoding);
         if new { count(js, &topic) } else { 0 }
@@ -215,9 +218,7 @@ fn unsubscribe(app: &App, env: Env, arguments: &Arguments) -> Result {
     let (slot, topic) = (env.to_u32(arguments[0]), topic(env, arguments[1])?);
     let subscribers = app.with(|js, core| {
         let Some(id) = core.id_at(slot) else { return -1 };
-        let encoding = core.encoding(id);
-        js.topics.catch_up(core, id);
-        let was = js.topics.unsubscribe(core, id, &topic, encoding);
+        let was = js.end_subscription(core, id, &topic);
         if was { count(js, &topic) } else { -1 }
     });
     Ok(env.int(subscribers))
@@ -226,12 +227,7 @@ fn unsubscribe(app: &App, env: Env, arguments: &Arguments) -> Result {
 /// `is_subscribed(slot, topic)`
 fn is_subscribed(app: &App, env: Env, arguments: &Arguments) -> Result {
     let (slot, topic) = (env.to_u32(arguments[0]), topic(env, arguments[1])?);
-    let is = app.with(|js, core| {
-        let Some(id) = core.id_at(slot) else { return false };
-        let encoding = core.encoding(id);
-        let user = core.user(id);
-        user.is_some_and(|user| js.topics.is_subscribed(&user.memberships, &topic, encoding))
-    });
+    let is = app.with(|js, core| core.id_at(slot).is_some_and(|id| js.is_member(core, id, &topic)));
     Ok(env.bool(is))
 }
 
@@ -361,9 +357,8 @@ impl Js {
                 if memberships.is_empty() {
                     return None;
                 }
-                let own = self.topics.is_subscribed(memberships, topic, core.encoding(id));
-                others -= i32::from(own);
-                Some(id)
+                others -= i32::from(self.is_member(core, id, topic));
+                Some(self.topics.id(id))
             }
         };
         Some((others > 0, id))

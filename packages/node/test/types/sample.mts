@@ -46,6 +46,17 @@ server.websocket<{ user: string }>('/*', async (socket) => {
     else socket.publish('bytes', message.subarray(1));
   }
 }, { authorize: async ({ query }) => (query.has('user') ? { data: { user: query.get('user') ?? '' } } : new Response('', { status: 401 })) });
+const kept = new Server({ broker: 'redis://127.0.0.1', history: { size: 1000, ttl: 3600 } });
+kept.websocket('/rooms/:room', async (socket) => {
+  const { room } = socket.request.params;
+  const { recovered, reason, position } = await socket.subscribe(room, { since: socket.request.query.get('since'), positions: true });
+  if (!recovered) await socket.send(`${reason === 'epoch'} ${position?.length}`);
+  const member: boolean = socket.subscribe(room);
+  const { messages, more } = await kept.history(room, { since: new Date(0), limit: 10 });
+  if (more && member) console.log(messages[0]?.position, messages[0]?.time.getTime(), kept.topicsState?.history?.evicted.bytes);
+});
+// @ts-expect-error: no such option
+new Server({ history: { limit: 1 } });
 const { port } = await server.listen({ port: 0, host: '127.0.0.1' }, { signal: AbortSignal.timeout(1000) });
 console.log(port.toFixed());
 

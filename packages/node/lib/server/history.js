@@ -1,0 +1,144 @@
+// The history of a Server's topics: reading it, and subscriptions that begin with what was missed.
+'use strict';
+
+const { setTimeout: pause } = require('node:timers/promises');
+
+/** How long a broker may take to confirm a topic. */
+const CONFIRMED_WITHIN = 10_000;
+/** How long this process may be behind the one that a position is from, and when that is looked at again. */
+const BEHIND_WITHIN = 8000;
+const BEHIND_PAUSE = 20;
+/** Messages that one call reads. */
+const LIMIT = 100;
+
+/** What the addon has done with a subscription, and bits of how it is to be done. */
+const [GONE, DONE, , BEHIND] = [0, 1, 2, 3];
+const [POSITIONS, MAY_WAIT] = [1, 2];
+
+class History {
+  #native;
+  #isShared;
+  /** By topic, those who wait for the broker. */
+  #waiting = new Map();
+  /** By socket and topic, those whose messages are being sent. */
+  #sending = new Map();
+
+  constructor(native, isShared) {
+    this.#native = native;
+    this.#isShared = isShared;
+  }
+
+  async read(topic, { since, limit = LIMIT } = {}) {
+    if (!Number.isSafeInteger(limit) || limit < 1) throw new RangeError(`invalid limit ${limit}: expected a whole number of messages`);
+    const start = startOf(since);
+    await this.#ready(topic);
+    const [reason, position, more, ...flat] = await this.#patiently((mayWait) => {
+      const read = this.#native.history_read(topic, start, Math.min(limit, 2 ** 32 - 1));
+      return read[0] === 'ahead' && mayWait ? undefined : read;
+    });
+    const messages = [];
+    for (let at = 0; at < flat.length; at += 3) {
+      const [data, own, time] = flat.slice(at, at + 3);
+      messages.push({ data: typeof data === 'string' ? data : new Uint8Array(data), position: own, time: new Date(time) });
+    }
+    return { messages, position, more, recovered: reason === undefined, reason };
+  }
+
+  /** `raw` returns the socket of the addon while it is open. */
+  async subscribe(socket, raw, topic, { since, positions = false }) {
+    const start = startOf(since);
+    await this.#ready(topic);
+    const subscribed = await this.#patiently((mayWait) => {
+      const flags = (positions ? POSITIONS : 0) | (mayWait ? MAY_WAIT : 0);
+      const [outcome, reason, position] = raw()?._subscribeFrom(topic, start, flags) ?? [GONE];
+      if (outcome === BEHIND) return undefined;
+      if (outcome === GONE) return lost('closed');
+      this.unsubscribed(socket, topic);
+      if (outcome === DONE) return { recovered: reason === undefined, reason, position };
+      if (!this.#sending.has(socket)) this.#sending.set(socket, new Map());
+      return { sent: new Promise((resolve) => { this.#sending.get(socket).set(topic, resolve); }) };
+    });
+    return subscribed.sent ?? subscribed;
+  }
+
+  /** The broker has confirmed a topic. */
+  confirmed(topic) {
+    const waiting = this.#waiting.get(topic) ?? [];
+    this.#waiting.delete(topic);
+    for (const { resolve } of waiting) resolve();
+  }
+
+  /** A socket has got what it missed of a topic, or not all of it. */
+  replayed(socket, topic, reason, position) {
+    this.#settle(socket, topic, { recovered: reason === undefined, reason, position });
+  }
+
+  unsubscribed(socket, topic) {
+    this.#settle(socket, topic, lost('unsubscribed'));
+  }
+
+  closed(socket) {
+    for (const resolve of this.#sending.get(socket)?.values() ?? []) resolve(lost('closed'));
+    this.#sending.delete(socket);
+  }
+
+  /** The server stops. */
+  close() {
+    for (const waiting of this.#waiting.values()) {
+      for (const { reject } of waiting) reject(new Error('the server stops'));
+    }
+    this.#waiting.clear();
+  }
+
+  #settle(socket, topic, result) {
+    const own = this.#sending.get(socket);
+    const resolve = own?.get(topic);
+    if (!resolve) return;
+    own.delete(topic);
+    if (own.size === 0) this.#sending.delete(socket);
+    resolve(result);
+  }
+
+  /** Waits until the broker has confirmed a topic and what it keeps of it is here. */
+  async #ready(topic) {
+    if (typeof topic !== 'string') throw new TypeError('expected a topic: a string');
+    if (this.#native.history_follow(topic)) return;
+    let timer;
+    const waiting = this.#waiting.get(topic) ?? new Set();
+    this.#waiting.set(topic, waiting);
+    let own;
+    try {
+      await new Promise((resolve, reject) => {
+        own = { resolve, reject };
+        waiting.add(own);
+        const late = () => reject(new Error(`the broker has not confirmed the topic ${topic} within ${CONFIRMED_WITHIN / 1000} s`));
+        timer = setTimeout(late, CONFIRMED_WITHIN);
+      });
+    } finally {
+      clearTimeout(timer);
+      waiting.delete(own);
+      if (waiting.size === 0 && this.#waiting.get(topic) === waiting) this.#waiting.delete(topic);
+    }
+  }
+
+  /** Tries again while this process is behind the one that a position is from. */
+  async #patiently(attempt) {
+    const until = performance.now() + BEHIND_WITHIN;
+    for (;;) {
+      const result = attempt(this.#isShared && performance.now() < until);
+      if (result !== undefined) return result;
+      await pause(BEHIND_PAUSE);
+    }
+  }
+}
+
+const lost = (reason) => ({ recovered: false, reason, position: undefined });
+
+/** Where messages begin, for the addon. */
+function startOf(since) {
+  if (since === undefined || since === null || typeof since === 'string') return since ?? undefined;
+  if (since instanceof Date && !Number.isNaN(since.getTime())) return since.getTime();
+  throw new TypeError(`invalid since ${since}: expected a position, or a Date`);
+}
+
+module.exports = { History };

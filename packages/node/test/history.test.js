@@ -1,0 +1,510 @@
+// The history of a Server's topics: in the memory of the process, and at Redis and NATS.
+'use strict';
+
+const assert = require('node:assert/strict');
+const path = require('node:path');
+const { spawn } = require('node:child_process');
+const { Worker } = require('node:worker_threads');
+const { uws, node, ours, certificate, Queue, Client, moduleName } = require('./support.js');
+const { availableBrokers, freePort, start, until } = require('./support_brokers.js');
+
+const { Server } = uws;
+
+/** A server whose clients are subscribed to `room`, from the position in their query on. */
+async function serverOf(t, options) {
+  const server = new Server({ history: true, ...options });
+  const [subscribed, sockets] = [new Queue(), new Queue()];
+  server.websocket('/', async (socket) => {
+    sockets.push(socket);
+    const { query } = socket.request;
+    const [since, positions] = [query.get('since'), !query.has('plain')];
+    subscribed.push(await socket.subscribe('room', { since, positions }));
+    for await (const message of socket) socket.publish('room', message);
+  });
+  const { port } = await server.listen({ port: 0, host: '127.0.0.1' });
+  t.after(() => server.close());
+  const open = (since) => Client.open(t, port, since === undefined ? '/' : `/?since=${since}`);
+  const join = async (since) => {
+    const client = await open(since);
+    return { client, result: await subscribed.next() };
+  };
+  return { server, port, subscribed, sockets, open, join };
+}
+
+/** A message with its position. */
+async function positioned(client) {
+  const text = (await client.next()).toString();
+  const at = text.indexOf('\n');
+  return [text.slice(0, at), text.slice(at + 1)];
+}
+
+ours('a socket gets what it missed, in order, and then what comes', async (t) => {
+  const { server, join } = await serverOf(t);
+  const { position: begin, ...none } = await server.history('room');
+  assert.deepEqual(none, { messages: [], more: false, recovered: true, reason: undefined });
+  const first = await join();
+  assert.equal(first.result.recovered, true);
+  assert.match(begin, /^[0-9a-f]{8}:0$/);
+  assert.equal(first.result.position, begin);
+  server.publish('room', 'one');
+  const [position, one] = await positioned(first.client);
+  assert.equal(one, 'one');
+  assert.equal(position, first.result.position.replace(/0$/, '1'));
+  first.client.ws.terminate();
+  server.publish('room', 'two');
+  server.publish('room', Buffer.from('three'));
+  const again = await join(position);
+  assert.equal(again.result.recovered, true);
+  assert.equal(again.result.position, position.replace(/1$/, '3'));
+  assert.equal((await positioned(again.client))[1], 'two');
+  const three = await again.client.next();
+  assert.ok(Buffer.isBuffer(three) && three.toString().endsWith(':3\nthree'));
+  server.publish('room', 'four');
+  assert.equal((await positioned(again.client))[1], 'four');
+  // One that asks for nothing gets what comes only.
+  const late = await join();
+  server.publish('room', 'five');
+  assert.equal((await positioned(late.client))[1], 'five');
+});
+
+ours('nothing is missing and nothing comes twice, however much is published meanwhile', async (t) => {
+  const { server, join } = await serverOf(t, { history: { size: 100_000 } });
+  let published = 0;
+  let goesOn = true;
+  const publish = () => {
+    if (!goesOn) return;
+    for (let many = 0; many < 7; many += 1) {
+      if (server.publish('room', String(published))) published += 1;
+    }
+    setImmediate(publish);
+  };
+  publish();
+  let since;
+  let expected = 0;
+  for (let round = 0; round < 40; round += 1) {
+    since ??= (await server.history('room', { limit: 1 })).position.replace(/:.*/, ':0');
+    const { client, result } = await join(since);
+    assert.equal(result.recovered, true);
+    const end = expected + 50 + 13 * round;
+    while (expected < end) {
+      const [position, text] = await positioned(client);
+      assert.equal(Number(text), expected);
+      since = position;
+      expected += 1;
+    }
+    client.ws.terminate();
+  }
+  goesOn = false;
+});
+
+ours('what is not available is told, with the reason', async (t) => {
+  const { server, join } = await serverOf(t, { history: { size: 3 } });
+  for (let at = 1; at <= 5; at += 1) server.publish('room', String(at));
+  const { position } = await server.history('room');
+  const epoch = position.slice(0, 8);
+  const other = epoch.replace(/./g, (digit) => (digit === '0' ? '1' : '0'));
+  const cases = [[`${epoch}:2`, undefined], [`${epoch}:5`, undefined], [`${epoch}:1`, 'evicted'], [`${epoch}:6`, 'ahead'],
+    [`${other}:4`, 'epoch'], ['garbage', 'epoch'], [`${epoch}:-1`, 'epoch'], ['', 'epoch']];
+  for (const [since, reason] of cases) {
+    const { client, result } = await join(since);
+    assert.deepEqual(result, { recovered: reason === undefined, reason, position }, since);
+    const read = await server.history('room', { since });
+    assert.equal(read.reason, reason);
+    assert.equal(read.position, position);
+    if (reason) assert.deepEqual(read.messages, []);
+    // Without the missed messages, the next one is the first.
+    if (since.endsWith(':2')) for (const text of ['3', '4', '5']) assert.equal((await positioned(client))[1], text);
+    client.ws.terminate();
+  }
+  const { requests } = server.topicsState.history;
+  assert.deepEqual(requests, { recovered: 4, epoch: 8, ahead: 2, evicted: 2 });
+  const { client } = await join(`${epoch}:1`);
+  server.publish('room', 'next');
+  assert.equal((await positioned(client))[1], 'next');
+});
+
+ours('history reads the latest, pages from a position, and from a time', async (t) => {
+  const { server } = await serverOf(t, { history: { size: 50, ttl: 3600 } });
+  const began = new Date();
+  await until(() => Date.now() > began.getTime());
+  for (let at = 1; at <= 60; at += 1) server.publish('room', at % 2 ? String(at) : Buffer.from([at]));
+  const latest = await server.history('room', { limit: 2 });
+  assert.deepEqual(latest.messages.map(({ data }) => data), ['59', new Uint8Array([60])]);
+  assert.equal(latest.more, false);
+  const all = await server.history('room');
+  assert.equal(all.messages.length, 50);
+  assert.equal(all.messages[0].data, '11');
+  const offsets = [];
+  let { position: since } = all.messages[0];
+  for (let more = true; more;) {
+    const page = await server.history('room', { since, limit: 20 });
+    assert.equal(page.recovered, true);
+    offsets.push(...page.messages.map(({ position }) => Number(position.split(':')[1])));
+    ({ position: since, more } = page);
+  }
+  assert.deepEqual(offsets, Array.from({ length: 49 }, (_, at) => at + 12));
+  assert.equal(since, all.position);
+  const { time } = all.messages.at(-1);
+  assert.ok(time >= began && time <= new Date());
+  const none = await server.history('room', { since: new Date(Date.now() + 1000) });
+  assert.deepEqual([none.recovered, none.messages.length, none.more], [true, 0, false]);
+  // The server cannot know what was before it began.
+  assert.equal((await server.history('room', { since: new Date(0) })).reason, 'evicted');
+  const exact = await server.history('other', { since: new Date(began.getTime() + 1) });
+  assert.deepEqual([exact.recovered, exact.messages], [true, []]);
+});
+
+ours('size, topicBytes, bytes and ttl evict, and are counted', async (t) => {
+  const { server } = await serverOf(t, { history: { size: 1000, topicBytes: 4096, bytes: 20_000, ttl: 0.05 } });
+  const { server: few } = await serverOf(t, { history: { size: 2 } });
+  for (const text of ['a', 'b', 'c']) few.publish('room', text);
+  assert.deepEqual((await few.history('room')).messages.map(({ data }) => data), ['b', 'c']);
+  assert.equal(few.topicsState.history.evicted.messages, 1);
+  for (let at = 0; at < 10; at += 1) server.publish('room', 'x'.repeat(1000));
+  assert.equal((await server.history('room')).messages.length, 3);
+  assert.equal(server.topicsState.history.evicted.topicBytes, 7);
+  server.publish('room', 'x'.repeat(5000));
+  const read = await server.history('room');
+  assert.equal(read.messages.length, 0, 'a message that is too long is not kept, and none before it');
+  assert.match(read.position, /:11$/);
+  for (let at = 0; at < 50; at += 1) server.publish(`room ${at}`, 'x'.repeat(1000));
+  const { bytes, evicted } = server.topicsState.history;
+  assert.ok(bytes <= 20_000 && evicted.bytes > 0, `${bytes} bytes, ${evicted.bytes} evicted`);
+  await until(async () => (await server.history('room 49')).messages.length === 0);
+  assert.ok(server.topicsState.history.evicted.age > 0);
+});
+
+ours('a long history is sent as fast as the client reads; what is evicted meanwhile is told', async (t) => {
+  const size = 20_000;
+  const { server, sockets, subscribed, open } = await serverOf(t, {
+    history: { size, topicBytes: 64 << 20, bytes: 128 << 20 }, maxBackpressure: 16 * 1024,
+  });
+  const text = (at) => `${at} ${'x'.repeat(1000)}`;
+  for (let at = 1; at <= size; at += 1) server.publish('room', text(at));
+  const epoch = (await server.history('room', { limit: 1 })).position.slice(0, 8);
+  const client = await open(`${epoch}:0`);
+  client.ws.pause();
+  const socket = await sockets.next();
+  await until(() => socket.bufferedAmount > 0);
+  assert.equal(subscribed.size, 0);
+  assert.ok(socket.bufferedAmount < 1 << 20, `${socket.bufferedAmount} bytes wait`);
+  server.publish('room', text(size + 1));
+  client.ws.resume();
+  for (let at = 1; at <= size + 1; at += 1) {
+    const [position, got] = await positioned(client);
+    // The first is evicted by the last, which is published while they are sent: it was sent already.
+    assert.equal(position, `${epoch}:${at}`);
+    assert.equal(got, text(at));
+  }
+  assert.deepEqual(await subscribed.next(), { recovered: true, reason: undefined, position: `${epoch}:${size + 1}` });
+  assert.equal(server.counters.dropped, 0);
+  client.ws.terminate();
+
+  const late = await open(`${epoch}:1`);
+  late.ws.pause();
+  const slow = await sockets.next();
+  await until(() => slow.bufferedAmount > 0);
+  for (let at = 0; at < size; at += 1) await until(() => server.publish('room', 'new'));
+  late.ws.resume();
+  const { recovered, reason, position } = await subscribed.next();
+  assert.deepEqual([recovered, reason], [false, 'evicted']);
+  assert.match(position, /^[0-9a-f]{8}:\d+$/);
+  server.publish('room', 'at last');
+  let last;
+  let told;
+  do [told, last] = await positioned(late); while (last !== 'at last');
+  assert.equal(told, `${epoch}:${2 * size + 2}`);
+});
+
+ours('unsubscribing, subscribing again and closing end what is being sent', async (t) => {
+  const server = new Server({ history: { size: 5000, topicBytes: 16 << 20 } });
+  const sockets = new Queue();
+  server.websocket('/', (socket) => sockets.push(socket));
+  const { port } = await server.listen({ port: 0, host: '127.0.0.1' });
+  t.after(() => server.close());
+  for (let at = 1; at <= 5000; at += 1) server.publish('room', 'x'.repeat(2000));
+  const since = (await server.history('room', { limit: 1 })).position.replace(/:.*/, ':0');
+  const client = await Client.open(t, port);
+  client.ws.pause();
+  const socket = await sockets.next();
+  const first = socket.subscribe('room', { since });
+  await until(() => socket.bufferedAmount > 0);
+  const second = socket.subscribe('room', { since });
+  assert.deepEqual(await first, { recovered: false, reason: 'unsubscribed', position: undefined });
+  assert.deepEqual(socket.topics, ['room']);
+  assert.equal(socket.unsubscribe('room'), true);
+  assert.equal((await second).reason, 'unsubscribed');
+  assert.deepEqual(socket.topics, []);
+  assert.equal(server.subscribers('room'), 0);
+  const third = socket.subscribe('room', { since });
+  await until(() => server.subscribers('room') === 1);
+  client.ws.terminate();
+  assert.equal((await third).reason, 'closed');
+  assert.equal((await socket.subscribe('room', {})).reason, 'closed');
+  assert.equal(server.subscribers('room'), 0);
+});
+
+ours('subscribed with and without positions, a socket is one member', async (t) => {
+  const server = new Server({ history: true });
+  const sockets = new Queue();
+  server.websocket('/', (socket) => sockets.push(socket));
+  const { port } = await server.listen({ port: 0, host: '127.0.0.1' });
+  t.after(() => server.close());
+  const client = await Client.open(t, port);
+  const socket = await sockets.next();
+  socket.subscribe('room');
+  const { position } = await socket.subscribe('room', { positions: true });
+  assert.equal(socket.subscribe('room'), true);
+  assert.deepEqual([server.subscribers('room'), socket.topics], [1, ['room']]);
+  server.publish('room', 'once');
+  assert.deepEqual(await positioned(client), [`${position.slice(0, 8)}:1`, 'once']);
+  // On its way to the one subscription, and missed by the other.
+  server.publish('room', 'twice');
+  await socket.subscribe('room', { since: position.replace(/0$/, '1') });
+  server.publish('room', 'plain');
+  assert.deepEqual([await client.next(), await client.next()], ['twice', 'plain']);
+  assert.equal(socket.unsubscribe('room'), true);
+  assert.equal(server.subscribers('room'), 0);
+  assert.equal(server.publish('room', 'kept, if nobody is there'), true);
+  assert.equal((await server.history('room')).messages.length, 4);
+});
+
+ours('with compression and TLS it is the same', async (t) => {
+  const { cert_file_name: cert, key_file_name: key } = certificate('localhost');
+  const { server, port, subscribed } = await serverOf(t, { compress: true, tls: { cert, key } });
+  const texts = Array.from({ length: 50 }, (_, at) => `${at} `.repeat(200));
+  for (const [at, text] of texts.entries()) server.publish('room', text, { compress: at % 3 > 0 });
+  const { position } = (await server.history('room')).messages[9];
+  const ws = { perMessageDeflate: true, rejectUnauthorized: false };
+  const client = new Client(`wss://127.0.0.1:${port}/?since=${position}`, [], ws);
+  t.after(() => client.ws.terminate());
+  assert.equal((await subscribed.next()).recovered, true);
+  server.publish('room', 'last');
+  for (const text of [...texts.slice(10), 'last']) assert.equal((await positioned(client))[1], text);
+});
+
+ours('servers of several threads have one history; a publisher is not mistaken for another socket', async (t) => {
+  const options = { topics: 'threads', history: { size: 1000 } };
+  const { server, join } = await serverOf(t, options);
+  const thread = new Worker(`
+    const { parentPort, workerData } = require('node:worker_threads');
+    const { Server } = require(workerData.module);
+    const server = new Server(workerData.options);
+    server.websocket('/', async (socket) => {
+      await socket.subscribe('room', { since: socket.request.query.get('since'), positions: true });
+      parentPort.postMessage('subscribed');
+      for await (const message of socket) socket.publish('room', message);
+    });
+    server.listen({ port: 0, host: '127.0.0.1' }).then(({ port }) => parentPort.postMessage(port));
+    parentPort.on('message', (message) => server.publish('room', message));
+  `, { eval: true, workerData: { module: moduleName, options } });
+  t.after(() => thread.terminate());
+  const told = new Queue();
+  thread.on('message', (value) => told.push(value));
+  const port = await told.next();
+  const far = await Client.open(t, port);
+  assert.equal(await told.next(), 'subscribed');
+  const { client: near, result } = await join();
+  const epoch = result.position.slice(0, 8);
+  // Both are the first socket of their server.
+  near.send('from near');
+  assert.deepEqual(await positioned(far), [`${epoch}:1`, 'from near']);
+  far.send('from far');
+  assert.deepEqual(await positioned(near), [`${epoch}:2`, 'from far']);
+  thread.postMessage('of the thread');
+  for (const client of [near, far]) assert.deepEqual(await positioned(client), [`${epoch}:3`, 'of the thread']);
+  const again = await Client.open(t, port, `/?since=${epoch}:0`);
+  for (const at of [1, 2, 3]) assert.equal((await positioned(again))[0], `${epoch}:${at}`);
+  assert.deepEqual((await server.history('room')).messages.map(({ data }) => data), ['from near', 'from far', 'of the thread']);
+  assert.throws(() => new Server({ ...options, history: { size: 7 } }), /these topics has another history/);
+});
+
+ours('a history is freed with the last server that has it', async () => {
+  require('node:v8').setFlagsFromString('--expose-gc');
+  const gc = require('node:vm').runInNewContext('gc');
+  let server = new Server({ topics: 'freed', history: { size: 5 } });
+  server.publish('room', 'kept');
+  assert.throws(() => new Server({ topics: 'freed', history: { size: 6 } }), /another history/);
+  await server.close();
+  server = undefined;
+  const again = await until(() => {
+    gc();
+    try {
+      return new Server({ topics: 'freed', history: { size: 6 } });
+    } catch {
+      return false;
+    }
+  });
+  assert.deepEqual((await again.history('room')).messages, []);
+  await again.close();
+});
+
+ours('settings that cannot be used throw, and without the option nothing is kept', async (t) => {
+  const wrong = (history, expected) => assert.throws(() => new Server({ history }), expected);
+  wrong({ size: 0 }, /invalid size 0 of the history: expected a whole number of messages/);
+  wrong({ ttl: '5m' }, /invalid ttl 5m of the history: expected seconds/);
+  wrong({ bytes: 1.5 }, /invalid bytes 1.5 of the history/);
+  wrong({ limit: 1 }, /history has no option limit: there are size, ttl, topicBytes, bytes/);
+  wrong(7, /option history to be true, or an object/);
+  assert.throws(() => new Server({ history: true, workers: 1 }), /history and workers exclude each other/);
+  const { server } = await serverOf(t);
+  await assert.rejects(server.history('room', { since: 17 }), /invalid since 17: expected a position, or a Date/);
+  await assert.rejects(server.history('room', { limit: 0 }), /invalid limit 0/);
+  const none = new Server();
+  const sockets = new Queue();
+  none.websocket('/', (socket) => sockets.push(socket));
+  const { port } = await none.listen({ port: 0, host: '127.0.0.1' });
+  t.after(() => none.close());
+  await Client.open(t, port);
+  await assert.rejects((await sockets.next()).subscribe('room', {}), /needs the option history/);
+  await assert.rejects(none.history('room'), /needs the option history/);
+  assert.equal(none.topicsState, undefined);
+});
+
+// ---- brokers ----
+
+function brokers(name, body) {
+  for (const [kind, broker] of availableBrokers()) ours(`${kind}: ${name}`, (t) => body(t, broker));
+}
+
+/** Another process with such a server. */
+async function other(t, options) {
+  const child = spawn(node[0], [...node.slice(1), '-e', `
+    const { Server } = require(${JSON.stringify(moduleName)});
+    const server = new Server(${JSON.stringify({ history: true, ...options })});
+    server.websocket('/', async (socket) => {
+      const since = socket.request.query.get('since');
+      process.send({ subscribed: await socket.subscribe('room', { since, positions: true }) });
+    });
+    server.listen({ port: 0, host: '127.0.0.1' }).then(({ port }) => process.send({ port }));
+    process.on('message', async ({ name, args }) => process.send({ result: await server[name](...args) }));
+    process.on('disconnect', () => process.exit());
+  `], { stdio: ['ignore', 'inherit', 'inherit', 'ipc'], cwd: path.join(__dirname, '..') });
+  const told = { port: new Queue(), subscribed: new Queue(), result: new Queue() };
+  child.on('message', (message) => Object.entries(message).forEach(([kind, value]) => told[kind].push(value)));
+  const stop = () => new Promise((resolve) => { child.once('exit', resolve); child.kill('SIGKILL'); });
+  t.after(() => child.kill('SIGKILL'));
+  const port = await told.port.next();
+  return {
+    stop,
+    call: (name, ...args) => { child.send({ name, args }); return told.result.next(); },
+    join: async (since) => {
+      const client = await Client.open(t, port, since === undefined ? '/' : `/?since=${since}`);
+      return { client, result: await told.subscribed.next() };
+    },
+  };
+}
+
+/** Publishes once the broker takes it. */
+const publish = (server, text) => until(() => server.publish('room', text));
+
+brokers('a client gets exactly what it missed at another process, and after all of them have restarted', async (t, kind) => {
+  const { url } = await start(t, kind);
+  const options = { broker: url, history: { size: 1000 } };
+  const first = await other(t, options);
+  const { server, join } = await serverOf(t, options);
+  const far = await first.join();
+  assert.equal(far.result.recovered, true);
+  for (let at = 0; at < 100; at += 1) await publish(server, String(at));
+  let since;
+  for (let at = 0; at < 50; at += 1) {
+    const [position, text] = await positioned(far.client);
+    assert.equal(text, String(at));
+    since = position;
+  }
+  await first.stop();
+  // Its next process is here.
+  const { client, result } = await join(since);
+  assert.equal(result.recovered, true);
+  for (let at = 100; at < 110; at += 1) await publish(server, String(at));
+  for (let at = 50; at < 110; at += 1) {
+    const [position, text] = await positioned(client);
+    assert.equal(text, String(at));
+    since = position;
+  }
+  await server.close();
+  const second = await other(t, options);
+  await until(() => second.call('publish', 'room', '110'));
+  const back = await second.join(since);
+  assert.equal(back.result.recovered, true);
+  assert.equal((await positioned(back.client))[1], '110');
+  const read = await second.call('history', 'room', { since, limit: 10 });
+  assert.deepEqual(read.messages.map(({ data }) => data), ['110']);
+  assert.equal((await second.call('history', 'room', { limit: 200 })).messages.length, 111);
+});
+
+brokers('what several processes publish has one order for all', async (t, kind) => {
+  const { url } = await start(t, kind);
+  const { server, join } = await serverOf(t, { broker: url, history: { size: 5000 } });
+  const there = await other(t, { broker: url, history: { size: 5000 } });
+  const clients = [(await join()).client, (await there.join()).client];
+  clients[0].send('of a socket here');
+  const expected = await positioned(clients[1]);
+  assert.equal(expected[1], 'of a socket here');
+  const count = 300;
+  for (let at = 0; at < count; at += 1) {
+    await publish(server, `here ${at}`);
+    assert.equal(await there.call('publish', 'room', `there ${at}`), true);
+  }
+  const seen = [[], []];
+  for (const [at, client] of clients.entries()) {
+    // The publisher's own client has not got the first.
+    for (let number = 0; number < 2 * count; number += 1) seen[at].push(await positioned(client));
+  }
+  assert.deepEqual(seen[0], seen[1]);
+  const positions = new Set(seen[0].map(([position]) => position));
+  assert.equal(positions.size, 2 * count);
+  const read = await server.history('room', { since: expected[0], limit: 1000 });
+  assert.deepEqual(read.messages.map(({ position, data }) => [position, data]), seen[0]);
+});
+
+brokers('a broker that has lost its data begins another epoch, which is told', async (t, kind) => {
+  const broker = await start(t, kind);
+  const { server, join } = await serverOf(t, { broker: broker.url });
+  const { client } = await join();
+  await publish(server, 'before');
+  const [since] = await positioned(client);
+  await broker.stop();
+  await until(() => server.topicsState.broker.trouble);
+  assert.equal(server.publish('room', 'nobody gets this'), false);
+  broker.forget();
+  const missed = new Promise((resolve) => { server.addEventListener('missed', ({ topic }) => resolve(topic)); });
+  await broker.run();
+  await until(() => server.topicsState.broker.ready);
+  await publish(server, 'after');
+  const [position, text] = await positioned(client);
+  assert.equal(text, 'after');
+  assert.notEqual(position.slice(0, 8), since.slice(0, 8));
+  assert.equal(await missed, 'room');
+  const again = await join(since);
+  assert.deepEqual([again.result.recovered, again.result.reason], [false, 'epoch']);
+  const { messages } = await server.history('room');
+  assert.deepEqual(messages.map(({ data }) => data), ['after']);
+});
+
+brokers('what was published while a process was cut off is there when it is back', async (t, kind) => {
+  const broker = await start(t, kind);
+  const { server, join, open, subscribed } = await serverOf(t, { broker: { url: broker.url, spoolBytes: 1 << 20 } });
+  const { client } = await join();
+  await publish(server, 'one');
+  const [since] = await positioned(client);
+  await broker.stop();
+  await until(() => server.topicsState.broker.trouble);
+  assert.equal(server.publish('room', 'spooled'), true);
+  const waits = await open(since);
+  await broker.run();
+  const { recovered, reason } = await subscribed.next();
+  const [, text] = await positioned(client);
+  assert.equal(text, 'spooled');
+  // Redis without persistence has lost what it kept, NATS has it on disk.
+  const keeps = kind.program === 'nats-server';
+  assert.deepEqual([recovered, reason], keeps ? [true, undefined] : [false, 'epoch']);
+  if (keeps) assert.equal((await positioned(waits))[1], 'spooled');
+});
+
+ours('while a broker does not answer history waits, until the server stops', async (t) => {
+  const server = new Server({ history: true, broker: `redis://127.0.0.1:${await freePort()}` });
+  const read = server.history('room');
+  await server.close();
+  await assert.rejects(read, /the server stops/);
+});

@@ -2,7 +2,10 @@
 'use strict';
 
 const assert = require('node:assert/strict');
-const { uws, both, ours, listen, program, Queue, Client, Raw } = require('./support.js');
+const path = require('node:path');
+const { once } = require('node:events');
+const { spawn } = require('node:child_process');
+const { uws, node, both, ours, listen, moduleName, program, Queue, Client, Raw } = require('./support.js');
 
 const CLIENT = `
   const { WebSocket } = require('ws');
@@ -168,3 +171,54 @@ for (const workers of [undefined, 2]) {
     assert.deepEqual(calls, ['close first', 'open later', 'close later']);
   });
 }
+
+/** Of how many clients that a program receives together, whose last handler ends it, the reply arrives; and its first line. */
+async function repliesAtExit(t, source, count) {
+  const child = spawn(node[0], [...node.slice(1), '-e', source], {
+    env: { ...process.env, TESTED: moduleName },
+    stdio: ['ignore', 'pipe', 'inherit'],
+    cwd: path.join(__dirname, '..'),
+  });
+  t.after(() => child.kill('SIGKILL'));
+  const { ports, ...told } = JSON.parse((await once(child.stdout, 'data'))[0]);
+  const clients = [];
+  for (let at = 0; at < count; at += 1) clients.push(await Client.open(t, ports[at % ports.length]));
+  // Stopped meanwhile, it receives them together.
+  child.kill('SIGSTOP');
+  await Promise.all(clients.map((client, at) => new Promise((resolve) => client.ws.send(`${at}`, resolve))));
+  child.kill('SIGCONT');
+  await Promise.all(clients.map((client) => client.closed));
+  return [clients.filter((client) => client.messages.size > 0).length, told];
+}
+
+both('replies are sent before a handler ends the process', async (t) => {
+  const [replied] = await repliesAtExit(t, `
+    const uws = require(process.env.TESTED);
+    let count = 0;
+    uws.App().ws('/*', {
+      message: (ws, message) => { ws.send(message); count += 1; if (count === 5) process.exit(0); },
+    }).listen('127.0.0.1', 0, (socket) => console.log(JSON.stringify({ ports: [uws.us_socket_local_port(socket)] })));
+  `, 5);
+  assert.ok(replied >= 4, `${replied} of 5 replies; the last one is that of the handler that ended the process`);
+});
+
+ours('replies of all copies of the module are sent before a handler ends the process, by one listener', async (t) => {
+  const [replied, told] = await repliesAtExit(t, `
+    const copy = () => {
+      for (const name of Object.keys(require.cache)) delete require.cache[name];
+      return require(process.env.TESTED);
+    };
+    const [one, two] = [copy(), copy()];
+    let count = 0;
+    const ports = [one, two].map((uws) => {
+      let port;
+      uws.App().ws('/*', {
+        message: (ws, message) => { ws.send(message); count += 1; if (count === 6) process.exit(0); },
+      }).listen('127.0.0.1', 0, (socket) => { port = uws.us_socket_local_port(socket); });
+      return port;
+    });
+    console.log(JSON.stringify({ ports, isSame: one === two, listeners: process.listenerCount('exit') }));
+  `, 6);
+  assert.deepEqual(told, { isSame: false, listeners: 1 });
+  assert.ok(replied >= 5, `${replied} of 6 replies; the last one is that of the handler that ended the process`);
+});

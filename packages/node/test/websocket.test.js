@@ -2,9 +2,6 @@
 'use strict';
 
 const assert = require('node:assert/strict');
-const { spawn } = require('node:child_process');
-const { once } = require('node:events');
-const path = require('node:path');
 const { uws, isOriginal, both, ours, listen, serve, Queue, Client, Raw, frame, text } = require('./support.js');
 
 /** A server that logs its events in `log`, and calls `act` with each message. */
@@ -561,29 +558,4 @@ both('a topic is behind the replies of sockets that are received together', asyn
     assert.equal(await client.next(), `echo ${at}`);
     if (at < 4) assert.equal(await client.next(), 'published');
   }
-});
-
-both('replies are sent before a handler ends the process', async (t) => {
-  const code = `
-    const uws = require(process.env.TESTED);
-    let count = 0;
-    uws.App().ws('/*', {
-      message: (ws, message) => { ws.send(message); count += 1; if (count === 5) process.exit(0); },
-    }).listen('127.0.0.1', 0, (socket) => console.log(uws.us_socket_local_port(socket)));
-  `;
-  const child = spawn(process.execPath, ['-e', code], {
-    env: { ...process.env, TESTED: process.env.UWS_MODULE || path.join(__dirname, '..') },
-    stdio: ['ignore', 'pipe', 'inherit'],
-  });
-  t.after(() => child.kill('SIGKILL'));
-  const [line] = await once(child.stdout, 'data');
-  const clients = [];
-  for (let at = 0; at < 5; at += 1) clients.push(await Client.open(t, Number(line)));
-  // Stopped meanwhile, it receives them together.
-  child.kill('SIGSTOP');
-  await Promise.all(clients.map((client, at) => new Promise((resolve) => client.ws.send(`${at}`, resolve))));
-  child.kill('SIGCONT');
-  await Promise.all(clients.map((client) => client.closed));
-  const replied = clients.filter((client) => client.messages.size > 0).length;
-  assert.ok(replied >= 4, `${replied} of 5 replies; the last one is that of the handler that ended the process`);
 });

@@ -2,6 +2,7 @@
 'use strict';
 
 const assert = require('node:assert/strict');
+const { Worker } = require('node:worker_threads');
 const { uws, ours, serve, listen, get, request, Queue, Raw, text } = require('./support.js');
 
 const app = (options) => uws.App({ workers: 2, ...options });
@@ -139,6 +140,53 @@ ours('a body that is paused is not read', async (t) => {
   await raw.head();
   await raw.until((bytes) => bytes.length >= `${size}`.length);
   assert.equal(raw.bytes.toString(), `${size}`);
+});
+
+ours('of a body no more is read than JavaScript takes, and what it has paused is kept', async (t) => {
+  const size = 128 << 20;
+  // Of the client: how many KiB it has written.
+  const written = new Int32Array(new SharedArrayBuffer(8));
+  const [paused, answered] = [new Queue(), new Queue()];
+  const port = await serve(t, (given) => given.post('/*', (res) => {
+    let got = 0;
+    res.onAborted(() => {});
+    res.onData((piece, isLast) => {
+      if (got === 0) {
+        // The thread goes on while this one is blocked, until it may not.
+        let now;
+        for (let before = -1; now !== before && now !== size >> 10;) {
+          before = Atomics.load(written, 0);
+          Atomics.wait(written, 1, 0, 300);
+          now = Atomics.load(written, 0);
+        }
+        res.pause();
+        paused.push([now, res]);
+      }
+      got += piece.byteLength;
+      if (isLast) { res.end(); answered.push(got); }
+    });
+  }), app());
+  const client = new Worker(`
+    const { port, size, written } = require('node:worker_threads').workerData;
+    const socket = require('node:net').connect(port, '127.0.0.1');
+    socket.write('POST / HTTP/1.1\\r\\nHost: a\\r\\nContent-Length: ' + size + '\\r\\n\\r\\n');
+    const piece = Buffer.alloc(64 << 10);
+    let left = size;
+    const next = () => {
+      if (left < size) Atomics.add(written, 0, piece.length >> 10);
+      if (left === 0) return;
+      left -= piece.length;
+      socket.write(piece, next);
+    };
+    next();
+  `, { eval: true, workerData: { port, size, written } });
+  t.after(() => client.terminate());
+  const [taken, res] = await paused.next();
+  // 8 MiB for JavaScript, and the buffers of the kernel.
+  assert.ok(taken < 64 << 10, `${taken} KiB`);
+  assert.equal(answered.size, 0);
+  res.resume();
+  assert.equal(await answered.next(), size);
 });
 
 ours('a piece of a body that is on its way comes after resume', async (t) => {

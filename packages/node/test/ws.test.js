@@ -319,13 +319,17 @@ ours('server: a socket has one descriptor, and ends with its object', async (t) 
     request.socket.once('close', () => seen.push('gone'));
     seen.push(request.socket);
   });
-  const clients = [await Client.open(t, port), await Client.open(t, port)];
-  const sockets = [await seen.next(), await seen.next()];
-  assert.equal(descriptors(port), 2);
-  assert.equal(await new Promise((resolve) => httpServer.getConnections((_, count) => resolve(count))), 2);
+  const clients = [await Client.open(t, port), await Client.open(t, port), await Client.open(t, port)];
+  const sockets = [await seen.next(), await seen.next(), await seen.next()];
+  assert.equal(descriptors(port), 3);
+  assert.equal(await new Promise((resolve) => httpServer.getConnections((_, count) => resolve(count))), 3);
   assert.equal(sockets[0].remoteAddress, '127.0.0.1');
   sockets[0].destroy();
   assert.equal((await clients[0].closed).code, 1006);
+  assert.deepEqual([await seen.next(), await seen.next()].sort(), [1006, 'gone']);
+  // Nobody listens for its error, which is not one of the process.
+  sockets[2].destroy(new Error('of a program'));
+  assert.equal((await clients[2].closed).code, 1006);
   assert.deepEqual([await seen.next(), await seen.next()].sort(), [1006, 'gone']);
   const closed = new Promise((resolve) => httpServer.close(resolve));
   clients[1].ws.close(4000);

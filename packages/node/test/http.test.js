@@ -69,6 +69,18 @@ ours('a handler that has passed a request on cannot answer it, nor another one l
   assert.equal((await get(t, port, '/b')).body, 'second');
 });
 
+both('what a handler has written before no other takes the request is before the 404', async (t) => {
+  const port = await serve(t, (app) => app
+    .get('/head', (res, req) => { res.writeStatus('201 Made').writeHeader('x-first', '1'); req.setYield(true); })
+    .get('/body', (res, req) => { res.write('piece '); req.setYield(true); }));
+  const { head, body } = await get(t, port, '/head');
+  assert.match(head, /^HTTP\/1.1 201 Made\r\n(.*\r\n)*x-first: 1\r\n/i);
+  assert.match(body, /^<html>.*Not Found/);
+  const response = await fetch(`http://127.0.0.1:${port}/body`);
+  assert.equal(response.status, 200);
+  assert.match(await response.text(), /^piece <html>.*Not Found/);
+});
+
 both('a request without a route gets 404', async (t) => {
   const port = await serve(t, (app) => app.get('/here', (res) => res.end()));
   assert.match((await get(t, port, '/there')).status, /^HTTP\/1.1 404 /);

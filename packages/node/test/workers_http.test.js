@@ -7,6 +7,16 @@ const { uws, ours, serve, listen, get, request, Queue, Raw, text } = require('./
 
 const app = (options) => uws.App({ workers: 2, ...options });
 
+ours('what a handler has written before no other takes the request is before the 404', async (t) => {
+  const own = app();
+  const port = await serve(t, (given) => given
+    .get('/head', (res, req) => { res.writeStatus('201 Made').writeHeader('x-first', '1'); req.setYield(true); }), own);
+  const { head, body } = await get(t, port, '/head');
+  assert.match(head, /^HTTP\/1.1 201 Made\r\n(.*\r\n)*x-first: 1\r\n/i);
+  assert.match(body, /^<html>.*Not Found/);
+  assert.equal((await get(t, port, '/none')).status, 'HTTP/1.1 404 Not Found');
+});
+
 ours('plain requests are answered, at once, later, and in pieces', async (t) => {
   const own = app();
   const port = await serve(t, (given) => given

@@ -254,11 +254,14 @@ impl Exchange {
         self.stage = Stage::Ended;
     }
 
-    /// The answer to a request that no route is for.
+    /// The answer to a request that no route is for. What a handler has written before it passed the request on is before
+    /// it: then the status is that of the handler.
     pub(crate) fn not_found(&mut self) {
-        self.status(b"404 Not Found");
-        let written = self.header(b"Content-Type", b"text/html; charset=utf-8");
-        debug_assert_eq!(written, Ok(()));
+        if !self.has_begun() {
+            self.status(b"404 Not Found");
+            let written = self.header(b"Content-Type", b"text/html; charset=utf-8");
+            debug_assert_eq!(written, Ok(()));
+        }
         self.end(NOT_FOUND.as_bytes(), false);
     }
 

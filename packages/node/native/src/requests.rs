@@ -168,7 +168,7 @@ impl Js {
             return self.after_request(core, now.exchange, socket.is_some());
         }
         self.spans = spans;
-        let mut exchange = self.begin(id, head, false, core.now_ns());
+        let mut exchange = self.begin_or_go_on(begun, id, head, false, core.now_ns());
         exchange.not_found();
         self.after_request(core, exchange, false)
     }

@@ -302,7 +302,7 @@ impl Js {
             return self.keep_exchange(number, now.exchange);
         }
         self.spans = spans;
-        let mut exchange = self.begin(own, &head, true, core.now_ns());
+        let mut exchange = begun.unwrap_or_else(|| self.begin(own, &head, true, core.now_ns()));
         exchange.not_found();
         self.keep_exchange(number, exchange);
     }

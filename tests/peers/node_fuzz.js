@@ -106,13 +106,18 @@ function start(script, args) {
   return child;
 }
 
-/** The answer to a message: the next one that is no port. */
-async function ask(child, what) {
+/** The answer to a message: the next one that is no port. It may come in one piece with a port before it. */
+function ask(child, what) {
+  const answer = new Promise((done) => {
+    const take = (message) => {
+      if (message.port !== undefined) return;
+      child.off('message', take);
+      done(message);
+    };
+    child.on('message', take);
+  });
   child.send(what);
-  for (;;) {
-    const [answer] = await once(child, 'message');
-    if (answer.port === undefined) return answer;
-  }
+  return answer;
 }
 
 async function fuzz() {

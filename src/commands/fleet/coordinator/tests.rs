@@ -1,3 +1,5 @@
+//! Passes over agents, and pieces of results that come early, late and too long.
+
 use super::*;
 
 #[test]

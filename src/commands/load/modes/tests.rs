@@ -241,7 +241,6 @@ fn flags_without_effect_beside_others_are_refused() {
             "--fanout is for ws:// and cable://, not for http://",
         ),
         ("http://127.0.0.1:1 --echo", "--echo is for ws://, cable:// and grpc://, not for http://"),
-        ("http://127.0.0.1:1 --topic t", "--topic is for --fanout"),
         ("http://127.0.0.1:1 --tls-resume off", "TLS"),
         ("ws://127.0.0.1:1 --churn 5 --fanout 5 --publish-url http://a", "--churn is for cable://"),
     ] {

@@ -157,7 +157,7 @@ fn servers_that_cannot_do_their_part_are_listed_before_anything_starts() {
     for part in ["agent server-2, 450,000,000 connections:", "agent agent-01, 900,000,000"] {
         assert!(text.contains(part), "{part}: {text}");
     }
-    assert!(!text.contains("this machine: "), "nothing is held here: {text}");
+    assert!(!text.contains("\n  this machine: "), "nothing is held here: {text}");
     let text = refused(&fleet, &["--servers", "2"]);
     assert!(text.contains("--servers needs --connections"), "{text}");
     // Agents that run servers run no loads, and the other way round.

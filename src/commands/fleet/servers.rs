@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Result, bail};
 use brokers::nats::messages::{Event, Messages};
@@ -221,12 +221,12 @@ impl Servers {
     /// # Errors
     /// Names the servers that have not.
     pub(crate) fn publish(&self, sequence: u32) -> Result<Duration> {
-        let began = Instant::now();
+        let began_ns = now_ns();
         let messages = sequence.saturating_add(1);
         self.state().publish = messages;
         let has_published = |server: &RemoteServer| server.published >= messages;
         self.wait(PUBLISH, has_published, || false);
-        let took = began.elapsed();
+        let took = Duration::from_nanos(now_ns() - began_ns);
         let state = self.state();
         let late: Vec<&str> = (state.servers.iter())
             .filter(|server| !has_published(server))
@@ -258,8 +258,8 @@ impl Servers {
         is_done: impl Fn(&RemoteServer) -> bool,
         mut is_interrupted: impl FnMut() -> bool,
     ) -> Waited {
-        let began = Instant::now();
-        while began.elapsed() < within {
+        let until_ns = now_ns() + within.as_nanos() as u64;
+        while now_ns() < until_ns {
             if self.state().servers.iter().all(|server| is_done(server) || server.is_over()) {
                 return Waited::Done;
             }

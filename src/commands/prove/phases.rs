@@ -86,7 +86,9 @@ impl<'a> Run<'a> {
             Some(agents) => Load::share(&urls, connections, plan, agents)?,
         };
         let Some(load) = load else { return Ok(None) };
-        serve.look();
+        if let Server::Agents(servers) = &serve {
+            servers.look();
+        }
         screen.note(&format!(
             "{}, {}; opening {} WebSockets on {}",
             serve.describe(),
@@ -352,10 +354,10 @@ impl<'a> Run<'a> {
             Err(why) => self.measured.broken.push(why),
         }
         self.measured.fleet = self.load.take_fleet();
-        if let Server::Agents(servers) = &self.serve {
-            if let Some(fleet) = &mut self.measured.fleet {
-                fleet.missing.extend(servers.lost());
-            }
+        if let Server::Agents(servers) = &self.serve
+            && let Some(fleet) = &mut self.measured.fleet
+        {
+            fleet.missing.extend(servers.lost());
         }
         self.measured.interrupted |= self.measured.fleet.as_ref().is_some_and(|of| of.interrupted);
         if self.measured.fleet.as_ref().is_some_and(|fleet| !fleet.missing.is_empty()) {
@@ -401,9 +403,10 @@ impl<'a> Run<'a> {
 
     /// The same as of now, also of servers elsewhere.
     fn measure_now(&mut self) -> ProcessFigures {
-        let server = &self.serve;
-        // If an agent is lost meanwhile, that is noticed next.
-        let _ = self.load.during(|| server.look());
+        if let Server::Agents(servers) = &self.serve {
+            // If an agent is lost meanwhile, that is noticed next.
+            let _ = self.load.during(|| servers.look());
+        }
         self.measure_processes()
     }
 

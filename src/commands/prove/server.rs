@@ -215,13 +215,6 @@ impl Server {
         }
     }
 
-    /// Has servers elsewhere report how they are now.
-    pub(super) fn look(&self) {
-        if let Server::Agents(servers) = self {
-            servers.look();
-        }
-    }
-
     /// Publishes a message to all sockets. Returns how long the servers took.
     ///
     /// # Errors

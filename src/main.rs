@@ -62,7 +62,12 @@ fn main() -> ExitCode {
     process::tune_allocator();
     let words = command_line();
     let typed: Vec<String> = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-    let matches = help::one_screen(Args::command()).try_get_matches_from(words);
+    // Help and errors are of all commands.
+    let alone = typed.get(1).and_then(|name| args::alone(name));
+    let matches = match alone.map(|command| command.try_get_matches_from(&words)) {
+        Some(Ok(matches)) => Ok(matches),
+        _ => help::one_screen(Args::command()).try_get_matches_from(words),
+    };
     let matches = matches.unwrap_or_else(|error| usage::exit(&error, &typed));
     let args = Args::from_arg_matches(&matches);
     let args = args.unwrap_or_else(|error| usage::exit(&error, &typed));

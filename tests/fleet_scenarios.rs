@@ -219,6 +219,36 @@ fn ctrl_c_between_the_setup_and_the_start_makes_the_teardown() {
 }
 
 #[test]
+fn nothing_is_sent_during_a_teardown_after_ctrl_c_before_the_start() {
+    let Some(fleet) = Fleet::start(2) else { return };
+    let (begun, ended) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let (has_begun, may_end) = (Arc::clone(&begun), Arc::clone(&ended));
+    let server = Recorder::start(move |request| {
+        if request.target.starts_with("/logout") {
+            has_begun.store(true, Ordering::SeqCst);
+            eventually("the start is over", || may_end.load(Ordering::SeqCst));
+        }
+        (200, Vec::new(), "{\"token\":\"1\"}".to_owned())
+    });
+    let mut listener = NatsClient::connect(&fleet.broker, "", "");
+    listener.subscribe("standfast.fleet.standfast.to.*");
+    let text = shopping(&server, "passes = 2");
+    let leader = Running(command(&fleet, 2, &text).spawn().expect("it starts"));
+    // Both know when to begin.
+    for _ in 0..2 {
+        while !listener.message().1.starts_with("{\"begin\"") {}
+    }
+    end(&leader, Signal::INT);
+    eventually("the teardown has begun", || begun.load(Ordering::SeqCst));
+    // They would begin two seconds after they were told.
+    eventually("the other agent is free", || load_of(&fleet.agents[1]).is_none());
+    ended.store(true, Ordering::SeqCst);
+    let finished = executable::finish(leader);
+    assert_eq!(finished.code, Some(130), "{finished:?}");
+    assert_eq!(targets(&server.asked()), ["POST /login", "DELETE /logout?token=1"]);
+}
+
+#[test]
 fn the_teardown_is_made_if_an_agent_is_lost_between_the_setup_and_the_start() {
     let Some(fleet) = Fleet::start(2) else { return };
     let may_answer = Arc::new(AtomicBool::new(false));

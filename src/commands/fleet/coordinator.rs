@@ -68,7 +68,8 @@ pub(super) struct Coordinator {
     /// Of the setup, once it was made.
     pub(super) captured: Option<Captures>,
     pub(super) is_set_up_ordered: bool,
-    /// The time of the start has come.
+    /// Agents may have been told when to begin; and the time of the start has come.
+    pub(super) is_start_ordered: bool,
     pub(super) has_begun: bool,
     pub(super) teardown_order: Option<TeardownOrder>,
     /// Once it has ended.
@@ -110,6 +111,7 @@ impl Coordinator {
             fixtures: request.fixtures,
             captured: None,
             is_set_up_ordered: false,
+            is_start_ordered: false,
             has_begun: false,
             teardown_order: None,
             teardown: None,
@@ -208,6 +210,7 @@ impl Coordinator {
             return true;
         }
         self.beat(now, false, out);
+        self.is_start_ordered = true;
         for at in self.pass.turn(now, REPEAT_START, self.agents.len()) {
             let Some(agent) = self.agents.get_mut(at) else { continue };
             // A clock that jumps now makes a wrong time of the start.

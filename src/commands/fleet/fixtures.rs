@@ -133,8 +133,15 @@ impl Coordinator {
         let Some(agent) = self.agents.get(order.agent) else { return true };
         if now >= order.told_ns.saturating_add(nanoseconds(REPEAT)) {
             order.told_ns = now;
+            let at = order.agent;
             let order = ToAgent::TearDown { run: self.run.clone() };
             out.send(&message::inbox(&self.fleet, &agent.id), message::encode(&order, &[]));
+            // The others would begin at the time that they were told.
+            let others = self.agents.iter().enumerate().filter(|(other, _)| *other != at);
+            for (_, other) in others.filter(|_| self.is_start_ordered && !self.has_begun) {
+                let release = ToAgent::Release { run: self.run.clone() };
+                out.send(&message::inbox(&self.fleet, &other.id), message::encode(&release, &[]));
+            }
         }
         let is_stopped = interrupts > order.interrupts;
         self.beat(now, is_stopped, out);
@@ -144,6 +151,10 @@ impl Coordinator {
     /// The first agent from this one on that has sent its result and is not lost; before the start one that has what
     /// the setup has captured.
     fn able_to_tear_down(&self, from: usize, now: u64) -> Option<usize> {
+        // After a start that was ordered and taken back the others were released.
+        if from > 0 && self.is_start_ordered && !self.has_begun {
+            return None;
+        }
         let mut agents = self.agents.iter().enumerate().skip(from);
         let is_free = |agent: &Agent| match self.has_begun {
             true => agent.outcome.is_some(),

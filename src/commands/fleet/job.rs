@@ -338,6 +338,10 @@ impl Job {
         if matches!(self.state, Says::Waiting) && self.late_us.is_none() {
             self.state = Says::Ready { captured: None };
         }
+        // It has begun a moment before: the teardown is made when it has ended.
+        if matches!(self.state, Says::Waiting) {
+            self.order(&Order::Stop);
+        }
         if matches!(self.state, Says::Done { .. } | Says::Ready { .. }) {
             match self.lines {
                 Some(_) => self.order(&Order::TearDown),

@@ -167,7 +167,8 @@ pub(super) fn own_file() -> Result<PathBuf> {
     let file = std::env::current_exe().context("the executable")?;
     // The kernel says so of a file that was removed or replaced.
     let is_there = !file.as_os_str().as_encoded_bytes().ends_with(b" (deleted)") && file.exists();
-    Ok(if is_there { file } else { "/proc/self/exe".into() })
+    // Not of `self`: another program may execute it for this one.
+    Ok(if is_there { file } else { format!("/proc/{}/exe", std::process::id()).into() })
 }
 
 /// An address for a server that agents connect to; port 0 lets the kernel choose.

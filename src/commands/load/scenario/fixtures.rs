@@ -80,7 +80,8 @@ fn failure<'a>(
             let refused = statuses.filter(|status| (400..1_000).contains(*status));
             let refused: Vec<String> = refused.map(u16::to_string).collect();
             let kind = |kind: &String| match kind.as_str() {
-                "status" if !refused.is_empty() => format!("status {}", refused.join(" or ")),
+                // Of several it is not known which is that of this step.
+                "status" if refused.len() == 1 => format!("status {}", refused.join("")),
                 kind => kind.to_owned(),
             };
             let kinds: Vec<String> = step.errors.keys().map(kind).collect();

@@ -59,6 +59,12 @@ fn two_servers_hold_the_sockets_of_three_agents_and_publish_to_each_once() {
     let figure = |name: &str| -> Vec<&Value> { servers.iter().map(|one| &one[name]).collect() };
     assert_eq!(figure("name"), [&json!("server-1"), &json!("server-2")]);
     assert_eq!(figure("connections"), [&json!(151), &json!(150)]);
+    let growth = |one: &Value| {
+        one["rss_bytes_per_connection"].as_f64().unwrap() * one["connections"].as_f64().unwrap()
+    };
+    let each: f64 = servers.iter().map(growth).sum();
+    let whole = json["server"]["rss_bytes_per_connection"].as_f64().unwrap() * 301.0;
+    assert!((each - whole).abs() < 1.0, "{each} and {whole}: {json}");
     let sum: u64 = figure("rss_bytes").iter().filter_map(|bytes| bytes.as_u64()).sum();
     assert_eq!(json["server"]["rss_bytes"].as_u64(), Some(sum), "{json}");
     assert!(figure("cpu_seconds").iter().all(|seconds| seconds.as_f64() > Some(0.0)), "{json}");
@@ -116,6 +122,22 @@ fn a_server_that_ends_fails_the_proof_and_one_that_is_not_heard_makes_it_incompl
             eventually("the others are free", || children(agent.0.id()).is_empty());
         }
     }
+}
+
+#[test]
+fn ctrl_c_while_a_server_does_not_answer_keeps_the_results_of_all_agents() {
+    let Some(fleet) = fleet(2) else { return };
+    let proof = Holding::of(&fleet, ("2", "hangs"), &["--servers", "2"]);
+    let server = children(fleet.agents[3].0.id());
+    let server = server[0].parse().ok().and_then(Pid::from_raw).expect("a process");
+    kill_process(server, Signal::STOP).expect("it runs");
+    end(&proof.running, Signal::INT);
+    let (code, json) = proof.finish();
+    assert_eq!((code, &json["verdict"]), (Some(130), &json!("INTERRUPTED")), "{json}");
+    assert_eq!(json["fleet"]["complete"], json!(true), "{json}");
+    assert_eq!(json["connections"]["open"], json!(100), "{json}");
+    // How it is then is unknown.
+    assert_eq!(json["servers"][1]["connections"], Value::Null, "{json}");
 }
 
 #[test]

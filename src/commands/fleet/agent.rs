@@ -208,6 +208,8 @@ impl Agent<'_> {
                     let why = "it is busy with another run".to_owned();
                     self.say(&order.leader, &order.run, Says::Refused { why }, &[]);
                 }
+                // It becomes part of what is shown.
+                None if word(&order.run).is_err() => {}
                 None => {
                     self.note(&format!("server of run {} begins", order.run));
                     self.hosted = Some(Hosted::new(order, self.args.serve));

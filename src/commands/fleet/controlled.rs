@@ -4,7 +4,7 @@
 //!
 //! Not here: what an agent does with commands (`load::control`), and the verdict.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -117,6 +117,7 @@ impl<'a> Controlled<'a> {
         (who, within): (&str, Duration),
         connections: u64,
         targets: &[Target],
+        of_servers: &HashMap<String, u64>,
     ) -> Result<Option<(Controlled<'a>, Problems)>> {
         let mut leader = Leader::new(flags, Purpose::Loads)?;
         let chosen = leader.choose(who, within, Parts::connections(connections))?;
@@ -124,9 +125,9 @@ impl<'a> Controlled<'a> {
         // Every agent has one address of its own, and connects to every nth server.
         let is_here = targets.iter().all(|target| target.address.ip().is_loopback());
         let servers = (targets.len() / common_divisor(targets.len(), agents.len())).max(1) as u64;
-        let destinations = (!is_here).then_some(servers);
+        let destinations = (!is_here).then_some([servers, targets.len().max(1) as u64]);
         let shares = shares(&agents, connections);
-        let found = share_problems(&mut leader, &agents, &shares, destinations);
+        let found = share_problems(&mut leader, &agents, &shares, destinations, of_servers);
         if leader.is_interrupted() {
             return Ok(None);
         }
@@ -250,6 +251,16 @@ impl<'a> Controlled<'a> {
                 return Ok(None);
             }
             self.leader.listen(LOOK.min(left));
+        }
+    }
+
+    /// Says that the leader lives while it waits this long for something else.
+    pub(crate) fn keep(&mut self, time: Duration) {
+        let until_ns = now_ns() + time.as_nanos() as u64;
+        // Why the run stops is known.
+        let _ = self.tend();
+        while now_ns() < until_ns {
+            self.leader.listen(LOOK);
         }
     }
 

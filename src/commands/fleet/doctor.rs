@@ -63,7 +63,7 @@ const OF_MACHINE: [Limit; 5] =
 pub(super) fn problems(
     role: Role,
     [connections, beside]: [u64; 2],
-    destinations: Option<u64>,
+    destinations: Option<[u64; 2]>,
 ) -> Vec<String> {
     let mut machine = Machine::read();
     // A load raises the soft limit to the hard one. Where that fails the soft one counts.
@@ -71,7 +71,7 @@ pub(super) fn problems(
         machine.files.nofile.hard = machine.files.nofile.soft;
     }
     let private_tables = process::private_tables_work();
-    let check = |connections| {
+    let check = |connections, destinations: Option<u64>| {
         let goal = Goal {
             private_tables,
             sources: if destinations.is_some() { Sources::Addresses(1) } else { Sources::Loopback },
@@ -80,10 +80,11 @@ pub(super) fn problems(
         };
         capacity::check(&machine, &goal).shortfalls
     };
-    let of_agent = check(connections).into_iter();
+    let of_agent = check(connections, destinations.map(|[own, _]| own)).into_iter();
     let of_agent: Vec<Shortfall> = of_agent.filter(|one| !is_shared(one, beside)).collect();
     let all = connections.saturating_add(beside);
-    let of_machine = if beside == 0 { Vec::new() } else { check(all) };
+    let of_machine =
+        if beside == 0 { Vec::new() } else { check(all, destinations.map(|[_, all]| all)) };
     let of_machine = of_machine.iter().filter(|one| is_shared(one, beside)).map(|shortfall| {
         let all = Count(all);
         problem(&format!("{all} connections of all agents on this machine: "), shortfall)
@@ -133,7 +134,8 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let of = u32::try_from(agents.len()).unwrap_or(u32::MAX);
     let shares: Vec<u64> =
         (0..of).map(|nth| Generators { nth, of }.part_of(args.connections)).collect();
-    let answers = share_problems(&mut leader, &agents, &shares, args.destinations);
+    let destinations = args.destinations.map(|count| [count; 2]);
+    let answers = share_problems(&mut leader, &agents, &shares, destinations, &HashMap::new());
     if leader.is_interrupted() {
         return Ok(ExitCode::from(130));
     }
@@ -162,23 +164,28 @@ fn with_version(agent: &Agent, mut problems: Vec<String>) -> Vec<String> {
     problems
 }
 
-/// Asks each agent what it lacks for its share, beside those of agents that have its machine's name.
+/// Asks each agent what it lacks for its share, and the first of each machine, by its name, what that lacks for all of
+/// them and for `others`. Each connects to so many addresses and ports, and all of a machine to so many.
 pub(super) fn share_problems(
     leader: &mut Leader<'_>,
     agents: &[Agent],
     shares: &[u64],
-    destinations: Option<u64>,
+    destinations: Option<[u64; 2]>,
+    others: &HashMap<String, u64>,
 ) -> Vec<Option<Vec<String>>> {
     let id = leader.id().to_owned();
-    let mut of_hosts: HashMap<&str, u64> = HashMap::new();
-    for (agent, share) in agents.iter().zip(shares).filter(|(agent, _)| !agent.host.is_empty()) {
-        let sum = of_hosts.entry(&agent.host).or_default();
+    let mut of_hosts: HashMap<&str, (usize, u64)> = HashMap::new();
+    let each = agents.iter().zip(shares).enumerate();
+    for (at, (agent, share)) in each.filter(|(_, (agent, _))| !agent.host.is_empty()) {
+        let beside = others.get(&agent.host).copied().unwrap_or(0);
+        let (_, sum) = of_hosts.entry(&agent.host).or_insert((at, beside));
         *sum = sum.saturating_add(*share);
     }
     let question = |at: usize| {
         let connections = shares.get(at).copied().unwrap_or(0);
         let all = agents.get(at).and_then(|agent| of_hosts.get(agent.host.as_str()));
-        let beside = all.map_or(0, |all| all.saturating_sub(connections));
+        let first = all.filter(|(first, _)| *first == at);
+        let beside = first.map_or(0, |(_, all)| all.saturating_sub(connections));
         ToAgent::Check { leader: id.clone(), connections, beside, destinations }
     };
     query::ask(leader, agents, question, |says| match says {

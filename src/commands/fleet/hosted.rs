@@ -206,6 +206,7 @@ impl Hosted {
                 (self.looked, self.open, self.usage) = (number, open, usage);
             }
             Done::Published(Ok(())) => self.published += 1,
+            Done::Published(Err(_)) if !matches!(self.state, State::Serving(_)) => {}
             Done::Published(Err(error)) => {
                 let why = format!("publishing failed: {error:#}");
                 self.state = State::Ended(Says::Failed { why });

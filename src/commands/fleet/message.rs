@@ -34,10 +34,10 @@ pub(super) enum ToAgent {
         leader: String,
         /// Connections of the agent.
         connections: u64,
-        /// Connections of other agents on its machine.
+        /// Connections of other agents on its machine; 0 if one of those is asked.
         beside: u64,
-        /// Addresses and ports to connect to; `None`: on loopback.
-        destinations: Option<u64>,
+        /// Addresses and ports that it connects to, and all agents of its machine; `None`: on loopback.
+        destinations: Option<[u64; 2]>,
     },
     Plan(Plan),
     /// Run a server of a proof. It is repeated until [`Says::Serving`].

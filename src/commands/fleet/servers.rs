@@ -1,6 +1,7 @@
 //! [`Servers`]: servers of a proof on agents that were started with `--serve`. A thread tells the agents that their
 //! leader lives, repeats what was not done, and takes what they report.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -26,6 +27,8 @@ const READY: Duration = Duration::from_secs(30);
 const PUBLISH: Duration = Duration::from_secs(40);
 /// How long a look may take.
 const LOOK: Duration = Duration::from_secs(5);
+/// How long servers are waited for when the proof stops meanwhile.
+const HURRY: Duration = Duration::from_secs(1);
 /// How often what was not done is repeated.
 const REPEAT_TASK: Duration = Duration::from_millis(100);
 /// How long messages are waited for at a time.
@@ -79,6 +82,8 @@ struct State {
     /// Messages that are to be published, and the number of the latest look.
     publish: u32,
     look: u64,
+    /// Until when the others are waited for, once the proof stops; 0 before.
+    hurry_ns: u64,
     is_over: bool,
 }
 
@@ -104,15 +109,18 @@ impl RemoteServer {
     }
 
     fn take(&mut self, says: Says) {
+        if self.is_over() {
+            return;
+        }
         match says {
             Says::Serving(Serving { number, address, usage, open, looked, published })
                 if number > self.number =>
             {
-                (self.number, self.address, self.usage) = (number, Some(address), usage);
-                // The first look is before the first socket.
-                if looked <= 1 {
+                // Until the first look has ended, which is before the first socket.
+                if self.looked == 0 {
                     self.start = usage;
                 }
+                (self.number, self.address, self.usage) = (number, Some(address), usage);
                 (self.open, self.looked, self.published) = (open, looked, published);
             }
             Says::Failed { why } | Says::Refused { why } => {
@@ -144,7 +152,7 @@ impl Chosen {
         let parts = Parts::connections(connections);
         let Some((fatal, agents)) = leader.choose(who, within, parts)? else { return Ok(None) };
         let shares = shares(&agents, connections);
-        let found = share_problems(&mut leader, &agents, &shares, None);
+        let found = share_problems(&mut leader, &agents, &shares, None, &HashMap::new());
         if leader.is_interrupted() {
             return Ok(None);
         }
@@ -164,6 +172,16 @@ impl Chosen {
             Some(Target { address: server.serves?, of })
         };
         self.servers.iter().filter_map(target).collect()
+    }
+
+    /// The connections that each machine of servers is to hold.
+    pub(crate) fn of_hosts(&self) -> HashMap<String, u64> {
+        let mut of_hosts = HashMap::new();
+        for server in &self.servers {
+            let sum: &mut u64 = of_hosts.entry(server.host.clone()).or_default();
+            *sum = sum.saturating_add(server.connections);
+        }
+        of_hosts
     }
 
     /// Starts the servers with these flags besides; `None` after Ctrl-C.
@@ -223,17 +241,23 @@ impl Servers {
     pub(crate) fn publish(&self, sequence: u32) -> Result<Duration> {
         let began_ns = now_ns();
         let messages = sequence.saturating_add(1);
-        self.state().publish = messages;
+        {
+            let mut state = self.state();
+            (state.publish, state.hurry_ns) = (messages, 0);
+        }
         let has_published = |server: &RemoteServer| server.published >= messages;
         self.wait(PUBLISH, has_published, || false);
         let took = Duration::from_nanos(now_ns() - began_ns);
+        if let Some(why) = self.failed().or_else(|| self.lost().into_iter().next()) {
+            bail!("{why}");
+        }
         let state = self.state();
         let late: Vec<&str> = (state.servers.iter())
             .filter(|server| !has_published(server))
             .map(|server| server.name.as_str())
             .collect();
         if !late.is_empty() {
-            bail!("not published by {} within {} s", late.join(", "), PUBLISH.as_secs());
+            bail!("not published by {} within {} s", late.join(", "), took.as_secs());
         }
         Ok(took)
     }
@@ -242,12 +266,20 @@ impl Servers {
     pub(crate) fn look(&self) {
         let number = {
             let mut state = self.state();
-            state.look += 1;
+            (state.look, state.hurry_ns) = (state.look + 1, 0);
             state.look
         };
         self.wait(LOOK, |server| server.looked >= number, || false);
         for server in self.state().servers.iter_mut().filter(|server| server.looked < number) {
             (server.usage, server.open) = (None, None);
+        }
+    }
+
+    /// What is waited for now takes at most this long from now on.
+    pub(crate) fn hurry(&self) {
+        let mut state = self.state();
+        if state.hurry_ns == 0 {
+            state.hurry_ns = now_ns() + HURRY.as_nanos() as u64;
         }
     }
 
@@ -260,9 +292,12 @@ impl Servers {
     ) -> Waited {
         let until_ns = now_ns() + within.as_nanos() as u64;
         while now_ns() < until_ns {
-            if self.state().servers.iter().all(|server| is_done(server) || server.is_over()) {
+            let state = self.state();
+            let is_all = state.servers.iter().all(|server| is_done(server) || server.is_over());
+            if is_all || state.hurry_ns > 0 && now_ns() > state.hurry_ns {
                 return Waited::Done;
             }
+            drop(state);
             if is_interrupted() {
                 return Waited::Interrupted;
             }
@@ -308,7 +343,13 @@ impl Servers {
     }
 
     pub(crate) fn all(&self) -> Vec<RemoteServer> {
-        self.state().servers.clone()
+        let state = self.state();
+        let mut servers = state.servers.clone();
+        // An earlier look says nothing of now.
+        for server in servers.iter_mut().filter(|server| server.looked < state.look) {
+            server.open = None;
+        }
+        servers
     }
 
     /// Frees the agents, which end their servers.

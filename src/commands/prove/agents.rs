@@ -114,7 +114,9 @@ impl Flags {
             Some(servers) => servers.targets(),
             None => vec![Target { address: self.address(), of: None }],
         };
-        let found = Controlled::find(&self.fleet, (who, within), connections, &targets)?;
+        let of_servers = servers.as_ref().map(Chosen::of_hosts).unwrap_or_default();
+        let chosen = (who, within);
+        let found = Controlled::find(&self.fleet, chosen, connections, &targets, &of_servers)?;
         let Some((agents, of_agents)) = found else { return Ok(None) };
         problems.fatal.extend(of_agents.fatal);
         problems.limits.extend(of_agents.limits);

@@ -167,7 +167,10 @@ impl<'a> Load<'a> {
     pub(super) fn describe(&self) -> String {
         match &self.generator {
             Generator::Process { child, .. } => format!("load has PID {}", child.id()),
-            Generator::Agents(agents) => format!("the load is of {} agents", agents.agents()),
+            Generator::Agents(agents) => match agents.agents() {
+                1 => "the load is of 1 agent".to_owned(),
+                count => format!("the load is of {count} agents"),
+            },
         }
     }
 
@@ -184,8 +187,13 @@ impl<'a> Load<'a> {
         self.fleet.take()
     }
 
-    /// Does something that takes a while, such as a publication. Agents hear of this process meanwhile.
-    pub(super) fn during<T: Send>(&mut self, work: impl FnOnce() -> T + Send) -> Result<T, Stop> {
+    /// Does something that takes a while, such as a publication. Agents hear of this process meanwhile. If the proof
+    /// has to stop, `hurry` is called.
+    pub(super) fn during<T: Send>(
+        &mut self,
+        work: impl FnOnce() -> T + Send,
+        hurry: impl Fn(),
+    ) -> Result<T, Stop> {
         if matches!(self.generator, Generator::Process { .. }) {
             return Ok(work());
         }
@@ -195,12 +203,23 @@ impl<'a> Load<'a> {
             while !working.is_finished() {
                 match seen {
                     Ok(()) => seen = self.progress(BEAT).map(drop),
-                    Err(_) => std::thread::sleep(BEAT),
+                    Err(_) => {
+                        hurry();
+                        self.keep();
+                    }
                 }
             }
             let done = working.join().map_err(|_| Stop::Broken("a thread has failed".into()))?;
             seen.map(|()| done)
         })
+    }
+
+    /// Agents hear of this process although the proof stops: their results are still to come.
+    fn keep(&mut self) {
+        match &mut self.generator {
+            Generator::Agents(agents) => agents.keep(BEAT),
+            Generator::Process { .. } => std::thread::sleep(BEAT),
+        }
     }
 
     /// Opens sockets up to this number.

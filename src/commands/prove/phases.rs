@@ -324,7 +324,7 @@ impl<'a> Run<'a> {
             let server = &self.serve;
             let took = self
                 .load
-                .during(|| server.publish(sequence))?
+                .during(|| server.publish(sequence), || server.hurry())?
                 .map_err(|error| Stop::Broken(format!("publishing failed: {error:#}")))?;
             self.measured.publish_seconds.push(took.as_secs_f64());
             loop {
@@ -405,7 +405,7 @@ impl<'a> Run<'a> {
     fn measure_now(&mut self) -> ProcessFigures {
         if let Server::Agents(servers) = &self.serve {
             // If an agent is lost meanwhile, that is noticed next.
-            let _ = self.load.during(|| servers.look());
+            let _ = self.load.during(|| servers.look(), || servers.hurry());
         }
         self.measure_processes()
     }

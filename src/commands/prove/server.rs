@@ -30,7 +30,10 @@ const CONNECTION_RESERVE: u64 = 1_000;
 /// before the server has noticed that others ended, as far as its descriptor tables allow.
 fn connection_limit(connections: u64) -> u64 {
     let private_tables = process::private_tables_work();
-    let goal = Goal { private_tables, ..Goal::new(Role::Serve, connections + CONNECTION_RESERVE) };
+    let goal = Goal {
+        private_tables,
+        ..Goal::new(Role::Serve, connections.saturating_add(CONNECTION_RESERVE))
+    };
     let needs = capacity::check(&Machine::read(), &goal).needs;
     let tables = needs.iter().find(|need| need.limit == Limit::OpenFiles);
     goal.connections.min(tables.map_or(u64::MAX, |need| need.fits)).max(1)
@@ -223,6 +226,13 @@ impl Server {
         match self {
             Server::Here(serve) => broadcast::publish(&serve.admin, TOPIC, sequence),
             Server::Agents(servers) => servers.publish(sequence),
+        }
+    }
+
+    /// A publication takes at most a second from now on.
+    pub(super) fn hurry(&self) {
+        if let Server::Agents(servers) = self {
+            servers.hurry();
         }
     }
 

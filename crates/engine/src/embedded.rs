@@ -30,7 +30,11 @@ impl<H: Handler> Worker<Linux, H> {
         let waker: Box<dyn Wake> = Box::new(WakeByDescriptor(wake));
         let remote = Remote::new(vec![waker], limits.mailbox_bytes);
         let handler = handler(&remote);
-        Worker::new(Linux::new(Some(wake))?, 0, limits, remote, &[], capacity, handler)
+        let sys = Linux::new(Some(wake))?;
+        let mut worker = Worker::new(sys, 0, limits, remote, &[], capacity, handler)?;
+        // Connections are known by their ids beyond the worker: those of the next one with its number are others.
+        worker.core.generation = worker.core.sys.random() as u32;
+        Ok(worker)
     }
 }
 

@@ -38,6 +38,26 @@ async function positioned(client) {
   return [text.slice(0, at), text.slice(at + 1)];
 }
 
+/** Another thread with such a server. */
+async function threadOf(t, options) {
+  const thread = new Worker(`
+    const { parentPort, workerData } = require('node:worker_threads');
+    const { Server } = require(workerData.module);
+    const server = new Server(workerData.options);
+    server.websocket('/', async (socket) => {
+      await socket.subscribe('room', { since: socket.request.query.get('since'), positions: true });
+      parentPort.postMessage('subscribed');
+      for await (const message of socket) socket.publish('room', message);
+    });
+    server.listen({ port: 0, host: '127.0.0.1' }).then(({ port }) => parentPort.postMessage(port));
+    parentPort.on('message', (message) => server.publish('room', message));
+  `, { eval: true, workerData: { module: moduleName, options } });
+  t.after(() => thread.terminate());
+  const told = new Queue();
+  thread.on('message', (value) => told.push(value));
+  return { thread, port: await told.next(), told };
+}
+
 ours('a socket gets what it missed, in order, and then what comes', async (t) => {
   const { server, join } = await serverOf(t);
   const { position: begin, ...none } = await server.history('room');
@@ -286,22 +306,7 @@ ours('with compression and TLS it is the same', async (t) => {
 ours('servers of several threads have one history; a publisher is not mistaken for another socket', async (t) => {
   const options = { topics: 'threads', history: { size: 1000 } };
   const { server, join } = await serverOf(t, options);
-  const thread = new Worker(`
-    const { parentPort, workerData } = require('node:worker_threads');
-    const { Server } = require(workerData.module);
-    const server = new Server(workerData.options);
-    server.websocket('/', async (socket) => {
-      await socket.subscribe('room', { since: socket.request.query.get('since'), positions: true });
-      parentPort.postMessage('subscribed');
-      for await (const message of socket) socket.publish('room', message);
-    });
-    server.listen({ port: 0, host: '127.0.0.1' }).then(({ port }) => parentPort.postMessage(port));
-    parentPort.on('message', (message) => server.publish('room', message));
-  `, { eval: true, workerData: { module: moduleName, options } });
-  t.after(() => thread.terminate());
-  const told = new Queue();
-  thread.on('message', (value) => told.push(value));
-  const port = await told.next();
+  const { thread, port, told } = await threadOf(t, options);
   const far = await Client.open(t, port);
   assert.equal(await told.next(), 'subscribed');
   const { client: near, result } = await join();
@@ -317,6 +322,22 @@ ours('servers of several threads have one history; a publisher is not mistaken f
   for (const at of [1, 2, 3]) assert.equal((await positioned(again))[0], `${epoch}:${at}`);
   assert.deepEqual((await server.history('room')).messages.map(({ data }) => data), ['from near', 'from far', 'of the thread']);
   assert.throws(() => new Server({ ...options, history: { size: 7 } }), /these topics has another history/);
+});
+
+ours('what a socket of a server that is gone has published reaches the first socket of the next one', async (t) => {
+  const options = { topics: 'next', history: { size: 1000 } };
+  const { server, join } = await serverOf(t, options);
+  const { client } = await join();
+  const before = await threadOf(t, options);
+  (await Client.open(t, before.port)).send('from before');
+  const [position] = await positioned(client);
+  await before.thread.terminate();
+  await until(() => server.topicsState.apps === 1);
+  // It has the number of the one before among the apps, and its first socket the same place.
+  const { port } = await threadOf(t, options);
+  const first = await Client.open(t, port, `/?since=${position.replace(/1$/, '0')}`);
+  client.send('from here');
+  assert.deepEqual([(await positioned(first))[1], (await positioned(first))[1]], ['from before', 'from here']);
 });
 
 ours('a history is freed with the last server that has it', async () => {

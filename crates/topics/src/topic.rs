@@ -67,11 +67,6 @@ impl Topic {
         }
     }
 
-    /// Whether no publication is pending on any worker.
-    pub(crate) fn is_idle(&self) -> bool {
-        self.bytes.load(Ordering::Relaxed) == 0
-    }
-
     /// Whether a publication of so many bytes to `workers` workers would be delivered soon. Those of
     /// threads that ask at the same time are not counted yet.
     pub(crate) fn accepts(&self, bytes: usize, workers: usize) -> bool {

@@ -117,6 +117,24 @@ ours('nothing is missing and nothing comes twice, however much is published mean
   goesOn = false;
 });
 
+ours('nothing comes twice where the loop is blocked after a socket has joined again', async (t) => {
+  const { server, sockets, join } = await serverOf(t, { history: { size: 10_000 } });
+  const { client, result: { position: since } } = await join();
+  const socket = await sockets.next();
+  // Between two turns of the addon.
+  await new Promise(setImmediate);
+  const count = 5000;
+  for (let at = 0; at < count; at += 1) assert.equal(server.publish('room', String(at)), true);
+  socket.unsubscribe('room');
+  assert.equal((await socket.subscribe('room', { since, positions: true })).recovered, true);
+  // What was published is still to be delivered, and has to be known as sent for longer than a second.
+  const end = performance.now() + 1100;
+  while (performance.now() < end);
+  for (let at = 0; at < count; at += 1) assert.equal((await positioned(client))[1], String(at));
+  assert.equal(server.publish('room', 'last'), true);
+  assert.equal((await positioned(client))[1], 'last');
+});
+
 ours('what is not available is told, with the reason', async (t) => {
   const { server, join } = await serverOf(t, { history: { size: 3 } });
   for (let at = 1; at <= 5; at += 1) server.publish('room', String(at));

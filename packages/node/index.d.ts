@@ -76,7 +76,7 @@ export interface TopicsOptions {
   topics?: string;
   /**
    * Topics are shared with other processes, by this broker. Without a name in {@link TopicsOptions.topics} they are those of all
-   * apps with the same broker and prefix.
+   * apps with the same broker and prefix. They have at most 1024 bytes: `subscribe` and `publish` throw with longer ones.
    */
   broker?: RecognizedString | BrokerOptions;
   /** Called, in each app with subscribers of a topic, when publications of other processes to it may have been missed. */

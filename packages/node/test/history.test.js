@@ -541,6 +541,28 @@ brokers('what was published while a process was cut off is there when it is back
   if (keeps) assert.equal((await positioned(waits))[1], 'spooled');
 });
 
+brokers('a topic of more than 1024 bytes is refused, and longest ones work', async (t, kind) => {
+  const { url } = await start(t, kind);
+  const { server, sockets, join } = await serverOf(t, { broker: url });
+  await join();
+  const socket = await sockets.next();
+  const long = 'é'.repeat(512);
+  const expected = /a topic of 1025 bytes: with a broker a topic has at most 1024 bytes/;
+  await assert.rejects(server.history(`${long}.`), expected);
+  await assert.rejects(socket.subscribe(`${long}.`, {}), expected);
+  for (const call of [() => socket.subscribe(`${long}.`), () => socket.publish(`${long}.`, 'x'), () => server.publish(`${long}.`, 'x')]) {
+    assert.throws(call, expected);
+  }
+  assert.equal(socket.unsubscribe(`${long}.`), false);
+  const { position } = await server.history(long);
+  await until(() => server.publish(long, 'kept'));
+  await until(async () => (await server.history(long, { since: position })).messages.length > 0);
+  assert.equal(server.topicsState.broker.connected, 1);
+  const alone = new Server({ history: true });
+  assert.equal(alone.publish(`${long}.`, 'kept'), true);
+  await alone.close();
+});
+
 ours('while a broker does not answer history waits, until the server stops', async (t) => {
   const server = new Server({ history: true, broker: `redis://127.0.0.1:${await freePort()}` });
   const read = server.history('room');

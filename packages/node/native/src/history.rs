@@ -20,7 +20,7 @@ use crate::broker::random;
 use crate::handler::{Event, Js, User, encode};
 use crate::napi::{Env, Thrown};
 use crate::shared::Peers;
-use crate::sockets::topic;
+use crate::sockets::{shared_topic, topic};
 
 natives![history_follow, history_read, history_subscribe];
 
@@ -368,7 +368,7 @@ fn history_follow(
     env: Env,
     arguments: &[napi_value; ARGUMENTS],
 ) -> Result<napi_value, Thrown> {
-    let topic = topic(env, arguments[0])?;
+    let topic = shared_topic(app, env, arguments[0])?;
     let can = app.with(|js, _| js.shared.as_ref().is_none_or(|shared| shared.prepare(&topic)));
     Ok(env.bool(can))
 }

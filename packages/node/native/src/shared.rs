@@ -237,6 +237,10 @@ impl Drop for Shared {
 }
 
 impl Js {
+    pub(crate) fn has_broker(&self) -> bool {
+        self.shared.as_ref().is_some_and(|shared| shared.group.link.is_some())
+    }
+
     /// Delivers to subscribers of this app.
     pub(crate) fn deliver<S: Sys>(
         &mut self,

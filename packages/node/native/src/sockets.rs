@@ -44,6 +44,10 @@ natives![
 pub(crate) const BINARY: u32 = 1;
 pub(crate) const COMPRESS: u32 = 2;
 
+/// Bytes of a topic at most, with a broker. NATS ends a connection whose lines are longer than 4096 bytes, of which a byte
+/// takes up to 3.
+const TOPIC_BYTES_MAX: usize = 1024;
+
 /// What `send` returns: it waits, it was sent, it was dropped. With threads, the first as of their last batch.
 pub(crate) const WAITS: i32 = 0;
 pub(crate) const SENT: i32 = 1;
@@ -198,9 +202,24 @@ pub(crate) fn topic(env: Env, value: napi_value) -> std::result::Result<String, 
     env.text(value).ok_or_else(|| Thrown::from("expected a topic: a string"))
 }
 
+/// A topic that becomes one of the broker's, if there is one.
+pub(crate) fn shared_topic(
+    app: &App,
+    env: Env,
+    value: napi_value,
+) -> std::result::Result<String, Thrown> {
+    let topic = topic(env, value)?;
+    let bytes = topic.len();
+    if bytes > TOPIC_BYTES_MAX && app.with(|js, _| js.has_broker()) {
+        let limit = format!("with a broker a topic has at most {TOPIC_BYTES_MAX} bytes");
+        return Err(format!("a topic of {bytes} bytes: {limit}").into());
+    }
+    Ok(topic)
+}
+
 /// `subscribe(slot, topic) → subscribers; 0 if it was one, -1 if it is not open`
 fn subscribe(app: &App, env: Env, arguments: &Arguments) -> Result {
-    let (slot, topic) = (env.to_u32(arguments[0]), topic(env, arguments[1])?);
+    let (slot, topic) = (env.to_u32(arguments[0]), shared_topic(app, env, arguments[1])?);
     let subscribers = app.with(|js, core| {
         let Some(id) = core.id_at(slot).filter(|id| core.is_open(*id)) else { return -1 };
         if js.gets_positions(core, id, &topic) {
@@ -247,7 +266,7 @@ fn topics(app: &App, env: Env, arguments: &Arguments) -> Result {
 fn publish(app: &App, env: Env, arguments: &Arguments) -> Result {
     let [slot, name, message, flags, ..] = *arguments;
     let (slot, flags) = (env.to_f64(slot).unwrap_or(-1.0), env.to_u32(flags));
-    let name = topic(env, name)?;
+    let name = shared_topic(app, env, name)?;
     let published = app.with_turn(|js, core| {
         let mut scratch = std::mem::take(&mut js.scratch);
         let publication = env.bytes(message, &mut scratch, |bytes| {

@@ -16,7 +16,7 @@ use crate::handler::Js;
 use crate::http::{NO_BYTES, first_protocol, gone};
 use crate::napi::{Env, Thrown};
 use crate::setup::where_to;
-use crate::sockets::{BINARY, COMPRESS, DROPPED, SENT, WAITS, cut, topic};
+use crate::sockets::{BINARY, COMPRESS, DROPPED, SENT, WAITS, cut, shared_topic, topic};
 
 type Arguments = [napi_value; ARGUMENTS];
 type Result = std::result::Result<napi_value, Thrown>;
@@ -248,7 +248,7 @@ fn buffered(app: &App, env: Env, arguments: &Arguments) -> Result {
 
 /// `subscribe(number, topic) → subscribers; 0 if it was one, -1 if it is not open`
 fn subscribe(app: &App, env: Env, arguments: &Arguments) -> Result {
-    let (number, topic) = (env.to_u32(arguments[0]), topic(env, arguments[1])?);
+    let (number, topic) = (env.to_u32(arguments[0]), shared_topic(app, env, arguments[1])?);
     let subscribers = with(app, |threads| {
         let Some((id, _)) = threads.table.get(number).filter(|(_, own)| own.is_open()) else {
             return -1;

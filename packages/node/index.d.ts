@@ -537,6 +537,7 @@ export interface Socket<Data = any> extends AsyncIterable<Message> {
    * @throws (rejects) without the option `history`, or if the broker does not confirm the topic within 10 s.
    */
   subscribe(topic: string, options: SubscribeOptions): Promise<Subscribed>;
+  /** Whether it was subscribed. A call of `subscribe` with options that waits is ended, too. */
   unsubscribe(topic: string): boolean;
   ping(message?: Sendable): boolean;
   /** Closes with a code [1000] and a reason of at most 123 bytes. */

@@ -282,6 +282,22 @@ ours('unsubscribing, subscribing again and closing end what is being sent', asyn
   assert.equal(server.subscribers('room'), 0);
 });
 
+ours('unsubscribing and subscribing again end a subscription that has not begun', async (t) => {
+  const { server, sockets, open } = await serverOf(t);
+  await open();
+  const socket = await sockets.next();
+  const left = socket.subscribe('other', {});
+  assert.equal(socket.unsubscribe('other'), false);
+  const unsubscribed = { recovered: false, reason: 'unsubscribed', position: undefined };
+  assert.deepEqual(await left, unsubscribed);
+  assert.equal(server.subscribers('other'), 0);
+  const [first, second] = await Promise.all([socket.subscribe('other', {}), socket.subscribe('other', {})]);
+  assert.deepEqual(first, unsubscribed);
+  assert.equal(second.recovered, true);
+  assert.equal(server.subscribers('other'), 1);
+  assert.equal(socket.unsubscribe('other'), true);
+});
+
 ours('subscribed with and without positions, a socket is one member', async (t) => {
   const server = new Server({ history: true });
   const sockets = new Queue();

@@ -22,6 +22,8 @@ class History {
   #waiting = new Map();
   /** By socket and topic, those whose messages are being sent. */
   #sending = new Map();
+  /** By socket and topic, the last call of `subscribe` that has not subscribed yet. */
+  #calls = new WeakMap();
 
   constructor(native, isShared) {
     this.#native = native;
@@ -47,17 +49,28 @@ class History {
   /** `raw` returns the socket of the addon while it is open. */
   async subscribe(socket, raw, topic, { since, positions = false }) {
     const start = startOf(since);
-    await this.#ready(topic);
-    const subscribed = await this.#patiently((mayWait) => {
-      const flags = (positions ? POSITIONS : 0) | (mayWait ? MAY_WAIT : 0);
-      const [outcome, reason, position] = raw()?._subscribeFrom(topic, start, flags) ?? [GONE];
-      if (outcome === BEHIND) return undefined;
-      if (outcome === GONE) return lost('closed');
-      this.unsubscribed(socket, topic);
-      if (outcome === DONE) return { recovered: reason === undefined, reason, position };
-      if (!this.#sending.has(socket)) this.#sending.set(socket, new Map());
-      return { sent: new Promise((resolve) => { this.#sending.get(socket).set(topic, resolve); }) };
-    });
+    const calls = this.#calls.get(socket) ?? new Map();
+    this.#calls.set(socket, calls);
+    const own = Symbol('call');
+    const isLast = () => calls.get(topic) === own;
+    calls.set(topic, own);
+    let subscribed;
+    try {
+      await this.#ready(topic);
+      subscribed = await this.#patiently((mayWait) => {
+        if (raw() && !isLast()) return lost('unsubscribed');
+        const flags = (positions ? POSITIONS : 0) | (mayWait ? MAY_WAIT : 0);
+        const [outcome, reason, position] = raw()?._subscribeFrom(topic, start, flags) ?? [GONE];
+        if (outcome === BEHIND) return undefined;
+        if (outcome === GONE) return lost('closed');
+        this.#settle(socket, topic, lost('unsubscribed'));
+        if (outcome === DONE) return { recovered: reason === undefined, reason, position };
+        if (!this.#sending.has(socket)) this.#sending.set(socket, new Map());
+        return { sent: new Promise((resolve) => { this.#sending.get(socket).set(topic, resolve); }) };
+      });
+    } finally {
+      if (isLast()) calls.delete(topic);
+    }
     return subscribed.sent ?? subscribed;
   }
 
@@ -74,6 +87,7 @@ class History {
   }
 
   unsubscribed(socket, topic) {
+    this.#calls.get(socket)?.delete(topic);
     this.#settle(socket, topic, lost('unsubscribed'));
   }
 

@@ -298,6 +298,16 @@ ours('unsubscribing and subscribing again end a subscription that has not begun'
   assert.equal(socket.unsubscribe('other'), true);
 });
 
+ours('half a character in a topic is U+FFFD', async (t) => {
+  const { server, sockets, open } = await serverOf(t);
+  await open();
+  for (let at = 0; at < 100; at += 1) server.publish('\ud800', 'x'.repeat(5000));
+  const { position, messages } = await server.history('\ufffd');
+  const socket = await sockets.next();
+  const subscribed = await socket.subscribe('\ud800', { since: position.replace(/:.*/, ':0') });
+  assert.deepEqual([subscribed.recovered, messages.length], [true, 100]);
+});
+
 ours('subscribed with and without positions, a socket is one member', async (t) => {
   const server = new Server({ history: true });
   const sockets = new Queue();

@@ -33,6 +33,7 @@ class History {
   async read(topic, { since, limit = LIMIT } = {}) {
     if (!Number.isSafeInteger(limit) || limit < 1) throw new RangeError(`invalid limit ${limit}: expected a whole number of messages`);
     const start = startOf(since);
+    topic = named(topic);
     await this.#ready(topic);
     const [reason, position, more, ...flat] = await this.#patiently((mayWait) => {
       const read = this.#native.history_read(topic, start, Math.min(limit, 2 ** 32 - 1));
@@ -49,6 +50,7 @@ class History {
   /** `raw` returns the socket of the addon while it is open. */
   async subscribe(socket, raw, topic, { since, positions = false }) {
     const start = startOf(since);
+    topic = named(topic);
     const calls = this.#calls.get(socket) ?? new Map();
     this.#calls.set(socket, calls);
     const own = Symbol('call');
@@ -87,6 +89,7 @@ class History {
   }
 
   unsubscribed(socket, topic) {
+    topic = named(topic);
     this.#calls.get(socket)?.delete(topic);
     this.#settle(socket, topic, lost('unsubscribed'));
   }
@@ -115,7 +118,6 @@ class History {
 
   /** Waits until the broker has confirmed a topic and what it keeps of it is here. */
   async #ready(topic) {
-    if (typeof topic !== 'string') throw new TypeError('expected a topic: a string');
     if (this.#native.history_follow(topic)) return;
     let timer;
     const waiting = this.#waiting.get(topic) ?? new Set();
@@ -144,6 +146,12 @@ class History {
       await pause(BEHIND_PAUSE);
     }
   }
+}
+
+/** A topic as the addon names it, which has it in UTF-8. */
+function named(topic) {
+  if (typeof topic !== 'string') throw new TypeError('expected a topic: a string');
+  return topic.toWellFormed();
 }
 
 const lost = (reason) => ({ recovered: false, reason, position: undefined });

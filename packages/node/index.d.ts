@@ -431,7 +431,7 @@ export interface ServerOptions {
 export interface HistoryOptions {
   /** Messages of a topic [100]. */
   size?: number;
-  /** Seconds for which a message is kept [300]. */
+  /** Seconds for which a message is kept [300]: 0.001 to 1,000,000,000. */
   ttl?: number;
   /** Bytes of a topic's messages [1 MiB], each with 144 more. A longer message is delivered but not kept, nor is what was before it. */
   topicBytes?: number;

@@ -407,7 +407,8 @@ ours('a history is freed with the last server that has it', async () => {
 ours('settings that cannot be used throw, and without the option nothing is kept', async (t) => {
   const wrong = (history, expected) => assert.throws(() => new Server({ history }), expected);
   wrong({ size: 0 }, /invalid size 0 of the history: expected a whole number of messages/);
-  wrong({ ttl: '5m' }, /invalid ttl 5m of the history: expected seconds/);
+  const seconds = /invalid ttl .+ of the history: expected a number of seconds from 0\.001 to 1000000000$/;
+  for (const ttl of ['5m', '300', NaN, 0.0009, 1.1e9]) wrong({ ttl }, seconds);
   wrong({ bytes: 1.5 }, /invalid bytes 1.5 of the history/);
   wrong({ limit: 1 }, /history has no option limit: there are size, ttl, topicBytes, bytes/);
   wrong(7, /option history to be true, or an object/);

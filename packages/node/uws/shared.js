@@ -8,6 +8,8 @@ const BROKER_OPTIONS = ['url', 'prefix', 'spoolBytes', 'ca'];
 
 /** What is kept by default. */
 const HISTORY = { size: 100, ttl: 300, topicBytes: 1024 * 1024, bytes: 64 * 1024 * 1024 };
+/** Seconds that brokers can keep messages for. */
+const [TTL_MIN, TTL_MAX] = [0.001, 1_000_000_000];
 
 /** What the addon is told of the options `topics`, `broker`, `history` and `missed`; undefined without them. */
 function sharedTopics(options) {
@@ -28,9 +30,11 @@ function historyOf({ history, workers } = {}) {
   if (unknown) throw new TypeError(`history has no option ${unknown}: there are ${Object.keys(HISTORY).join(', ')}`);
   const limits = { ...HISTORY, ...history };
   for (const [name, value] of Object.entries(limits)) {
-    const isValid = name === 'ttl' ? Number.isFinite(value) && value > 0 : Number.isSafeInteger(value) && value > 0;
-    const expected = { size: 'a whole number of messages', ttl: 'seconds' }[name] ?? 'a whole number of bytes';
-    if (!isValid) throw new RangeError(`invalid ${name} ${value} of the history: expected ${expected}, more than 0`);
+    const isTtl = typeof value === 'number' && value >= TTL_MIN && value <= TTL_MAX;
+    const isValid = name === 'ttl' ? isTtl : Number.isSafeInteger(value) && value > 0;
+    const numbers = { size: 'a whole number of messages, more than 0', ttl: `a number of seconds from ${TTL_MIN} to ${TTL_MAX}` };
+    const expected = numbers[name] ?? 'a whole number of bytes, more than 0';
+    if (!isValid) throw new RangeError(`invalid ${name} ${value} of the history: expected ${expected}`);
   }
   const { size, ttl, topicBytes, bytes } = limits;
   return { historySize: size, historyTtl: ttl, historyTopicBytes: topicBytes, historyBytes: bytes };

@@ -128,8 +128,7 @@ ours('nothing comes twice where the loop is blocked after a socket has joined ag
   socket.unsubscribe('room');
   assert.equal((await socket.subscribe('room', { since, positions: true })).recovered, true);
   // What was published is still to be delivered, and has to be known as sent for longer than a second.
-  const end = performance.now() + 1100;
-  while (performance.now() < end);
+  for (const end = performance.now() + 1100; performance.now() < end;);
   for (let at = 0; at < count; at += 1) assert.equal((await positioned(client))[1], String(at));
   assert.equal(server.publish('room', 'last'), true);
   assert.equal((await positioned(client))[1], 'last');
@@ -285,10 +284,9 @@ ours('unsubscribing, subscribing again and closing end what is being sent', asyn
 ours('unsubscribing and subscribing again end a subscription that has not begun', async (t) => {
   const { server, sockets, open } = await serverOf(t);
   await open();
-  const socket = await sockets.next();
+  const [socket, unsubscribed] = [await sockets.next(), { recovered: false, reason: 'unsubscribed', position: undefined }];
   const left = socket.subscribe('other', {});
   assert.equal(socket.unsubscribe('other'), false);
-  const unsubscribed = { recovered: false, reason: 'unsubscribed', position: undefined };
   assert.deepEqual(await left, unsubscribed);
   assert.equal(server.subscribers('other'), 0);
   const [first, second] = await Promise.all([socket.subscribe('other', {}), socket.subscribe('other', {})]);
@@ -585,13 +583,17 @@ brokers('a topic of more than 1024 bytes is refused, and longest ones work', asy
   await until(() => server.publish(long, 'kept'));
   await until(async () => (await server.history(long, { since: position })).messages.length > 0);
   assert.equal(server.topicsState.broker.connected, 1);
-  const alone = new Server({ history: true });
-  assert.equal(alone.publish(`${long}.`, 'kept'), true);
-  await alone.close();
+  assert.equal(new Server({ history: true }).publish(`${long}.`, 'kept'), true);
 });
 
 ours('while a broker does not answer history waits, until the server stops', async (t) => {
   const server = new Server({ history: true, broker: `redis://127.0.0.1:${await freePort()}` });
+  await until(() => server.topicsState.broker.trouble?.includes('refused'));
+  t.mock.timers.enable({ apis: ['setTimeout'] });
+  const late = server.history('é'.repeat(101));
+  t.mock.timers.tick(10_000);
+  await assert.rejects(late, /has not confirmed the topic é{100}… within 10 s: .*refused/);
+  t.mock.timers.reset();
   const read = server.history('room');
   await server.close();
   await assert.rejects(read, /the server stops/);

@@ -8,6 +8,8 @@ const CONFIRMED_WITHIN = 10_000;
 /** How long this process may be behind the one that a position is from, and when that is looked at again. */
 const BEHIND_WITHIN = 8000;
 const BEHIND_PAUSE = 20;
+/** Characters of a topic in an error. */
+const NAME_LENGTH = 100;
 /** Messages that one call reads. */
 const LIMIT = 100;
 
@@ -17,7 +19,8 @@ const [POSITIONS, MAY_WAIT] = [1, 2];
 
 class History {
   #native;
-  #isShared;
+  /** Returns the state of the broker; undefined without one. */
+  #broker;
   /** By topic, those who wait for the broker. */
   #waiting = new Map();
   /** By socket and topic, those whose messages are being sent. */
@@ -25,9 +28,9 @@ class History {
   /** By socket and topic, the last call of `subscribe` that has not subscribed yet. */
   #calls = new WeakMap();
 
-  constructor(native, isShared) {
+  constructor(native, broker) {
     this.#native = native;
-    this.#isShared = isShared;
+    this.#broker = broker;
   }
 
   async read(topic, { since, limit = LIMIT } = {}) {
@@ -127,8 +130,7 @@ class History {
       await new Promise((resolve, reject) => {
         own = { resolve, reject };
         waiting.add(own);
-        const late = () => reject(new Error(`the broker has not confirmed the topic ${topic} within ${CONFIRMED_WITHIN / 1000} s`));
-        timer = setTimeout(late, CONFIRMED_WITHIN);
+        timer = setTimeout(() => reject(this.#unconfirmed(topic)), CONFIRMED_WITHIN);
       });
     } finally {
       clearTimeout(timer);
@@ -137,11 +139,18 @@ class History {
     }
   }
 
+  #unconfirmed(topic) {
+    const { trouble } = this.#broker();
+    const why = trouble === undefined ? '' : `: ${trouble}`;
+    const name = topic.length > NAME_LENGTH ? `${topic.slice(0, NAME_LENGTH)}…` : topic;
+    return new Error(`the broker has not confirmed the topic ${name} within ${CONFIRMED_WITHIN / 1000} s${why}`);
+  }
+
   /** Tries again while this process is behind the one that a position is from. */
   async #patiently(attempt) {
     const until = performance.now() + BEHIND_WITHIN;
     for (;;) {
-      const result = attempt(this.#isShared && performance.now() < until);
+      const result = attempt(this.#broker !== undefined && performance.now() < until);
       if (result !== undefined) return result;
       await pause(BEHIND_PAUSE);
     }

@@ -61,7 +61,7 @@ module.exports = (uws) => {
       const confirmed = (topic) => this.#history?.confirmed(topic);
       const given = isGiven ? { topics, broker, history, missed, confirmed, workers } : undefined;
       this.#app = options.tls ? uws.SSLApp({ ...tlsOptions(options.tls), ...given }) : given ? uws.App(given) : uws.App();
-      if (history) this.#history = new History(this.#app._history, broker !== undefined);
+      if (history) this.#history = new History(this.#app._history, broker === undefined ? undefined : () => this.topicsState.broker);
       if (options.fetch) {
         this.#app.any('/*', (res, req) => serve(res, req, {
           fetch: options.fetch, isSecure: this.#isSecure, maxBody: this.#limits.maxBody, failed: (error) => this.#failed(error),

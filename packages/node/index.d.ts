@@ -433,9 +433,9 @@ export interface HistoryOptions {
   size?: number;
   /** Seconds for which a message is kept [300]: 0.001 to 1,000,000,000. */
   ttl?: number;
-  /** Bytes of a topic's messages [1 MiB], each with 144 more. A longer message is delivered but not kept, nor is what was before it. */
+  /** Bytes of a topic's messages [1 MiB], each with 144 more, or 160 with a broker. A longer message is delivered but not kept, nor is what was before it. */
   topicBytes?: number;
-  /** Bytes of all topics [64 MiB], with 384 for each and its name. */
+  /** Bytes of all topics [64 MiB], with 384 for each and its name, or 480 with a broker. */
   bytes?: number;
 }
 
@@ -444,7 +444,7 @@ export type Position = string;
 
 /**
  * Why not all that was published is available: the position is of another epoch (the process was restarted, the broker has lost
- * its data, or the text is none), it is later than the last message, or some are not kept any more.
+ * its data, Redis was restarted, or the text is none), it is later than the last message, or some are not kept any more.
  */
 export type NotRecovered = 'epoch' | 'ahead' | 'evicted';
 
@@ -526,7 +526,7 @@ export interface Socket<Data = any> extends AsyncIterable<Message> {
   readonly signal: AbortSignal;
   /** Settles when at most `highWaterMark` bytes wait: with false if the message was dropped, or the socket is closed. */
   send(message: Sendable, options?: { compress?: boolean }): Promise<boolean>;
-  /** Sends to all other members of a topic. Whether there are any. */
+  /** Sends to all other members of a topic. Whether there are any; with a history as {@link Server.publish}. */
   publish(topic: string, message: Sendable, options?: { compress?: boolean }): boolean;
   /** Whether it is subscribed. */
   subscribe(topic: string): boolean;
@@ -534,7 +534,8 @@ export interface Socket<Data = any> extends AsyncIterable<Message> {
    * Where the server has a history: subscribes, and sends what was published since `since`, in order, then what comes: none is
    * missing and none comes twice. A long history is sent as fast as the client reads; the promise settles when all is sent. If the socket is
    * subscribed already, that ends: give `since`, or what is on its way is lost.
-   * @throws (rejects) without the option `history`, or if the broker does not confirm the topic within 10 s.
+   * @throws (rejects) without the option `history`, if the broker does not confirm the topic within 10 s, or with a topic of more than
+   * 1024 bytes where there is a broker.
    */
   subscribe(topic: string, options: SubscribeOptions): Promise<Subscribed>;
   /** Whether it was subscribed. A call of `subscribe` with options that waits is ended, too. */
@@ -580,7 +581,10 @@ export class Server {
   subscribers(topic: string): number;
   /** State and counters of topics that are shared; undefined for others. */
   readonly topicsState: TopicsState | undefined;
-  /** Stops listening and closes all sockets [1001]. */
+  /**
+   * Stops listening and closes all sockets [1001]. Without a broker its history stays until it is collected as garbage: a server with
+   * the same `topics` continues it, and one with another `history` throws.
+   */
   close(code?: number, reason?: string): Promise<void>;
   addEventListener(type: 'connection', listener: (event: Event & { socket: Socket }) => void): void;
   /** Publications of other processes to a topic may have been missed. */

@@ -227,8 +227,13 @@ impl Agent {
 
 /// What the processes of all agents use; `None` if one is unknown.
 pub(crate) fn usage(agents: &[Agent]) -> Option<Usage> {
-    agents.iter().try_fold(Usage::default(), |sum, agent| {
-        let own = agent.row.as_ref()?.usage?;
+    sum(agents.iter().map(|agent| agent.row.as_ref()?.usage))
+}
+
+/// What several processes use; `None` if one is unknown.
+pub(super) fn sum(mut of_each: impl Iterator<Item = Option<Usage>>) -> Option<Usage> {
+    of_each.try_fold(Usage::default(), |sum, own| {
+        let own = own?;
         Some(Usage {
             rss_bytes: sum.rss_bytes.saturating_add(own.rss_bytes),
             cpu_seconds: sum.cpu_seconds + own.cpu_seconds,

@@ -15,7 +15,7 @@ use load::Usage;
 use super::controlled::{Problems, Target, limits_of, shares};
 use super::doctor::share_problems;
 use super::leader::{Leader, Parts, Waited};
-use super::member::{Agent, Purpose};
+use super::member::{Agent, Purpose, sum};
 use super::message::{
     FromAgent, Says, ServerOrder, Serving, ToAgent, decode, encode, inbox, of_all, printable,
     version,
@@ -116,10 +116,6 @@ impl RemoteServer {
             Says::Serving(Serving { number, address, usage, open, looked, published })
                 if number > self.number =>
             {
-                // Until the first look has ended, which is before the first socket.
-                if self.looked == 0 {
-                    self.start = usage;
-                }
                 (self.number, self.address, self.usage) = (number, Some(address), usage);
                 (self.open, self.looked, self.published) = (open, looked, published);
             }
@@ -270,8 +266,14 @@ impl Servers {
             state.look
         };
         self.wait(LOOK, |server| server.looked >= number, || false);
-        for server in self.state().servers.iter_mut().filter(|server| server.looked < number) {
-            (server.usage, server.open) = (None, None);
+        for server in &mut self.state().servers {
+            if server.looked < number {
+                (server.usage, server.open) = (None, None);
+            }
+            // The first look is before the first socket.
+            if number == 1 {
+                server.start = server.usage;
+            }
         }
     }
 
@@ -320,13 +322,7 @@ impl Servers {
 
     /// Memory and CPU time of all servers together; `None` if one is unknown.
     pub(crate) fn usage(&self) -> Option<Usage> {
-        self.state().servers.iter().try_fold(Usage::default(), |sum, server| {
-            let own = server.usage?;
-            Some(Usage {
-                rss_bytes: sum.rss_bytes.saturating_add(own.rss_bytes),
-                cpu_seconds: sum.cpu_seconds + own.cpu_seconds,
-            })
-        })
+        sum(self.state().servers.iter().map(|server| server.usage))
     }
 
     /// Why servers have ended or could not do their part.

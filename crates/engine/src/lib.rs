@@ -22,6 +22,8 @@ mod core;
 mod counters;
 mod deferred;
 mod deflate;
+#[cfg(test)]
+mod drained;
 mod dropped;
 #[cfg(target_os = "linux")]
 mod embedded;

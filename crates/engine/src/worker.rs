@@ -183,9 +183,9 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         self.on_timers();
         self.on_drain();
         self.reap();
-        self.handler_wants_ns = self.handler.turn(&mut self.core);
         self.notify_drained();
-        if self.reap() {
+        self.handler_wants_ns = self.handler.turn(&mut self.core);
+        if self.notify_drained() | self.reap() {
             // The last notifications may have changed what the handler wants.
             self.handler_wants_ns = Some(self.core.now_ns);
         }
@@ -351,14 +351,18 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         self.wake_listeners();
     }
 
-    fn notify_drained(&mut self) {
+    /// Returns whether there was anything to notify of.
+    fn notify_drained(&mut self) -> bool {
+        let mut notified = false;
         while let Some(slot) = self.core.drained.pop() {
             // If more was sent since, the handler is notified once that is sent, too.
             let empty = self.core.slab.get(slot).is_some_and(|conn| !conn.waits());
             if let Some(id) = self.core.id_at(slot).filter(|_| empty) {
                 self.handler.drained(&mut self.core, id);
+                notified = true;
             }
         }
+        notified
     }
 
     /// Notifies the handler of WebSockets that are no longer open. Connections that have ended

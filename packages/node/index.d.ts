@@ -399,7 +399,7 @@ export interface ServerOptions {
   broker?: RecognizedString | BrokerOptions;
   /**
    * Keeps recent messages of each topic [not], so that sockets get what they missed: {@link Socket.subscribe}. With a broker the broker
-   * keeps them for all processes, else this process does. Not with `workers`.
+   * keeps them for all processes, else this process does.
    */
   history?: boolean | HistoryOptions;
   /** Threads that hold the sockets: see {@link AppOptions.workers}. The server then listens on a port, not on a path. */

@@ -445,6 +445,12 @@ impl<S: Sys, H: Handler> Core<S, H> {
         }
     }
 
+    /// Ids of connections are those of this worker alone, not of another one with its number: for ids that are known
+    /// beyond it.
+    pub fn begin_ids_at_random(&mut self) {
+        self.generation = self.sys.random() as u32;
+    }
+
     /// Puts a new connection into the slab.
     pub(crate) fn insert(&mut self, fd: Fd, mode: Mode) -> u32 {
         self.generation = self.generation.wrapping_add(1);

@@ -32,8 +32,8 @@ impl<H: Handler> Worker<Linux, H> {
         let handler = handler(&remote);
         let sys = Linux::new(Some(wake))?;
         let mut worker = Worker::new(sys, 0, limits, remote, &[], capacity, handler)?;
-        // Connections are known by their ids beyond the worker: those of the next one with its number are others.
-        worker.core.generation = worker.core.sys.random() as u32;
+        // Those of the next worker with its number are others.
+        worker.core.begin_ids_at_random();
         Ok(worker)
     }
 }

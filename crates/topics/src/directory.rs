@@ -232,6 +232,13 @@ impl Directory {
         }
     }
 
+    /// A directory for other members, of its own: with this one's history, and what is pending is counted for both.
+    #[must_use]
+    pub fn aside(&self) -> Self {
+        let pending_bytes = Arc::clone(&self.pending_bytes);
+        Directory { pending_bytes, ..Directory::with_history(self.history.clone()) }
+    }
+
     /// Calls this for each topic that gets its first subscriber in the process, with `true`, or loses its last
     /// one; in the order in which it happens to the topic, while a lock is held. To be set before clones are
     /// made.

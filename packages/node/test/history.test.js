@@ -8,8 +8,14 @@ const { serverOf, positioned, threadOf } = require('./support_history.js');
 
 const { Server } = uws;
 
-ours('a socket gets what it missed, in order, and then what comes', async (t) => {
-  const { server, join } = await serverOf(t);
+/** A test of sockets on the thread of JavaScript, and of sockets on others. */
+function both(name, body) {
+  ours(name, (t) => body(t, {}));
+  ours(`on other threads: ${name}`, (t) => body(t, { workers: 2 }));
+}
+
+both('a socket gets what it missed, in order, and then what comes', async (t, threads) => {
+  const { server, join } = await serverOf(t, threads);
   const { position: begin, ...none } = await server.history('room');
   assert.deepEqual(none, { messages: [], more: false, recovered: true, reason: undefined });
   const first = await join();
@@ -37,8 +43,8 @@ ours('a socket gets what it missed, in order, and then what comes', async (t) =>
   assert.equal((await positioned(late.client))[1], 'five');
 });
 
-ours('nothing is missing and nothing comes twice, however much is published meanwhile', async (t) => {
-  const { server, join } = await serverOf(t, { history: { size: 100_000 } });
+both('nothing is missing and nothing comes twice, however much is published meanwhile', async (t, threads) => {
+  const { server, join } = await serverOf(t, { ...threads, history: { size: 100_000 } });
   let published = 0;
   let goesOn = true;
   const publish = () => {
@@ -84,8 +90,8 @@ ours('nothing comes twice where the loop is blocked after a socket has joined ag
   assert.equal((await positioned(client))[1], 'last');
 });
 
-ours('what is not available is told, with the reason', async (t) => {
-  const { server, join } = await serverOf(t, { history: { size: 3 } });
+both('what is not available is told, with the reason', async (t, threads) => {
+  const { server, join } = await serverOf(t, { ...threads, history: { size: 3 } });
   for (let at = 1; at <= 5; at += 1) server.publish('room', String(at));
   const { position } = await server.history('room');
   const epoch = position.slice(0, 8);
@@ -141,9 +147,9 @@ ours('history reads the latest, pages from a position, and from a time', async (
   assert.deepEqual([exact.recovered, exact.messages], [true, []]);
 });
 
-ours('size, topicBytes, bytes and ttl evict, and are counted', async (t) => {
-  const { server } = await serverOf(t, { history: { size: 1000, topicBytes: 4096, bytes: 20_000, ttl: 0.05 } });
-  const { server: few } = await serverOf(t, { history: { size: 2 } });
+both('size, topicBytes, bytes and ttl evict, and are counted', async (t, threads) => {
+  const { server } = await serverOf(t, { ...threads, history: { size: 1000, topicBytes: 4096, bytes: 20_000, ttl: 0.05 } });
+  const { server: few } = await serverOf(t, { ...threads, history: { size: 2 } });
   for (const text of ['a', 'b', 'c']) few.publish('room', text);
   assert.deepEqual((await few.history('room')).messages.map(({ data }) => data), ['b', 'c']);
   assert.equal(few.topicsState.history.evicted.messages, 1);
@@ -161,9 +167,9 @@ ours('size, topicBytes, bytes and ttl evict, and are counted', async (t) => {
   assert.ok(server.topicsState.history.evicted.age > 0);
 });
 
-ours('a long history is sent as fast as the client reads; what is evicted meanwhile is told', async (t) => {
+both('a long history is sent as fast as the client reads; what is evicted meanwhile is told', async (t, threads) => {
   const size = 20_000;
-  const { server, sockets, subscribed, open } = await serverOf(t, {
+  const { server, sockets, subscribed, open } = await serverOf(t, { ...threads,
     history: { size, topicBytes: 64 << 20, bytes: 128 << 20 }, maxBackpressure: 16 * 1024,
   });
   const text = (at) => `${at} ${'x'.repeat(1000)}`;
@@ -203,8 +209,8 @@ ours('a long history is sent as fast as the client reads; what is evicted meanwh
   assert.equal(told, `${epoch}:${2 * size + 2}`);
 });
 
-ours('unsubscribing, subscribing again and closing end what is being sent', async (t) => {
-  const server = new Server({ history: { size: 5000, topicBytes: 16 << 20 } });
+both('unsubscribing, subscribing again and closing end what is being sent', async (t, threads) => {
+  const server = new Server({ ...threads, history: { size: 5000, topicBytes: 16 << 20 } });
   const sockets = new Queue();
   server.websocket('/', (socket) => sockets.push(socket));
   const { port } = await server.listen({ port: 0, host: '127.0.0.1' });
@@ -231,8 +237,8 @@ ours('unsubscribing, subscribing again and closing end what is being sent', asyn
   assert.equal(server.subscribers('room'), 0);
 });
 
-ours('unsubscribing and subscribing again end a subscription that has not begun', async (t) => {
-  const { server, sockets, open } = await serverOf(t);
+both('unsubscribing and subscribing again end a subscription that has not begun', async (t, threads) => {
+  const { server, sockets, open } = await serverOf(t, threads);
   await open();
   const [socket, unsubscribed] = [await sockets.next(), { recovered: false, reason: 'unsubscribed', position: undefined }];
   const left = socket.subscribe('other', {});
@@ -246,8 +252,8 @@ ours('unsubscribing and subscribing again end a subscription that has not begun'
   assert.equal(socket.unsubscribe('other'), true);
 });
 
-ours('half a character in a topic is U+FFFD', async (t) => {
-  const { server, sockets, open } = await serverOf(t);
+both('half a character in a topic is U+FFFD', async (t, threads) => {
+  const { server, sockets, open } = await serverOf(t, threads);
   await open();
   for (let at = 0; at < 100; at += 1) server.publish('\ud800', 'x'.repeat(5000));
   const { position, messages } = await server.history('\ufffd');
@@ -256,8 +262,8 @@ ours('half a character in a topic is U+FFFD', async (t) => {
   assert.deepEqual([subscribed.recovered, messages.length], [true, 100]);
 });
 
-ours('subscribed with and without positions, a socket is one member', async (t) => {
-  const server = new Server({ history: true });
+both('subscribed with and without positions, a socket is one member', async (t, threads) => {
+  const server = new Server({ ...threads, history: true });
   const sockets = new Queue();
   server.websocket('/', (socket) => sockets.push(socket));
   const { port } = await server.listen({ port: 0, host: '127.0.0.1' });
@@ -281,9 +287,9 @@ ours('subscribed with and without positions, a socket is one member', async (t) 
   assert.equal((await server.history('room')).messages.length, 4);
 });
 
-ours('with compression and TLS it is the same', async (t) => {
+both('with compression and TLS it is the same', async (t, threads) => {
   const { cert_file_name: cert, key_file_name: key } = certificate('localhost');
-  const { server, port, subscribed } = await serverOf(t, { compress: true, tls: { cert, key } });
+  const { server, port, subscribed } = await serverOf(t, { ...threads, compress: true, tls: { cert, key } });
   const texts = Array.from({ length: 50 }, (_, at) => `${at} `.repeat(200));
   for (const [at, text] of texts.entries()) server.publish('room', text, { compress: at % 3 > 0 });
   const { position } = (await server.history('room')).messages[9];
@@ -295,8 +301,8 @@ ours('with compression and TLS it is the same', async (t) => {
   for (const text of [...texts.slice(10), 'last']) assert.equal((await positioned(client))[1], text);
 });
 
-ours('servers of several threads have one history; a publisher is not mistaken for another socket', async (t) => {
-  const options = { topics: 'threads', history: { size: 1000 } };
+both('servers of several threads have one history; a publisher is not mistaken for another socket', async (t, threads) => {
+  const options = { workers: threads.workers && 1, topics: `threads ${threads.workers}`, history: { size: 1000 } };
   const { server, join } = await serverOf(t, options);
   const { thread, port, told } = await threadOf(t, options);
   const far = await Client.open(t, port);
@@ -313,11 +319,11 @@ ours('servers of several threads have one history; a publisher is not mistaken f
   const again = await Client.open(t, port, `/?since=${epoch}:0`);
   for (const at of [1, 2, 3]) assert.equal((await positioned(again))[0], `${epoch}:${at}`);
   assert.deepEqual((await server.history('room')).messages.map(({ data }) => data), ['from near', 'from far', 'of the thread']);
-  assert.throws(() => new Server({ ...options, history: { size: 7 } }), /these topics has another history/);
+  assert.throws(() => new Server({ ...threads, ...options, history: { size: 7 } }), /these topics has another history/);
 });
 
-ours('what a socket of a server that is gone has published reaches the first socket of the next one', async (t) => {
-  const options = { topics: 'next', history: { size: 1000 } };
+both('what a socket of a server that is gone has published reaches the first socket of the next one', async (t, threads) => {
+  const options = { workers: threads.workers && 1, topics: `next ${threads.workers}`, history: { size: 1000 } };
   const { server, join } = await serverOf(t, options);
   const { client } = await join();
   const before = await threadOf(t, options);
@@ -360,7 +366,6 @@ ours('settings that cannot be used throw, and without the option nothing is kept
   wrong({ bytes: 1.5 }, /invalid bytes 1.5 of the history/);
   wrong({ limit: 1 }, /history has no option limit: there are size, ttl, topicBytes, bytes/);
   wrong(7, /option history to be true, or an object/);
-  assert.throws(() => new Server({ history: true, workers: 1 }), /history and workers exclude each other/);
   const { server } = await serverOf(t);
   await assert.rejects(server.history('room', { since: 17 }), /invalid since 17: expected a position, or a Date/);
   await assert.rejects(server.history('room', { limit: 0 }), /invalid limit 0/);

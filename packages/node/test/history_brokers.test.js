@@ -8,9 +8,9 @@ const { serverOf, positioned, brokers, other, publish } = require('./support_his
 
 const { Server } = uws;
 
-brokers('a client gets exactly what it missed at another process, and after all of them have restarted', async (t, kind) => {
+brokers('a client gets exactly what it missed at another process, and after all of them have restarted', async (t, kind, threads) => {
   const { url } = await start(t, kind);
-  const options = { broker: url, history: { size: 1000 } };
+  const options = { ...threads, broker: url, history: { size: 1000 } };
   const first = await other(t, options);
   const { server, join } = await serverOf(t, options);
   const far = await first.join();

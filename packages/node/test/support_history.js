@@ -57,8 +57,12 @@ async function threadOf(t, options) {
   return { thread, port: await told.next(), told };
 }
 
+/** A test at each broker, of sockets on the thread of JavaScript and, if it wants to know, of sockets on others. */
 function brokers(name, body) {
-  for (const [kind, broker] of availableBrokers()) ours(`${kind}: ${name}`, (t) => body(t, broker));
+  for (const [kind, broker] of availableBrokers()) {
+    ours(`${kind}: ${name}`, (t) => body(t, broker, {}));
+    if (body.length > 2) ours(`${kind}, on other threads: ${name}`, (t) => body(t, broker, { workers: 2 }));
+  }
 }
 
 /** Another process with such a server. */

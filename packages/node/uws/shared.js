@@ -20,12 +20,11 @@ function sharedTopics(options) {
 }
 
 /** What the addon is told of the option `history` of a Server. */
-function historyOf({ history, workers } = {}) {
+function historyOf({ history } = {}) {
   if (history === undefined || history === false) return undefined;
   if (history === null || (history !== true && typeof history !== 'object')) {
     throw new TypeError('expected the option history to be true, or an object with limits');
   }
-  if (workers !== undefined) throw new TypeError('the options history and workers exclude each other');
   const unknown = Object.keys(history).find((name) => !(name in HISTORY));
   if (unknown) throw new TypeError(`history has no option ${unknown}: there are ${Object.keys(HISTORY).join(', ')}`);
   const limits = { ...HISTORY, ...history };

@@ -1,7 +1,6 @@
-//! The history of topics that apps share: what is kept, by the crate `topics` or by the broker, and sending sockets what
-//! they missed, a portion in each turn and only as fast as each client reads.
+//! The history of topics that apps share: what is kept, by the crate `topics` or by the broker, and what JavaScript
+//! does with it.
 
-use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
@@ -11,25 +10,20 @@ use engine::sys::process::now_ns;
 use engine::{ConnId, Core, Sys};
 use napi_sys::napi_value;
 use topics::{
-    Epoch, Eviction, History, HistoryLimits, KeptAt, KeptMessage, Position, Replayed, Start,
+    Directory, Epoch, Eviction, History, HistoryLimits, KeptAt, KeptMessage, Position, Start,
     Unavailable,
 };
 
 use crate::app::{ARGUMENTS, App, natives};
 use crate::broker::random;
-use crate::handler::{Event, Js, User, encode};
+use crate::handler::{Event, Js, User};
 use crate::napi::{Env, Thrown};
+use crate::replays::{Beginning, POSITIONS, Replay, Sent};
 use crate::shared::Peers;
 use crate::sockets::{shared_topic, topic};
 
 natives![history_follow, history_read, history_subscribe];
 
-/// In the kind of a group: each message begins with its position.
-pub(crate) const POSITIONS: u32 = 1 << 16;
-
-/// Bytes sent to one socket before the next has its turn, and sockets that get some in one turn.
-const PORTION_BYTES: usize = 128 * 1024;
-const PORTIONS_PER_TURN: usize = 8;
 /// Bytes of the messages that one call reads, if they are several.
 const PAGE_BYTES: usize = 4 * 1024 * 1024;
 /// How often what is too old is removed, where nobody reads or publishes.
@@ -156,72 +150,17 @@ fn unix_ns_at_zero() -> u64 {
     (unix.as_nanos() as u64).saturating_sub(now_ns())
 }
 
-/// A subscription that is sent what it missed. Until then it is on hold in its group.
-struct Replay {
-    id: ConnId,
-    topic: Arc<str>,
-    kind: u32,
-    next: Position,
-    /// It does not get all.
-    why: Option<Unavailable>,
-}
-
-/// The subscriptions of an app's sockets that are sent what they missed.
-#[derive(Default)]
-pub(crate) struct Replays {
-    ready: VecDeque<Replay>,
-    /// Those whose socket takes nothing now.
-    waiting: HashMap<ConnId, Vec<Replay>>,
-}
-
-impl Replays {
-    fn is_empty(&self) -> bool {
-        self.ready.is_empty() && self.waiting.is_empty()
-    }
-
-    /// A socket has sent what waited.
-    pub(crate) fn drained(&mut self, id: ConnId) {
-        if !self.waiting.is_empty() {
-            self.ready.extend(self.waiting.remove(&id).into_iter().flatten());
-        }
-    }
-
-    /// A subscription has ended.
-    pub(crate) fn remove(&mut self, id: ConnId, topic: &str) {
-        if self.is_empty() {
-            return;
-        }
-        let is_other = |replay: &Replay| replay.id != id || *replay.topic != *topic;
-        self.ready.retain(is_other);
-        if let Some(all) = self.waiting.get_mut(&id) {
-            all.retain(is_other);
-            if all.is_empty() {
-                self.waiting.remove(&id);
-            }
-        }
-    }
-
-    /// A socket has ended. Those that are ready are not found when their turn comes.
-    pub(crate) fn remove_all(&mut self, id: ConnId) {
-        if !self.waiting.is_empty() {
-            self.waiting.remove(&id);
-        }
-    }
-}
-
-/// How a replay goes on.
-enum Portion {
-    /// All is sent before this position.
-    Done(Option<Unavailable>, Position),
-    /// There is more, at once or when its socket takes something.
-    More(Replay, bool),
-}
-
 impl Js {
     /// What is kept of the topics, if anything is.
     pub(crate) fn peers_with_history(&self) -> Option<Arc<Peers>> {
         let peers = self.shared.as_ref()?.peers();
         peers.keeper.is_some().then(|| Arc::clone(peers))
+    }
+
+    /// Where topics with a history have their members, for threads.
+    pub(crate) fn directory_with_history(&self) -> Option<Directory> {
+        let shared = self.shared.as_ref().filter(|_| self.has_history())?;
+        Some(shared.place().1)
     }
 
     fn has_history(&self) -> bool {
@@ -262,91 +201,39 @@ impl Js {
         id: ConnId,
         topic: &str,
     ) -> bool {
-        let encoding = core.encoding(id);
-        self.topics.catch_up(core, id);
-        let was = self.topics.unsubscribe(core, id, topic, encoding);
-        if !self.has_history() {
-            return was;
-        }
-        self.replays.remove(id, topic);
-        was || self.topics.unsubscribe(core, id, topic, encoding | POSITIONS)
-    }
-
-    /// Sends a portion of what a subscription missed.
-    fn send_portion<S: Sys>(
-        &mut self,
-        core: &mut Core<S, Self>,
-        history: &History,
-        mut replay: Replay,
-    ) -> Portion {
-        let Replay { id, kind, next, .. } = replay;
-        // Beside what waits already, a portion could exceed `maxBackpressure`.
-        if core.queued(id) > 0 {
-            return Portion::More(replay, true);
-        }
-        let (topic, mut left) = (Arc::clone(&replay.topic), PORTION_BYTES);
-        match self.topics.replay(core, id, &topic, kind, next, &mut left, encode) {
-            Ok(Replayed::Done(next)) => Portion::Done(replay.why, next),
-            Ok(Replayed::More { next, waits }) => {
-                replay.next = next;
-                Portion::More(replay, waits)
-            }
-            Err(why) => {
-                // What is kept of another epoch follows the gap; else what is published from now on.
-                let floor = history.floor(&topic, core.now_ns());
-                let renewed = floor.filter(|_| why == Unavailable::Epoch);
-                if renewed.is_some_and(|_| self.topics.hold(core, id, &topic, kind)) {
-                    replay.next = renewed.map_or(next, Position::next);
-                    replay.why = replay.why.or(Some(why));
-                    return Portion::More(replay, false);
-                }
-                let last = history.last(&topic, core.now_ns());
-                Portion::Done(Some(why), last.map_or(next, Position::next))
-            }
-        }
-    }
-
-    fn go_on_later(&mut self, replay: Replay, waits: bool) {
-        match waits {
-            true => self.replays.waiting.entry(replay.id).or_default().push(replay),
-            false => self.replays.ready.push_back(replay),
-        }
+        let has_history = self.has_history();
+        self.replays.end_subscription(core, &mut self.topics, id, topic, has_history)
     }
 
     /// Sends what sockets missed, and removes what is too old. Returns when to be called again.
     pub(crate) fn turn_history<S: Sys>(&mut self, core: &mut Core<S, Self>) -> Option<u64> {
         let peers = self.peers_with_history()?;
         let keeper = peers.keeper.as_ref()?;
-        for _ in 0..PORTIONS_PER_TURN.min(self.replays.ready.len()) {
-            let Some(replay) = self.replays.ready.pop_front() else { break };
-            let (id, topic) = (replay.id, Arc::clone(&replay.topic));
-            if !core.is_open(id) {
-                continue;
-            }
-            match self.send_portion(core, &keeper.history, replay) {
-                Portion::More(replay, waits) => self.go_on_later(replay, waits),
-                Portion::Done(why, next) => {
-                    keeper.count(why);
-                    self.emit(core, Event::Replayed, |env| {
-                        let slot = env.int(id.slot() as i32);
-                        [
-                            slot,
-                            env.string(&topic),
-                            reason(env, why),
-                            position(env, Some(before(next))),
-                        ]
-                    });
-                }
+        for (id, sent) in self.replays.turn(core, &mut self.topics, &keeper.history) {
+            if let Some(sent) = sent {
+                self.tell_sent(core, keeper, id.slot(), &sent);
             }
         }
         let expire_ns = keeper.expire(core.now_ns());
-        if self.replays.ready.is_empty() { expire_ns } else { Some(core.now_ns()) }
+        if self.replays.has_ready() { Some(core.now_ns()) } else { expire_ns }
     }
-}
 
-/// The position of what was sent last, where this one comes next.
-fn before(next: Position) -> Position {
-    Position { offset: next.offset.saturating_sub(1), ..next }
+    /// A subscription has been sent what it missed.
+    pub(crate) fn tell_sent<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        keeper: &Keeper,
+        slot: u32,
+        sent: &Sent,
+    ) {
+        if sent.asked {
+            keeper.count(sent.why);
+        }
+        self.emit(core, Event::Replayed, |env| {
+            let topic = env.string(&sent.topic);
+            [env.int(slot as i32), topic, reason(env, sent.why), position(env, sent.last)]
+        });
+    }
 }
 
 fn reason(env: Env, why: Option<Unavailable>) -> napi_value {
@@ -444,11 +331,12 @@ fn history_subscribe(
     let Some(keeper) = &peers.keeper else { return Ok(env.undefined()) };
     let start = keeper.start(env, since);
     let done = app.with_turn(|js, core| {
-        let Some(id) = core.id_at(slot).filter(|id| core.is_open(*id)) else {
-            return (GONE, None, None);
+        let id = match &js.threads {
+            Some(threads) => threads.open_id(slot),
+            None => core.id_at(slot).filter(|id| core.is_open(*id)),
         };
-        let (history, now_ns) = (&*keeper.history, core.now_ns());
-        let is_asked = start.is_some();
+        let Some(id) = id else { return (GONE, None, None) };
+        let (history, now_ns, asked) = (&*keeper.history, core.now_ns(), start.is_some());
         let next = || history.last(&topic, now_ns).map(Position::next).ok_or(Unavailable::Evicted);
         let first = match start {
             Some(start) => start.and_then(|start| history.first(&topic, start, now_ns)),
@@ -458,29 +346,32 @@ fn history_subscribe(
         if why == Some(Unavailable::Ahead) && flags & MAY_WAIT != 0 && history.is_replica() {
             return (BEHIND, why, None);
         }
+        // Without one nothing is known of it: it was released meanwhile.
+        let next = first.or_else(|_| next()).ok();
+        let kind = if flags & WITH_POSITIONS == 0 { 0 } else { POSITIONS };
+        let topic: Arc<str> = topic.as_str().into();
+        if let Some(threads) = &mut js.threads {
+            // A thread that is far behind has no room for it.
+            let passed =
+                threads.subscribe_from(slot, id, &topic, Beginning { kind, next, why, asked });
+            return (if passed { PENDING } else { BEHIND }, None, None);
+        }
         js.end_subscription(core, id, &topic);
-        let positions = if flags & WITH_POSITIONS == 0 { 0 } else { POSITIONS };
-        let kind = core.encoding(id) | positions;
+        let kind = core.encoding(id) | kind;
         js.topics.subscribe(core, id, &topic, kind);
-        let outcome = match first.or_else(|_| next()) {
-            // Nothing is known of it: it was released meanwhile.
-            Err(_) => (DONE, why, None),
-            Ok(next) => {
-                js.topics.hold(core, id, &topic, kind);
-                let replay = Replay { id, topic: topic.as_str().into(), kind, next, why };
-                match js.send_portion(core, history, replay) {
-                    Portion::Done(why, next) => (DONE, why, Some(before(next))),
-                    Portion::More(replay, waits) => {
-                        js.go_on_later(replay, waits);
-                        (PENDING, None, None)
-                    }
-                }
+        let sent = match next {
+            None => Some((why, None)),
+            Some(next) => {
+                let replay = Replay { id, topic, kind, next, why, asked, ticket: 0 };
+                let sent = js.replays.begin(core, &mut js.topics, history, replay);
+                sent.map(|sent| (sent.why, sent.last))
             }
         };
-        if is_asked && outcome.0 == DONE {
-            keeper.count(outcome.1);
+        let Some((why, last)) = sent else { return (PENDING, None, None) };
+        if asked {
+            keeper.count(why);
         }
-        outcome
+        (DONE, why, last)
     });
     let (outcome, why, last) = done;
     Ok(env.array([env.int(outcome), reason(env, why), position(env, last)]))

@@ -15,7 +15,8 @@
 //! | `setup` | routes, listeners, certificates |
 //! | `shared` | topics of several apps |
 //! | `broker` | topics of several processes |
-//! | `history` | what topics keep, and sending sockets what they missed |
+//! | `history` | what topics keep |
+//! | `replays` | sending sockets what they missed |
 //! | `threads` | threads that hold the sockets of an app |
 //! | `children` | listeners that pass to apps of other threads |
 //! | `router` | which routes fit a request |
@@ -33,6 +34,7 @@ mod handler;
 mod history;
 mod http;
 mod napi;
+mod replays;
 mod requests;
 mod router;
 mod setup;

@@ -7,6 +7,7 @@ use engine::ConnId;
 use topics::Publication;
 
 use crate::exchange::Headers;
+use crate::replays::{Beginning, Sent};
 
 /// A list of events or commands, and the bytes that they name by lengths, in order.
 pub(crate) struct Batch<T> {
@@ -115,6 +116,8 @@ pub(crate) enum Event {
         code: u16,
         length: u32,
     },
+    /// A subscription was sent what it missed.
+    Sent(Box<Sent>),
 }
 
 /// From JavaScript to a thread.
@@ -152,6 +155,14 @@ pub(crate) enum Command {
     },
     Unsubscribe {
         id: ConnId,
+        length: u32,
+    },
+    /// Subscribes to what was published, too. The thread answers with [`Event::Sent`], which names the ticket, unless
+    /// the subscription ends before.
+    SubscribeFrom {
+        id: ConnId,
+        beginning: Box<Beginning>,
+        ticket: u32,
         length: u32,
     },
     Publish(Arc<Publication>),

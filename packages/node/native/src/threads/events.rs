@@ -8,6 +8,7 @@ use wire::http::{EMPTY_HEADER, Request as Head, parse_request};
 use super::batch::{Batch, Command, Event, PEER_BYTES, Peer, Piece, take};
 use crate::exchange::{Exchange, Place};
 use crate::handler::{Event as Call, Js, Now};
+use crate::replays::Sent;
 use crate::requests::router_of;
 
 impl Js {
@@ -125,6 +126,7 @@ impl Js {
                     [env.int(slot as i32), env.array_buffer(data)]
                 });
             }
+            Event::Sent(ref sent) => self.on_sent(core, sent),
             Event::Ping { id, length } => {
                 self.on_control(core, Call::Ping, id, take(rest, length));
             }
@@ -177,6 +179,19 @@ impl Js {
         }
     }
 
+    /// Of a subscription that has not ended, and that no other has replaced.
+    fn on_sent<S: Sys>(&mut self, core: &mut Core<S, Self>, sent: &Sent) {
+        let (Some(number), Some(peers)) = (self.number_of(sent.id), self.peers_with_history())
+        else {
+            return;
+        };
+        let Some(threads) = &mut self.threads else { return };
+        let awaited = threads.end_sending_of(number, |(_, ticket)| *ticket == sent.ticket);
+        if let Some(keeper) = peers.keeper.as_ref().filter(|_| awaited) {
+            self.tell_sent(core, keeper, number, sent);
+        }
+    }
+
     fn on_control<S: Sys>(
         &mut self,
         core: &mut Core<S, Self>,
@@ -222,6 +237,7 @@ impl Js {
         let Some(threads) = &mut self.threads else { return };
         threads.buffered.remove(&number);
         threads.held.remove(&number);
+        threads.sending.remove(&number);
         if let Some(id) = threads.table.remove(number) {
             threads.mirror.leave(number, id);
         }

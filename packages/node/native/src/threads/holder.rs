@@ -7,7 +7,7 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use engine::{Answer, Closed, ConnId, Core, Handler, Incoming, Remote, Sys, TlsServer, invariant};
-use topics::{Directory, Topics};
+use topics::{Directory, History, Topics};
 use wire::Violation;
 use wire::http::Request as Head;
 use wire::websocket::{CloseCode, OpCode};
@@ -16,6 +16,7 @@ use super::batch::{Batch, Command, Event, Peer, take};
 use super::transfers::Transfer;
 use crate::dropped;
 use crate::handler::{CloseFrame, Post, SocketRoute, User, close_reason, encode};
+use crate::replays::{Beginning, Replay, Replays, Sent};
 use crate::requests::router_of;
 use crate::router::{Router, Span};
 
@@ -32,6 +33,8 @@ pub(crate) struct Routes {
     pub(crate) message_bytes_least: usize,
     pub(crate) reports_dropped: bool,
     pub(crate) tls: Option<TlsServer>,
+    /// Where the members of topics are, if those have a history.
+    pub(crate) history: Option<Directory>,
 }
 
 /// Where threads wait while JavaScript is behind by as much as a mailbox holds.
@@ -73,6 +76,8 @@ pub(crate) struct Holder {
     inlet: Remote<Post>,
     gate: Arc<Gate>,
     topics: Topics,
+    history: Option<Arc<History>>,
+    replays: Replays,
     frames: Vec<CloseFrame>,
     events: Batch<Event>,
     /// By slot, requests that JavaScript answers.
@@ -92,12 +97,15 @@ impl Holder {
         inlet: Remote<Post>,
         gate: Arc<Gate>,
     ) -> Holder {
+        // Which threads have members of a topic is known where it is published: see `Mirror`.
+        let directory = routes.history.as_ref().map_or_else(Directory::new, Directory::aside);
         Holder {
             routes,
             inlet,
             gate,
-            // Which threads have members of a topic is known where it is published: see `Mirror`.
-            topics: Topics::new(thread, Directory::new()),
+            history: directory.history().map(Arc::clone),
+            topics: Topics::new(thread, directory),
+            replays: Replays::default(),
             frames: Vec::new(),
             events: Batch::default(),
             transfers: BTreeMap::new(),
@@ -150,6 +158,7 @@ impl Holder {
             let event = Event::Close { id, code, length: reason.len() as u32 };
             self.push(event, reason.as_bytes());
         }
+        self.replays.remove_all(id);
         self.topics.unsubscribe_all(core, id, |_| {});
     }
 
@@ -231,9 +240,13 @@ impl Holder {
             }
             Command::Unsubscribe { id, length } => {
                 let topic = std::str::from_utf8(take(rest, length)).unwrap_or_default();
-                let encoding = core.encoding(id);
-                self.topics.catch_up(core, id);
-                self.topics.unsubscribe(core, id, topic, encoding);
+                self.end_subscription(core, id, topic);
+            }
+            Command::SubscribeFrom { id, beginning, ticket, length } => {
+                let topic = std::str::from_utf8(take(rest, length)).unwrap_or_default();
+                if core.is_open(id) {
+                    self.subscribe_from(core, id, topic, *beginning, ticket);
+                }
             }
             Command::Publish(publication) => self.topics.deliver(core, &publication, encode),
             Command::Answer { id, ends, keep_alive, length } => {
@@ -265,18 +278,67 @@ impl Holder {
         }
     }
 
+    fn end_subscription<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, topic: &str) {
+        let has_history = self.history.is_some();
+        self.replays.end_subscription(core, &mut self.topics, id, topic, has_history);
+    }
+
+    fn subscribe_from<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        id: ConnId,
+        topic: &str,
+        beginning: Beginning,
+        ticket: u32,
+    ) {
+        self.end_subscription(core, id, topic);
+        let Beginning { kind, next, why, asked } = beginning;
+        let (kind, topic) = (core.encoding(id) | kind, Arc::from(topic));
+        self.topics.subscribe(core, id, &topic, kind);
+        let sent = match (next, &self.history) {
+            (Some(next), Some(history)) => {
+                let replay = Replay { id, topic, kind, next, why, asked, ticket };
+                self.replays.begin(core, &mut self.topics, history, replay)
+            }
+            _ => Some(Sent { id, topic, ticket, asked, why, last: None }),
+        };
+        self.tell_sent(core, id, sent);
+    }
+
+    /// A subscription was sent a portion of what it missed, or the last one.
+    fn tell_sent<S: Sys>(&mut self, core: &Core<S, Self>, id: ConnId, sent: Option<Sent>) {
+        self.tell_queued(core, id);
+        if let Some(sent) = sent {
+            self.push(Event::Sent(Box::new(sent)), &[]);
+        }
+    }
+
+    /// Sends sockets what they missed. Returns when to be called again.
+    fn send_missed<S: Sys>(&mut self, core: &mut Core<S, Self>) -> Option<u64> {
+        let history = self.history.as_ref().filter(|_| self.replays.has_ready())?;
+        for (id, sent) in self.replays.turn(core, &mut self.topics, history) {
+            self.tell_sent(core, id, sent);
+        }
+        self.replays.has_ready().then(|| core.now_ns())
+    }
+
     /// Writes what was sent to a socket in a row, and tells what of it waits.
     fn end_cork<S: Sys>(&mut self, core: &mut Core<S, Self>, corked: Option<ConnId>) {
         let reports = std::mem::take(&mut self.reports);
         let Some(id) = corked else { return };
         core.end_cork();
-        let bytes = core.queued(id);
-        if bytes > 0 {
-            let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-            self.push(Event::Buffered { id, bytes }, &[]);
-        } else if reports {
+        if !self.tell_queued(core, id) && reports {
             self.push(Event::Drain(id), &[]);
         }
+    }
+
+    /// Tells what waits for a socket. Returns `false` if nothing does.
+    fn tell_queued<S: Sys>(&mut self, core: &Core<S, Self>, id: ConnId) -> bool {
+        let bytes = u32::try_from(core.queued(id)).unwrap_or(u32::MAX);
+        if bytes > 0 {
+            self.push(Event::Buffered { id, bytes }, &[]);
+        }
+        bytes > 0
     }
 
     fn is_told<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) {
@@ -314,6 +376,10 @@ impl Handler for Holder {
 
     fn begin<S: Sys>(&mut self, core: &mut Core<S, Self>) {
         core.set_tls(self.routes.tls.clone());
+        if self.history.is_some() {
+            // Publications name their publisher for all apps that share topics.
+            core.begin_ids_at_random();
+        }
         if self.routes.reports_dropped {
             core.keep_dropped_frames();
         }
@@ -395,10 +461,11 @@ impl Handler for Holder {
 
     fn drained<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) {
         let open = core.is_open(id) && core.user(id).is_some_and(|user| !user.told);
+        self.replays.drained(id);
         if !self.tell_flowed(core, id) && open {
             self.push(Event::Drain(id), &[]);
         }
-        // This is called behind the handler's turn.
+        // This may be called behind the handler's turn.
         self.pass_on();
     }
 
@@ -441,8 +508,9 @@ impl Handler for Holder {
             });
         }
         let transfers_ns = self.check_transfers(core);
+        let history_ns = self.send_missed(core);
         self.pass_on();
-        [topics_ns, transfers_ns].into_iter().flatten().min()
+        [topics_ns, transfers_ns, history_ns].into_iter().flatten().min()
     }
 
     fn accepts_posts(&self) -> bool {

@@ -26,6 +26,7 @@ use self::holder::{Gate, Holder};
 use self::table::{Mirror, Table};
 use crate::handler::Js;
 use crate::napi::Thrown;
+use crate::replays::Beginning;
 use crate::requests::OUT_KEPT_BYTES;
 use crate::setup::{addresses, bind};
 
@@ -52,6 +53,9 @@ pub(crate) struct Threads {
     held: HashMap<u32, VecDeque<Piece>>,
     /// Requests of which such pieces can be read now.
     resumed: Vec<u32>,
+    /// By number, subscriptions that are sent what they missed: the topic, and the ticket that its thread names.
+    sending: HashMap<u32, Vec<(Arc<str>, u32)>>,
+    tickets: u32,
     /// By thread.
     out: Vec<Batch<Command>>,
     /// One of them is not empty.
@@ -81,6 +85,8 @@ impl Threads {
             buffered: HashMap::new(),
             held: HashMap::new(),
             resumed: Vec::new(),
+            sending: HashMap::new(),
+            tickets: 0,
             out: Vec::new(),
             pending: false,
             pass: 0,
@@ -94,6 +100,49 @@ impl Threads {
     /// Whether the loop has to go on.
     pub(crate) fn keeps_alive(&self) -> bool {
         self.table.len() > 0 || self.running.as_ref().is_some_and(|running| running.listening)
+    }
+
+    /// The id of a socket that is open.
+    pub(crate) fn open_id(&self, number: u32) -> Option<ConnId> {
+        self.table.get(number).filter(|(_, entry)| entry.is_open()).map(|(id, _)| id)
+    }
+
+    /// Subscribes a socket to what was published, too. `false` if its thread is far behind.
+    pub(crate) fn subscribe_from(
+        &mut self,
+        number: u32,
+        id: ConnId,
+        topic: &Arc<str>,
+        beginning: Beginning,
+    ) -> bool {
+        let ticket = self.tickets.wrapping_add(1);
+        let (beginning, length) = (Box::new(beginning), topic.len() as u32);
+        let command = Command::SubscribeFrom { id, beginning, ticket, length };
+        if !self.command(id, command, topic.as_bytes()) {
+            return false;
+        }
+        self.tickets = ticket;
+        self.mirror.add(number, id, topic);
+        self.end_sending(number, topic);
+        self.sending.entry(number).or_default().push((Arc::clone(topic), ticket));
+        true
+    }
+
+    /// A subscription ends, or another one takes its place.
+    fn end_sending(&mut self, number: u32, topic: &str) {
+        self.end_sending_of(number, |(own, _)| **own == *topic);
+    }
+
+    /// Forgets subscriptions that are sent what they missed. Returns whether there was one.
+    fn end_sending_of(&mut self, number: u32, ends: impl Fn(&(Arc<str>, u32)) -> bool) -> bool {
+        let Some(all) = self.sending.get_mut(&number) else { return false };
+        let before = all.len();
+        all.retain(|one| !ends(one));
+        let ended = all.len() < before;
+        if all.is_empty() {
+            self.sending.remove(&number);
+        }
+        ended
     }
 
     /// Adds a command for the thread of a connection. Those that hold much are refused while it is far behind.
@@ -211,6 +260,7 @@ impl Threads {
         self.buffered.clear();
         self.held.clear();
         self.resumed.clear();
+        self.sending.clear();
         self.out.clear();
         self.pending = false;
     }

@@ -92,6 +92,7 @@ fn listen(app: &App, env: Env, arguments: &Arguments) -> Result {
             message_bytes_least: js.message_bytes_least,
             reports_dropped: js.reports_dropped,
             tls: js.tls_server.clone(),
+            history: js.directory_with_history(),
         });
         let (limits, inlet) = (core.limits().clone(), core.remote().clone());
         let Some(threads) = &mut js.threads else { return Ok(false) };
@@ -250,9 +251,7 @@ fn buffered(app: &App, env: Env, arguments: &Arguments) -> Result {
 fn subscribe(app: &App, env: Env, arguments: &Arguments) -> Result {
     let (number, topic) = (env.to_u32(arguments[0]), shared_topic(app, env, arguments[1])?);
     let subscribers = with(app, |threads| {
-        let Some((id, _)) = threads.table.get(number).filter(|(_, own)| own.is_open()) else {
-            return -1;
-        };
+        let Some(id) = threads.open_id(number) else { return -1 };
         if threads.mirror.is_member(number, &topic) {
             return 0;
         }
@@ -278,6 +277,7 @@ fn unsubscribe(app: &App, env: Env, arguments: &Arguments) -> Result {
             return -1;
         }
         threads.mirror.remove(number, id, &topic);
+        threads.end_sending(number, &topic);
         i32::try_from(threads.mirror.count(&topic)).unwrap_or(i32::MAX)
     });
     Ok(env.int(subscribers))

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use clap::ValueEnum;
-use serve::{AdmissionLimits, ForwardedBy, Limits, Network, Prefix, Proxies};
+use serve::{AdmissionLimits, ForwardedBy, Limits, Network, Prefix, Proxies, ProxyProtocol};
 
 use crate::units;
 
@@ -103,7 +103,10 @@ impl Flags {
         };
         limits.proxies = Proxies {
             trusted: self.trusted_proxy.clone(),
-            protocol: self.proxy_protocol,
+            protocol: match self.proxy_protocol {
+                true => ProxyProtocol::Required,
+                false => ProxyProtocol::Off,
+            },
             forwarded: match self.forwarded_header {
                 Forwarded::XForwardedFor => ForwardedBy::XForwardedFor,
                 Forwarded::Forwarded => ForwardedBy::Forwarded,

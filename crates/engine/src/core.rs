@@ -300,10 +300,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
     #[must_use]
     pub fn endpoints(&self, id: ConnId) -> Option<(SocketAddr, SocketAddr)> {
         let conn = self.live(id)?;
-        let client = self.clients.get(&id.slot());
-        let reported =
-            client.and_then(|client| Some(SocketAddr::new(client.address?, client.port)));
-        let client = reported.or_else(|| self.sys.peer(conn.fd))?;
+        let client = self.reported_client(id).or_else(|| self.sys.peer(conn.fd))?;
         // A UNIX socket has no address.
         let any = if client.is_ipv4() { IpAddr::from([0; 4]) } else { IpAddr::from([0; 16]) };
         Some((client, self.sys.local(conn.fd).unwrap_or(SocketAddr::new(any, 0))))

@@ -65,13 +65,16 @@ impl<S: Sys, H: Handler> Worker<S, H> {
             return self.on_body(slot, bytes);
         }
         let client = conn.is_client();
-        if !self.core.clients.is_empty() && !client {
+        if !client && self.core.may_be_proxy_header(bytes) {
             match self.core.take_proxy_header(slot, bytes) {
                 Ok(Status::Complete(0)) => {}
                 Ok(Status::Complete(used)) => {
                     return used + self.begin_tls_after(slot, bytes.get_mut(used..));
                 }
-                Ok(Status::Partial) => return 0,
+                Ok(Status::Partial) => {
+                    self.core.offered_header_goes_on(slot);
+                    return 0;
+                }
                 Err(violation) => {
                     self.reject_head(slot, violation, (None, 0));
                     return bytes.len();

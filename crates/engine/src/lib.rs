@@ -57,7 +57,7 @@ mod worker;
 #[cfg(target_os = "linux")]
 mod workers;
 
-pub use crate::admission::{AdmissionLimits, Network, Prefix, Proxies, Refusal};
+pub use crate::admission::{AdmissionLimits, Network, Prefix, Proxies, ProxyProtocol, Refusal};
 pub use crate::classes::ClassLimits;
 pub use crate::closed::{Closed, ServerFault};
 pub use crate::conn::Mode;

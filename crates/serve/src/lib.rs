@@ -43,8 +43,8 @@ pub use admin::{Address, Server};
 pub use brokers::redis::{ClusterTransport, RedisTransport};
 pub use brokers::{RedisUrl, ServerAddress};
 pub use engine::{
-    AdmissionLimits, Compression, HttpsRedirect, Limits, Network, Prefix, Proxies, SlowConsumer,
-    TlsClient, TlsError, TlsTrust,
+    AdmissionLimits, Compression, HttpsRedirect, Limits, Network, Prefix, Proxies, ProxyProtocol,
+    SlowConsumer, TlsClient, TlsError, TlsTrust,
 };
 pub use wire::http::{ForwardedBy, PlainPath};
 

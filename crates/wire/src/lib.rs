@@ -27,7 +27,10 @@ mod violation;
 pub mod websocket;
 
 pub use limits::Limits;
-pub use proxy::{ProxyHeader, ProxyVersion, V2_BYTES_MAX, encode_proxy_header, parse_proxy_header};
+pub use proxy::{
+    ProxyHeader, ProxyVersion, V2_BYTES_MAX, begins_proxy_header_v2, encode_proxy_header,
+    parse_proxy_header,
+};
 pub use violation::Violation;
 
 /// Our side of the connection: a server requires masked frames, a client unmasked ones.

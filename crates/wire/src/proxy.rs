@@ -94,6 +94,13 @@ fn push_binary(out: &mut Vec<u8>, family: u8, addresses: [&[u8]; 2], ports: [u16
     out.extend_from_slice(&ports.map(u16::to_be_bytes).concat());
 }
 
+/// Whether `bytes` begin with the signature of version 2, as far as they have arrived: not those of a
+/// request or of TLS.
+#[must_use]
+pub fn begins_proxy_header_v2(bytes: &[u8]) -> bool {
+    starts_like(bytes, V2_SIGNATURE)
+}
+
 /// Looks for a header at the beginning of `bytes`.
 ///
 /// # Errors
@@ -270,6 +277,18 @@ mod tests {
             let mut more = header.clone();
             more.extend(b"GET / HTTP/1.1\r\n");
             assert_eq!(parse_proxy_header(&more), expected, "{}", header.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn a_header_of_version_2_is_told_from_what_follows_one() {
+        for (header, _) in good() {
+            let is_v2 = header.first() == Some(&b'\r');
+            (1..=header.len())
+                .for_each(|end| assert_eq!(begins_proxy_header_v2(&header[..end]), is_v2));
+        }
+        for other in ["GET / HTTP/1.1", "\r\nGET", "\r\n\r\n\r", "\x16\x03\x01"] {
+            assert!(!begins_proxy_header_v2(other.as_bytes()), "{other:?}");
         }
     }
 

@@ -80,7 +80,7 @@ violations! {
     TransferEncodingInHttp10 = "transfer_encoding_in_http10", "RFC 9112 6.1", 400, PROTOCOL_ERROR, "sent Transfer-Encoding in an HTTP/1.0 message";
     UnsupportedTransferEncoding = "unsupported_transfer_encoding", "RFC 9112 6.1", 501, PROTOCOL_ERROR, "used a Transfer-Encoding other than chunked";
     // In front of a connection, from a proxy.
-    BadProxyHeader = "bad_proxy_header", "PROXY protocol 2", 400, PROTOCOL_ERROR, "is a trusted proxy and did not begin with a valid PROXY header";
+    BadProxyHeader = "bad_proxy_header", "PROXY protocol 2", 400, PROTOCOL_ERROR, "did not begin with a valid PROXY header";
     // HTTP bodies.
     BodyTooLarge = "body_too_large", "RFC 9110 15.5.14", 413, TOO_BIG, "sent a body longer than allowed";
     BodyTruncated = "body_truncated", "RFC 9112 8", 400, PROTOCOL_ERROR, "closed before the end of the body";

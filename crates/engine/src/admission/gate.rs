@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use wire::http::encode_response;
 
 use super::addresses::{CountResult, Key};
-use super::{Admission, Refusal};
+use super::{Admission, ProxyProtocol, Refusal};
 use crate::conn::{Conn, Flags};
 use crate::core::Core;
 use crate::invariant::{SLOT_IN_USE, broken};
@@ -29,6 +29,8 @@ pub(crate) struct Client {
     pub(crate) via_proxy: bool,
     /// That proxy must send a PROXY header first.
     pub(crate) awaits_proxy_header: bool,
+    /// The connection began with a PROXY header.
+    pub(crate) sent_proxy_header: bool,
     /// Its listener has TLS, which follows that header.
     pub(crate) tls: bool,
 }
@@ -55,7 +57,8 @@ impl<S: Sys, H: Handler> Core<S, H> {
         }
         let via_proxy = peer.is_some_and(|peer| proxies.trusts(peer));
         let mut client = Client { via_proxy, tls, ..Client::default() };
-        client.awaits_proxy_header = via_proxy && proxies.protocol;
+        let required = proxies.protocol == ProxyProtocol::Required;
+        client.awaits_proxy_header = via_proxy && required;
         if let Some(peer) = peer.filter(|_| limits.by_address() && !via_proxy) {
             client.key = self.count_address(peer)?;
         }

@@ -20,7 +20,7 @@ use std::sync::{Mutex, PoisonError};
 pub(crate) use self::full::Room;
 pub(crate) use self::gate::Client;
 pub(crate) use self::holdings::{Holdings, ShedOrder};
-pub use self::proxies::{Network, Proxies};
+pub use self::proxies::{Network, Proxies, ProxyProtocol};
 pub(crate) use self::shed::ShedPass;
 
 use self::addresses::Addresses;

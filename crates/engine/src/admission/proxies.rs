@@ -1,17 +1,17 @@
 //! Trusted proxies: which peers are trusted, and the client address they report. From any other
 //! peer nothing of this is read: a PROXY header is an invalid request, and X-Forwarded-For a header
-//! like any other.
+//! like any other. Except with [`ProxyProtocol::Accepted`]: then who reads an address judges its peer.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
 use wire::http::{ForwardedBy, Request};
-use wire::{Status, Violation, parse_proxy_header};
+use wire::{Status, Violation, begins_proxy_header_v2, parse_proxy_header};
 
 use super::Refusal;
 use super::gate::Client;
-use crate::conn::Conn;
+use crate::conn::{Conn, Flags};
 use crate::core::Core;
 use crate::invariant::{SLOT_IN_USE, broken};
 use crate::{Closed, ConnId, Handler, Sys};
@@ -82,14 +82,27 @@ impl fmt::Display for Network {
     }
 }
 
+/// Which peers begin their connections with a PROXY header.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub enum ProxyProtocol {
+    /// None.
+    #[default]
+    Off,
+    /// Every trusted proxy, with any version, before TLS. No other peer may.
+    Required,
+    /// Any peer may, with version 2, before TLS or as the first bytes inside it. What it says is
+    /// reported as the client, and not trusted: limits count the peer's own address.
+    Accepted,
+}
+
 /// Which proxies are trusted, and how they report the client's address.
 #[derive(Clone, Debug, Default)]
 pub struct Proxies {
     /// Networks of trusted proxies. If empty, only the peer's own address is known.
     pub trusted: Vec<Network>,
-    /// Trusted proxies must begin each connection with a PROXY header. Otherwise they write
+    /// Who begins connections with a PROXY header. With [`ProxyProtocol::Off`] trusted proxies write
     /// `forwarded`.
-    pub protocol: bool,
+    pub protocol: ProxyProtocol,
     /// The header that trusted proxies append to.
     pub forwarded: ForwardedBy,
 }
@@ -100,28 +113,78 @@ impl Proxies {
     pub fn trusts(&self, address: IpAddr) -> bool {
         self.trusted.iter().any(|network| network.contains(address))
     }
+
+    /// Whether a peer is a trusted proxy that writes `forwarded`.
+    #[must_use]
+    pub fn trusts_forwarded(&self, address: IpAddr) -> bool {
+        self.protocol == ProxyProtocol::Off && self.trusts(address)
+    }
 }
 
 impl<S: Sys, H: Handler> Core<S, H> {
-    /// Consumes the PROXY header of a connection that must send one; returns the bytes used, 0 if
-    /// none is expected.
+    /// Whether what an accepted connection has sent may be a PROXY header, for all that its first byte
+    /// and the settings tell.
+    #[inline]
+    pub(crate) fn may_be_proxy_header(&self, bytes: &[u8]) -> bool {
+        match self.limits.proxies.protocol {
+            ProxyProtocol::Accepted => bytes.first() == Some(&b'\r'),
+            // One that was required when the connection was accepted.
+            ProxyProtocol::Off | ProxyProtocol::Required => !self.clients.is_empty(),
+        }
+    }
+
+    /// Whether a connection begins with a PROXY header that it need not send: nothing came before.
+    fn offers_proxy_header(&self, slot: u32, bytes: &[u8]) -> bool {
+        let begun = Flags::ANSWERED | Flags::CLIENT;
+        self.limits.proxies.protocol == ProxyProtocol::Accepted
+            && self.slab.get(slot).is_some_and(|conn| !conn.flags.has(begun))
+            && !self.clients.get(&slot).is_some_and(|client| client.sent_proxy_header)
+            && begins_proxy_header_v2(bytes)
+    }
+
+    /// Consumes the PROXY header of a connection that must or may send one; returns the bytes used, 0
+    /// if there is none.
+    #[inline(never)]
     pub(crate) fn take_proxy_header(
         &mut self,
         slot: u32,
         bytes: &[u8],
     ) -> Result<Status<usize>, Violation> {
-        let Some(client) = self.clients.get_mut(&slot).filter(|client| client.awaits_proxy_header)
-        else {
+        let offered = self.offers_proxy_header(slot, bytes);
+        let awaited = self.clients.get(&slot).is_some_and(|client| client.awaits_proxy_header);
+        if !offered && !awaited {
             return Ok(Status::Complete(0));
-        };
+        }
         let Status::Complete(header) = parse_proxy_header(bytes)? else {
             return Ok(Status::Partial);
         };
-        client.awaits_proxy_header = false;
-        if let Some(client) = header.client {
-            self.set_client_address(slot, client);
+        let record = self.clients.entry(slot).or_default();
+        (record.awaits_proxy_header, record.sent_proxy_header) = (false, true);
+        match header.client {
+            Some(client) if offered => {
+                (record.address, record.port) = (Some(client.ip()), client.port());
+            }
+            Some(client) => self.set_client_address(slot, client),
+            None => {}
         }
         Ok(Status::Complete(header.bytes))
+    }
+
+    /// A header that need not be sent is incomplete: it has the time of a request head.
+    pub(crate) fn offered_header_goes_on(&mut self, slot: u32) {
+        let offered = self.limits.proxies.protocol == ProxyProtocol::Accepted;
+        let Some(conn) = self.slab.get_mut(slot).filter(|_| offered) else { return };
+        if conn.cold().since_ns == 0 {
+            self.head_begins(slot);
+        }
+    }
+
+    /// The client's address as a proxy reported it, with port 0 if that is unknown.
+    #[must_use]
+    pub fn reported_client(&self, id: ConnId) -> Option<SocketAddr> {
+        self.live(id)?;
+        let client = self.clients.get(&id.slot())?;
+        Some(SocketAddr::new(client.address?, client.port))
     }
 
     /// Sets the client's address of a request from a proxy's header. If the header is missing or
@@ -129,7 +192,9 @@ impl<S: Sys, H: Handler> Core<S, H> {
     /// had one.
     pub(crate) fn set_client_from_header(&mut self, slot: u32, request: Option<&Request<'_, '_>>) {
         let proxies = &self.limits.proxies;
-        if proxies.protocol || !self.clients.get(&slot).is_some_and(|client| client.via_proxy) {
+        if proxies.protocol != ProxyProtocol::Off
+            || !self.clients.get(&slot).is_some_and(|client| client.via_proxy)
+        {
             return;
         }
         let reported = request.and_then(|request| {
@@ -185,7 +250,9 @@ impl<S: Sys, H: Handler> Core<S, H> {
         let proxies = &self.limits.proxies;
         let trusted = self.clients.get(&id.slot()).is_some_and(|client| client.via_proxy);
         self.is_encrypted(id)
-            || trusted && !proxies.protocol && request.forwarded_https(proxies.forwarded)
+            || trusted
+                && proxies.protocol == ProxyProtocol::Off
+                && request.forwarded_https(proxies.forwarded)
     }
 
     /// Answers 503 to a connection that was accepted before its client was known.
@@ -204,6 +271,9 @@ impl<S: Sys, H: Handler> Core<S, H> {
         self.finish(slot);
     }
 }
+
+#[cfg(test)]
+mod protocol_tests;
 
 #[cfg(test)]
 mod tests {

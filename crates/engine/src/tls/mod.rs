@@ -44,6 +44,8 @@ pub(crate) struct Tls {
     close_notify_received: bool,
     /// The name that the client asks for was reported, if it is to be.
     named: bool,
+    /// What precedes TLS has been read, if anything does; until then `partial` is the front of that.
+    begun: bool,
 }
 
 impl Tls {
@@ -62,6 +64,7 @@ impl Tls {
             ended: false,
             close_notify_received: false,
             named: false,
+            begun: false,
         }
     }
 

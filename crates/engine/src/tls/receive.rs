@@ -3,6 +3,8 @@
 
 use std::io;
 
+use wire::Status;
+
 use super::{Handshake, Received, StreamState, Tls};
 use crate::conn::{Conn, Flags, Mode};
 use crate::core::Core;
@@ -71,6 +73,8 @@ impl<S: Sys, H: Handler> Worker<S, H> {
 
     /// Decrypts complete records, answers the handshake, and passes the plaintext on.
     fn decrypt(&mut self, slot: u32, bytes: &mut [u8], kept: usize) {
+        let Some((at, kept)) = self.core.pass_proxy_header(slot, bytes, kept) else { return };
+        let Some(bytes) = bytes.get_mut(at..).filter(|rest| !rest.is_empty()) else { return };
         if self.core.reports_server_names
             && !self.report_server_name(slot, bytes.get(kept..).unwrap_or_default())
         {
@@ -211,6 +215,51 @@ impl<S: Sys, H: Handler> Core<S, H> {
                 self.head_begins(slot);
             }
             _ => self.end(slot, Closed::TlsFailed),
+        }
+    }
+
+    /// Passes over a PROXY header in front of TLS that need not be there. Returns where TLS begins, and
+    /// how many bytes there are kept ones of an incomplete record; `None` if the header is incomplete, or the
+    /// connection has ended because of it.
+    #[inline]
+    fn pass_proxy_header(
+        &mut self,
+        slot: u32,
+        bytes: &mut [u8],
+        kept: usize,
+    ) -> Option<(usize, usize)> {
+        match self.slab.get_mut(slot).and_then(|conn| conn.tls()) {
+            Some(tls) if !tls.begun => self.find_tls(slot, bytes, kept),
+            _ => Some((0, kept)),
+        }
+    }
+
+    #[inline(never)]
+    fn find_tls(&mut self, slot: u32, bytes: &mut [u8], kept: usize) -> Option<(usize, usize)> {
+        let tls = self.slab.get_mut(slot)?.tls()?;
+        let front = std::mem::take(&mut tls.partial);
+        if let Some(room) = bytes.get_mut(..kept).filter(|room| room.len() == front.len()) {
+            room.copy_from_slice(&front);
+        }
+        let found = match self.may_be_proxy_header(bytes) {
+            true => self.take_proxy_header(slot, bytes),
+            false => Ok(Status::Complete(0)),
+        };
+        let tls = self.slab.get_mut(slot)?.tls()?;
+        match found {
+            Ok(Status::Complete(at)) => {
+                tls.begun = true;
+                Some((at, 0))
+            }
+            Ok(Status::Partial) => {
+                tls.partial = (&*bytes).into();
+                None
+            }
+            Err(violation) => {
+                self.counters().count_violation(violation);
+                self.end(slot, Closed::Violation);
+                None
+            }
         }
     }
 

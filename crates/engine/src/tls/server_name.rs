@@ -38,15 +38,15 @@ impl<S: Sys, H: Handler> Worker<S, H> {
             Requested::Name(name) => name,
         };
         self.handler.server_name(&mut self.core, id, &name);
-        let begun = self.core.tls_server.as_ref().and_then(|server| server.begin().ok());
+        let named = self.core.tls_server.as_ref().and_then(|server| server.begin().ok());
         let Some(conn) = self.core.live_mut(id).filter(|conn| conn.mode == Mode::Http) else {
             return false;
         };
-        if let Some(begun) = begun
+        if let Some(named) = named
             && let Some(tls) = conn.tls()
         {
             let partial = std::mem::take(&mut tls.partial);
-            *tls = Tls { partial, named: true, ..begun };
+            *tls = Tls { partial, named: true, begun: true, ..named };
             return true;
         }
         self.core.end(slot, Closed::TlsFailed);

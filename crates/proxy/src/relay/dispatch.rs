@@ -198,7 +198,7 @@ impl Relay {
         let (peer, named) = core.addresses(client);
         let proxies = &core.limits().proxies;
         // With PROXY headers the trusted proxy says everything there; its HTTP headers are the clients'.
-        let trusted = peer.filter(|peer| !proxies.protocol && proxies.trusts(*peer));
+        let trusted = peer.filter(|peer| proxies.trusts_forwarded(*peer));
         ClientIdentity {
             peer,
             client: named,

@@ -259,9 +259,15 @@ export interface HttpResponse {
   /** 4 or 16 bytes. */
   getRemoteAddress(): ArrayBuffer;
   getRemoteAddressAsText(): ArrayBuffer;
-  /** The address in the PROXY header (version 2), or nothing. */
+  /**
+   * The client's address in the PROXY header (version 2) that the connection began with: 4 or 16 bytes. Empty without a
+   * header, or if it names no client. Any client can send one: trust it only if none but your proxy can connect.
+   */
   getProxiedRemoteAddress(): ArrayBuffer;
+  /** As text, such as `203.0.113.7` or `2001:0db8:0000:0000:0000:0000:0000:0001`. */
   getProxiedRemoteAddressAsText(): ArrayBuffer;
+  /** The client's port in that header; 0 without one. */
+  getProxiedRemotePort(): number;
   /** Calls the function and sends what it has written at once. Use it in what is called later than the handler. */
   cork(callback: () => void): HttpResponse;
   /** Accepts a handshake. Key, protocol and extensions are those of the request's headers. */

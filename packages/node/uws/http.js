@@ -1,6 +1,6 @@
 'use strict';
 
-const { arrayBuffer, addressText, text } = require('./bytes');
+const { addressText, text } = require('./bytes');
 const { SLOT, NONE } = require('./socket');
 
 const NAMES = Symbol('parameter names');
@@ -265,11 +265,19 @@ function httpClasses(native, responses, upgrade) {
     }
 
     getProxiedRemoteAddress() {
-      return new ArrayBuffer(0);
+      const slot = this[SLOT];
+      if (slot === NONE) throw over();
+      return native.proxied_address(slot);
     }
 
     getProxiedRemoteAddressAsText() {
-      return arrayBuffer('');
+      return addressText(this.getProxiedRemoteAddress());
+    }
+
+    getProxiedRemotePort() {
+      const slot = this[SLOT];
+      if (slot === NONE) throw over();
+      return native.proxied_port(slot);
     }
   }
 

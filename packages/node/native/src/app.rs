@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use engine::sys::linux::Linux;
 use engine::sys::process::now_ns;
-use engine::{Core, Limits, Plan, Sys, Tables, Worker};
+use engine::{Core, Limits, Plan, Proxies, ProxyProtocol, Sys, Tables, Worker};
 use napi_sys::{
     self as sys, Status, napi_async_cleanup_hook_handle, napi_callback_info, napi_env, napi_value,
 };
@@ -96,6 +96,7 @@ impl App {
             keep_alive_timeout: setup::HTTP_IDLE,
             handshake_timeout: setup::HTTP_IDLE,
             compress_above_bytes: 0,
+            proxies: Proxies { protocol: ProxyProtocol::Accepted, ..Proxies::default() },
             ..Limits::default()
         };
         let worker = Worker::embedded(limits, plan.capacity, |remote| {

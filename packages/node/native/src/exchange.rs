@@ -7,6 +7,7 @@ use wire::http::{BodyDecoder, LAST_CHUNK, encode_chunk};
 
 use crate::date::push_date;
 use crate::requests::NOT_FOUND;
+use crate::threads::Peer;
 
 /// Where the bytes of an answer go.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -68,6 +69,8 @@ pub(crate) struct Exchange {
     /// When something last moved, and how much waited then; with threads, how much was passed on that waits.
     pub(crate) moved_ns: u64,
     pub(crate) queued: usize,
+    /// With threads, the address in the PROXY header of the connection.
+    pub(crate) proxied: Option<Box<Peer>>,
 }
 
 impl Exchange {
@@ -95,6 +98,7 @@ impl Exchange {
             told: false,
             moved_ns: now_ns,
             queued: 0,
+            proxied: None,
         }
     }
 

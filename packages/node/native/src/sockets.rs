@@ -1,6 +1,7 @@
 //! What JavaScript does with WebSockets and topics. A socket is named by its slot: JavaScript forgets it when it
 //! is told of the end, before the slot is used again.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use engine::sys::linux::Linux;
@@ -13,6 +14,7 @@ use crate::app::{ARGUMENTS, App, natives};
 use crate::handler::{Js, encode};
 use crate::http::NO_BYTES;
 use crate::napi::{Env, Thrown};
+use crate::threads::Peer;
 
 type Arguments = [napi_value; ARGUMENTS];
 type Result = std::result::Result<napi_value, Thrown>;
@@ -34,6 +36,8 @@ natives![
     subscribers,
     remote_address,
     remote_port,
+    proxied_address,
+    proxied_port,
     route_of,
     leave,
     open_sockets,
@@ -299,11 +303,7 @@ fn subscribers(app: &App, env: Env, arguments: &Arguments) -> Result {
 fn remote_address(app: &App, env: Env, arguments: &Arguments) -> Result {
     let slot = env.to_u32(arguments[0]);
     let peer = app.with(|_, core| core.id_at(slot).and_then(|id| core.info(id)?.peer));
-    Ok(match peer.map(|peer| peer.ip().to_canonical()) {
-        Some(std::net::IpAddr::V4(address)) => env.array_buffer(&address.octets()),
-        Some(std::net::IpAddr::V6(address)) => env.array_buffer(&address.octets()),
-        None => env.array_buffer(&[]),
-    })
+    Ok(env.array_buffer(Peer::new(peer).address()))
 }
 
 /// `remote_port(slot) → port, or 0 if it is unknown`
@@ -311,6 +311,22 @@ fn remote_port(app: &App, env: Env, arguments: &Arguments) -> Result {
     let slot = env.to_u32(arguments[0]);
     let peer = app.with(|_, core| core.id_at(slot).and_then(|id| core.info(id)?.peer));
     Ok(env.int(peer.map_or(0, |peer| peer.port()).into()))
+}
+
+/// `proxied_address(slot) → the 4 or 16 bytes in the PROXY header of its connection, or none`
+fn proxied_address(app: &App, env: Env, arguments: &Arguments) -> Result {
+    let client = proxied(app, env, arguments);
+    Ok(env.array_buffer(client.map(Peer::reported).unwrap_or_default().address()))
+}
+
+/// `proxied_port(slot) → the port in the PROXY header of its connection, or 0`
+fn proxied_port(app: &App, env: Env, arguments: &Arguments) -> Result {
+    Ok(env.int(proxied(app, env, arguments).map_or(0, |client| client.port()).into()))
+}
+
+fn proxied(app: &App, env: Env, arguments: &Arguments) -> Option<SocketAddr> {
+    let slot = env.to_u32(arguments[0]);
+    app.with(|_, core| core.reported_client(core.id_at(slot)?))
 }
 
 /// `open_sockets() → array of slots`

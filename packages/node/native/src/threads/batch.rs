@@ -60,10 +60,12 @@ pub(crate) struct Piece {
 
 /// From a thread to JavaScript. Lengths are of bytes in the batch.
 pub(crate) enum Event {
-    /// A request, after the address of its client and as a head again: `lines` headers.
+    /// A request, after the address of its client and, if it was `proxied`, that in the PROXY header; as a head
+    /// again: `lines` headers.
     Request {
         id: ConnId,
         upgrades: bool,
+        proxied: bool,
         lines: u16,
         length: u32,
     },
@@ -188,6 +190,9 @@ pub(crate) struct Upgrade {
     pub(crate) headers: Headers,
 }
 
+// What there is for each message does not grow with what there is for a few requests.
+const _: () = assert!(size_of::<Event>() == 24);
+
 /// The address of a client: 0, 4 or 16 bytes, and its port.
 #[derive(Copy, Clone, Default)]
 pub(crate) struct Peer {
@@ -201,10 +206,14 @@ pub(crate) const PEER_BYTES: usize = 19;
 
 impl Peer {
     pub(crate) fn new(peer: Option<SocketAddr>) -> Peer {
-        let mut own = Peer::default();
-        let Some(peer) = peer else { return own };
-        own.port = peer.port();
-        let octets: &[u8] = match &peer.ip().to_canonical() {
+        let canonical = |peer: SocketAddr| SocketAddr::new(peer.ip().to_canonical(), peer.port());
+        peer.map(canonical).map(Peer::reported).unwrap_or_default()
+    }
+
+    /// An address in the form in which it was reported.
+    pub(crate) fn reported(peer: SocketAddr) -> Peer {
+        let mut own = Peer { port: peer.port(), ..Peer::default() };
+        let octets: &[u8] = match &peer.ip() {
             IpAddr::V4(address) => &address.octets(),
             IpAddr::V6(address) => &address.octets(),
         };

@@ -67,10 +67,11 @@ impl Js {
                 let peer = Peer::from_bytes(take(rest, length));
                 self.on_open(core, id, route, peer);
             }
-            Event::Request { id, upgrades, lines, length } => {
-                let bytes = take(rest, length);
-                let (peer, head) = bytes.split_at(bytes.len().min(PEER_BYTES));
-                self.on_threads_request(core, id, upgrades, Peer::from_bytes(peer), lines, head);
+            Event::Request { id, upgrades, proxied, lines, length } => {
+                let mut bytes = take(rest, length);
+                let mut peer = || Peer::from_bytes(take(&mut bytes, PEER_BYTES as u32));
+                let peers = (peer(), proxied.then(peer));
+                self.on_threads_request(core, id, upgrades, peers, lines, bytes);
             }
             Event::Data { id, last, length } => {
                 let data = take(rest, length);
@@ -249,7 +250,7 @@ impl Js {
         core: &mut Core<S, Self>,
         id: ConnId,
         upgrades: bool,
-        peer: Peer,
+        (peer, proxied): (Peer, Option<Peer>),
         lines: u16,
         bytes: &[u8],
     ) {
@@ -281,8 +282,9 @@ impl Js {
             {
                 entry.route = index;
             }
-            let exchange =
+            let mut exchange =
                 begun.take().unwrap_or_else(|| self.begin(own, &head, true, core.now_ns()));
+            exchange.proxied = proxied.map(Box::new);
             if let Some(index) = socket
                 && !self.sockets.get(usize::from(index)).is_some_and(|own| own.upgrade)
             {

@@ -18,7 +18,7 @@ use engine::sys::process;
 use engine::{ConnId, Limits, Plan, Remote, Tables, WORKERS_MAX, Workers};
 use topics::Directory;
 
-pub(crate) use self::batch::{Batch, Event};
+pub(crate) use self::batch::{Batch, Event, Peer};
 pub(crate) use self::natives::NATIVES;
 
 use self::batch::{Command, Piece, Upgrade};

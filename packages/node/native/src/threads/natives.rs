@@ -8,7 +8,7 @@ use napi_sys::napi_value;
 use topics::Publication;
 
 use super::Threads;
-use super::batch::Command;
+use super::batch::{Command, Peer};
 use super::holder::{Holder, Routes};
 use super::{COMMAND_BYTES_MAX, SEND_AHEAD_BYTES};
 use crate::app::{ARGUMENTS, App, natives};
@@ -43,6 +43,8 @@ natives![
     subscribers,
     remote_address,
     remote_port,
+    proxied_address,
+    proxied_port,
     route_of,
     leave,
     open_sockets,
@@ -365,6 +367,22 @@ fn remote_port(app: &App, env: Env, arguments: &Arguments) -> Result {
     let number = env.to_u32(arguments[0]);
     let peer = with(app, |threads| threads.table.get(number).map(|(_, own)| own.peer));
     Ok(env.int(peer.unwrap_or_default().port.into()))
+}
+
+/// `proxied_address(number) → the 4 or 16 bytes in the PROXY header of a request's connection, or none`
+fn proxied_address(app: &App, env: Env, arguments: &Arguments) -> Result {
+    Ok(env.array_buffer(proxied(app, env, arguments).address()))
+}
+
+/// `proxied_port(number) → the port in that header, or 0`
+fn proxied_port(app: &App, env: Env, arguments: &Arguments) -> Result {
+    Ok(env.int(proxied(app, env, arguments).port.into()))
+}
+
+fn proxied(app: &App, env: Env, arguments: &Arguments) -> Peer {
+    let number = env.to_u32(arguments[0]);
+    let proxied = |js: &mut Js| js.exchange(number)?.proxied.as_deref().copied();
+    app.with(|js, _| proxied(js)).unwrap_or_default()
 }
 
 /// `open_sockets() → array of numbers`

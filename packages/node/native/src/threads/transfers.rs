@@ -71,10 +71,13 @@ impl Holder {
         self.transfers.insert(id.slot(), transfer);
         let peer = Peer::new(core.info(id).and_then(|info| info.peer));
         let mut bytes = peer.to_bytes().to_vec();
+        let client = core.reported_client(id);
+        bytes.extend(client.into_iter().flat_map(|client| Peer::reported(client).to_bytes()));
         head_bytes(incoming.head, &mut bytes);
-        let (upgrades, length) = (incoming.upgrade.is_some(), bytes.len() as u32);
+        let (upgrades, proxied) = (incoming.upgrade.is_some(), client.is_some());
+        let length = bytes.len() as u32;
         let lines = u16::try_from(incoming.head.headers.len()).unwrap_or(u16::MAX);
-        self.push(Event::Request { id, upgrades, lines, length }, &bytes);
+        self.push(Event::Request { id, upgrades, proxied, lines, length }, &bytes);
         Answer::LaterWithin(DECISION_NS)
     }
 

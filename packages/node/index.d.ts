@@ -148,6 +148,28 @@ export const LIBUS_LISTEN_EXCLUSIVE_PORT: ListenOptions;
 type ListenCallback = (listener: us_listen_socket | false) => void;
 type RouteHandler = (res: HttpResponse, req: HttpRequest) => void | Promise<void>;
 
+/** What is kept of the answers of a route: see {@link TemplatedApp.get}. */
+export interface CacheOptions {
+  /** Seconds from which on a request still gets the answer, while the handler is called for a new one: 0 to 1,000,000,000. */
+  lowerExpiry: number;
+  /** Seconds from which on requests wait for a new answer; at least `lowerExpiry`. */
+  upperExpiry: number;
+  /**
+   * Bytes of the answers that are kept [16 MiB], with 512 for each and its URL. The oldest are dropped first; one that has no room is
+   * sent and not kept. An option of standfast.
+   */
+  bytes?: number;
+}
+
+/**
+ * The response of a route with a cache. It is for all who ask for the same URL while it is made, so what is one client's is not
+ * there: each use of another member of {@link HttpResponse} throws. `onAborted` is never called, since who waits comes and goes;
+ * `write` and `tryEnd` take everything.
+ */
+export type CachedResponse = Pick<HttpResponse, 'writeStatus' | 'writeHeader' | 'write' | 'end' | 'endWithoutBody' | 'tryEnd' | 'close'
+  | 'getWriteOffset' | 'onWritable' | 'onAborted' | 'cork'> & { [key: string]: any };
+type CachedHandler = (res: CachedResponse, req: HttpRequest) => void | Promise<void>;
+
 /**
  * Routes and listeners. A path of a route is exact (`/a`), has parameters (`/a/:b`) or ends with `/*`. Exact segments go
  * before parameters, and those before `*`; a route of a method goes before one of {@link TemplatedApp.any}.
@@ -161,6 +183,14 @@ export interface TemplatedApp {
   /** Listens on a UNIX socket. */
   listen_unix(callback: ListenCallback, path: RecognizedString): TemplatedApp;
   get(pattern: RecognizedString, handler: RouteHandler | DeclarativeAnswer): TemplatedApp;
+  /**
+   * A route with a cache, or with a number of seconds as both its expiries. The answer to a URL, with its query, is sent again without a
+   * call of the handler; requests that come while the handler works on it wait for it, and after 30 s the next one calls the handler
+   * again. Not kept: answers with `set-cookie`, with `no-store` or `private` in `cache-control`, and with status 206, 304 or
+   * from 500 on.
+   * @throws with options that are wrong.
+   */
+  get(pattern: RecognizedString, handler: CachedHandler | DeclarativeAnswer, cache: CacheOptions | number): TemplatedApp;
   post(pattern: RecognizedString, handler: RouteHandler | DeclarativeAnswer): TemplatedApp;
   options(pattern: RecognizedString, handler: RouteHandler | DeclarativeAnswer): TemplatedApp;
   del(pattern: RecognizedString, handler: RouteHandler | DeclarativeAnswer): TemplatedApp;

@@ -202,6 +202,10 @@ function begin() {
   const app = uws.App({ workers, topics: chance(0.5) ? 'shared' : undefined });
   app.ws('/plain/:name', behavior(workers, {}));
   app.ws('/decided', behavior(workers, { upgrade: (res, req, context) => answer(res, req, context) }));
+  if (chance(0.7)) {
+    const cache = { lowerExpiry: pick([0, 0.01]), upperExpiry: pick([0.01, 1]), bytes: pick([0, 3000, 1e6]) };
+    app.get('/:name', (res, req) => answer(res, req), cache);
+  }
   app.any('/*', (res, req) => answer(res, req));
   if (!workers && chance(0.5)) app.filter((res, count) => { act(); if (count > 0 && chance(0.05)) res.close(); });
   let listening;

@@ -2,7 +2,7 @@
 
 const binding = require('./native');
 const { text, arrayBuffer } = require('./bytes');
-const { httpClasses, YIELD, ABORTED, DATA, WRITABLE, CONTEXT } = require('./http');
+const { httpClasses, unanswered, YIELD, ABORTED, DATA, WRITABLE, CONTEXT } = require('./http');
 const { socketClass, report, SLOT, KIND, NONE } = require('./socket');
 const { readCertificates } = require('./certificates');
 const { checkBehavior } = require('./behavior');
@@ -69,10 +69,7 @@ function createApp(tls, options) {
       if (!res[ABORTED] && !res[DATA]) {
         leaveResponse(res, slot);
         native.res_close(slot);
-        throw new Error(
-          'A request handler returned without a response and without an abort handler: ' +
-            'call res.end, or res.onAborted before you return or await',
-        );
+        throw unanswered();
       }
       place(responses, slot, res);
       return 0;
@@ -201,14 +198,21 @@ function createApp(tls, options) {
   /** The host that routes are added for; "" is any. */
   let host = '';
 
-  function addRoute(method, pattern, handler) {
+  function addRoute(method, pattern, handler, cache) {
     pattern = text(pattern, 'a pattern');
     if (typeof handler !== 'function') {
       throw new TypeError(`expected a handler for ${pattern}: a function (res, req)`);
     }
-    const names = pattern.split('/').filter((part) => part.startsWith(':'));
+    const names = pattern.split('/').filter((part) => part.startsWith(':')).map((name) => name.slice(1));
+    if (cache === undefined) {
+      routes[native.route(host, method, pattern)] = { handler, names };
+      return;
+    }
+    if (method !== 'GET') throw new TypeError(`a route with a cache is one of get: ${pattern} is not`);
+    const { cacheOptions, cachedHandler } = require('./cached');
+    const options = cacheOptions(cache);
     const route = native.route(host, method, pattern);
-    routes[route] = { handler, names: names.map((name) => name.slice(1)) };
+    routes[route] = { handler: cachedHandler(native, route, handler, options), names };
   }
 
   const app = {
@@ -356,8 +360,8 @@ function createApp(tls, options) {
     any: '',
   };
   for (const [name, method] of Object.entries(methods)) {
-    app[name] = (pattern, handler) => {
-      addRoute(method, pattern, handler);
+    app[name] = (pattern, handler, cache) => {
+      addRoute(method, pattern, handler, cache);
       return app;
     };
   }

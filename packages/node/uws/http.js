@@ -26,6 +26,13 @@ function stale() {
   );
 }
 
+function unanswered() {
+  return new Error(
+    'A request handler returned without a response and without an abort handler: ' +
+      'call res.end, or res.onAborted before you return or await',
+  );
+}
+
 /** The classes of an app's requests and responses. */
 function httpClasses(native, responses, upgrade) {
   /** The request whose handler is being called, or was: what reads it finds out when the promises of that call have run. */
@@ -284,4 +291,4 @@ function httpClasses(native, responses, upgrade) {
   return { HttpRequest, HttpResponse, leave };
 }
 
-module.exports = { httpClasses, YIELD, ABORTED, DATA, WRITABLE, CONTEXT };
+module.exports = { httpClasses, over, unanswered, YIELD, ABORTED, DATA, WRITABLE, UPGRADES, CONTEXT };

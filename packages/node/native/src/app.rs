@@ -28,7 +28,7 @@ use crate::setup::Listeners;
 use crate::shared::Shared;
 use crate::threads::Threads;
 use crate::uv::Driver;
-use crate::{children, history, http, setup, shared, sockets, threads};
+use crate::{cached, children, history, http, setup, shared, sockets, threads};
 
 /// What an app takes beside its connections, for the garbage collector, which would take apps for small.
 pub(crate) const APP_BYTES: i64 = 64 * 1024;
@@ -404,6 +404,7 @@ unsafe extern "C" fn create_app(env: napi_env, info: napi_callback_info) -> napi
             let tables = [
                 sockets::NATIVES,
                 http::NATIVES,
+                cached::NATIVES,
                 setup::NATIVES,
                 children::NATIVES,
                 shared::NATIVES,

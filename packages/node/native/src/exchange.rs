@@ -169,6 +169,15 @@ impl Exchange {
         Ok(())
     }
 
+    /// Writes a head that was made before: a status, unless there is one, and lines of headers, one of which may be the date.
+    pub(crate) fn prepared_head(&mut self, status: &[u8], lines: &[u8], dated: bool) {
+        self.status(status);
+        if self.stage == Stage::Head {
+            self.dated |= dated;
+            self.out.extend_from_slice(lines);
+        }
+    }
+
     /// Headers that answers have behind those of the program.
     fn common_headers(&mut self) {
         if !self.dated {

@@ -12,6 +12,7 @@ use wire::http::Request as Head;
 use wire::websocket::{CloseCode, OpCode};
 
 use crate::app::{APP_BYTES, App};
+use crate::cached::Cache;
 use crate::children::{self, Family};
 use crate::exchange::Exchange;
 use crate::napi::{Env, Scope};
@@ -30,7 +31,7 @@ const LIFETIMES_ENDED_MAX: usize = 1024;
 /// What is called in JavaScript: the members of the object that the app was created with, in this order.
 #[derive(Copy, Clone)]
 pub(crate) enum Event {
-    /// `(slot, route, upgrades) → passed on`
+    /// `(slot, route, upgrades) → passed on`; of a route with a cache, `upgrades` is whether its client has an answer already
     Request,
     /// `(slot)`: the request's client has left.
     Aborted,
@@ -170,6 +171,8 @@ pub(crate) struct Js {
     /// By route, the index of those for WebSockets.
     pub(crate) routes: Vec<Option<u16>>,
     pub(crate) sockets: Vec<SocketRoute>,
+    /// By route, its answers; empty without such routes.
+    pub(crate) caches: Vec<Option<Box<Cache>>>,
     /// The shortest limit of messages.
     pub(crate) message_bytes_least: usize,
     pub(crate) now: Option<Now>,
@@ -214,6 +217,7 @@ impl Js {
             routers: vec![("".into(), Router::default())],
             routes: Vec::new(),
             sockets: Vec::new(),
+            caches: Vec::new(),
             message_bytes_least: usize::MAX,
             now: None,
             exchanges: BTreeMap::new(),

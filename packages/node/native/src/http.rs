@@ -41,7 +41,7 @@ pub(crate) const NO_BYTES: &str = "expected a string, an ArrayBuffer or a view o
 // ---- the request ----
 
 /// Calls `read` with the head of the request whose handler is being called.
-fn read<T>(
+pub(crate) fn read<T>(
     app: &App,
     read: impl FnOnce(&Head<'_, '_>, &[(u32, u32)]) -> T,
 ) -> std::result::Result<T, Thrown> {

@@ -9,6 +9,7 @@
 //! | `handler` | the engine's handler: events of connections become calls of JavaScript |
 //! | `requests` | routes, handlers and bodies of requests |
 //! | `exchange`, `http` | requests that are being answered, and what JavaScript does with them |
+//! | `cached` | answers that are kept for routes with a cache |
 //! | `date` | the date of answers |
 //! | `sockets` | what JavaScript does with WebSockets and topics |
 //! | `dropped` | publications that sockets have lost |
@@ -26,6 +27,7 @@
 
 mod app;
 mod broker;
+mod cached;
 mod children;
 mod date;
 mod dropped;

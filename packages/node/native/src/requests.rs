@@ -129,8 +129,13 @@ impl Js {
                 }
             }
             let opening = socket.and_then(|_| core.opening(id, incoming));
-            let exchange =
+            let mut exchange =
                 self.begin_or_go_on(begun.take(), id, head, socket.is_some(), core.now_ns());
+            let kept = self.answer_from_cache(route, head, core.now_ns(), &mut exchange);
+            if kept == Some(false) {
+                self.spans = spans;
+                return self.after_request(core, exchange, false);
+            }
             // Only read while the handler is called: see `Now`.
             let head = std::ptr::from_ref(head).cast();
             self.now = Some(Now { exchange, head, spans, opening });
@@ -138,7 +143,10 @@ impl Js {
             let passed = self.emit_then(
                 core,
                 Event::Request,
-                |env| [env.int(slot), env.int(route as i32), env.bool(socket.is_some())],
+                |env| {
+                    let answered_or_upgrades = kept.is_some() || socket.is_some();
+                    [env.int(slot), env.int(route as i32), env.bool(answered_or_upgrades)]
+                },
                 |env, _, passed| env.to_u32(passed),
             );
             if passed != 1

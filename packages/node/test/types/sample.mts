@@ -28,12 +28,18 @@ app.addChildAppDescriptor(App().getDescriptor()).removeChildAppDescriptor(1);
 app.ws('/wrong', { maxPayload: 1 });
 // @ts-expect-error: a handler is missing
 app.get('/wrong');
+// @ts-expect-error: both expiries are needed
+app.get('/wrong', () => {}, { lowerExpiry: 1 });
+// @ts-expect-error: a cache is for GET
+app.post('/wrong', () => {}, 5);
 
 app.get('/', (res, req) => { res.writeStatus('200 OK').end(req.getQuery('a') ?? 'none'); })
   .post('/upload', (res) => {
     res.onAborted(() => {});
     res.onData((chunk, isLast) => { if (isLast) res.end(String(getParts(chunk, 'multipart/form-data')?.length)); });
   })
+  .get('/price', (res) => { res.writeHeader('content-type', 'text/plain').end('1'); }, { lowerExpiry: 1, upperExpiry: 5, bytes: 1024 })
+  .get('/seconds', new uws.DeclarativeResponse().end('1'), 5)
   .listen(0, (listener: us_listen_socket | false) => {
     if (listener) { console.log(us_socket_local_port(listener)); us_listen_socket_close(listener); }
   });

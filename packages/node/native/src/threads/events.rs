@@ -285,6 +285,11 @@ impl Js {
             let mut exchange =
                 begun.take().unwrap_or_else(|| self.begin(own, &head, true, core.now_ns()));
             exchange.proxied = proxied.map(Box::new);
+            let kept = self.answer_from_cache(route, &head, core.now_ns(), &mut exchange);
+            if kept == Some(false) {
+                self.spans = spans;
+                return self.keep_exchange(number, exchange);
+            }
             if let Some(index) = socket
                 && !self.sockets.get(usize::from(index)).is_some_and(|own| own.upgrade)
             {
@@ -297,7 +302,10 @@ impl Js {
             let passed = self.emit_then(
                 core,
                 Call::Request,
-                |env| [env.int(number as i32), env.int(route as i32), env.bool(socket.is_some())],
+                |env| {
+                    let answered_or_upgrades = kept.is_some() || socket.is_some();
+                    [env.int(number as i32), env.int(route as i32), env.bool(answered_or_upgrades)]
+                },
                 |env, _, passed| env.to_u32(passed),
             );
             // It was ended.

@@ -298,6 +298,11 @@ export interface HttpResponse {
   getProxiedRemoteAddressAsText(): ArrayBuffer;
   /** The client's port in that header; 0 without one. */
   getProxiedRemotePort(): number;
+  /** Calls `handler` with the whole body, or with null if it is longer than `maxSize` bytes. */
+  collectBody(maxSize: number, handler: (body: ArrayBuffer | null) => void): HttpResponse;
+  /** As {@link HttpResponse.cork}, under its name in uWebSockets.js 20.51; with a limit, as {@link HttpResponse.collectBody}. */
+  collect(callback: () => void): HttpResponse;
+  collect(maxSize: number, handler: (body: ArrayBuffer | null) => void): HttpResponse;
   /** Calls the function and sends what it has written at once. Use it in what is called later than the handler. */
   cork(callback: () => void): HttpResponse;
   /** Accepts a handshake. Key, protocol and extensions are those of the request's headers. */

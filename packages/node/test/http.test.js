@@ -126,6 +126,27 @@ both('a request is void after its handler', async (t) => {
   }
 });
 
+both('collect calls its function at once, as cork does', async (t) => {
+  const port = await serve(t, (app) => app.get('/*', (res) => {
+    const order = [];
+    assert.equal(res.collect(() => { order.push('called'); res.writeHeader('x-in', '1'); }), res);
+    res.end([...order, 'after'].join());
+  }));
+  const { head, body } = await get(t, port, '/');
+  assert.match(head, /x-in: 1/i);
+  assert.equal(body, 'called,after');
+});
+
+ours('collect with a limit and a handler is collectBody', async (t) => {
+  const port = await serve(t, (app) => app.post('/*', (res) => {
+    res.onAborted(() => {});
+    res.collect(3, (body) => res.end(body === null ? 'too long' : text(body)));
+  }));
+  const post = (body) => request(t, port, `POST / HTTP/1.1\r\nHost: a\r\nContent-Length: ${body.length}\r\n\r\n${body}`);
+  assert.equal((await post('abc')).body, 'abc');
+  assert.equal((await post('abcd')).body, 'too long');
+});
+
 both('a response that has ended is void', async (t) => {
   let kept;
   const port = await serve(t, (app) => app.get('/*', (res) => { kept = res; res.end('once'); }));

@@ -41,7 +41,7 @@ const APP = [
 const RESPONSE = [
   'writeStatus', 'writeHeader', 'write', 'end', 'endWithoutBody', 'tryEnd', 'close', 'getWriteOffset', 'onWritable',
   'onAborted', 'onData', 'getRemoteAddress', 'getRemoteAddressAsText', 'getProxiedRemoteAddress',
-  'getProxiedRemoteAddressAsText', 'cork', 'upgrade', 'pause', 'resume',
+  'getProxiedRemoteAddressAsText', 'cork', 'collect', 'upgrade', 'pause', 'resume',
 ];
 
 const REQUEST = [

@@ -204,6 +204,11 @@ function httpClasses(native, responses, upgrade) {
       });
     }
 
+    /** In uWebSockets.js 20.51 it is `cork`; with a limit and a handler it is `collectBody`. */
+    collect(callback, handler) {
+      return typeof callback === 'function' ? this.cork(callback) : this.collectBody(callback, handler);
+    }
+
     pause() {
       const slot = this[SLOT];
       if (slot === NONE) throw over();

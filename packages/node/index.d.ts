@@ -230,6 +230,12 @@ export interface TemplatedApp {
    * filter returns, and `close` ends the connection.
    */
   filter(callback: (res: HttpResponse, count: number) => void): TemplatedApp;
+  /**
+   * Takes over a TCP connection that something else has accepted, by its descriptor, such as one that the process was started with. The
+   * descriptor is the app's from then on: nothing else may use or close it, also not a `net.Socket`.
+   * @throws with a descriptor of anything else, which stays with its owner; with the option `workers`.
+   */
+  adoptSocket(descriptor: number): TemplatedApp;
   /** Closes all listeners and connections. The close handlers are called before it returns. */
   close(): TemplatedApp;
 }
@@ -286,6 +292,11 @@ export interface HttpResponse {
   onAborted(handler: () => void): HttpResponse;
   /** Called with each piece of the body. The memory is taken back afterwards: copy what you keep. */
   onData(handler: (chunk: ArrayBuffer, isLast: boolean) => void): HttpResponse;
+  /** Calls `handler` with the whole body, or with null if it is longer than `maxSize` bytes. */
+  collectBody(maxSize: number, handler: (body: ArrayBuffer | null) => void): HttpResponse;
+  /** As {@link HttpResponse.cork}, under its name in uWebSockets.js 20.51; with a limit, as {@link HttpResponse.collectBody}. */
+  collect(callback: () => void): HttpResponse;
+  collect(maxSize: number, handler: (body: ArrayBuffer | null) => void): HttpResponse;
   /** 4 or 16 bytes. */
   getRemoteAddress(): ArrayBuffer;
   getRemoteAddressAsText(): ArrayBuffer;
@@ -298,11 +309,6 @@ export interface HttpResponse {
   getProxiedRemoteAddressAsText(): ArrayBuffer;
   /** The client's port in that header; 0 without one. */
   getProxiedRemotePort(): number;
-  /** Calls `handler` with the whole body, or with null if it is longer than `maxSize` bytes. */
-  collectBody(maxSize: number, handler: (body: ArrayBuffer | null) => void): HttpResponse;
-  /** As {@link HttpResponse.cork}, under its name in uWebSockets.js 20.51; with a limit, as {@link HttpResponse.collectBody}. */
-  collect(callback: () => void): HttpResponse;
-  collect(maxSize: number, handler: (body: ArrayBuffer | null) => void): HttpResponse;
   /** Calls the function and sends what it has written at once. Use it in what is called later than the handler. */
   cork(callback: () => void): HttpResponse;
   /** Accepts a handshake. Key, protocol and extensions are those of the request's headers. */

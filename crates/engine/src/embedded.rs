@@ -89,10 +89,11 @@ impl<S: Sys, H: Handler> Worker<S, H> {
 impl<S: Sys, H: Handler> Core<S, H> {
     /// Takes over a connection that another server of this program has accepted: a stream socket that does not
     /// block, and what was read from it already, which the next turn processes as if it had just arrived.
-    /// [`Handler::arrived`] is not called. Without room, or with more than 80 KiB, it closes the descriptor
-    /// and returns `None`.
+    /// [`Handler::arrived`] is not called. TLS begins as with connections of listeners. Without room, or with more than
+    /// 80 KiB, or with any bytes where TLS begins, it closes the descriptor and returns `None`.
     pub fn adopt(&mut self, socket: OwnedFd, read: &[u8]) -> Option<ConnId> {
-        if self.is_at_capacity() || read.len() > TAIL_BYTES_MAX {
+        let bytes_max = if self.tls_server.is_some() { 0 } else { TAIL_BYTES_MAX };
+        if self.is_at_capacity() || read.len() > bytes_max {
             return None;
         }
         self.counters().accepted.add(1);
@@ -103,6 +104,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
             tail.extend_from_slice(read);
             self.live_mut(id)?.cold().tail = tail;
         }
+        self.begin_tls(slot);
         // Before it is watched: what was read comes before what the kernel has.
         self.resume_soon(slot);
         self.arm_handshake(slot);

@@ -215,14 +215,14 @@ async function request(t, port, text) {
 
 const get = (t, port, target, headers = '') => request(t, port, `GET ${target} HTTP/1.1\r\nHost: a\r\n${headers}\r\n`);
 
-/** Runs a program with `uws` and `log` in scope, and returns what it printed and how it ended. */
-async function program(t, source, env = {}) {
+/** Runs a program with `uws` and `log` in scope, and returns what it printed and how it ended. `streams` are its descriptors from 3 on. */
+async function program(t, source, env = {}, streams = []) {
   const prelude = `'use strict';
     const uws = require(${JSON.stringify(moduleName)});
     const log = (...values) => console.log(...values);
     const listen = (app, then) => app.listen('127.0.0.1', 0, (s) => then(uws.us_socket_local_port(s), s));\n`;
   const child = spawn(node[0], [...node.slice(1), '-e', prelude + source], {
-    stdio: ['ignore', 'pipe', 'pipe'],
+    stdio: ['ignore', 'pipe', 'pipe', ...streams],
     env: { ...process.env, ...env },
     cwd: path.join(__dirname, '..'),
   });

@@ -35,7 +35,7 @@ const COMPRESSION = {
 const APP = [
   'get', 'post', 'options', 'del', 'patch', 'put', 'head', 'connect', 'trace', 'any', 'ws', 'listen', 'listen_unix',
   'close', 'filter', 'publish', 'numSubscribers', 'domain', 'addServerName', 'removeServerName', 'missingServerName',
-  'getDescriptor', 'addChildAppDescriptor', 'removeChildAppDescriptor',
+  'getDescriptor', 'addChildAppDescriptor', 'removeChildAppDescriptor', 'adoptSocket',
 ];
 
 const RESPONSE = [

@@ -20,6 +20,8 @@ if (process[AT_EXIT] === undefined) {
 }
 const forgotten = new FinalizationRegistry((app) => atExit.delete(app));
 
+const DESCRIPTOR_MAX = 2 ** 31 - 1;
+
 /** How often `close` looks for sockets that handlers have opened meanwhile. */
 const CLOSING_ROUNDS = 16;
 
@@ -317,6 +319,16 @@ function createApp(tls, options) {
       adopted.set(slot, ended);
       events.filter(slot, 1);
       return true;
+    },
+
+    adoptSocket(descriptor) {
+      if (!Number.isInteger(descriptor) || descriptor < 0 || descriptor > DESCRIPTOR_MAX) {
+        throw new TypeError('expected the descriptor of a connected TCP socket: a whole number, 0 or more');
+      }
+      const slot = native.adopt(descriptor, '', true);
+      if (slot === -1) throw new Error('cannot take over a socket: there is no room for another connection');
+      events.filter(slot, 1);
+      return app;
     },
 
     close() {

@@ -9,6 +9,7 @@ const ABSENT = {
   missingServerName: 'its certificates are those of when it began to listen',
   filter: 'connections that are no WebSockets stay with the workers',
   getDescriptor: 'its workers accept the connections',
+  adoptSocket: 'its workers accept the connections',
   addChildAppDescriptor: 'its workers accept the connections',
   removeChildAppDescriptor: 'its workers accept the connections',
 };

@@ -1,8 +1,8 @@
 //! Routes, listeners and certificates of an app.
 
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
-use std::os::fd::IntoRawFd;
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::os::fd::{IntoRawFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::time::Duration;
 
@@ -380,10 +380,24 @@ fn close_listener(app: &App, env: Env, arguments: &Arguments) -> Result {
     Ok(env.undefined())
 }
 
-/// `adopt(descriptor, bytes) → slot, or -1`: serves a connection of another server, by a descriptor of its own, as if
-/// `bytes` came first. Its end is reported as to a filter.
+/// A connection of TCP, with the settings of those that are accepted.
+fn connection(descriptor: OwnedFd) -> io::Result<OwnedFd> {
+    let stream = TcpStream::from(descriptor);
+    stream.peer_addr()?;
+    // Fails for UDP.
+    stream.set_nodelay(true)?;
+    stream.set_nonblocking(true)?;
+    Ok(stream.into())
+}
+
+/// `adopt(descriptor, bytes, whole) → slot, or -1`: serves a connection that somebody else has accepted, by a descriptor of
+/// its own, as if `bytes` came first. Its end is reported as to a filter. With `whole` the given descriptor is checked, and
+/// closed if it is served.
 fn adopt(app: &App, env: Env, arguments: &Arguments) -> Result {
-    let copy = process::duplicate(env.to_u32(arguments[0]) as i32);
+    has_certificate(app)?;
+    let (number, whole) = (env.to_u32(arguments[0]) as i32, env.to_bool(arguments[2]));
+    let copy = process::duplicate(number);
+    let copy = if whole { copy.and_then(connection) } else { copy };
     let copy = copy.map_err(|error| format!("cannot take over a socket: {error}"))?;
     let adopted = app.with_turn(|js, core| {
         let mut scratch = std::mem::take(&mut js.scratch);
@@ -394,6 +408,9 @@ fn adopt(app: &App, env: Env, arguments: &Arguments) -> Result {
         }
         id
     });
+    if whole && adopted.is_some() {
+        process::close(number);
+    }
     app.settle();
     Ok(env.int(adopted.map_or(-1, |id| id.slot() as i32)))
 }

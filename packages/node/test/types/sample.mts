@@ -40,6 +40,8 @@ app.get('/', (res, req) => { res.writeStatus('200 OK').end(req.getQuery('a') ?? 
   })
   .get('/price', (res) => { res.writeHeader('content-type', 'text/plain').end('1'); }, { lowerExpiry: 1, upperExpiry: 5, bytes: 1024 })
   .get('/seconds', new uws.DeclarativeResponse().end('1'), 5)
+  .post('/collect', (res) => { res.onAborted(() => {}).collect(1024, (body) => { res.collect(() => { res.end(body ?? 'too long'); }); }); })
+  .adoptSocket(3)
   .listen(0, (listener: us_listen_socket | false) => {
     if (listener) { console.log(us_socket_local_port(listener)); us_listen_socket_close(listener); }
   });

@@ -175,7 +175,9 @@ impl<S: Sys, H: Handler> Core<S, H> {
     #[inline]
     pub fn write(&mut self, id: ConnId, bytes: &[u8]) -> Sent {
         let slot = id.slot();
-        self.settle();
+        if H::READS_SOCKETS_TOGETHER && self.corked != Some(slot) {
+            self.settle();
+        }
         let raw = |mode| matches!(mode, Mode::Raw | Mode::HalfClosed);
         let Some(conn) = self.live(id).filter(|conn| raw(conn.mode)) else {
             return Sent::Dropped;

@@ -28,6 +28,8 @@ function closed() {
 function socketClass(native, sockets) {
   /** Messages that are sent in fragments. */
   const fragments = new WeakMap();
+  // Loads of properties of an object with so many are slow.
+  const { send } = native;
 
   /** Sockets whose program is being told of their subscriptions: what ends them again there is too late. */
   const leaving = new Set();
@@ -65,7 +67,7 @@ function socketClass(native, sockets) {
     send(message, isBinary, compress) {
       const slot = this[SLOT];
       if (slot === NONE) throw closed();
-      const sent = native.send(slot * 4 + (isBinary ? 1 : 0) + (compress ? 2 : 0), message);
+      const sent = send(slot * 4 + (isBinary ? 1 : 0) + (compress ? 2 : 0), message);
       if (sent === 2) {
         const { dropped } = this[KIND].behavior;
         if (dropped) dropped(this, arrayBuffer(message), !!isBinary);

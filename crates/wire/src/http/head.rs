@@ -156,7 +156,7 @@ pub(crate) fn list_items(value: &[u8]) -> impl Iterator<Item = &[u8]> {
 }
 
 /// Whether this is a token: a method, a header name, a subprotocol (RFC 9110 5.6.2).
-pub(crate) fn is_token(bytes: &[u8]) -> bool {
+pub fn is_token(bytes: &[u8]) -> bool {
     !bytes.is_empty() && bytes.iter().all(|byte| is_tchar(*byte))
 }
 

@@ -19,14 +19,14 @@ pub use encode::{
     is_bodiless, reason_phrase,
 };
 pub use forwarded::ForwardedBy;
-pub use head::{Head, Request, Response, expects_continue, keep_alive};
+pub use head::{Head, Request, Response, expects_continue, is_token, keep_alive};
 pub use httparse::{EMPTY_HEADER, Header};
 pub use parse::{parse_request, parse_response};
 pub use redirect::PlainPath;
 pub use scan::HeadScanner;
 
 pub(crate) use encode::{push_clean, push_field, push_headers, push_request_line};
-pub(crate) use head::{Framing, is_token, list_items};
+pub(crate) use head::{Framing, list_items};
 pub(crate) use parse::{decimal, is_host};
 pub(crate) use scan::is_tchar;
 

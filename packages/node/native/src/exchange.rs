@@ -3,7 +3,7 @@
 //! An answer is written in order, as uWebSockets does: status, headers, then a body with a length or in chunks.
 
 use engine::ConnId;
-use wire::http::{BodyDecoder, LAST_CHUNK, encode_chunk};
+use wire::http::{BodyDecoder, LAST_CHUNK, encode_chunk, is_token};
 
 use crate::date::push_date;
 use crate::requests::NOT_FOUND;
@@ -144,8 +144,7 @@ impl Exchange {
     /// # Errors
     /// The head is complete, or the name is no header's.
     pub(crate) fn header(&mut self, name: &[u8], value: &[u8]) -> Result<(), &'static str> {
-        let token = |byte: &u8| byte.is_ascii_graphic() && !b"\"(),/:;<=>?@[\\]{}".contains(byte);
-        if name.is_empty() || !name.iter().all(token) {
+        if !is_token(name) {
             return Err("invalid header name: expected letters, digits and dashes");
         }
         self.status(b"200 OK");

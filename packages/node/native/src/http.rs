@@ -18,6 +18,7 @@ natives![
     method,
     url,
     query,
+    query_value,
     header,
     headers,
     parameter,
@@ -68,10 +69,40 @@ fn query(app: &App, env: Env, _: &Arguments) -> Result {
     read(app, |head, _| env.latin1(head.query().unwrap_or_default().as_bytes()))
 }
 
+/// `query_value(key) → value, or undefined; false if it has to be decoded`
+fn query_value(app: &App, env: Env, arguments: &Arguments) -> Result {
+    let value = env.short_text(arguments[0], |key| {
+        read(app, |head, _| match raw_query_value(head.query().unwrap_or_default(), key) {
+            None => env.bool(false),
+            Some(value) => value.map_or_else(|| env.undefined(), |value| env.latin1(value)),
+        })
+    });
+    value.ok_or("expected the key of a query parameter: a string")?
+}
+
+/// The value of a key as `URLSearchParams` finds it, if there is one; `None` if something is encoded.
+fn raw_query_value<'q>(query: &'q str, key: &[u8]) -> Option<Option<&'q [u8]>> {
+    let query = query.as_bytes();
+    if query.starts_with(b"?") || query.iter().any(|byte| matches!(byte, b'%' | b'+')) {
+        return None;
+    }
+    let pairs = query.split(|byte| *byte == b'&').filter(|pair| !pair.is_empty());
+    let mut pairs = pairs.map(|pair| match pair.iter().position(|byte| *byte == b'=') {
+        Some(at) => (pair.get(..at), pair.get(at + 1..)),
+        None => (Some(pair), None),
+    });
+    let found = pairs.find(|(name, _)| *name == Some(key));
+    Some(found.map(|(_, value)| value.unwrap_or_default()))
+}
+
 /// `header(name) → value, or ""`
 fn header(app: &App, env: Env, arguments: &Arguments) -> Result {
-    let name = env.text(arguments[0]).ok_or("expected the name of a header: a string")?;
-    read(app, |head, _| env.latin1(head.header(&name).unwrap_or_default()))
+    let value = env.short_text(arguments[0], |name| {
+        // No header has another name than one in ASCII, or none.
+        let name = std::str::from_utf8(name).unwrap_or_default();
+        read(app, |head, _| env.latin1(head.header(name).unwrap_or_default()))
+    });
+    value.ok_or("expected the name of a header: a string")?
 }
 
 /// `headers() → [name, value, …]`
@@ -130,7 +161,7 @@ pub(crate) fn gone() -> &'static str {
 fn res_status(app: &App, env: Env, arguments: &Arguments) -> Result {
     let status = arguments[1];
     hold(app, env, arguments[0], |exchange, scratch| {
-        env.bytes(status, scratch, |status| exchange.status(status)).ok_or(NO_BYTES)
+        env.text_or_bytes(status, scratch, |status| exchange.status(status)).ok_or(NO_BYTES)
     })?;
     Ok(env.undefined())
 }
@@ -154,13 +185,13 @@ fn hold<T>(
 /// `res_header(slot, name, value)`
 fn res_header(app: &App, env: Env, arguments: &Arguments) -> Result {
     let [slot, name, value, ..] = *arguments;
-    let mut name_bytes = Vec::new();
-    env.bytes(name, &mut Vec::new(), |bytes| name_bytes.extend_from_slice(bytes))
-        .ok_or(NO_BYTES)?;
-    hold(app, env, slot, |exchange, scratch| {
-        let written = env.bytes(value, scratch, |value| exchange.header(&name_bytes, value));
-        written.unwrap_or(Err(NO_BYTES))
-    })?;
+    let written = env.short_text(name, |name| {
+        hold(app, env, slot, |exchange, scratch| {
+            let written = env.text_or_bytes(value, scratch, |value| exchange.header(name, value));
+            written.unwrap_or(Err(NO_BYTES))
+        })
+    });
+    written.ok_or(NO_BYTES)??;
     Ok(env.undefined())
 }
 
@@ -183,7 +214,7 @@ fn res_end(app: &App, env: Env, arguments: &Arguments) -> Result {
     let [slot, body, close, ..] = *arguments;
     let close = env.to_bool(close);
     let ended = answer(app, env, slot, |exchange, scratch| {
-        env.bytes(body, scratch, |bytes| exchange.end(bytes, close))
+        env.text_or_bytes(body, scratch, |bytes| exchange.end(bytes, close))
     })?;
     ended.ok_or(NO_BYTES)?;
     Ok(env.undefined())

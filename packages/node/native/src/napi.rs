@@ -12,6 +12,9 @@ use napi_sys::{
 /// Bytes of a string that are converted without asking for its length first.
 const TEXT_BYTES: usize = 64 * 1024;
 
+/// Bytes of a string, such as the name of a header, that is converted without an allocation.
+const SHORT_TEXT_BYTES: usize = 256;
+
 /// What a call from JavaScript throws.
 #[derive(Debug)]
 pub(crate) struct Thrown(pub(crate) String);
@@ -206,6 +209,42 @@ impl Env {
         }
     }
 
+    /// As [`Env::bytes`], for what is a string more often than bytes.
+    #[inline]
+    pub(crate) fn text_or_bytes<T>(
+        self,
+        value: napi_value,
+        scratch: &mut Vec<u8>,
+        then: impl FnOnce(&[u8]) -> T,
+    ) -> Option<T> {
+        if self.text_into(value, scratch) {
+            return Some(then(scratch));
+        }
+        self.bytes(value, scratch, then)
+    }
+
+    /// As [`Env::text_or_bytes`], for what is short as a rule.
+    #[inline]
+    pub(crate) fn short_text<T>(
+        self,
+        value: napi_value,
+        then: impl FnOnce(&[u8]) -> T,
+    ) -> Option<T> {
+        let (mut short, mut written) = ([0; SHORT_TEXT_BYTES], 0);
+        // SAFETY: see above; at most as many bytes are written as there is room for.
+        let status = unsafe {
+            let (into, room) = (short.as_mut_ptr().cast(), short.len());
+            sys::napi_get_value_string_utf8(self.0, value, into, room, &mut written)
+        };
+        // As in `text_into`.
+        match short.get(..written) {
+            Some(text) if status == Status::napi_ok && written + 5 < SHORT_TEXT_BYTES => {
+                Some(then(text))
+            }
+            _ => self.text_or_bytes(value, &mut Vec::new(), then),
+        }
+    }
+
     /// Converts a string to UTF-8. Returns `false` if it is none.
     fn text_into(self, value: napi_value, scratch: &mut Vec<u8>) -> bool {
         scratch.clear();
@@ -238,8 +277,7 @@ impl Env {
 
     /// A string's text, or that of bytes in UTF-8; `None` for other values.
     pub(crate) fn text(self, value: napi_value) -> Option<String> {
-        let mut scratch = Vec::new();
-        self.bytes(value, &mut scratch, |bytes| String::from_utf8_lossy(bytes).into_owned())
+        self.short_text(value, |bytes| String::from_utf8_lossy(bytes).into_owned())
     }
 
     pub(crate) fn throw(self, text: &str) {

@@ -3,7 +3,7 @@
 
 const assert = require('node:assert/strict');
 const { once } = require('node:events');
-const { both, ours, serve, get, program, request, Raw, Queue, text } = require('./support.js');
+const { uws, both, ours, serve, get, program, request, Raw, Queue, text } = require('./support.js');
 
 const METHODS = { get: 'GET', post: 'POST', options: 'OPTIONS', del: 'DELETE', patch: 'PATCH', put: 'PUT', trace: 'TRACE' };
 
@@ -305,6 +305,30 @@ both('onData gives a body in pieces, and says which is the last', async (t) => {
   assert.equal((await post('Content-Length: 0', '')).body, ' true');
   assert.equal((await post('Transfer-Encoding: chunked', '3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n')).body, 'abcde true');
 });
+
+both('the memory of a piece of a body is taken back after its handler', async (t) => {
+  const port = await serve(t, (app) => app.post('/*', (res) => {
+    res.onAborted(() => {});
+    res.onData((chunk) => {
+      const bytes = chunk.byteLength;
+      setImmediate(() => res.cork(() => res.end(`${bytes} ${chunk.byteLength}`)));
+    });
+  }));
+  const answer = await request(t, port, 'POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello');
+  assert.equal(answer.body, '5 0');
+});
+
+for (const options of [{}, { workers: 1 }]) {
+  ours(`a collected body stays ${JSON.stringify(options)}`, async (t) => {
+    const port = await serve(t, (app) => app.post('/*', (res) => {
+      res.onAborted(() => {});
+      res.collectBody(100, (body) => setImmediate(() => res.cork(() => res.end(body))));
+    }), uws.App(options));
+    const post = (headers, body) => request(t, port, `POST / HTTP/1.1\r\nHost: a\r\n${headers}\r\n\r\n${body}`);
+    assert.equal((await post('Content-Length: 5', 'hello')).body, 'hello');
+    assert.equal((await post('Transfer-Encoding: chunked', '3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n')).body, 'abcde');
+  });
+}
 
 both('a body in two reads is given in two', async (t) => {
   const chunks = new Queue();

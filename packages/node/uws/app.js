@@ -2,7 +2,7 @@
 
 const binding = require('./native');
 const { text, arrayBuffer } = require('./bytes');
-const { httpClasses, unanswered, YIELD, ABORTED, DATA, WRITABLE, CONTEXT } = require('./http');
+const { httpClasses, unanswered, YIELD, ABORTED, DATA, WRITABLE, KEEP, CONTEXT } = require('./http');
 const { socketClass, report, SLOT, KIND, NONE } = require('./socket');
 const { readCertificates } = require('./certificates');
 const { checkBehavior } = require('./behavior');
@@ -87,7 +87,7 @@ function createApp(tls, options) {
 
     data(slot, bytes, last) {
       const handler = responses[slot]?.[DATA];
-      if (handler) handler(bytes, last);
+      return handler && handler(bytes, last) === KEEP ? 1 : 0;
     },
 
     writable(slot, offset) {

@@ -8,6 +8,8 @@ const YIELD = Symbol('yield');
 const ABORTED = Symbol('aborted');
 const DATA = Symbol('data');
 const WRITABLE = Symbol('writable');
+/** What a data handler returns that keeps the piece: otherwise its memory is taken back. */
+const KEEP = Symbol('keep');
 /** The route of a request that may become a WebSocket; -1 for others. */
 const UPGRADES = Symbol('upgrades');
 
@@ -196,8 +198,11 @@ function httpClasses(native, responses, upgrade) {
           return;
         }
         pieces.push(piece);
-        if (!isLast) return;
-        if (pieces.length === 1) return handler(pieces[0]);
+        if (!isLast) return KEEP;
+        if (pieces.length === 1) {
+          handler(piece);
+          return KEEP;
+        }
         const body = new Uint8Array(size);
         let at = 0;
         for (const one of pieces) {
@@ -300,4 +305,4 @@ function httpClasses(native, responses, upgrade) {
   return { HttpRequest, HttpResponse, leave };
 }
 
-module.exports = { httpClasses, over, unanswered, YIELD, ABORTED, DATA, WRITABLE, UPGRADES, CONTEXT };
+module.exports = { httpClasses, over, unanswered, YIELD, ABORTED, DATA, WRITABLE, KEEP, UPGRADES, CONTEXT };

@@ -35,7 +35,7 @@ pub(crate) enum Event {
     Request,
     /// `(slot)`: the request's client has left.
     Aborted,
-    /// `(slot, bytes, last)`: a piece of the request's body.
+    /// `(slot, bytes, last) → 1 if the bytes are kept`: a piece of the request's body.
     Data,
     /// `(slot, offset)`: the answer can go on.
     Writable,

@@ -1,11 +1,13 @@
 //! From requests to their answers: routes, handlers of JavaScript, bodies.
 
 use engine::{Answer, Closed, ConnId, Core, Handler, Incoming, Sys};
+use napi_sys::napi_value;
 use wire::http::{BodyDecoder, BodyEvent, Request as Head, expects_continue, keep_alive};
 
 use crate::exchange::{Exchange, Place};
 use crate::handler::{Event, Js, Now};
 use crate::http::TRY_BYTES;
+use crate::napi::Env;
 use crate::router::Router;
 
 pub(crate) const NOT_FOUND: &str = "<html><body><h1>File Not Found</h1></body></html>\n";
@@ -375,6 +377,20 @@ impl Js {
         }
     }
 
+    /// Passes a piece of a body to JavaScript, which has its bytes until it returns, or keeps them.
+    pub(crate) fn emit_data<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        arguments: impl FnOnce(Env) -> [napi_value; 3],
+    ) {
+        self.emit_then(core, Event::Data, arguments, |env, [_, bytes, _], kept| {
+            if env.to_u32(kept) != 1 {
+                // As after messages: collecting it later takes longer.
+                env.detach(bytes);
+            }
+        });
+    }
+
     /// Bytes of a request's body.
     pub(crate) fn on_data<S: Sys>(
         &mut self,
@@ -391,7 +407,7 @@ impl Js {
             let Some((used, piece, ends)) = body_piece(core, id, decoder, rest) else { return };
             at += used;
             if exchange.wants_data && !exchange.has_ended() && (ends || !piece.is_empty()) {
-                self.emit(core, Event::Data, |env| {
+                self.emit_data(core, |env| {
                     [env.int(slot as i32), env.array_buffer(piece), env.bool(ends)]
                 });
             }

@@ -154,7 +154,7 @@ impl Js {
                 .or_default()
                 .push_back(Piece { data: data.into(), last });
         }
-        self.emit(core, Call::Data, |env| {
+        self.emit_data(core, |env| {
             [env.int(number as i32), env.array_buffer(data), env.bool(last)]
         });
     }
@@ -173,7 +173,7 @@ impl Js {
                     held.remove(&number);
                     break;
                 };
-                self.emit(core, Call::Data, |env| {
+                self.emit_data(core, |env| {
                     [env.int(number as i32), env.array_buffer(&data), env.bool(last)]
                 });
             }

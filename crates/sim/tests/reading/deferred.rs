@@ -33,6 +33,19 @@ fn replies_are_sent_after_all_calls() {
 }
 
 #[test]
+fn answers_to_requests_with_bodies_are_sent_after_all_calls() {
+    let mut simulation = Simulation::new();
+    let clients = [(); 4].map(|()| simulation.connect("/plain"));
+    let before = simulation.totals().bytes_out;
+    clients
+        .iter()
+        .for_each(|fd| simulation.put(*fd, b"GET /raw HTTP/1.1\r\nHost: h\r\n\r\nanswer"));
+    simulation.settle();
+    assert_eq!(simulation.host().bytes_out, [before; 4]);
+    assert_eq!(clients.map(|fd| simulation.receive(fd).0), [b"answered"; 4]);
+}
+
+#[test]
 fn replies_wait_for_one_slow_call_also_if_it_has_no_reply_and_then_for_none() {
     let mut simulation = Simulation::new();
     let clients = four(&mut simulation);

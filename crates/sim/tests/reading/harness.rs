@@ -26,7 +26,7 @@ pub(super) struct Host {
     pub(super) keeps_half_open: bool,
     /// Bytes that the worker had read at each call for raw bytes.
     pub(super) bytes_in: Vec<u64>,
-    /// Bytes that it had sent at each message.
+    /// Bytes that it had sent at each message, and at each call for raw bytes.
     pub(super) bytes_out: Vec<u64>,
     /// Which of the messages that ask for an echo takes a millisecond, and has no reply; the first is 1, 0 is none.
     pub(super) slow_call: usize,
@@ -47,6 +47,10 @@ impl Host {
             "pause" => core.pause(id),
             "pause other" => core.pause(self.ids[1 - at]),
             "abort other" => core.abort(self.ids[1 - at]),
+            "answer" => {
+                core.write(id, b"answered");
+                core.next_request(id);
+            }
             "bye" => {
                 core.write(id, b"good bye");
                 core.end_after(id, Closed::ByUs);
@@ -93,6 +97,7 @@ impl Handler for Host {
 
     fn data<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, data: &mut [u8]) {
         self.bytes_in.push(core.counters().bytes_in.get());
+        self.bytes_out.push(core.counters().bytes_out.get());
         let used = self.uses.unwrap_or(data.len()).min(data.len());
         self.follow(core, id, &data[..used]);
         core.leave_unread(data.len() - used);

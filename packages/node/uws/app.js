@@ -3,7 +3,7 @@
 const binding = require('./native');
 const { text, arrayBuffer } = require('./bytes');
 const { httpClasses, unanswered, YIELD, ABORTED, DATA, WRITABLE, KEEP, CONTEXT } = require('./http');
-const { socketClass, report, SLOT, KIND, NONE } = require('./socket');
+const { socketClass, report, noMessage, SLOT, KIND, NONE } = require('./socket');
 const { readCertificates } = require('./certificates');
 const { checkBehavior } = require('./behavior');
 const { sharedTopics, topicsState } = require('./shared');
@@ -222,7 +222,7 @@ function createApp(tls, options) {
       pattern = text(pattern, 'a pattern');
       const names = pattern.split('/').filter((part) => part.startsWith(':'));
       const kind = { behavior, handler: behavior.upgrade, names: names.map((name) => name.slice(1)) };
-      kind.Socket = class extends WebSocket {};
+      kind.Socket = class extends WebSocket { static name = WebSocket.name; };
       kind.Socket.prototype[KIND] = kind;
       const checked = checkBehavior(behavior);
       if (workers > 0 && checked.maxLifetime > 0) throw new Error('maxLifetime is not for an app with the option workers');
@@ -234,8 +234,10 @@ function createApp(tls, options) {
     listen(...args) {
       const callback = args.find((arg) => typeof arg === 'function');
       const rest = args.filter((arg) => typeof arg !== 'function');
-      const host = typeof rest[0] === 'number' ? '' : text(rest.shift(), 'a host or a port');
-      const [port, flags = 0] = rest;
+      const host = rest.length > 1 && typeof rest[0] !== 'number' ? text(rest.shift() ?? '', 'a host') : '';
+      const [given, flags = 0] = rest;
+      // Of an environment variable, say.
+      const port = typeof given === 'string' && given.trim() !== '' ? Number(given) : given;
       const index = native.listen(host, port, (flags & 1) !== 0);
       const listener = index === -1 ? false : { [LISTENER]: { native, index } };
       if (callback) callback(listener);
@@ -249,6 +251,7 @@ function createApp(tls, options) {
     },
 
     publish(topic, message, isBinary, compress) {
+      if (arguments.length < 2) throw noMessage();
       return native.publish(-1, topic, message, (isBinary ? 1 : 0) | (compress ? 2 : 0));
     },
 

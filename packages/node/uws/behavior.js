@@ -3,7 +3,9 @@
 const HANDLERS = ['upgrade', 'open', 'message', 'dropped', 'drain', 'close', 'ping', 'pong', 'subscription'];
 
 function whole(behavior, name, byDefault, least, most) {
-  const value = behavior[name] ?? byDefault;
+  let value = behavior[name] ?? byDefault;
+  // Of an environment variable, say.
+  if (typeof value === 'string' && value.trim() !== '') value = Number(value);
   if (!Number.isFinite(value) || value < least || value > most) {
     throw new RangeError(`invalid ${name} ${value}: expected a number from ${least} to ${most}`);
   }

@@ -43,6 +43,8 @@ function httpClasses(native, responses, upgrade) {
   const { header, res_header, res_end } = native;
 
   class HttpRequest {
+    static name = 'uWS.HttpRequest';
+
     constructor(names) {
       current = this;
       this[NAMES] = names;
@@ -84,7 +86,9 @@ function httpClasses(native, responses, upgrade) {
       const name = text(key, 'the key of a query parameter');
       const value = native.query_value(name);
       if (value !== false) return value;
-      return new URLSearchParams(native.query()).get(name) ?? undefined;
+      // Keys without `=` have no value.
+      const pairs = native.query().split('&').filter((pair) => pair.includes('='));
+      return new URLSearchParams(pairs.join('&')).get(name) ?? undefined;
     }
 
     forEach(callback) {
@@ -106,6 +110,8 @@ function httpClasses(native, responses, upgrade) {
   }
 
   class HttpResponse {
+    static name = 'uWS.HttpResponse';
+
     constructor(slot, upgrades) {
       this[SLOT] = slot;
       this[UPGRADES] = upgrades;
@@ -137,7 +143,7 @@ function httpClasses(native, responses, upgrade) {
     end(body, closeConnection) {
       const slot = this[SLOT];
       if (slot === NONE) throw over();
-      res_end(slot, body === undefined ? '' : body, closeConnection === true);
+      res_end(slot, body === undefined ? '' : body, !!closeConnection);
       leave(this, slot);
       return this;
     }
@@ -145,7 +151,8 @@ function httpClasses(native, responses, upgrade) {
     endWithoutBody(reportedContentLength, closeConnection) {
       const slot = this[SLOT];
       if (slot === NONE) throw over();
-      native.res_end_without_body(slot, reportedContentLength, closeConnection === true);
+      const length = reportedContentLength === undefined ? undefined : Number(reportedContentLength);
+      native.res_end_without_body(slot, length, !!closeConnection);
       leave(this, slot);
       return this;
     }
@@ -153,7 +160,7 @@ function httpClasses(native, responses, upgrade) {
     tryEnd(fullBodyOrChunk, totalSize) {
       const slot = this[SLOT];
       if (slot === NONE) throw over();
-      const bits = native.res_try_end(slot, fullBodyOrChunk, totalSize);
+      const bits = native.res_try_end(slot, fullBodyOrChunk, Number(totalSize));
       const ended = (bits & 2) !== 0;
       if (ended) leave(this, slot);
       return [(bits & 1) !== 0, ended];

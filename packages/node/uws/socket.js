@@ -22,6 +22,10 @@ function closed() {
   );
 }
 
+function noMessage() {
+  return new TypeError('publish is called with a topic and a message');
+}
+
 /**
  * The class of an app's sockets. One object per socket holds its slot and the user data; all else is the engine's.
  */
@@ -60,6 +64,8 @@ function socketClass(native, sockets) {
   }
 
   class WebSocket {
+    static name = 'uWS.WebSocket';
+
     constructor(slot) {
       this[SLOT] = slot;
     }
@@ -182,6 +188,7 @@ function socketClass(native, sockets) {
     publish(topic, message, isBinary, compress) {
       const slot = this[SLOT];
       if (slot === NONE) throw closed();
+      if (arguments.length < 2) throw noMessage();
       return native.publish(slot, topic, message, (isBinary ? 1 : 0) | (compress ? 2 : 0));
     }
 
@@ -222,4 +229,4 @@ function socketClass(native, sockets) {
   return { WebSocket, leave };
 }
 
-module.exports = { socketClass, report, SLOT, KIND, NONE };
+module.exports = { socketClass, report, noMessage, SLOT, KIND, NONE };

@@ -86,13 +86,12 @@ fn raw_query_value<'q>(query: &'q str, key: &[u8]) -> Option<Option<&'q [u8]>> {
     if query.starts_with(b"?") || query.iter().any(|byte| matches!(byte, b'%' | b'+')) {
         return None;
     }
-    let pairs = query.split(|byte| *byte == b'&').filter(|pair| !pair.is_empty());
-    let mut pairs = pairs.map(|pair| match pair.iter().position(|byte| *byte == b'=') {
-        Some(at) => (pair.get(..at), pair.get(at + 1..)),
-        None => (Some(pair), None),
+    // Keys without `=` have no value.
+    let mut pairs = query.split(|byte| *byte == b'&').filter_map(|pair| {
+        let at = pair.iter().position(|byte| *byte == b'=')?;
+        Some((pair.get(..at)?, pair.get(at + 1..)?))
     });
-    let found = pairs.find(|(name, _)| *name == Some(key));
-    Some(found.map(|(_, value)| value.unwrap_or_default()))
+    Some(pairs.find(|(name, _)| *name == key).map(|(_, value)| value))
 }
 
 /// `header(name) → value, or ""`
@@ -242,6 +241,7 @@ fn res_try_end(app: &App, env: Env, arguments: &Arguments) -> Result {
                 let room = TRY_BYTES.saturating_sub(queued + exchange.out.len());
                 let rest = bytes.get(at..).unwrap_or_default();
                 let taken = rest.len().min(room);
+                let total = if total == 0 { bytes.len() as u64 } else { total };
                 exchange.part(rest.get(..taken).unwrap_or_default(), total);
                 at += taken;
                 (exchange.has_ended(), at == bytes.len(), taken, exchange.id)

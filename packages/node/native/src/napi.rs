@@ -155,8 +155,8 @@ impl Env {
         value
     }
 
-    /// Calls `then` with the bytes of a string, in UTF-8, of an ArrayBuffer or of a view of one. `None` if it is
-    /// nothing of these. `then` must not run JavaScript, which could free them.
+    /// Calls `then` with the bytes of a string, in UTF-8, of an ArrayBuffer or of a view of one; with none for `undefined`.
+    /// `None` if it is nothing of these. `then` must not run JavaScript, which could free them.
     #[inline]
     pub(crate) fn bytes<T>(
         self,
@@ -195,7 +195,8 @@ impl Env {
             }
             sys::napi_is_dataview(self.0, value, &mut is);
             if !is {
-                return None;
+                // As uWebSockets.js takes what a caller leaves out.
+                return self.is_undefined(value).then(|| then(&[]));
             }
             let status = sys::napi_get_dataview_info(
                 self.0,
@@ -277,7 +278,17 @@ impl Env {
 
     /// A string's text, or that of bytes in UTF-8; `None` for other values.
     pub(crate) fn text(self, value: napi_value) -> Option<String> {
+        if self.is_undefined(value) {
+            return None;
+        }
         self.short_text(value, |bytes| String::from_utf8_lossy(bytes).into_owned())
+    }
+
+    fn is_undefined(self, value: napi_value) -> bool {
+        let mut kind = sys::ValueType::napi_object;
+        // SAFETY: see above.
+        unsafe { sys::napi_typeof(self.0, value, &mut kind) };
+        kind == sys::ValueType::napi_undefined
     }
 
     pub(crate) fn throw(self, text: &str) {

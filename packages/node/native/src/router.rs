@@ -50,14 +50,16 @@ impl Segment {
     }
 }
 
-/// The segments of a path: what is between slashes, after the first one.
-fn segments(path: &str) -> impl Iterator<Item = &str> {
-    path.strip_prefix('/').unwrap_or(path).split('/')
+/// The segments of a pattern: what is between slashes, after the first character, which uWebSockets takes for a slash.
+fn segments(pattern: &str) -> impl Iterator<Item = &str> {
+    let mut characters = pattern.chars();
+    characters.next();
+    characters.as_str().split('/')
 }
 
 impl Router {
-    /// Adds a route for a method in capitals, or for any. Routes of the same pattern are tried in the order in
-    /// which they are added, those that upgrade connections first.
+    /// Adds a route for a method in capitals, or for any. It replaces one of the same pattern, unless that has parameters:
+    /// those are tried in the order in which they are added. Routes that upgrade connections come first.
     pub(crate) fn add(
         &mut self,
         method: Option<&str>,
@@ -87,11 +89,15 @@ impl Router {
             let Some((_, child)) = node.children.get_mut(at) else { return };
             node = child;
         }
-        if upgrades {
-            node.routes.insert(node.upgrades, route);
-            node.upgrades += 1;
-        } else {
-            node.routes.push(route);
+        let has_parameters = segments(pattern).any(|text| Segment::of(text) == Segment::Parameter);
+        let end = if upgrades { node.upgrades } else { node.routes.len() };
+        let known = if upgrades { end > 0 } else { end > node.upgrades };
+        match node.routes.get_mut(end.wrapping_sub(1)) {
+            Some(last) if known && !has_parameters => *last = route,
+            _ => {
+                node.routes.insert(end, route);
+                node.upgrades += usize::from(upgrades);
+            }
         }
     }
 

@@ -299,7 +299,7 @@ fn subscribers(app: &App, env: Env, arguments: &Arguments) -> Result {
     Ok(env.int(app.with(|js, _| count(js, &topic))))
 }
 
-/// `remote_address(slot) → its 4 or 16 bytes, or none if it is unknown`
+/// `remote_address(slot) → its 4 or 16 bytes, or none if it is unknown`. An IPv4 client of an IPv6 listener has 16, as in uWebSockets.js.
 fn remote_address(app: &App, env: Env, arguments: &Arguments) -> Result {
     let slot = env.to_u32(arguments[0]);
     let peer = app.with(|_, core| core.id_at(slot).and_then(|id| core.info(id)?.peer));

@@ -206,8 +206,7 @@ pub(crate) const PEER_BYTES: usize = 19;
 
 impl Peer {
     pub(crate) fn new(peer: Option<SocketAddr>) -> Peer {
-        let canonical = |peer: SocketAddr| SocketAddr::new(peer.ip().to_canonical(), peer.port());
-        peer.map(canonical).map(Peer::reported).unwrap_or_default()
+        peer.map(Peer::reported).unwrap_or_default()
     }
 
     /// An address in the form in which it was reported.

@@ -10,6 +10,7 @@ export type RecognizedString = string | ArrayBuffer | Uint8Array | Int8Array | U
 
 /** A listener, for {@link us_listen_socket_close} and {@link us_socket_local_port}. */
 export interface us_listen_socket { readonly __listener: unique symbol }
+export type us_socket = us_listen_socket;
 
 /** A connection that asks for an upgrade, for {@link HttpResponse.upgrade}. */
 export interface us_socket_context_t { readonly __context: unique symbol }
@@ -18,7 +19,10 @@ export interface us_socket_context_t { readonly __context: unique symbol }
 export function us_listen_socket_close(listener: us_listen_socket): void;
 
 /** The port of a listener. */
-export function us_socket_local_port(listener: us_listen_socket): number;
+export function us_socket_local_port(socket: us_socket): number;
+
+/** A number by which apps of other threads know an app: {@link TemplatedApp.getDescriptor}. */
+export type AppDescriptor = number;
 
 /** A part of a multipart body. */
 export interface MultipartField {
@@ -44,11 +48,9 @@ export interface AppOptions extends TopicsOptions {
   /** Certificates of the authorities that clients' certificates are checked by. */
   ca_file_name?: RecognizedString;
   passphrase?: RecognizedString;
-  /** Accepted for compatibility; not used. */
+  /** These are accepted for compatibility and not used. Connections have no buffers while they are idle. */
   dh_params_file_name?: RecognizedString;
-  /** Accepted for compatibility; not used. */
   ssl_ciphers?: RecognizedString;
-  /** Accepted for compatibility: connections have no buffers while they are idle. */
   ssl_prefer_low_memory_usage?: boolean;
 }
 
@@ -220,11 +222,11 @@ export interface TemplatedApp {
   /** Called when a client asks for a server name without a certificate; it may add one before it returns. */
   missingServerName(callback: (hostname: string) => void): TemplatedApp;
   /** A number by which the app of another thread can make this one its child. It keeps its thread until it is closed. */
-  getDescriptor(): number;
+  getDescriptor(): AppDescriptor;
   /** From now on a child serves what this app's listeners accept, together with other children. Topics are those of each app. */
-  addChildAppDescriptor(descriptor: number): TemplatedApp;
+  addChildAppDescriptor(descriptor: AppDescriptor): TemplatedApp;
   /** Takes the listeners from a child. Without children the app accepts itself. */
-  removeChildAppDescriptor(descriptor: number): TemplatedApp;
+  removeChildAppDescriptor(descriptor: AppDescriptor): TemplatedApp;
   /**
    * Called with 1 for each new connection and with -1 when it has ended. The response has the address of the client until the
    * filter returns, and `close` ends the connection.
@@ -272,6 +274,8 @@ export interface HttpResponse {
   /** The status, such as `404 Not Found`; first, or `200 OK` is written. */
   writeStatus(status: RecognizedString): HttpResponse;
   writeHeader(name: RecognizedString, value: RecognizedString): HttpResponse;
+  /** Sends status and headers of an answer whose body follows by {@link HttpResponse.write}. */
+  beginWrite(): HttpResponse;
   /** A chunk of a body of unknown length. False if it has to wait: go on in {@link HttpResponse.onWritable}. */
   write(chunk: RecognizedString): boolean;
   end(body?: RecognizedString, closeConnection?: boolean): HttpResponse;
@@ -292,6 +296,8 @@ export interface HttpResponse {
   onAborted(handler: () => void): HttpResponse;
   /** Called with each piece of the body. The memory is taken back afterwards: copy what you keep. */
   onData(handler: (chunk: ArrayBuffer, isLast: boolean) => void): HttpResponse;
+  /** As `onData`, with the bytes that are left at most: 0n with the last piece; 2n ** 64n - 1n if unknown, as in chunks. */
+  onDataV2(handler: (chunk: ArrayBuffer, maxRemainingBodyLength: bigint) => void): HttpResponse;
   /** Calls `handler` with the whole body, or with null if it is longer than `maxSize` bytes. */
   collectBody(maxSize: number, handler: (body: ArrayBuffer | null) => void): HttpResponse;
   /** As {@link HttpResponse.cork}, under its name in uWebSockets.js 20.51; with a limit, as {@link HttpResponse.collectBody}. */
@@ -300,6 +306,7 @@ export interface HttpResponse {
   /** 4 or 16 bytes. */
   getRemoteAddress(): ArrayBuffer;
   getRemoteAddressAsText(): ArrayBuffer;
+  getRemotePort(): number;
   /**
    * The client's address in the PROXY header (version 2) that the connection began with: 4 or 16 bytes. Empty without a
    * header, or if it names no client. Any client can send one: trust it only if none but your proxy can connect.
@@ -349,6 +356,7 @@ export interface WebSocket<UserData> {
   /** 4 or 16 bytes. */
   getRemoteAddress(): ArrayBuffer;
   getRemoteAddressAsText(): ArrayBuffer;
+  getRemotePort(): number;
   /** What {@link HttpResponse.upgrade} was given. */
   getUserData(): UserData;
 }
@@ -402,21 +410,14 @@ export const SHARED_COMPRESSOR: CompressOptions;
 export const SHARED_DECOMPRESSOR: CompressOptions;
 /** Keeps a window between messages, of this size for each socket. */
 export const DEDICATED_COMPRESSOR: CompressOptions;
-export const DEDICATED_COMPRESSOR_3KB: CompressOptions;
-export const DEDICATED_COMPRESSOR_4KB: CompressOptions;
-export const DEDICATED_COMPRESSOR_8KB: CompressOptions;
-export const DEDICATED_COMPRESSOR_16KB: CompressOptions;
-export const DEDICATED_COMPRESSOR_32KB: CompressOptions;
-export const DEDICATED_COMPRESSOR_64KB: CompressOptions;
-export const DEDICATED_COMPRESSOR_128KB: CompressOptions;
-export const DEDICATED_COMPRESSOR_256KB: CompressOptions;
+export const DEDICATED_COMPRESSOR_3KB: CompressOptions, DEDICATED_COMPRESSOR_4KB: CompressOptions;
+export const DEDICATED_COMPRESSOR_8KB: CompressOptions, DEDICATED_COMPRESSOR_16KB: CompressOptions;
+export const DEDICATED_COMPRESSOR_32KB: CompressOptions, DEDICATED_COMPRESSOR_64KB: CompressOptions;
+export const DEDICATED_COMPRESSOR_128KB: CompressOptions, DEDICATED_COMPRESSOR_256KB: CompressOptions;
 export const DEDICATED_DECOMPRESSOR: CompressOptions;
-export const DEDICATED_DECOMPRESSOR_512B: CompressOptions;
-export const DEDICATED_DECOMPRESSOR_1KB: CompressOptions;
-export const DEDICATED_DECOMPRESSOR_2KB: CompressOptions;
-export const DEDICATED_DECOMPRESSOR_4KB: CompressOptions;
-export const DEDICATED_DECOMPRESSOR_8KB: CompressOptions;
-export const DEDICATED_DECOMPRESSOR_16KB: CompressOptions;
+export const DEDICATED_DECOMPRESSOR_512B: CompressOptions, DEDICATED_DECOMPRESSOR_1KB: CompressOptions;
+export const DEDICATED_DECOMPRESSOR_2KB: CompressOptions, DEDICATED_DECOMPRESSOR_4KB: CompressOptions;
+export const DEDICATED_DECOMPRESSOR_8KB: CompressOptions, DEDICATED_DECOMPRESSOR_16KB: CompressOptions;
 export const DEDICATED_DECOMPRESSOR_32KB: CompressOptions;
 
 interface DeclarativeAnswer { readonly __answer: unique symbol }

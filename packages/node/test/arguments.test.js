@@ -2,7 +2,7 @@
 'use strict';
 
 const assert = require('node:assert/strict');
-const { uws, both, serve, get, Client, Raw, text } = require('./support.js');
+const { uws, both, ours, serve, get, Client, Raw, text } = require('./support.js');
 
 /** The port that an app gets with these arguments. */
 function listenWith(t, ...args) {
@@ -102,6 +102,12 @@ both('an IPv4 client of an IPv6 listener has the address that the listener sees'
   assert.deepEqual(seen, ['0000:0000:0000:0000:0000:ffff:7f00:0001', 16]);
 });
 
+both('server names do nothing without TLS', () => {
+  const app = uws.App();
+  assert.equal(app.addServerName('a.test', { passphrase: 'b' }).removeServerName('a.test'), app);
+  app.close();
+});
+
 both('classes have the names of uWebSockets.js', async (t) => {
   const names = [];
   const port = await serve(t, (app) => app
@@ -111,4 +117,60 @@ both('classes have the names of uWebSockets.js', async (t) => {
   const client = await Client.open(t, port, '/ws');
   await client.closed;
   assert.deepEqual(names, ['uWS.HttpResponse', 'uWS.HttpRequest', 'uWS.WebSocket']);
+});
+
+ours('onDataV2 tells how much is left of a body at most', async (t) => {
+  const bodies = [];
+  const port = await serve(t, (app) => app.post('/:when', (res, req) => {
+    res.onAborted(() => {});
+    const lefts = [];
+    const read = () => res.onDataV2((piece, left) => {
+      if (piece.byteLength > 0 || left === 0n) lefts.push([piece.byteLength, left]);
+      if (left === 0n) { bodies.push(lefts); res.end(); }
+    });
+    if (req.getParameter(0) === 'now') read();
+    else setImmediate(() => { read(); reads(); });
+  }));
+  let reads;
+  const unknown = 2n ** 64n - 1n;
+  const send = async (path, head, ...pieces) => {
+    const raw = new Raw(t, port);
+    raw.write(`POST ${path} HTTP/1.1\r\nHost: a\r\n${head}\r\n\r\n${pieces.join('')}`);
+    await raw.head();
+    return bodies.pop();
+  };
+  assert.deepEqual(await send('/now', 'Content-Length: 5', 'hello'), [[5, 0n]]);
+  assert.deepEqual(await send('/now', 'Content-Length: 0'), [[0, 0n]]);
+  const chunked = await send('/now', 'Transfer-Encoding: chunked', '5\r\nhello\r\n', '0\r\n\r\n');
+  assert.deepEqual(chunked.at(-1)[1], 0n);
+  assert.ok(chunked.slice(0, -1).every(([, left]) => left === unknown), String(chunked));
+  const raw = new Raw(t, port);
+  const reading = new Promise((resolve) => { reads = resolve; });
+  raw.write('POST /later HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n');
+  await reading;
+  raw.write('hello');
+  await raw.head();
+  assert.deepEqual(bodies.pop(), [[5, 0n]]);
+  // More than one read takes.
+  raw.write('POST /now HTTP/1.1\r\nHost: a\r\nContent-Length: 300000\r\n\r\n');
+  raw.write('x'.repeat(300_000));
+  await raw.head();
+  const [parts] = bodies;
+  let left = 300_000n;
+  for (const [length, told] of parts) assert.equal(told, left -= BigInt(length));
+});
+
+ours('beginWrite sends the head before the body', async (t) => {
+  const port = await serve(t, (app) => app.get('/', (res) => {
+    res.onAborted(() => {});
+    res.writeStatus('201 Created').beginWrite();
+    finish = () => res.cork(() => res.end('body'));
+  }));
+  let finish;
+  const { head, raw } = await get(t, port, '/');
+  assert.match(head, /^HTTP\/1\.1 201 Created\r\n[^]*transfer-encoding: chunked/i);
+  assert.equal(raw.bytes.length, 0);
+  finish();
+  await raw.until((bytes) => bytes.toString().endsWith('\r\n0\r\n\r\n'));
+  assert.equal(raw.bytes.toString(), '4\r\nbody\r\n0\r\n\r\n');
 });

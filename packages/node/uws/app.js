@@ -271,13 +271,16 @@ function createApp(tls, options) {
       return topicsState(native.topics_state());
     },
 
+    // Without TLS names have no certificates: programs call these for both kinds of apps.
     addServerName(name, serverOptions) {
+      if (!tls) return app;
       const { certificate, key, authorities } = readCertificates(serverOptions);
       native.add_certificate(text(name, 'a name'), certificate, key, authorities);
       return app;
     },
 
     removeServerName(name) {
+      if (!tls) return app;
       native.remove_certificate(text(name, 'a name'));
       return app;
     },

@@ -13,6 +13,9 @@ const KEEP = Symbol('keep');
 /** The route of a request that may become a WebSocket; -1 for others. */
 const UPGRADES = Symbol('upgrades');
 
+/** What is left of a body whose length is not known. */
+const UNKNOWN = 2n ** 64n - 1n;
+
 /** What `upgrade` handlers get, and pass back. */
 const CONTEXT = Object.freeze({});
 
@@ -41,6 +44,8 @@ function httpClasses(native, responses, upgrade) {
   let current;
   // Loads of properties of an object with so many are slow.
   const { header, res_header, res_end } = native;
+  /** The response to it. */
+  let answering;
 
   class HttpRequest {
     static name = 'uWS.HttpRequest';
@@ -113,6 +118,7 @@ function httpClasses(native, responses, upgrade) {
     static name = 'uWS.HttpResponse';
 
     constructor(slot, upgrades) {
+      answering = this;
       this[SLOT] = slot;
       this[UPGRADES] = upgrades;
       this[ABORTED] = undefined;
@@ -138,6 +144,12 @@ function httpClasses(native, responses, upgrade) {
       const slot = this[SLOT];
       if (slot === NONE) throw over();
       return native.res_write(slot, chunk);
+    }
+
+    /** Sends status and headers of an answer in chunks. */
+    beginWrite() {
+      this.write('');
+      return this;
     }
 
     end(body, closeConnection) {
@@ -190,6 +202,21 @@ function httpClasses(native, responses, upgrade) {
       this[DATA] = handler;
       native.res_wants_data(slot);
       return this;
+    }
+
+    /** As `onData`, with the bytes that are left at most, 0n with the last piece. */
+    onDataV2(handler) {
+      let left = UNKNOWN;
+      try {
+        const length = answering === this ? native.header('content-length') : '';
+        if (/^\d+$/.test(length)) left = BigInt(length);
+      } catch {
+        // Called later than the handler: the headers are gone.
+      }
+      return this.onData((piece, isLast) => {
+        if (left !== UNKNOWN) left -= BigInt(piece.byteLength);
+        handler(piece, isLast ? 0n : left);
+      });
     }
 
     /** Calls `handler` with the whole body, or with `null` if it is longer than `maxSize` bytes. */

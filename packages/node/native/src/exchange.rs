@@ -49,8 +49,9 @@ pub(crate) struct Exchange {
     pub(crate) keep_alive: bool,
     pub(crate) head_only: bool,
     pub(crate) http_1_0: bool,
-    /// The status has no body.
+    /// The status has no body, or not even a length: a 304 may tell that of the answer with a body (RFC 9110 8.6).
     bodiless: bool,
+    lengthless: bool,
     /// The program has written a date.
     dated: bool,
     pub(crate) corked: bool,
@@ -87,6 +88,7 @@ impl Exchange {
             head_only: false,
             http_1_0: false,
             bodiless: false,
+            lengthless: false,
             dated: false,
             corked: false,
             paused: false,
@@ -131,8 +133,8 @@ impl Exchange {
         }
         self.stage = Stage::Head;
         self.switching = status.starts_with(b"101");
-        self.bodiless =
-            status.starts_with(b"1") || status.starts_with(b"204") || status.starts_with(b"304");
+        self.lengthless = status.starts_with(b"1") || status.starts_with(b"204");
+        self.bodiless = self.lengthless || status.starts_with(b"304");
         if self.switching {
             return;
         }
@@ -202,7 +204,7 @@ impl Exchange {
             self.keep_alive = false;
         }
         self.common_headers();
-        if let Some(length) = length.filter(|_| !self.bodiless) {
+        if let Some(length) = length.filter(|_| !self.lengthless) {
             self.out.extend_from_slice(b"Content-Length: ");
             push_decimal(&mut self.out, length);
             self.out.extend_from_slice(b"\r\n");
@@ -257,7 +259,7 @@ impl Exchange {
                 }
             }
             Stage::Fresh | Stage::Head => {
-                self.end_head(Some(data.len() as u64), close);
+                self.end_head(Some(data.len() as u64).filter(|_| !self.bodiless), close);
                 self.put(data);
             }
             Stage::Counted => self.put(data),
@@ -289,7 +291,7 @@ impl Exchange {
     /// A piece of a body of `total` bytes; ends the answer with the last one.
     pub(crate) fn part(&mut self, data: &[u8], total: u64) {
         if matches!(self.stage, Stage::Fresh | Stage::Head) {
-            self.end_head(Some(total), false);
+            self.end_head(Some(total).filter(|_| !self.bodiless), false);
         }
         let left = total.saturating_sub(self.offset);
         let data = usize::try_from(left).ok().and_then(|left| data.get(..left)).unwrap_or(data);

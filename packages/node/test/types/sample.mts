@@ -1,6 +1,6 @@
 // What programs write, checked by `tsc --noEmit`. An error that must be one is marked.
 import uws, { App, SSLApp, Server, WebSocketServer, getParts, us_listen_socket_close, us_socket_local_port } from 'standfast';
-import type { HttpRequest, HttpResponse, TemplatedApp, WebSocket, us_listen_socket } from 'standfast';
+import type { AppDescriptor, HttpRequest, HttpResponse, TemplatedApp, WebSocket, us_listen_socket, us_socket } from 'standfast';
 import WsSocket, { WebSocketServer as FromWs } from 'standfast/ws';
 
 interface User { name: string; joined: number }
@@ -22,7 +22,13 @@ const app: TemplatedApp = App().ws<User>('/rooms/:room', {
   close(ws, code, message) { console.log(ws.getUserData().joined, code, message.byteLength); },
 });
 
-app.addChildAppDescriptor(App().getDescriptor()).removeChildAppDescriptor(1);
+const descriptor: AppDescriptor = App().getDescriptor();
+app.addChildAppDescriptor(descriptor).removeChildAppDescriptor(1);
+
+app.post('/collected', (res) => {
+  res.onAborted(() => {});
+  res.onDataV2((chunk, left) => { if (left === 0n) res.beginWrite().write(`${chunk.byteLength} from ${res.getRemotePort()}`); });
+}).put('/collected', (res) => { res.collectBody(1024, (body) => { res.end(body ?? 'too long'); }); });
 
 // @ts-expect-error: no such option
 app.ws('/wrong', { maxPayload: 1 });
@@ -43,7 +49,7 @@ app.get('/', (res, req) => { res.writeStatus('200 OK').end(req.getQuery('a') ?? 
   .post('/collect', (res) => { res.onAborted(() => {}).collect(1024, (body) => { res.collect(() => { res.end(body ?? 'too long'); }); }); })
   .adoptSocket(3)
   .listen(0, (listener: us_listen_socket | false) => {
-    if (listener) { console.log(us_socket_local_port(listener)); us_listen_socket_close(listener); }
+    if (listener) { const socket: us_socket = listener; console.log(us_socket_local_port(socket)); us_listen_socket_close(listener); }
   });
 SSLApp({ key_file_name: 'key.pem', cert_file_name: 'cert.pem' }).listen('127.0.0.1', 1, () => {});
 

@@ -102,6 +102,26 @@ both('an IPv4 client of an IPv6 listener has the address that the listener sees'
   assert.deepEqual(seen, ['0000:0000:0000:0000:0000:ffff:7f00:0001', 16]);
 });
 
+both('a Connection header of the program is the only one', async (t) => {
+  const port = await serve(t, (app) => app.get('/', (res) => res.writeHeader('Connection', 'keep-alive').end()));
+  const raw = new Raw(t, port);
+  raw.write('GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n');
+  assert.deepEqual((await raw.head()).match(/connection: .*/gi), ['Connection: keep-alive']);
+  await raw.closed;
+});
+
+ours('a 304 has the length of endWithoutBody', async (t) => {
+  const port = await serve(t, (app) => app.get('/:status', (res, req) => {
+    res.onAborted(() => {});
+    res.writeStatus(req.getParameter(0)).endWithoutBody(100);
+  }));
+  for (const [status, length] of [['304', 'content-length: 100'], ['204', undefined]]) {
+    const raw = new Raw(t, port);
+    raw.write(`GET /${status} HTTP/1.1\r\nHost: a\r\n\r\n`);
+    assert.equal((await raw.head()).match(/content-length: .*/i)?.[0].toLowerCase(), length);
+  }
+});
+
 both('server names do nothing without TLS', () => {
   const app = uws.App();
   assert.equal(app.addServerName('a.test', { passphrase: 'b' }).removeServerName('a.test'), app);

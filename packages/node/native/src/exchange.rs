@@ -54,6 +54,8 @@ pub(crate) struct Exchange {
     lengthless: bool,
     /// The program has written a date.
     dated: bool,
+    /// The program has written a Connection header.
+    connection: bool,
     pub(crate) corked: bool,
     pub(crate) paused: bool,
     /// Bytes of the body so far.
@@ -90,6 +92,7 @@ impl Exchange {
             bodiless: false,
             lengthless: false,
             dated: false,
+            connection: false,
             corked: false,
             paused: false,
             offset: 0,
@@ -163,6 +166,7 @@ impl Exchange {
             return Ok(());
         }
         self.dated |= name.eq_ignore_ascii_case(b"date");
+        self.connection |= name.eq_ignore_ascii_case(b"connection");
         self.out.extend_from_slice(name);
         self.out.extend_from_slice(b": ");
         push_clean(&mut self.out, value);
@@ -185,6 +189,9 @@ impl Exchange {
             // While the handler is called, it is the time of this turn.
             let now_ns = (self.place == Place::Handler).then_some(self.moved_ns);
             push_date(&mut self.out, now_ns);
+        }
+        if self.connection {
+            return;
         }
         if !self.keep_alive {
             self.out.extend_from_slice(b"Connection: close\r\n");

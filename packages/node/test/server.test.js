@@ -375,3 +375,10 @@ both('wrong options are named', () => {
   assert.throws(() => new Server({ maxPayload: -1 }), /maxPayload/);
   assert.throws(() => new Server().websocket('/*'), TypeError);
 });
+
+both('an address of IPv4 is told as one where the listener is one of IPv6', async (t) => {
+  const server = new Server({ fetch: (_, { remoteAddress }) => new Response(remoteAddress) });
+  const { port } = await server.listen({ port: 0, host: '::' });
+  t.after(() => server.close());
+  assert.equal(await (await fetch(`http://127.0.0.1:${port}/`)).text(), '127.0.0.1');
+});

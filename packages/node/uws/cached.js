@@ -92,7 +92,7 @@ class CachedResponse {
   }
 
   #end(close) {
-    this.#close = close === true;
+    this.#close = !!close;
     this[SLOT] = NONE;
     const finish = this.#finish;
     this.#finish = undefined;
@@ -134,6 +134,12 @@ class CachedResponse {
     this.#use();
     this.#add(copy(chunk));
     return true;
+  }
+
+  beginWrite() {
+    this.#use();
+    this.#headIsComplete = true;
+    return this;
   }
 
   end(body, closeConnection) {
@@ -251,7 +257,7 @@ class CachedResponse {
 }
 
 /** What is of one client, or of a request with a body. */
-const ABSENT = ['upgrade', 'onData', 'collectBody', 'pause', 'resume', 'getRemoteAddress', 'getRemoteAddressAsText',
+const ABSENT = ['upgrade', 'onData', 'onDataV2', 'collectBody', 'pause', 'resume', 'getRemoteAddress', 'getRemoteAddressAsText',
   'getRemotePort', 'getProxiedRemoteAddress', 'getProxiedRemoteAddressAsText', 'getProxiedRemotePort'];
 for (const name of ABSENT) {
   CachedResponse.prototype[name] = () => { throw absent(name); };

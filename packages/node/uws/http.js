@@ -42,10 +42,10 @@ function unanswered() {
 function httpClasses(native, responses, upgrade) {
   /** The request whose handler is being called, or was: what reads it finds out when the promises of that call have run. */
   let current;
-  // Loads of properties of an object with so many are slow.
-  const { header, res_header, res_end } = native;
   /** The response to it. */
   let answering;
+  // Loads of properties of an object with so many are slow.
+  const { header, res_header, res_end } = native;
 
   class HttpRequest {
     static name = 'uWS.HttpRequest';

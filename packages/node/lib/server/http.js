@@ -8,6 +8,15 @@ const FRAMING = ['content-length', 'transfer-encoding', 'connection'];
 
 /** Bytes of a stream that are written in one turn of the loop. */
 const TURN = 256 * 1024;
+/** How an address of IPv4 begins as one of IPv6. */
+const MAPPED = '0000:0000:0000:0000:0000:ffff:';
+
+/** The client's address as text; that of IPv4 also where the listener is one of IPv6. */
+function addressOf(res) {
+  const text = Buffer.from(res.getRemoteAddressAsText()).toString();
+  if (!text.startsWith(MAPPED)) return text;
+  return new Uint8Array(res.getRemoteAddress(), 12).join('.');
+}
 
 /** Answers a request by `fetch`. */
 function serve(res, req, { fetch, isSecure, maxBody, failed }) {
@@ -18,7 +27,7 @@ function serve(res, req, { fetch, isSecure, maxBody, failed }) {
     state.wake?.();
   });
   const described = describe(req, isSecure);
-  const remoteAddress = Buffer.from(res.getRemoteAddressAsText()).toString();
+  const remoteAddress = addressOf(res);
   const act = async () => {
     const hasBody = described.method !== 'GET' && described.method !== 'HEAD';
     const body = hasBody ? await collect(res, maxBody) : undefined;
@@ -153,4 +162,4 @@ function writable(res, state) {
   });
 }
 
-module.exports = { serve };
+module.exports = { addressOf, serve };

@@ -5,7 +5,7 @@ const { getEventListeners } = require('node:events');
 const { readFileSync } = require('node:fs');
 const { owner } = require('../bytes.js');
 const { History } = require('./history.js');
-const { serve } = require('./http.js');
+const { addressOf, serve } = require('./http.js');
 const { Socket, SocketEvent, bytesOf } = require('./socket.js');
 
 const DEFAULTS = {
@@ -246,7 +246,7 @@ function requestOf(res, req, parameters) {
     params: Object.fromEntries(parameters.map((name, at) => [name, decode(req.getParameter(at))])),
     headers,
     protocols: (headers.get('sec-websocket-protocol') ?? '').split(',').map((name) => name.trim()).filter(Boolean),
-    remoteAddress: Buffer.from(res.getRemoteAddressAsText()).toString(),
+    remoteAddress: addressOf(res),
   };
 }
 

@@ -109,13 +109,14 @@ both('the request has its parts', async (t) => {
   });
 });
 
-ours('getQuery finds what URLSearchParams finds', async (t) => {
+ours('getQuery finds what URLSearchParams finds, but no key without a value', async (t) => {
   const keys = ['a', 'ab', 'b c', 'b', '', 'x=', 'ä', '?a'];
   const port = await serve(t, (app) => app.get('/*', (res, req) => {
     res.end(JSON.stringify(keys.map((key) => req.getQuery(key) ?? null)));
   }));
   for (const query of ['a=1&ab=2', 'ab=2&a=1&a=3', 'a', 'a=', '=v&&a=b=c', '?a=1', 'b+c=1', 'b%20c=1&a', 'x%3D=1', '%C3%A4=1', 'a=%', '&']) {
-    const expected = keys.map((key) => new URLSearchParams(query).get(key));
+    const pairs = query.split('&').filter((pair) => pair.includes('='));
+    const expected = keys.map((key) => new URLSearchParams(pairs.join('&')).get(key));
     const answer = await request(t, port, `GET /?${query} HTTP/1.1\r\nHost: a\r\n\r\n`);
     assert.deepEqual(JSON.parse(answer.body), expected, query);
   }

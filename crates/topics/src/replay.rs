@@ -121,6 +121,25 @@ impl Topics {
         true
     }
 
+    /// Lets a subscriber that was just added get what is published after a position: what was published before may still
+    /// be on its way.
+    pub fn skip_until<S: Sys, H>(
+        &mut self,
+        core: &mut Core<S, H>,
+        id: ConnId,
+        topic: &str,
+        kind: u32,
+        last: Position,
+    ) where
+        H: Handler<User: Subscriber>,
+    {
+        if self.hold(core, id, topic, kind)
+            && let Some(index) = self.group_of(core, id, topic, kind)
+        {
+            self.replays.release(index, id, Some(last));
+        }
+    }
+
     /// Ends the hold of a subscriber without sending it what is in the history.
     pub fn release<S: Sys, H>(&mut self, core: &mut Core<S, H>, id: ConnId, topic: &str, kind: u32)
     where

@@ -253,6 +253,24 @@ both('unsubscribing and subscribing again end a subscription that has not begun'
   assert.equal(socket.unsubscribe('other'), true);
 });
 
+both('what is published after a subscription without a position comes, however little is kept', async (t, threads) => {
+  const server = new Server({ ...threads, history: { size: 3, topicBytes: 4096 } });
+  const sockets = new Queue();
+  server.websocket('/', (socket) => sockets.push(socket));
+  const { port } = await server.listen({ port: 0, host: '127.0.0.1' });
+  t.after(() => server.close());
+  const client = await Client.open(t, port);
+  const socket = await sockets.next();
+  server.publish('room', 'before');
+  const { recovered, position } = await socket.subscribe('room', { positions: true });
+  assert.deepEqual([recovered, position.split(':')[1]], [true, '1']);
+  for (let at = 2; at <= 300; at += 1) server.publish('room', String(at));
+  const long = 'x'.repeat(5000);
+  server.publish('room', long);
+  for (let at = 2; at <= 300; at += 1) assert.deepEqual(await positioned(client), [`${position.slice(0, 8)}:${at}`, String(at)]);
+  assert.equal((await positioned(client))[1], long);
+});
+
 both('half a character in a topic is U+FFFD', async (t, threads) => {
   const { server, sockets, open } = await serverOf(t, threads);
   await open();

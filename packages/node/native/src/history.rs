@@ -226,13 +226,40 @@ impl Js {
         slot: u32,
         sent: &Sent,
     ) {
-        if sent.asked {
-            keeper.count(sent.why);
-        }
+        keeper.count(sent.why);
         self.emit(core, Event::Replayed, |env| {
             let topic = env.string(&sent.topic);
             [env.int(slot as i32), topic, reason(env, sent.why), position(env, sent.last)]
         });
+    }
+}
+
+impl Js {
+    /// Subscribes a socket to what is published from now on: nothing of that is sent from what is kept, which may be less.
+    fn subscribe_from_now<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        history: &History,
+        slot: u32,
+        id: ConnId,
+        topic: &Arc<str>,
+        kind: u32,
+    ) -> (i32, Option<Unavailable>, Option<Position>) {
+        if let Some(threads) = &mut self.threads {
+            // As a member of the topic: what is published after its last position comes after the command.
+            threads.join(slot, id, topic);
+            let last = history.last(topic, core.now_ns());
+            let passed = threads.subscribe_from(slot, id, topic, Beginning::After { kind, last });
+            return (if passed { DONE } else { BEHIND }, None, last);
+        }
+        self.end_subscription(core, id, topic);
+        let kind = core.encoding(id) | kind;
+        self.topics.subscribe(core, id, topic, kind);
+        let last = history.last(topic, core.now_ns());
+        if let Some(last) = last {
+            self.topics.skip_until(core, id, topic, kind, last);
+        }
+        (DONE, None, last)
     }
 }
 
@@ -336,24 +363,24 @@ fn history_subscribe(
             None => core.id_at(slot).filter(|id| core.is_open(*id)),
         };
         let Some(id) = id else { return (GONE, None, None) };
-        let (history, now_ns, asked) = (&*keeper.history, core.now_ns(), start.is_some());
-        let next = || history.last(&topic, now_ns).map(Position::next).ok_or(Unavailable::Evicted);
-        let first = match start {
-            Some(start) => start.and_then(|start| history.first(&topic, start, now_ns)),
-            None => next(),
+        let kind = if flags & WITH_POSITIONS == 0 { 0 } else { POSITIONS };
+        let topic: Arc<str> = topic.as_str().into();
+        let (history, now_ns) = (&*keeper.history, core.now_ns());
+        let Some(start) = start else {
+            return js.subscribe_from_now(core, history, slot, id, &topic, kind);
         };
+        let next = || history.last(&topic, now_ns).map(Position::next).ok_or(Unavailable::Evicted);
+        let first = start.and_then(|start| history.first(&topic, start, now_ns));
         let why = first.err();
         if why == Some(Unavailable::Ahead) && flags & MAY_WAIT != 0 && history.is_replica() {
             return (BEHIND, why, None);
         }
         // Without one nothing is known of it: it was released meanwhile.
         let next = first.or_else(|_| next()).ok();
-        let kind = if flags & WITH_POSITIONS == 0 { 0 } else { POSITIONS };
-        let topic: Arc<str> = topic.as_str().into();
         if let Some(threads) = &mut js.threads {
             // A thread that is far behind has no room for it.
             let passed =
-                threads.subscribe_from(slot, id, &topic, Beginning { kind, next, why, asked });
+                threads.subscribe_from(slot, id, &topic, Beginning::At { kind, next, why });
             return (if passed { PENDING } else { BEHIND }, None, None);
         }
         js.end_subscription(core, id, &topic);
@@ -362,15 +389,13 @@ fn history_subscribe(
         let sent = match next {
             None => Some((why, None)),
             Some(next) => {
-                let replay = Replay { id, topic, kind, next, why, asked, ticket: 0 };
+                let replay = Replay { id, topic, kind, next, why, ticket: 0 };
                 let sent = js.replays.begin(core, &mut js.topics, history, replay);
                 sent.map(|sent| (sent.why, sent.last))
             }
         };
         let Some((why, last)) = sent else { return (PENDING, None, None) };
-        if asked {
-            keeper.count(why);
-        }
+        keeper.count(why);
         (DONE, why, last)
     });
     let (outcome, why, last) = done;

@@ -23,19 +23,16 @@ pub(crate) struct Replay {
     pub(crate) next: Position,
     /// It does not get all.
     pub(crate) why: Option<Unavailable>,
-    /// It is one from a position or time on, and counted.
-    pub(crate) asked: bool,
     /// What JavaScript's thread knows it by, where sockets are on other threads.
     pub(crate) ticket: u32,
 }
 
-/// Where the messages of a subscription begin, for a thread that has its socket.
-pub(crate) struct Beginning {
-    /// [`POSITIONS`], or 0.
-    pub(crate) kind: u32,
-    pub(crate) next: Option<Position>,
-    pub(crate) why: Option<Unavailable>,
-    pub(crate) asked: bool,
+/// Where the messages of a subscription begin, for a thread that has its socket. `kind` is [`POSITIONS`], or 0.
+pub(crate) enum Beginning {
+    /// With what was missed.
+    At { kind: u32, next: Option<Position>, why: Option<Unavailable> },
+    /// With what is published after the last position, if there is one.
+    After { kind: u32, last: Option<Position> },
 }
 
 /// A subscription that was sent what it missed.
@@ -43,7 +40,6 @@ pub(crate) struct Sent {
     pub(crate) id: ConnId,
     pub(crate) topic: Arc<str>,
     pub(crate) ticket: u32,
-    pub(crate) asked: bool,
     /// It did not get all.
     pub(crate) why: Option<Unavailable>,
     /// The position of the last message before what comes, if it is known.
@@ -152,13 +148,13 @@ impl Replays {
         history: &History,
         replay: Replay,
     ) -> Option<Sent> {
-        let Replay { id, ticket, asked, .. } = replay;
+        let Replay { id, ticket, .. } = replay;
         let topic = Arc::clone(&replay.topic);
         match send_portion(core, topics, history, replay) {
             Portion::Done(why, next) => {
                 // The position of what was sent last.
                 let last = Position { offset: next.offset.saturating_sub(1), ..next };
-                return Some(Sent { id, topic, ticket, asked, why, last: Some(last) });
+                return Some(Sent { id, topic, ticket, why, last: Some(last) });
             }
             Portion::More(replay, true) => self.waiting.entry(id).or_default().push(replay),
             Portion::More(replay, false) => self.ready.push_back(replay),

@@ -292,15 +292,21 @@ impl Holder {
         ticket: u32,
     ) {
         self.end_subscription(core, id, topic);
-        let Beginning { kind, next, why, asked } = beginning;
+        let (Beginning::At { kind, .. } | Beginning::After { kind, .. }) = beginning;
         let (kind, topic) = (core.encoding(id) | kind, Arc::from(topic));
         self.topics.subscribe(core, id, &topic, kind);
-        let sent = match (next, &self.history) {
-            (Some(next), Some(history)) => {
-                let replay = Replay { id, topic, kind, next, why, asked, ticket };
+        let sent = match (beginning, &self.history) {
+            (Beginning::After { last, .. }, _) => {
+                if let Some(last) = last {
+                    self.topics.skip_until(core, id, &topic, kind, last);
+                }
+                return;
+            }
+            (Beginning::At { next: Some(next), why, .. }, Some(history)) => {
+                let replay = Replay { id, topic, kind, next, why, ticket };
                 self.replays.begin(core, &mut self.topics, history, replay)
             }
-            _ => Some(Sent { id, topic, ticket, asked, why, last: None }),
+            (Beginning::At { why, .. }, _) => Some(Sent { id, topic, ticket, why, last: None }),
         };
         self.tell_sent(core, id, sent);
     }

@@ -116,6 +116,7 @@ impl Threads {
         beginning: Beginning,
     ) -> bool {
         let ticket = self.tickets.wrapping_add(1);
+        let tells = matches!(beginning, Beginning::At { .. });
         let (beginning, length) = (Box::new(beginning), topic.len() as u32);
         let command = Command::SubscribeFrom { id, beginning, ticket, length };
         if !self.command(id, command, topic.as_bytes()) {
@@ -124,8 +125,15 @@ impl Threads {
         self.tickets = ticket;
         self.mirror.add(number, id, topic);
         self.end_sending(number, topic);
-        self.sending.entry(number).or_default().push((Arc::clone(topic), ticket));
+        if tells {
+            self.sending.entry(number).or_default().push((Arc::clone(topic), ticket));
+        }
         true
+    }
+
+    /// A socket becomes a member of a topic, for those who publish.
+    pub(crate) fn join(&mut self, number: u32, id: ConnId, topic: &str) {
+        self.mirror.add(number, id, topic);
     }
 
     /// A subscription ends, or another one takes its place.

@@ -71,7 +71,7 @@ export interface SubscribeOptions {
   since?: Since;
   /**
    * Each message begins with its position and a line feed, in binary messages as ASCII, so that the client can tell where to go on;
-   * with the line feed alone if it is one that is not kept [false].
+   * with the line feed alone if it has no position [false].
    */
   positions?: boolean;
 }

@@ -2,7 +2,7 @@
 'use strict';
 
 const assert = require('node:assert/strict');
-const { uws, ours, Client } = require('./support.js');
+const { uws, ours, Client, Queue } = require('./support.js');
 const { freePort, start, until } = require('./support_brokers.js');
 const { serverOf, positioned, brokers, other, publish } = require('./support_history.js');
 
@@ -143,4 +143,23 @@ ours('while a broker does not answer history waits, until the server stops', asy
   const read = server.history('room');
   await server.close();
   await assert.rejects(read, /the server stops/);
+});
+
+ours('what waits for a broker ends with unsubscribe, another call, the socket and the server', async (t) => {
+  const server = new Server({ history: true, broker: `redis://127.0.0.1:${await freePort()}` });
+  const sockets = new Queue();
+  server.websocket('/', (socket) => sockets.push(socket));
+  const { port } = await server.listen({ port: 0, host: '127.0.0.1' });
+  const client = await Client.open(t, port);
+  const socket = await sockets.next();
+  const first = socket.subscribe('room', {});
+  const second = socket.subscribe('room', {});
+  assert.deepEqual(await first, { recovered: false, reason: 'unsubscribed', position: undefined });
+  socket.unsubscribe('room');
+  assert.equal((await second).reason, 'unsubscribed');
+  const third = socket.subscribe('room', {});
+  client.ws.terminate();
+  assert.equal((await third).reason, 'closed');
+  await server.close();
+  await assert.rejects(server.history('room'), /the server stops/);
 });

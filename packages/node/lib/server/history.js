@@ -25,8 +25,9 @@ class History {
   #waiting = new Map();
   /** By socket and topic, those whose messages are being sent. */
   #sending = new Map();
-  /** By socket and topic, the last call of `subscribe` that has not subscribed yet. */
+  /** By socket and topic, what ends the last call of `subscribe` that has not subscribed yet. */
   #calls = new WeakMap();
+  #isClosed = false;
 
   constructor(native, broker) {
     this.#native = native;
@@ -56,12 +57,16 @@ class History {
     topic = named(topic);
     const calls = this.#calls.get(socket) ?? new Map();
     this.#calls.set(socket, calls);
-    const own = Symbol('call');
+    let own;
+    const ended = new Promise((resolve) => { own = (reason) => resolve(lost(reason)); });
     const isLast = () => calls.get(topic) === own;
+    calls.get(topic)?.('unsubscribed');
     calls.set(topic, own);
     let subscribed;
     try {
-      await this.#ready(topic);
+      // The broker may be away for long.
+      const early = await Promise.race([this.#ready(topic), ended]);
+      if (early) return early;
       subscribed = await this.#patiently((mayWait) => {
         if (raw() && !isLast()) return lost('unsubscribed');
         const flags = (positions ? POSITIONS : 0) | (mayWait ? MAY_WAIT : 0);
@@ -93,19 +98,22 @@ class History {
 
   unsubscribed(socket, topic) {
     topic = named(topic);
+    this.#calls.get(socket)?.get(topic)?.('unsubscribed');
     this.#calls.get(socket)?.delete(topic);
     this.#settle(socket, topic, lost('unsubscribed'));
   }
 
   closed(socket) {
+    for (const end of this.#calls.get(socket)?.values() ?? []) end('closed');
     for (const resolve of this.#sending.get(socket)?.values() ?? []) resolve(lost('closed'));
     this.#sending.delete(socket);
   }
 
   /** The server stops. */
   close() {
+    this.#isClosed = true;
     for (const waiting of this.#waiting.values()) {
-      for (const { reject } of waiting) reject(new Error('the server stops'));
+      for (const { reject } of waiting) reject(stops());
     }
     this.#waiting.clear();
   }
@@ -121,6 +129,7 @@ class History {
 
   /** Waits until the broker has confirmed a topic and what it keeps of it is here. */
   async #ready(topic) {
+    if (this.#isClosed) throw stops();
     if (this.#native.history_follow(topic)) return;
     let timer;
     const waiting = this.#waiting.get(topic) ?? new Set();
@@ -162,6 +171,8 @@ function named(topic) {
   if (typeof topic !== 'string') throw new TypeError('expected a topic: a string');
   return topic.toWellFormed();
 }
+
+const stops = () => new Error('the server stops');
 
 const lost = (reason) => ({ recovered: false, reason, position: undefined });
 

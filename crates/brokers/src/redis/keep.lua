@@ -11,12 +11,18 @@ if seen then
   repeated = later >= 2147483648 or later == 0 and number <= last
 end
 if repeated or again and not seen then
-  local id = string.sub(body, 3, 22)
-  for _, entry in ipairs(redis.call('XREVRANGE', stream, '+', '-')) do
-    if string.sub(entry[2][2], 3, 22) == id then
-      local kept_ms, kept_at = string.match(entry[1], '^(%d+)-(%d+)$')
-      return {epoch, tonumber(kept_at), tonumber(kept_ms), -1}
+  -- It is among the newest as a rule.
+  local id, from, count = string.sub(body, 3, 22), '+', 16
+  while from do
+    local piece = redis.call('XREVRANGE', stream, from, '-', 'COUNT', count)
+    for _, entry in ipairs(piece) do
+      if string.sub(entry[2][2], 3, 22) == id then
+        local kept_ms, kept_at = string.match(entry[1], '^(%d+)-(%d+)$')
+        return {epoch, tonumber(kept_at), tonumber(kept_ms), -1}
+      end
     end
+    from = #piece == count and '(' .. piece[count][1] or nil
+    count = math.min(2 * count, 256)
   end
   if repeated then
     return {epoch, 0, 0, -1}

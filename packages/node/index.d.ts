@@ -169,7 +169,7 @@ export interface CacheOptions {
  * there: each use of another member of {@link HttpResponse} throws. `onAborted` is never called, since who waits comes and goes;
  * `write` and `tryEnd` take everything.
  */
-export type CachedResponse = Pick<HttpResponse, 'writeStatus' | 'writeHeader' | 'write' | 'end' | 'endWithoutBody' | 'tryEnd' | 'close'
+export type CachedResponse = Pick<HttpResponse, 'writeStatus' | 'writeHeader' | 'beginWrite' | 'write' | 'end' | 'endWithoutBody' | 'tryEnd' | 'close'
   | 'getWriteOffset' | 'onWritable' | 'onAborted' | 'cork'> & { [key: string]: any };
 type CachedHandler = (res: CachedResponse, req: HttpRequest) => void | Promise<void>;
 

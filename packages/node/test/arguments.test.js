@@ -110,6 +110,19 @@ both('a Connection header of the program is the only one', async (t) => {
   await raw.closed;
 });
 
+both('a connection that is closed says so beside the Connection header of the program', async (t) => {
+  const port = await serve(t, (app) => app
+    .get('/keep', (res) => res.writeHeader('Connection', 'keep-alive').end('', true))
+    .get('/close', (res) => res.writeHeader('Connection', 'Upgrade, Close').end('', true)));
+  for (const [path, expected] of [['/keep', ['Connection: keep-alive', 'Connection: close']], ['/close', undefined]]) {
+    const raw = new Raw(t, port);
+    raw.write(`GET ${path} HTTP/1.1\r\nHost: a\r\n\r\n`);
+    const lines = (await raw.head()).match(/connection: .*/gi);
+    if (expected) assert.deepEqual(lines, expected);
+    await raw.closed;
+  }
+});
+
 ours('a 304 has the length of endWithoutBody', async (t) => {
   const port = await serve(t, (app) => app.get('/:status', (res, req) => {
     res.onAborted(() => {});

@@ -253,6 +253,50 @@ ours('answers without a body, with a date of their own, and those that end the c
   assert.equal(calls, 3);
 });
 
+modes('what is kept is what was sent first, whatever was left out and given as text', async (t, own) => {
+  let calls = 0;
+  const port = await serve(t, (app) => {
+    const route = (path, answer) => app.get(path, (res) => { calls += 1; answer(res); }, 60);
+    route('/length', (res) => res.endWithoutBody(7));
+    route('/text', (res) => res.endWithoutBody('7'));
+    route('/none', (res) => res.endWithoutBody());
+    route('/whole', (res) => res.tryEnd('hello'));
+    route('/five', (res) => res.tryEnd('hello', '5'));
+    route('/blank', (res) => res.writeHeader('x', undefined).writeHeader('Connection', 'keep-alive').end(undefined));
+  }, own);
+  for (const path of ['/length', '/text', '/none', '/whole', '/five', '/blank']) {
+    const answers = [];
+    for (let round = 0; round < 2; round += 1) {
+      const raw = new Raw(t, port);
+      raw.write(`GET ${path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n`);
+      const head = await raw.head();
+      await raw.closed;
+      answers.push(`${head.replace(/Date: .*/, '')}${raw.bytes}`);
+    }
+    assert.equal(answers[0], answers[1], path);
+    if (/length|text/.test(path)) assert.match(answers[0], /Content-Length: 7\r\n/);
+    if (/whole|five/.test(path)) assert.match(answers[0], /\r\n\r\nhello$/);
+  }
+  assert.equal(calls, 6);
+});
+
+ours('an exception and a rejection close who waits, also after onAborted', async (t) => {
+  const { code, lines, stderr } = await program(t, `
+    process.on('unhandledRejection', (error) => log(error.message));
+    process.on('uncaughtException', (error) => log(error.message));
+    const app = uws.App()
+      .get('/async', async (res) => { res.onAborted(() => {}); log('called'); await null; throw new Error('mine'); }, 60)
+      .get('/sync', (res) => { res.onAborted(() => {}); log('called'); throw new Error('mine'); }, 60);
+    listen(app, async (port) => {
+      const ask = (path) => fetch('http://127.0.0.1:' + port + path).then((answer) => answer.text(), () => 'closed').then(log);
+      for (const path of ['/async', '/async', '/sync', '/sync']) await ask(path);
+      process.exit(0);
+    });`);
+  assert.equal(code, 0, stderr);
+  for (const text of ['called', 'mine', 'closed']) assert.equal(lines.filter((line) => line === text).length, 4, text);
+  assert.equal(lines.length, 12, lines.join());
+});
+
 modes('each client gets an answer by its own protocol', async (t, own) => {
   const port = await serve(t, (app) => app.get('/*', (res) => { res.write('a'); res.end('b'); }, 60), own);
   await get(t, port, '/');

@@ -49,6 +49,7 @@ function cacheOptions(cache) {
 
 /** Bytes of our own of what a response takes. */
 function copy(value) {
+  if (value === undefined) return Buffer.alloc(0);
   if (typeof value === 'string') return Buffer.from(value);
   if (value instanceof ArrayBuffer) return Buffer.from(new Uint8Array(value));
   if (ArrayBuffer.isView(value)) return Buffer.from(new Uint8Array(value.buffer, value.byteOffset, value.byteLength));
@@ -75,7 +76,6 @@ class CachedResponse {
   #headIsComplete = false;
   #pieces = [];
   #offset = 0;
-  #dated = false;
   #isKept = true;
   #length;
   #hasBody = true;
@@ -118,8 +118,7 @@ class CachedResponse {
     this.writeStatus('200 OK');
     this.#headers.push([name, bytes]);
     const lowerCase = name.toLowerCase();
-    if (lowerCase === 'date') this.#dated = true;
-    else if (lowerCase === 'set-cookie') this.#isKept = false;
+    if (lowerCase === 'set-cookie') this.#isKept = false;
     else if (lowerCase === 'cache-control' && NOT_KEPT.test(bytes.toString('latin1'))) this.#isKept = false;
     return this;
   }
@@ -152,7 +151,7 @@ class CachedResponse {
     this.#use();
     if (!this.#headIsComplete) {
       this.#hasBody = false;
-      if (typeof reportedContentLength === 'number') this.#length = reportedContentLength;
+      if (reportedContentLength !== undefined) this.#length = Number(reportedContentLength);
     }
     return this.#end(closeConnection);
   }
@@ -160,9 +159,9 @@ class CachedResponse {
   /** Nothing waits for a client: all is taken. */
   tryEnd(fullBodyOrChunk, totalSize) {
     this.#use();
-    const total = typeof totalSize === 'number' ? totalSize : 0;
-    const left = Math.max(total - this.#offset, 0);
-    this.#add(copy(fullBodyOrChunk).subarray(0, left));
+    const bytes = copy(fullBodyOrChunk);
+    const total = Number(totalSize) || bytes.length;
+    this.#add(bytes.subarray(0, Math.max(total - this.#offset, 0)));
     const ended = this.#offset >= total;
     if (ended) this.#end(false);
     return [true, ended];
@@ -220,7 +219,6 @@ class CachedResponse {
     return {
       status: this.#status ?? Buffer.from('200 OK'),
       headers: Buffer.concat(lines),
-      dated: this.#dated,
       body: this.#hasBody ? this.#body() : undefined,
       length: this.#length,
       close: this.#close,
@@ -254,6 +252,12 @@ class CachedResponse {
     this.#sendHead(res);
     this.#pieces.forEach((piece) => res.write(piece));
   }
+}
+
+/** A handler has failed that others wait for. */
+function failed(answer, error) {
+  if (answer[SLOT] !== NONE) answer.close();
+  throw error;
 }
 
 /** What is of one client, or of a request with a body. */
@@ -324,14 +328,17 @@ function cachedHandler(native, route, handler, { lowerExpiry, upperExpiry, bytes
     pending.set(key, one);
     if (!isAnswered) join(one, res);
     const answer = new CachedResponse((ended) => finish(key, one, ended));
-    let returned = false;
+    let returned;
+    let done = false;
     try {
-      handler(answer, req);
-      returned = true;
+      returned = handler(answer, req);
+      done = true;
     } finally {
-      if (!returned && answer[SLOT] !== NONE && !answer[ABORTED]) answer.close();
+      if (!done && answer[SLOT] !== NONE) answer.close();
     }
     if (answer[SLOT] === NONE) return;
+    // Who is told of a promise that rejects is told of this one.
+    if (typeof returned?.then === 'function') Promise.resolve(returned).catch((error) => failed(answer, error));
     if (req[YIELD]) {
       if (isAnswered) native.cache_drop(route, key);
       one.waiting.delete(res);

@@ -8,7 +8,7 @@ use napi_sys::napi_value;
 use wire::http::Request as Head;
 
 use crate::app::{ARGUMENTS, App, natives};
-use crate::exchange::Exchange;
+use crate::exchange::{Exchange, Written};
 use crate::handler::Js;
 use crate::http::{NO_BYTES, read};
 use crate::napi::{Env, Thrown};
@@ -51,8 +51,7 @@ struct Answer {
     status: Vec<u8>,
     /// Whole lines.
     headers: Vec<u8>,
-    /// One of them is the date.
-    dated: bool,
+    written: Written,
     body: Body,
     /// The connection ends with it.
     close: bool,
@@ -74,7 +73,7 @@ impl Answer {
     }
 
     fn write(&self, exchange: &mut Exchange) {
-        exchange.prepared_head(&self.status, &self.headers, self.dated);
+        exchange.prepared_head(&self.status, &self.headers, self.written);
         match &self.body {
             Body::Bytes(bytes) => exchange.end(bytes, self.close),
             Body::Absent(length) => exchange.end_without_body(*length, self.close),
@@ -186,28 +185,35 @@ fn with(
     let key = env.text(arguments[1]).ok_or(NO_BYTES)?;
     app.with(|js, core| {
         if let Some(Some(cache)) = js.caches.get_mut(route) {
-            act(cache, &key, core.now_ns());
+            // A handler may have taken long.
+            act(cache, &key, core.clock_ns());
         }
     });
     Ok(env.undefined())
 }
 
-/// `cache_keep(route, key, { status, headers, dated, body, length, close })`: without a body, `length` is what is reported
+/// `cache_keep(route, key, { status, headers, body, length, close })`: without a body, `length` is what is reported
 fn cache_keep(app: &App, env: Env, arguments: &Arguments) -> Result {
     let given = arguments[2];
     let bytes = |name| {
         let value = env.property(given, name);
-        env.bytes(value, &mut Vec::new(), <[u8]>::to_vec)
+        (!env.is_undefined(value)).then(|| env.bytes(value, &mut Vec::new(), <[u8]>::to_vec))?
     };
     let length = || env.to_f64(env.property(given, c"length")).map(|length| length as u64);
+    let (headers, mut written) = (bytes(c"headers").ok_or(NO_BYTES)?, Written::default());
+    for line in headers.split(|byte| *byte == b'\n') {
+        let end = line.iter().position(|byte| *byte == b':').unwrap_or(line.len());
+        let (name, value) = line.split_at(end);
+        written.note(name, value.get(1..).unwrap_or_default());
+    }
     let answer = Answer {
         status: bytes(c"status").ok_or(NO_BYTES)?,
-        headers: bytes(c"headers").ok_or(NO_BYTES)?,
-        dated: env.to_bool(env.property(given, c"dated")),
+        headers,
+        written,
         body: bytes(c"body").map_or_else(|| Body::Absent(length()), Body::Bytes),
         close: env.to_bool(env.property(given, c"close")),
     };
-    with(app, env, arguments, |cache, key, now_ns| cache.keep(key, answer, now_ns))
+    with(app, env, arguments, |cache, key, clock_ns| cache.keep(key, answer, clock_ns))
 }
 
 /// `cache_retry(route, key)`: no new answer was made; the next request that needs one asks again.

@@ -52,10 +52,9 @@ pub(crate) struct Exchange {
     /// The status has no body, or not even a length: a 304 may tell that of the answer with a body (RFC 9110 8.6).
     bodiless: bool,
     lengthless: bool,
-    /// The program has written a date.
-    dated: bool,
-    /// The program has written a Connection header.
-    connection: bool,
+    written: Written,
+    /// The client closes, or expects that of us.
+    client_closes: bool,
     pub(crate) corked: bool,
     pub(crate) paused: bool,
     /// Bytes of the body so far.
@@ -91,8 +90,8 @@ impl Exchange {
             http_1_0: false,
             bodiless: false,
             lengthless: false,
-            dated: false,
-            connection: false,
+            written: Written::default(),
+            client_closes: false,
             corked: false,
             paused: false,
             offset: 0,
@@ -105,6 +104,11 @@ impl Exchange {
             queued: 0,
             proxied: None,
         }
+    }
+
+    /// What the head of the request says of the connection.
+    pub(crate) fn set_keep_alive(&mut self, keep_alive: bool) {
+        (self.keep_alive, self.client_closes) = (keep_alive, !keep_alive);
     }
 
     pub(crate) fn has_ended(&self) -> bool {
@@ -165,8 +169,7 @@ impl Exchange {
             self.headers.push((text(name), text(value)));
             return Ok(());
         }
-        self.dated |= name.eq_ignore_ascii_case(b"date");
-        self.connection |= name.eq_ignore_ascii_case(b"connection");
+        self.written.note(name, value);
         self.out.extend_from_slice(name);
         self.out.extend_from_slice(b": ");
         push_clean(&mut self.out, value);
@@ -174,28 +177,30 @@ impl Exchange {
         Ok(())
     }
 
-    /// Writes a head that was made before: a status, unless there is one, and lines of headers, one of which may be the date.
-    pub(crate) fn prepared_head(&mut self, status: &[u8], lines: &[u8], dated: bool) {
+    /// Writes a head that was made before: a status, unless there is one, and lines of headers, of which some are noted.
+    pub(crate) fn prepared_head(&mut self, status: &[u8], lines: &[u8], written: Written) {
         self.status(status);
         if self.stage == Stage::Head {
-            self.dated |= dated;
+            self.written.add(written);
             self.out.extend_from_slice(lines);
         }
     }
 
     /// Headers that answers have behind those of the program.
     fn common_headers(&mut self) {
-        if !self.dated {
+        if !self.written.date {
             // While the handler is called, it is the time of this turn.
             let now_ns = (self.place == Place::Handler).then_some(self.moved_ns);
             push_date(&mut self.out, now_ns);
         }
-        if self.connection {
-            return;
-        }
+        let Written { connection, close, .. } = self.written;
         if !self.keep_alive {
-            self.out.extend_from_slice(b"Connection: close\r\n");
-        } else if self.http_1_0 {
+            // A program's own header says nothing of what we do, unless it does; a client that closes knows.
+            let is_told = close || connection && self.client_closes;
+            if !is_told {
+                self.out.extend_from_slice(b"Connection: close\r\n");
+            }
+        } else if self.http_1_0 && !connection {
             self.out.extend_from_slice(b"Connection: keep-alive\r\n");
         }
     }
@@ -306,6 +311,32 @@ impl Exchange {
         if self.offset >= total {
             self.stage = Stage::Ended;
         }
+    }
+}
+
+/// Which headers the program has written, of those that answers have without it.
+#[derive(Copy, Clone, Default)]
+pub(crate) struct Written {
+    date: bool,
+    connection: bool,
+    /// That one says that the connection is closed.
+    close: bool,
+}
+
+impl Written {
+    pub(crate) fn note(&mut self, name: &[u8], value: &[u8]) {
+        self.date |= name.eq_ignore_ascii_case(b"date");
+        if name.eq_ignore_ascii_case(b"connection") {
+            self.connection = true;
+            let mut options = value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
+            self.close |= options.any(|option| option.eq_ignore_ascii_case(b"close"));
+        }
+    }
+
+    fn add(&mut self, other: Written) {
+        self.date |= other.date;
+        self.connection |= other.connection;
+        self.close |= other.close;
     }
 }
 

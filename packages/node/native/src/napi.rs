@@ -284,7 +284,7 @@ impl Env {
         self.short_text(value, |bytes| String::from_utf8_lossy(bytes).into_owned())
     }
 
-    fn is_undefined(self, value: napi_value) -> bool {
+    pub(crate) fn is_undefined(self, value: napi_value) -> bool {
         let mut kind = sys::ValueType::napi_object;
         // SAFETY: see above.
         unsafe { sys::napi_typeof(self.0, value, &mut kind) };

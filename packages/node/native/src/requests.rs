@@ -219,7 +219,7 @@ impl Js {
         let mut out = std::mem::take(&mut self.out);
         out.clear();
         let mut exchange = Exchange::new(id, out, now_ns);
-        exchange.keep_alive = keep_alive(head);
+        exchange.set_keep_alive(keep_alive(head));
         exchange.head_only = head.method == "HEAD";
         exchange.http_1_0 = head.version == 0;
         if !upgrades {

@@ -242,6 +242,13 @@ both('getParts returns undefined for another content type', () => {
     'query 5 parameter 7!');
 });
 
+ours('DeclarativeResponse writes the body of the request', async (t) => {
+  const answer = new uws.DeclarativeResponse().write('<').writeBody().writeQueryValue('q').end('>');
+  const port = await serve(t, (app) => app.post('/', answer));
+  const response = await fetch(`http://127.0.0.1:${port}/?q=5`, { method: 'POST', body: 'b'.repeat(300_000) });
+  assert.equal(await response.text(), `<${'b'.repeat(300_000)}5>`);
+});
+
 ours('this package names its additions', () => {
   assert.equal(typeof uws.Server, 'function');
   assert.equal(typeof uws.WebSocketServer, 'function');

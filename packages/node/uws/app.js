@@ -333,7 +333,12 @@ function createApp(tls, options) {
       }
       const slot = native.adopt(descriptor, '', true);
       if (slot === -1) throw new Error('cannot take over a socket: there is no room for another connection');
-      events.filter(slot, 1);
+      // The connection is the app's now.
+      try {
+        events.filter(slot, 1);
+      } catch (error) {
+        report(error);
+      }
       return app;
     },
 

@@ -1,5 +1,23 @@
 'use strict';
 
+/** The step that writes the body of the request. */
+const BODY = Symbol('body');
+
+/** Writes the body of a request, and then what other steps write and the end. */
+function echo(res, req, steps, value) {
+  // The request can be read now only.
+  const written = [];
+  const later = { write: (chunk) => written.push(chunk), writeHeader: (...header) => res.writeHeader(...header) };
+  for (const step of steps) step(later, req);
+  res.onAborted(() => {});
+  res.onData((piece, isLast) => res.cork(() => {
+    if (piece.byteLength > 0) res.write(piece);
+    if (!isLast) return;
+    written.forEach((chunk) => res.write(chunk));
+    res.end(value);
+  }));
+}
+
 /** An answer that is described once: what `end` returns is a handler. */
 class DeclarativeResponse {
   #steps = [];
@@ -29,24 +47,21 @@ class DeclarativeResponse {
     return this.#add((res, req) => res.write(req.getParameter(key) ?? ''));
   }
 
-  /** The body of the request follows, which ends the answer. */
+  /** The body of the request follows, then the rest. */
   writeBody() {
-    return this.#add((res) => {
-      res.onAborted(() => {});
-      res.onData((piece, isLast) => {
-        if (isLast) res.end(piece);
-        else res.write(piece);
-      });
-    });
+    return this.#add(BODY);
   }
 
   end(value) {
-    const steps = this.#steps.slice();
+    const body = this.#steps.indexOf(BODY);
+    const steps = this.#steps.slice(0, body === -1 ? undefined : body);
+    const rest = body === -1 ? [] : this.#steps.slice(body + 1).filter((step) => step !== BODY);
     return (res, req) => {
       res.cork(() => {
         for (const step of steps) step(res, req);
-        res.end(value);
+        if (body === -1) res.end(value);
       });
+      if (body !== -1) echo(res, req, rest, value);
     };
   }
 }

@@ -1,7 +1,7 @@
 'use strict';
 
 const { addressText, text } = require('./bytes');
-const { SLOT, NONE } = require('./socket');
+const { report, SLOT, NONE } = require('./socket');
 
 const NAMES = Symbol('parameter names');
 const YIELD = Symbol('yield');
@@ -234,7 +234,11 @@ function httpClasses(native, responses, upgrade) {
         pieces.push(piece);
         if (!isLast) return KEEP;
         if (pieces.length === 1) {
-          handler(piece);
+          try {
+            handler(piece);
+          } catch (error) {
+            report(error);
+          }
           return KEEP;
         }
         const body = new Uint8Array(size);

@@ -11,8 +11,8 @@ use std::time::Duration;
 use engine::sys::sim::{Fault, Kernel, Sim};
 use engine::sys::{Fd, Sys};
 use engine::{
-    AdmissionLimits, Answer, Compression, Limits, Network, Proxies, Remote, Response, SlowConsumer,
-    Target, Totals, Turn, Worker,
+    AdmissionLimits, Answer, Compression, Limits, Network, Proxies, ProxyProtocol, Remote,
+    Response, SlowConsumer, Target, Totals, Turn, Worker,
 };
 use wire::Role;
 use wire::websocket::{CloseCode, FrameHeader, OpCode, accept_key, encode_masked};
@@ -98,13 +98,15 @@ fn admission(strict: bool) -> AdmissionLimits {
     }
 }
 
-/// All peers are proxies that must send a PROXY header.
-fn proxies(trusted: bool) -> Proxies {
+/// All peers are proxies that must send a PROXY header, or any may, or none.
+fn proxies(choice: u8) -> Proxies {
     let everybody: Network = "127.0.0.0/8".parse().expect("a network");
-    match trusted {
-        true => Proxies { trusted: vec![everybody], protocol: true, ..Proxies::default() },
-        false => Proxies::default(),
-    }
+    let (trusted, protocol) = match choice >> 5 & 3 {
+        0 => (Vec::new(), ProxyProtocol::Off),
+        2 => (Vec::new(), ProxyProtocol::Accepted),
+        _ => (vec![everybody], ProxyProtocol::Required),
+    };
+    Proxies { trusted, protocol, ..Proxies::default() }
 }
 
 impl Machine {
@@ -128,7 +130,7 @@ impl Machine {
             compression: compressions[usize::from(choice >> 3) % 3],
             compress_above_bytes: 16,
             admission: admission(choice & 0x80 != 0),
-            proxies: proxies(choice & 0x20 != 0),
+            proxies: proxies(choice),
             mailbox_bytes: 64 * 1024,
             ..Limits::default()
         };

@@ -20,9 +20,10 @@ use wire::websocket::{OpCode, accept_key};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const PAYLOAD: usize = 8;
-/// Echoes per round, and echoes between two refused responses.
+/// Echoes per round, and echoes between two refused responses: the three wake-ups of each delay fewer echoes of a round
+/// than are beyond its 99th percentile.
 const ECHOES: usize = 3_600;
-const EVERY: usize = 120;
+const EVERY: usize = 360;
 /// How many times as high the 99th percentile may be as in a round without refused responses …
 const SLOWER: f64 = 2.0;
 /// … in the best of this many rounds, as other processes only make echoes slower.

@@ -4,7 +4,7 @@
 const assert = require('node:assert/strict');
 const { uws, ours, certificate, Queue, Client } = require('./support.js');
 const { until } = require('./support_brokers.js');
-const { serverOf, positioned, threadOf } = require('./support_history.js');
+const { serverOf, socketOf, positioned, threadOf } = require('./support_history.js');
 
 const { Server } = uws;
 
@@ -211,16 +211,10 @@ both('a long history is sent as fast as the client reads; what is evicted meanwh
 });
 
 both('unsubscribing, subscribing again and closing end what is being sent', async (t, threads) => {
-  const server = new Server({ ...threads, history: { size: 5000, topicBytes: 16 << 20 } });
-  const sockets = new Queue();
-  server.websocket('/', (socket) => sockets.push(socket));
-  const { port } = await server.listen({ port: 0, host: '127.0.0.1' });
-  t.after(() => server.close());
+  const { server, client, socket } = await socketOf(t, { ...threads, history: { size: 5000, topicBytes: 16 << 20 } });
   for (let at = 1; at <= 5000; at += 1) server.publish('room', 'x'.repeat(2000));
   const since = (await server.history('room', { limit: 1 })).position.replace(/:.*/, ':0');
-  const client = await Client.open(t, port);
   client.ws.pause();
-  const socket = await sockets.next();
   const first = socket.subscribe('room', { since });
   await until(() => socket.bufferedAmount > 0);
   const second = socket.subscribe('room', { since });
@@ -254,13 +248,7 @@ both('unsubscribing and subscribing again end a subscription that has not begun'
 });
 
 both('what is published after a subscription without a position comes, however little is kept', async (t, threads) => {
-  const server = new Server({ ...threads, history: { size: 3, topicBytes: 4096 } });
-  const sockets = new Queue();
-  server.websocket('/', (socket) => sockets.push(socket));
-  const { port } = await server.listen({ port: 0, host: '127.0.0.1' });
-  t.after(() => server.close());
-  const client = await Client.open(t, port);
-  const socket = await sockets.next();
+  const { server, client, socket } = await socketOf(t, { ...threads, history: { size: 3, topicBytes: 4096 } });
   server.publish('room', 'before');
   const { recovered, position } = await socket.subscribe('room', { positions: true });
   assert.deepEqual([recovered, position.split(':')[1]], [true, '1']);
@@ -282,13 +270,7 @@ both('half a character in a topic is U+FFFD', async (t, threads) => {
 });
 
 both('subscribed with and without positions, a socket is one member', async (t, threads) => {
-  const server = new Server({ ...threads, history: true });
-  const sockets = new Queue();
-  server.websocket('/', (socket) => sockets.push(socket));
-  const { port } = await server.listen({ port: 0, host: '127.0.0.1' });
-  t.after(() => server.close());
-  const client = await Client.open(t, port);
-  const socket = await sockets.next();
+  const { server, client, socket } = await socketOf(t, { ...threads, history: true });
   socket.subscribe('room');
   const { position } = await socket.subscribe('room', { positions: true });
   assert.equal(socket.subscribe('room'), true);

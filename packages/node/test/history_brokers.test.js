@@ -2,9 +2,9 @@
 'use strict';
 
 const assert = require('node:assert/strict');
-const { uws, ours, Client, Queue } = require('./support.js');
+const { uws, ours } = require('./support.js');
 const { freePort, start, until } = require('./support_brokers.js');
-const { serverOf, positioned, brokers, other, publish } = require('./support_history.js');
+const { serverOf, socketOf, positioned, brokers, other, publish } = require('./support_history.js');
 
 const { Server } = uws;
 
@@ -146,12 +146,7 @@ ours('while a broker does not answer history waits, until the server stops', asy
 });
 
 ours('what waits for a broker ends with unsubscribe, another call, the socket and the server', async (t) => {
-  const server = new Server({ history: true, broker: `redis://127.0.0.1:${await freePort()}` });
-  const sockets = new Queue();
-  server.websocket('/', (socket) => sockets.push(socket));
-  const { port } = await server.listen({ port: 0, host: '127.0.0.1' });
-  const client = await Client.open(t, port);
-  const socket = await sockets.next();
+  const { server, client, socket } = await socketOf(t, { history: true, broker: `redis://127.0.0.1:${await freePort()}` });
   const first = socket.subscribe('room', {});
   const second = socket.subscribe('room', {});
   assert.deepEqual(await first, { recovered: false, reason: 'unsubscribed', position: undefined });

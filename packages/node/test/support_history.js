@@ -30,6 +30,17 @@ async function serverOf(t, options) {
   return { server, port, subscribed, sockets, open, join };
 }
 
+/** A server and a client of it, with its socket there. */
+async function socketOf(t, options) {
+  const server = new Server(options);
+  const sockets = new Queue();
+  server.websocket('/', (socket) => sockets.push(socket));
+  const { port } = await server.listen({ port: 0, host: '127.0.0.1' });
+  t.after(() => server.close());
+  const client = await Client.open(t, port);
+  return { server, client, socket: await sockets.next() };
+}
+
 /** A message with its position. */
 async function positioned(client) {
   const text = (await client.next()).toString();
@@ -96,4 +107,4 @@ async function other(t, options) {
 /** Publishes once the broker takes it. */
 const publish = (server, text) => until(() => server.publish('room', text));
 
-module.exports = { serverOf, positioned, threadOf, brokers, other, publish };
+module.exports = { serverOf, socketOf, positioned, threadOf, brokers, other, publish };

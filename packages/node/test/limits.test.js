@@ -217,6 +217,42 @@ ours('apps that are closed give back descriptors and memory', async (t) => {
   assert.ok(after - before < 100, `${before} MB, then ${after} MB`);
 });
 
+ours('closed apps are collected, whatever they shared', async (t) => {
+  const { code, lines, stderr } = await program(t, `
+    require('node:v8').setFlagsFromString('--expose-gc');
+    const gc = require('node:vm').runInNewContext('gc');
+    const kept = new Set();
+    const registry = new FinalizationRegistry((name) => kept.delete(name));
+    (async () => {
+      for (const topics of [undefined, 'shared']) {
+        for (const workers of [undefined, 2]) {
+          const name = 'topics ' + topics + ', workers ' + workers;
+          const app = uws.App({ topics, workers });
+          kept.add(name);
+          registry.register(app, name);
+          await new Promise((resolve) => listen(app, resolve));
+          app.close();
+        }
+      }
+      // One opens again, and is closed again.
+      const again = uws.App({ topics: 'shared', workers: 1 });
+      for (let times = 0; times < 2; times += 1) {
+        await new Promise((resolve) => listen(again, resolve));
+        again.close();
+      }
+      kept.add('again');
+      registry.register(again, 'again');
+    })().then(async () => {
+      for (let rounds = 0; rounds < 500 && kept.size > 0; rounds += 1) {
+        gc();
+        await new Promise((resolve) => setTimeout(resolve, 5));
+      }
+      log(...kept, 'are kept');
+      process.exit(0);
+    });`);
+  assert.deepEqual([code, lines], [0, ['are kept']], stderr);
+});
+
 ours('an app that nobody has serves as long as it listens, and ends after that', async (t) => {
   const { code, lines, stderr } = await program(t, `
     require('node:v8').setFlagsFromString('--expose-gc');

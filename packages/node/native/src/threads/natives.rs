@@ -105,6 +105,9 @@ fn listen(app: &App, env: Env, arguments: &Arguments) -> Result {
             Holder::new(thread, Arc::clone(&routes), inlet.clone(), gate)
         })
     })?;
+    if listens {
+        app.closed.set(false);
+    }
     app.settle();
     Ok(env.int(if listens { 0 } else { -1 }))
 }
@@ -124,6 +127,7 @@ fn close_listener(app: &App, env: Env, _: &Arguments) -> Result {
 
 /// `close_all()`: the listener, the connections and the threads.
 fn close_all(app: &App, env: Env, _: &Arguments) -> Result {
+    app.closed.set(true);
     app.with_turn(|js, _| {
         js.exchanges.clear();
         if let Some(threads) = &mut js.threads {

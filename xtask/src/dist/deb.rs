@@ -44,7 +44,7 @@ fn version(version: &str) -> String {
 /// Writes the files that Cargo.toml lists.
 fn stage(extras: &Extras) -> Result<()> {
     // Cargo.toml has this path.
-    let stage = step::root().join("target/dist/staging/deb");
+    let stage = step::root().join("target/deb");
     if stage.exists() {
         fs::remove_dir_all(&stage)?;
     }

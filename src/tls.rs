@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use ::proxy::UpstreamTls;
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
-use engine::{TlsClient, TlsIdentity, TlsServer, TlsTrust, TlsVersion};
+use engine::{ClientAuth, TlsClient, TlsIdentity, TlsServer, TlsTrust, TlsVersion};
 use load::Endpoint;
 
 use crate::routes::TlsFiles;
@@ -162,7 +162,11 @@ impl ServerFlags {
             Version::Tls13 => TlsVersion::Tls13,
         };
         let authorities = ca.map(read).transpose()?;
-        let server = TlsServer::new(identities, oldest, authorities.as_deref());
+        let server = TlsServer::new(
+            identities,
+            oldest,
+            authorities.as_deref().map_or(ClientAuth::None, ClientAuth::Required),
+        );
         server.with_context(|| ca.map_or_else(|| "cannot set up TLS".to_owned(), shown))
     }
 }

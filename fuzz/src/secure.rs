@@ -13,8 +13,8 @@ use std::time::Duration;
 use engine::sys::sim::{Fault, Kernel, Sim};
 use engine::sys::{Fd, Sys};
 use engine::{
-    Limits, Remote, Target, TlsClient, TlsIdentity, TlsServer, TlsTrust, TlsVersion, Totals, Turn,
-    Worker,
+    ClientAuth, Limits, Remote, Target, TlsClient, TlsIdentity, TlsServer, TlsTrust, TlsVersion,
+    Totals, Turn, Worker,
 };
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -61,7 +61,8 @@ impl House {
         let key = key.serialize_pem();
         let identity = TlsIdentity::from_pem(certificate.as_bytes(), key.as_bytes());
         let identity = identity.expect("an identity");
-        let server = TlsServer::new(&[identity], TlsVersion::Tls12, None).expect("a server");
+        let server =
+            TlsServer::new(&[identity], TlsVersion::Tls12, ClientAuth::None).expect("a server");
         House { ca, certificate, key, server }
     }
 

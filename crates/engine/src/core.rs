@@ -306,6 +306,13 @@ impl<S: Sys, H: Handler> Core<S, H> {
         Some((client, self.sys.local(conn.fd).unwrap_or(SocketAddr::new(any, 0))))
     }
 
+    /// The certificate that the client of a connection has proved to own, in DER: with TLS that asks for one
+    /// ([`ClientAuth`](crate::ClientAuth)), once the handshake is complete.
+    #[must_use]
+    pub fn client_certificate(&self, id: ConnId) -> Option<&[u8]> {
+        self.live(id)?.cold.as_ref()?.tls.as_ref()?.peer_certificate()
+    }
+
     /// Whether a connection is one of a UNIX socket.
     pub(crate) fn came_by_unix_socket(&self, id: ConnId) -> bool {
         self.live(id).is_some_and(|conn| self.sys.local(conn.fd).is_none())

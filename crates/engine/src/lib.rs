@@ -77,7 +77,8 @@ pub use crate::send::Sent;
 pub use crate::sys::Sys;
 pub use crate::target::{Destination, Target, TlsConnect};
 pub use crate::tls::{
-    TlsClient, TlsError, TlsIdentity, TlsServer, TlsSession, TlsState, TlsTrust, TlsVersion,
+    ClientAuth, TlsClient, TlsError, TlsIdentity, TlsServer, TlsSession, TlsState, TlsTrust,
+    TlsVersion,
 };
 pub use crate::worker::{Turn, Worker};
 #[cfg(target_os = "linux")]

@@ -303,8 +303,8 @@ mod waking;
 mod worker;
 
 pub use engine::{
-    Closed, Compression, ConnId as SocketId, MailboxFull, Refusal, Sent, SlowConsumer, TlsClient,
-    TlsError, TlsIdentity, TlsServer, TlsTrust, TlsVersion, Totals, WORKERS_MAX,
+    ClientAuth, Closed, Compression, ConnId as SocketId, MailboxFull, Refusal, Sent, SlowConsumer,
+    TlsClient, TlsError, TlsIdentity, TlsServer, TlsTrust, TlsVersion, Totals, WORKERS_MAX,
 };
 pub use wire::Violation;
 pub use wire::websocket::CloseCode;

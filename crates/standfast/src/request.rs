@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 use std::ops::Deref;
 
+use engine::{Core, Sys};
 use wire::http;
 use wire::websocket::Upgrade;
 
@@ -18,8 +19,31 @@ pub struct Request<'r> {
     pub(crate) head: &'r http::Request<'r, 'r>,
     pub(crate) pattern: &'r Pattern,
     pub(crate) body: &'r [u8],
-    pub(crate) addresses: &'r dyn Fn() -> (Option<IpAddr>, Option<IpAddr>),
+    pub(crate) client: &'r dyn Client,
     pub(crate) remote: &'r Remote,
+}
+
+/// What a request can ask of its connection.
+pub(crate) trait Client {
+    /// The address of the other end, and that of the client which a proxy has reported.
+    fn addresses(&self) -> (Option<IpAddr>, Option<IpAddr>);
+    fn certificate(&self) -> Option<&[u8]>;
+}
+
+/// A connection of a server.
+pub(crate) struct Connected<'c, S: Sys, H: engine::Handler>(
+    pub(crate) &'c Core<S, H>,
+    pub(crate) SocketId,
+);
+
+impl<S: Sys, H: engine::Handler> Client for Connected<'_, S, H> {
+    fn addresses(&self) -> (Option<IpAddr>, Option<IpAddr>) {
+        self.0.addresses(self.1)
+    }
+
+    fn certificate(&self) -> Option<&[u8]> {
+        self.0.client_certificate(self.1)
+    }
 }
 
 impl<'r> Request<'r> {
@@ -91,8 +115,15 @@ impl<'r> Request<'r> {
     /// The client's address; `None` for one that is gone. Cost: a system call.
     #[must_use]
     pub fn client_address(&self) -> Option<IpAddr> {
-        let (peer, client) = (self.addresses)();
+        let (peer, client) = self.client.addresses();
         client.or(peer)
+    }
+
+    /// The certificate with which the client has proved who it is, in DER: with a [`TlsServer`](crate::TlsServer)
+    /// that asks for one ([`ClientAuth`](crate::ClientAuth)). One of its authorities has signed it.
+    #[must_use]
+    pub fn client_certificate(&self) -> Option<&'r [u8]> {
+        self.client.certificate()
     }
 
     /// The handle to this server for other threads.

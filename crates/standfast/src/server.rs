@@ -304,10 +304,10 @@ impl<R: Routes> Server<R> {
     /// All connections use TLS, with the certificates of a [`TlsServer`].
     ///
     /// ```no_run
-    /// # use standfast::{Server, TlsIdentity, TlsServer, TlsVersion};
+    /// # use standfast::{ClientAuth, Server, TlsIdentity, TlsServer, TlsVersion};
     /// let (certificates, key) = (std::fs::read("chain.pem")?, std::fs::read("key.pem")?);
     /// let identity = TlsIdentity::from_pem(&certificates, &key)?;
-    /// let tls = TlsServer::new(&[identity], TlsVersion::default(), None)?;
+    /// let tls = TlsServer::new(&[identity], TlsVersion::default(), ClientAuth::None)?;
     /// Server::bind("0.0.0.0:443")?.tls(tls).run()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

@@ -16,11 +16,25 @@ use crate::operations::Operations;
 use crate::pattern::Pattern;
 use crate::pubsub::Link;
 use crate::remote::Hub;
+use crate::request::Client;
 use crate::waking::Waking;
 use crate::{
     Close, CloseCode, Context, Handler, Message, Refused, Remote, Request, Response, Socket,
     SocketId, UpgradeRequest,
 };
+
+/// The client of every request.
+struct Loopback;
+
+impl Client for Loopback {
+    fn addresses(&self) -> (Option<IpAddr>, Option<IpAddr>) {
+        (Some(IpAddr::V4(Ipv4Addr::LOCALHOST)), None)
+    }
+
+    fn certificate(&self) -> Option<&[u8]> {
+        None
+    }
+}
 
 /// A handler that is called as a worker calls it, with sockets that exist in memory only: for tests of what it
 /// does, without a network, without threads and without waiting.
@@ -142,9 +156,8 @@ impl<H: Handler> TestServer<H> {
         }
         let id = SocketId::first_at(0, self.sockets.begun);
         self.sockets.begun += 1;
-        let addresses = || (Some(IpAddr::V4(Ipv4Addr::LOCALHOST)), None);
         let remote = &self.sockets.remote;
-        let request = Request { head: &head, pattern, body: &[], addresses: &addresses, remote };
+        let request = Request { head: &head, pattern, body: &[], client: &Loopback, remote };
         let request = UpgradeRequest { request: &request, upgrade: &upgrade, id };
         let (data, answer) = match self.handler.upgrade(&request)?.0 {
             Decided::Now { data, answer } => (data, answer),

@@ -17,6 +17,7 @@ use crate::intervals::Every;
 use crate::operations::{Tools, WorkerOperations, encode};
 use crate::pubsub::Link;
 use crate::remote::{Gone, Hub, Post};
+use crate::request::Connected;
 use crate::routes::{RouteList, Upgraded, nanoseconds};
 use crate::table::{Begin, Service, Table, Target};
 use crate::timers::{SocketTimers, TIMERS_PER_TURN};
@@ -257,9 +258,9 @@ impl<R: RouteList> WorkerHandler<R> {
         let Some(entry) = self.table.entry(index) else {
             return lost("a request is for an entry of the table");
         };
-        let addresses = || core.addresses(id);
+        let client = Connected(core, id);
         let (pattern, remote) = (&entry.pattern, &self.tools.remote);
-        let request = Request { head, pattern, body, addresses: &addresses, remote };
+        let request = Request { head, pattern, body, client: &client, remote };
         let ask = match &entry.target {
             Target::Http { service: Service::Now(respond), .. } => {
                 return Answer::Respond(respond(&request).0);
@@ -293,9 +294,9 @@ impl<R: RouteList> WorkerHandler<R> {
         let Some(entry) = self.table.entry(index) else {
             return lost("a request is for an entry of the table");
         };
-        let addresses = || core.addresses(id);
+        let client = Connected(core, id);
         let (pattern, remote) = (&entry.pattern, &self.tools.remote);
-        let request = Request { head, pattern, body: &[], addresses: &addresses, remote };
+        let request = Request { head, pattern, body: &[], client: &client, remote };
         let began = decoder(head, body_bytes).and_then(|decoder| Ok((decoder, begin(&request)?)));
         match began {
             Ok((decoder, exchange)) => {
@@ -326,9 +327,9 @@ impl<R: RouteList> engine::Handler for WorkerHandler<R> {
                 if self.by_route {
                     core.set_class(id, u8::try_from(index).unwrap_or(u8::MAX));
                 }
-                let addresses = || core.addresses(id);
+                let client = Connected(core, id);
                 let remote = &self.tools.remote;
-                let request = Request { head, pattern, body: &[], addresses: &addresses, remote };
+                let request = Request { head, pattern, body: &[], client: &client, remote };
                 let request = UpgradeRequest { request: &request, upgrade, id };
                 self.routes.upgrade(&mut self.waiting, index, &request)
             }

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use engine::sys::process::now_ns;
-use engine::{TlsIdentity, TlsServer, TlsVersion};
+use engine::{ClientAuth, TlsIdentity, TlsServer, TlsVersion};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use serde_json::{Value, json};
@@ -310,7 +310,7 @@ impl SecureFixture {
         let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
         let (certificate, key) = (made.cert.pem(), made.signing_key.serialize_pem());
         let identity = TlsIdentity::from_pem(certificate.as_bytes(), key.as_bytes()).unwrap();
-        let server = TlsServer::new(&[identity], TlsVersion::Tls12, None).unwrap();
+        let server = TlsServer::new(&[identity], TlsVersion::Tls12, ClientAuth::None).unwrap();
         let mut roots = RootCertStore::empty();
         roots.add(made.cert.der().clone()).unwrap();
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());

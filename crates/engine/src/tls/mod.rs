@@ -23,7 +23,7 @@ mod transmit;
 
 pub use self::client::{TlsClient, TlsTrust};
 pub use self::pem::{TlsError, TlsIdentity};
-pub use self::server::{TlsServer, TlsVersion};
+pub use self::server::{ClientAuth, TlsServer, TlsVersion};
 pub use self::standalone::{TlsSession, TlsState};
 pub(crate) use self::transmit::Transmitter;
 
@@ -85,6 +85,11 @@ impl Tls {
         }
     }
 
+    /// The certificate of the peer, in DER, if it has sent one and the handshake is complete.
+    pub(crate) fn peer_certificate(&self) -> Option<&[u8]> {
+        self.session.peer_certificate().filter(|_| self.opened)
+    }
+
     /// The handshake is complete.
     pub(crate) fn is_open(&self) -> bool {
         self.opened
@@ -117,6 +122,9 @@ trait Session {
 
     /// How the handshake was completed, if it was.
     fn handshake(&self) -> Option<Handshake>;
+
+    /// The certificate that the peer has proved to own, in DER.
+    fn peer_certificate(&self) -> Option<&[u8]>;
 }
 
 /// The result of processing some ciphertext.

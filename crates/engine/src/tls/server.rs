@@ -42,6 +42,18 @@ impl TlsVersion {
     }
 }
 
+/// Whether clients are asked for a certificate. The authorities, in PEM, are those that have to have signed it.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub enum ClientAuth<'a> {
+    /// They are not asked.
+    #[default]
+    None,
+    /// They are asked. Who has none is let in; a certificate that no authority signed ends the handshake.
+    Optional(&'a [u8]),
+    /// Every client must have one.
+    Required(&'a [u8]),
+}
+
 /// TLS of a server's connections. A clone refers to the same configuration.
 #[derive(Clone)]
 pub struct TlsServer {
@@ -56,25 +68,27 @@ impl fmt::Debug for TlsServer {
 
 impl TlsServer {
     /// Creates a server with these certificates: it chooses the first that contains the requested
-    /// name (SNI, RFC 6066 section 3), otherwise the first of all. With `client_authorities`, PEM,
-    /// every client must present a certificate that one of them signed.
+    /// name (SNI, RFC 6066 section 3), otherwise the first of all.
     ///
     /// # Errors
     /// No certificate, invalid authorities, or no randomness for the tickets.
     pub fn new(
         identities: &[TlsIdentity],
         oldest: TlsVersion,
-        client_authorities: Option<&[u8]>,
+        client_auth: ClientAuth<'_>,
     ) -> Result<TlsServer, TlsError> {
         let provider = provider();
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(oldest.versions())
             .map_err(tls_error)?;
-        let builder = match client_authorities {
-            None => builder.with_no_client_auth(),
-            Some(pem) => {
+        let builder = match client_auth {
+            ClientAuth::None => builder.with_no_client_auth(),
+            ClientAuth::Optional(pem) | ClientAuth::Required(pem) => {
                 let roots = Arc::new(authorities(pem)?);
-                let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider);
+                let mut verifier = WebPkiClientVerifier::builder_with_provider(roots, provider);
+                if matches!(client_auth, ClientAuth::Optional(_)) {
+                    verifier = verifier.allow_unauthenticated();
+                }
                 builder.with_client_cert_verifier(verifier.build().map_err(tls_error)?)
             }
         };

@@ -242,4 +242,12 @@ impl Session for Connection {
         let how = if resumed { Handshake::Resumed } else { Handshake::Full };
         (!handshaking).then_some(how)
     }
+
+    fn peer_certificate(&self) -> Option<&[u8]> {
+        let chain = match self {
+            Connection::Server(one) => one.peer_certificates(),
+            Connection::Client(one, _) => one.peer_certificates(),
+        };
+        chain?.first().map(|certificate| certificate.as_ref())
+    }
 }

@@ -88,7 +88,7 @@ pub(super) fn handshake(server: &TlsServer, client: &TlsClient, step: usize) -> 
 }
 
 pub(super) fn server_of(identities: &[TlsIdentity]) -> TlsServer {
-    TlsServer::new(identities, TlsVersion::Tls12, None).unwrap()
+    TlsServer::new(identities, TlsVersion::Tls12, ClientAuth::None).unwrap()
 }
 
 #[test]
@@ -164,21 +164,30 @@ fn client_authorities_admit_only_clients_they_signed() {
     let authority = CertificateAuthority::new();
     let identity = authority.identity("one.test");
     let ca = authority.ca.as_bytes();
-    let server =
-        TlsServer::new(std::slice::from_ref(&identity), TlsVersion::Tls13, Some(ca)).unwrap();
     let trust = TlsTrust::Authorities(ca.to_vec());
-    let known = TlsClient::new(&trust, Some(&authority.identity("client")), true).unwrap();
-    let stranger =
-        TlsClient::new(&trust, Some(&CertificateAuthority::new().identity("client")), true)
-            .unwrap();
-    for (client, welcome) in
-        [(known, true), (stranger, false), (authority.client("one.test"), false)]
-    {
-        let (server, client) = handshake(&server, &client.named("one.test").unwrap(), 4_096);
-        assert_eq!(server.tls.session.handshake().is_some(), welcome);
-        // In TLS 1.3 a client completes its handshake before the server verifies it, and learns of
-        // a refusal by an alert.
-        assert_eq!(client.then == StreamState::Failed, !welcome);
+    let client = |of: Option<&TlsIdentity>| TlsClient::new(&trust, of, true).unwrap();
+    let stranger = CertificateAuthority::new().identity("client");
+    let known = authority.identity("client");
+    for (auth, without) in [(ClientAuth::Required(ca), false), (ClientAuth::Optional(ca), true)] {
+        let one = std::slice::from_ref(&identity);
+        let server = TlsServer::new(one, TlsVersion::Tls13, auth).unwrap();
+        for (identity, welcome) in [(Some(&known), true), (Some(&stranger), false), (None, without)]
+        {
+            let client = client(identity).named("one.test").unwrap();
+            // The second session of who was welcome resumes the first.
+            for attempt in 0..2 {
+                let (server, client) = handshake(&server, &client, 4_096);
+                let how = server.tls.session.handshake();
+                let resumed = if attempt == 0 { Handshake::Full } else { Handshake::Resumed };
+                assert_eq!(how, welcome.then_some(resumed), "{auth:?} {identity:?}");
+                // In TLS 1.3 a client completes its handshake before the server verifies it, and learns of
+                // a refusal by an alert.
+                assert_eq!(client.then == StreamState::Failed, !welcome);
+                let shown = server.tls.session.peer_certificate().filter(|_| welcome);
+                let own = identity.filter(|_| welcome).map(|own| &*own.certified.cert[0]);
+                assert!(shown == own, "{auth:?} {identity:?}");
+            }
+        }
     }
 }
 

@@ -5,8 +5,9 @@ use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 use standfast::{
-    ClientError, ClientHandler, ClientSocket, Clients, Closed, Compression, Connect, Limits, Lost,
-    Message, Running, Server, TlsClient, TlsIdentity, TlsServer, TlsTrust, TlsVersion,
+    ClientAuth, ClientError, ClientHandler, ClientSocket, Clients, Closed, Compression, Connect,
+    Limits, Lost, Message, Running, Server, TlsClient, TlsIdentity, TlsServer, TlsTrust,
+    TlsVersion,
 };
 
 use crate::client::next;
@@ -45,7 +46,7 @@ fn clients_trust_the_servers_that_they_are_told_to_trust() {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let (certificate, key) = (made.cert.pem(), made.signing_key.serialize_pem());
     let identity = TlsIdentity::from_pem(certificate.as_bytes(), key.as_bytes()).unwrap();
-    let tls = TlsServer::new(&[identity], TlsVersion::Tls12, None).unwrap();
+    let tls = TlsServer::new(&[identity], TlsVersion::Tls12, ClientAuth::None).unwrap();
     let limits = Limits { message_bytes: 1 << 20, ..Limits::default() };
     let server = echo(limits.clone(), Some(tls));
     let port = server.address().port();

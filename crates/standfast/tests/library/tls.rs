@@ -9,7 +9,8 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use standfast::{
-    Exchange, Http, Limits, Response, Running, Server, TlsIdentity, TlsServer, TlsVersion,
+    ClientAuth, Exchange, Http, Limits, Response, Running, Server, TlsIdentity, TlsServer,
+    TlsVersion,
 };
 use tungstenite::{Message, WebSocket};
 
@@ -57,7 +58,7 @@ fn start() -> Secret {
     });
     let server = Server::bind("127.0.0.1:0")
         .unwrap()
-        .tls(TlsServer::new(&[identity], TlsVersion::Tls12, None).unwrap())
+        .tls(TlsServer::new(&[identity], TlsVersion::Tls12, ClientAuth::None).unwrap())
         .limits(Limits { message_bytes: 4 << 20, ..Limits::default() })
         .route("/echo", handler)
         .get("/", |request| Response::text(200, format!("{}\n", request.path())))
@@ -144,4 +145,57 @@ fn plain_requests_and_exchanges_pass_over_tls() {
     assert_eq!(answer[head..].iter().filter(|byte| **byte == b'y').count(), 200_000);
     drop(stream);
     secret.server.stop(Duration::ZERO).unwrap();
+}
+
+#[test]
+fn handlers_learn_the_certificate_that_a_client_has_proved_to_own() {
+    let mut params = rcgen::CertificateParams::default();
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let key = rcgen::KeyPair::generate().unwrap();
+    let ca = params.self_signed(&key).unwrap();
+    let issuer = rcgen::Issuer::new(params, key);
+    let signed = |name: &str| {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let params = rcgen::CertificateParams::new([name.to_owned()]).unwrap();
+        (params.signed_by(&key, &issuer).unwrap(), key)
+    };
+    let (own, key) = signed("localhost");
+    let identity =
+        TlsIdentity::from_pem(own.pem().as_bytes(), key.serialize_pem().as_bytes()).unwrap();
+    let pem = ca.pem();
+    let (client, key) = signed("client");
+    let shown = client.der().to_vec();
+    let known = move |request: &standfast::Request<'_>| match request.client_certificate() {
+        None => "none",
+        Some(der) if der == shown => "its own",
+        Some(_) => "another",
+    };
+    let server = Server::bind("127.0.0.1:0")
+        .unwrap()
+        .tls(
+            TlsServer::new(&[identity], TlsVersion::Tls12, ClientAuth::Optional(pem.as_bytes()))
+                .unwrap(),
+        )
+        .get("/", move |request| Response::text(200, known(request)))
+        .start()
+        .unwrap();
+    let mut roots = RootCertStore::empty();
+    roots.add(ca.der().clone()).unwrap();
+    let builder = || ClientConfig::builder().with_root_certificates(roots.clone());
+    let key = rustls::pki_types::PrivateKeyDer::Pkcs8(key.serialize_der().into());
+    let with = builder().with_client_auth_cert(vec![client.der().clone()], key).unwrap();
+    for (config, expected) in
+        [(builder().with_no_client_auth(), "\r\n\r\nnone"), (with, "\r\n\r\nits own")]
+    {
+        let stream = TcpStream::connect(server.address()).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let name = ServerName::try_from("localhost").unwrap();
+        let session = ClientConnection::new(Arc::new(config), name).unwrap();
+        let mut stream = StreamOwned::new(session, stream);
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        let _ = stream.read_to_string(&mut answer);
+        assert!(answer.ends_with(expected), "{answer}");
+    }
+    server.stop(Duration::ZERO).unwrap();
 }

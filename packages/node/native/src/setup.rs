@@ -9,8 +9,8 @@ use std::time::Duration;
 use engine::sys::linux::Linux;
 use engine::sys::process::{self, Listen};
 use engine::{
-    ClassLimits, Compression, Core, Limits, SlowConsumer, TlsIdentity, TlsServer, TlsVersion,
-    Worker,
+    ClassLimits, ClientAuth, Compression, Core, Limits, SlowConsumer, TlsIdentity, TlsServer,
+    TlsVersion, Worker,
 };
 use napi_sys::napi_value;
 
@@ -447,16 +447,18 @@ fn release(app: &App, env: Env, _: &Arguments) -> Result {
 #[derive(Default)]
 pub(crate) struct Certificates {
     named: Vec<(String, TlsIdentity)>,
-    authorities: Option<Vec<u8>>,
+    /// Those that have to have signed clients' certificates, and whether every client must have one.
+    authorities: Option<(Vec<u8>, bool)>,
 }
 
-/// `add_certificate(name or "", certificates, key, authorities or undefined)`, all PEM
+/// `add_certificate(name or "", certificates, key, authorities or undefined, whether clients must have one)`, all PEM
 pub(crate) fn add_certificate(app: &App, env: Env, arguments: &Arguments) -> Result {
-    let [name, certificates, key, authorities, ..] = *arguments;
+    let [name, certificates, key, authorities, required] = *arguments;
     let text = |value, what: &str| env.text(value).ok_or_else(|| format!("expected {what} in PEM"));
     let name = env.text(name).unwrap_or_default();
     let (certificates, key) = (text(certificates, "a certificate")?, text(key, "a key")?);
-    let authorities = env.text(authorities).map(String::into_bytes);
+    let required = env.to_bool(required);
+    let authorities = env.text(authorities).map(|pem| (pem.into_bytes(), required));
     let identity = TlsIdentity::from_pem(certificates.as_bytes(), key.as_bytes());
     let identity = identity.map_err(|error| error.to_string())?;
     change(app, |own| {
@@ -506,8 +508,12 @@ fn change(app: &App, change: impl FnOnce(&mut Certificates)) -> std::result::Res
         let server = if identities.is_empty() {
             None
         } else {
-            let authorities = own.authorities.as_deref();
-            let server = TlsServer::new(&identities, TlsVersion::Tls12, authorities);
+            let clients = match &own.authorities {
+                None => ClientAuth::None,
+                Some((pem, false)) => ClientAuth::Optional(pem),
+                Some((pem, true)) => ClientAuth::Required(pem),
+            };
+            let server = TlsServer::new(&identities, TlsVersion::Tls12, clients);
             Some(server.map_err(|error| error.to_string())?)
         };
         js.tls_server.clone_from(&server);

@@ -46,8 +46,13 @@ export interface AppOptions extends TopicsOptions {
   workers?: number;
   key_file_name?: RecognizedString;
   cert_file_name?: RecognizedString;
-  /** Certificates of the authorities that clients' certificates are checked by. */
+  /**
+   * Certificates of authorities. Clients are asked for a certificate, and one that none of these has signed ends the handshake.
+   * Who has none is let in: see `getX509Certificate` and `rejectUnauthorized`.
+   */
   ca_file_name?: RecognizedString;
+  /** Refuses clients without a certificate, too. Default: false. uWebSockets.js does not have this option. */
+  rejectUnauthorized?: boolean;
   passphrase?: RecognizedString;
   /** These are accepted for compatibility and not used. Connections have no buffers while they are idle. */
   dh_params_file_name?: RecognizedString;
@@ -317,6 +322,8 @@ export interface HttpResponse {
   getProxiedRemoteAddressAsText(): ArrayBuffer;
   /** The client's port in that header; 0 without one. */
   getProxiedRemotePort(): number;
+  /** The client's certificate in PEM, checked by the authorities in `ca_file_name`; empty if it has sent none. */
+  getX509Certificate(): string;
   /** Calls the function and sends what it has written at once. Use it in what is called later than the handler. */
   cork(callback: () => void): HttpResponse;
   /** Accepts a handshake. Key, protocol and extensions are those of the request's headers. */

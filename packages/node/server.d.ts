@@ -33,7 +33,7 @@ export interface ServerOptions {
   maxBody?: number;
   /** permessage-deflate with clients that offer it [false]. */
   compress?: boolean;
-  /** Names of PEM files. */
+  /** Names of PEM files. With `ca`, every client must have a certificate that one of its authorities has signed. */
   tls?: { key: string; cert: string; ca?: string; passphrase?: string };
   /** Answers plain requests. */
   fetch?: (request: Request, info: { remoteAddress: string }) => Response | Promise<Response>;

@@ -236,16 +236,18 @@ async function program(t, source, env = {}, streams = []) {
 
 let folder;
 
-/** A key and a certificate of its own for a name. */
-function certificate(name) {
+/** A key and a certificate for a name, signed by itself or by another of these. */
+function certificate(name, authority) {
   if (!folder) {
     folder = fs.mkdtempSync(path.join(os.tmpdir(), 'uws-tls-'));
     process.on('exit', () => fs.rmSync(folder, { recursive: true, force: true }));
   }
   const [key, cert] = [path.join(folder, `${name}.key`), path.join(folder, `${name}.pem`)];
   if (!fs.existsSync(cert)) {
+    const signed = authority ? ['-CA', authority.cert_file_name, '-CAkey', authority.key_file_name,
+      '-addext', 'basicConstraints=critical,CA:FALSE'] : [];
     execFileSync('openssl', ['req', '-x509', '-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:prime256v1', '-nodes',
-      '-keyout', key, '-out', cert, '-days', '2', '-subj', `/CN=${name}`, '-addext', `subjectAltName=DNS:${name}`],
+      '-keyout', key, '-out', cert, '-days', '2', '-subj', `/CN=${name}`, '-addext', `subjectAltName=DNS:${name}`, ...signed],
     { stdio: 'ignore' });
   }
   return { key_file_name: key, cert_file_name: cert };

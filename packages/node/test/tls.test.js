@@ -2,7 +2,10 @@
 'use strict';
 
 const assert = require('node:assert/strict');
+const { X509Certificate } = require('node:crypto');
 const { once } = require('node:events');
+const fs = require('node:fs');
+const net = require('node:net');
 const tls = require('node:tls');
 const { uws, both, ours, listen, serve, certificate, Client } = require('./support.js');
 
@@ -80,4 +83,140 @@ both('a server speaks only TLS on its port', async (t) => {
   t.after(() => app.close());
   const port = await listen(app);
   await assert.rejects(fetch(`http://127.0.0.1:${port}/`));
+});
+
+// ---- certificates of clients ----
+
+const authority = certificate('authority.test');
+const known = certificate('known.test', authority);
+const stranger = certificate('stranger.test', certificate('elsewhere.test'));
+
+/** Options of an app that asks for certificates of clients. */
+const asking = (options) => ({ ...certificate('localhost'), ca_file_name: authority.cert_file_name, ...options });
+
+/** Connects with a certificate or none, sends requests, and returns the bodies of the answers; none if it is refused. */
+async function bodies(t, port, own, requests, session) {
+  const files = own ? { key: fs.readFileSync(own.key_file_name), cert: fs.readFileSync(own.cert_file_name) } : {};
+  const socket = tls.connect({ port, host: '127.0.0.1', rejectUnauthorized: false, session, ...files });
+  t.after(() => socket.destroy());
+  const tickets = [];
+  socket.on('session', (ticket) => tickets.push(ticket));
+  const got = [];
+  let bytes = '';
+  const over = once(socket, 'close').catch(() => [true]);
+  for (const one of requests) {
+    socket.write(one);
+    const answer = /\r\ncontent-length: (\d+)[^]*?\r\n\r\n/i;
+    for (let found; ;) {
+      found = answer.exec(bytes);
+      const start = found && found.index + found[0].length;
+      if (found && bytes.length >= start + Number(found[1])) {
+        got.push(bytes.slice(start, start + Number(found[1])));
+        bytes = bytes.slice(start + Number(found[1]));
+        break;
+      }
+      const [data] = await Promise.race([once(socket, 'data').catch(() => [true]), over]);
+      if (typeof data === 'boolean') return { got };
+      bytes += data;
+    }
+  }
+  return { got, ticket: tickets.at(-1), reused: socket.isSessionReused() };
+}
+
+const GET = 'GET / HTTP/1.1\r\nHost: a\r\n\r\n';
+const POST = 'POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello';
+
+/** Answers with the certificate, also once the body has come, behind an await. */
+const shows = (given) => given
+  .get('/', (res) => res.end(res.getX509Certificate()))
+  .post('/', (res) => {
+    res.onAborted(() => {});
+    res.onData(async (data, isLast) => {
+      await null;
+      if (isLast) res.cork(() => res.end(res.getX509Certificate()));
+    });
+  });
+
+both('handlers read the certificate of a client that has one, and let in who has none', async (t) => {
+  const port = await serve(t, shows, uws.SSLApp(asking()));
+  const pem = fs.readFileSync(known.cert_file_name, 'utf8');
+  assert.deepEqual((await bodies(t, port, known, [GET, POST, GET])).got, [pem, pem, pem]);
+  assert.equal(new X509Certificate(pem).subject, 'CN=known.test');
+  assert.deepEqual((await bodies(t, port, null, [GET, POST])).got, ['', '']);
+  assert.deepEqual((await bodies(t, port, stranger, [GET])).got, []);
+});
+
+both('without ca_file_name no client is asked', async (t) => {
+  const port = await serve(t, shows, uws.SSLApp(certificate('localhost')));
+  assert.deepEqual((await bodies(t, port, known, [GET])).got, ['']);
+});
+
+ours('without TLS there is no certificate', async (t) => {
+  const port = await serve(t, shows);
+  assert.equal(await (await fetch(`http://127.0.0.1:${port}/`)).text(), '');
+});
+
+both('handlers of upgrades read it, too', async (t) => {
+  const port = await serve(t, (given) => given.ws('/*', {
+    upgrade: (res, req, context) => res.upgrade({ name: res.getX509Certificate() }, req.getHeader('sec-websocket-key'),
+      req.getHeader('sec-websocket-protocol'), req.getHeader('sec-websocket-extensions'), context),
+    open: (ws) => ws.send(ws.getUserData().name),
+  }), uws.SSLApp(asking()));
+  const files = { key: fs.readFileSync(known.key_file_name), cert: fs.readFileSync(known.cert_file_name) };
+  for (const [options, expected] of [[files, files.cert.toString()], [{}, '']]) {
+    const client = new Client(`wss://127.0.0.1:${port}/`, [], { rejectUnauthorized: false, ...options });
+    t.after(() => client.ws.terminate());
+    assert.equal(await client.next(), expected);
+  }
+});
+
+ours('a session that is resumed has the certificate of the first', async (t) => {
+  const port = await serve(t, shows, uws.SSLApp(asking()));
+  const first = await bodies(t, port, known, [GET]);
+  const second = await bodies(t, port, known, [GET], first.ticket);
+  assert.deepEqual([first.reused, second.reused], [false, true]);
+  assert.deepEqual(second.got, [fs.readFileSync(known.cert_file_name, 'utf8')]);
+});
+
+ours('rejectUnauthorized refuses clients without a certificate, and needs authorities', async (t) => {
+  const port = await serve(t, shows, uws.SSLApp(asking({ rejectUnauthorized: true })));
+  assert.equal((await bodies(t, port, known, [GET])).got.length, 1);
+  assert.deepEqual((await bodies(t, port, null, [GET])).got, []);
+  assert.deepEqual((await bodies(t, port, stranger, [GET])).got, []);
+  assert.throws(() => uws.SSLApp({ ...certificate('localhost'), rejectUnauthorized: true }), /rejectUnauthorized is for apps with ca_file_name/);
+});
+
+ours('apps with workers know certificates, too', async (t) => {
+  for (const [options, without] of [[{}, ['', '']], [{ rejectUnauthorized: true }, []]]) {
+    const port = await serve(t, shows, uws.SSLApp(asking({ workers: 2, ...options })));
+    const pem = fs.readFileSync(known.cert_file_name, 'utf8');
+    for (let client = 0; client < 4; client += 1) {
+      assert.deepEqual((await bodies(t, port, known, [GET, POST, GET])).got, [pem, pem, pem]);
+      assert.deepEqual((await bodies(t, port, null, [GET, POST])).got, without);
+    }
+    assert.deepEqual((await bodies(t, port, stranger, [GET])).got, []);
+  }
+});
+
+ours('certificates and PROXY headers do not mix', async (t) => {
+  const header = Buffer.concat([Buffer.from('0d0a0d0a000d0a515549540a2111000c', 'hex'), Buffer.from([10, 1, 2, 3, 192, 0, 2, 9, 0x12, 0x34, 0, 80])]);
+  const sees = (res) => res.end(`${Buffer.from(res.getProxiedRemoteAddressAsText())} ${res.getX509Certificate().length}`);
+  for (const workers of [0, 2]) {
+    const port = await serve(t, (given) => given.get('/', sees), uws.SSLApp(asking(workers ? { workers } : {})));
+    const length = fs.readFileSync(known.cert_file_name).length;
+    for (const own of [known, null]) {
+      for (const before of [header, Buffer.alloc(0)]) {
+        const raw = net.connect(port, '127.0.0.1');
+        t.after(() => raw.destroy());
+        raw.write(before);
+        const files = own ? { key: fs.readFileSync(own.key_file_name), cert: fs.readFileSync(own.cert_file_name) } : {};
+        const socket = tls.connect({ socket: raw, rejectUnauthorized: false, ...files });
+        await once(socket, 'secureConnect');
+        socket.write('GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n');
+        let answer = '';
+        for await (const data of socket) answer += data;
+        assert.equal(answer.split('\r\n\r\n')[1], `${before.length ? '10.1.2.3' : ''} ${own ? length : 0}`);
+      }
+    }
+  }
 });

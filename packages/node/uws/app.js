@@ -274,8 +274,8 @@ function createApp(tls, options) {
     // Without TLS names have no certificates: programs call these for both kinds of apps.
     addServerName(name, serverOptions) {
       if (!tls) return app;
-      const { certificate, key, authorities } = readCertificates(serverOptions);
-      native.add_certificate(text(name, 'a name'), certificate, key, authorities);
+      const { certificate, key, authorities, required } = readCertificates(serverOptions);
+      native.add_certificate(text(name, 'a name'), certificate, key, authorities, required);
       return app;
     },
 
@@ -390,8 +390,8 @@ function createApp(tls, options) {
   }
 
   if (tls) {
-    const { certificate, key, authorities } = readCertificates(options);
-    native.add_certificate('', certificate, key, authorities);
+    const { certificate, key, authorities, required } = readCertificates(options);
+    native.add_certificate('', certificate, key, authorities, required);
   }
   if (workers > 0) withWorkers(app);
   return app;

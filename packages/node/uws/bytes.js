@@ -34,4 +34,11 @@ function addressText(address) {
   return arrayBuffer(groups.join(':'));
 }
 
-module.exports = { text, arrayBuffer, addressText };
+/** A certificate in PEM, of its bytes in DER; empty without any. */
+function pem(der) {
+  if (der.byteLength === 0) return '';
+  const lines = Buffer.from(der).toString('base64').match(/.{1,64}/g);
+  return ['-----BEGIN CERTIFICATE-----', ...lines, '-----END CERTIFICATE-----', ''].join('\n');
+}
+
+module.exports = { text, arrayBuffer, addressText, pem };

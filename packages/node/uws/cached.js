@@ -262,7 +262,7 @@ function failed(answer, error) {
 
 /** What is of one client, or of a request with a body. */
 const ABSENT = ['upgrade', 'onData', 'onDataV2', 'collectBody', 'pause', 'resume', 'getRemoteAddress', 'getRemoteAddressAsText',
-  'getRemotePort', 'getProxiedRemoteAddress', 'getProxiedRemoteAddressAsText', 'getProxiedRemotePort'];
+  'getRemotePort', 'getProxiedRemoteAddress', 'getProxiedRemoteAddressAsText', 'getProxiedRemotePort', 'getX509Certificate'];
 for (const name of ABSENT) {
   CachedResponse.prototype[name] = () => { throw absent(name); };
 }

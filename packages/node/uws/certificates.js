@@ -25,7 +25,9 @@ function readCertificates(options) {
     key = createPrivateKey({ key, passphrase }).export({ type: 'pkcs8', format: 'pem' });
   }
   const authorities = options.ca_file_name ? read(options.ca_file_name, 'ca_file_name') : undefined;
-  return { certificate, key, authorities };
+  const required = Boolean(options.rejectUnauthorized);
+  if (required && !authorities) throw new TypeError('the option rejectUnauthorized is for apps with ca_file_name');
+  return { certificate, key, authorities, required };
 }
 
 module.exports = { readCertificates };

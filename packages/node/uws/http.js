@@ -1,6 +1,6 @@
 'use strict';
 
-const { addressText, text } = require('./bytes');
+const { addressText, pem, text } = require('./bytes');
 const { report, SLOT, NONE } = require('./socket');
 
 const NAMES = Symbol('parameter names');
@@ -337,6 +337,12 @@ function httpClasses(native, responses, upgrade) {
       const slot = this[SLOT];
       if (slot === NONE) throw over();
       return native.proxied_port(slot);
+    }
+
+    getX509Certificate() {
+      const slot = this[SLOT];
+      if (slot === NONE) throw over();
+      return pem(native.client_certificate(slot));
     }
   }
 

@@ -261,6 +261,6 @@ function decode(text) {
 /** Paths of PEM files, which are checked here for an error that names them. */
 function tlsOptions({ key, cert, ca, passphrase }) {
   for (const file of [key, cert, ca].filter(Boolean)) readFileSync(file);
-  return Object.fromEntries(Object.entries({ key_file_name: key, cert_file_name: cert, ca_file_name: ca, passphrase })
-    .filter(([, value]) => value !== undefined));
+  const options = { key_file_name: key, cert_file_name: cert, ca_file_name: ca, passphrase, rejectUnauthorized: ca && true };
+  return Object.fromEntries(Object.entries(options).filter(([, value]) => value !== undefined));
 }

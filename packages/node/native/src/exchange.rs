@@ -71,8 +71,16 @@ pub(crate) struct Exchange {
     /// When something last moved, and how much waited then; with threads, how much was passed on that waits.
     pub(crate) moved_ns: u64,
     pub(crate) queued: usize,
-    /// With threads, the address in the PROXY header of the connection.
-    pub(crate) proxied: Option<Box<Peer>>,
+    /// With threads, what is known of its client beside the address, if anything is.
+    pub(crate) client: Option<Box<Client>>,
+}
+
+/// What is known of the client of a connection beside its address.
+pub(crate) struct Client {
+    /// The address in the PROXY header.
+    pub(crate) proxied: Option<Peer>,
+    /// Its certificate in DER; empty without one.
+    pub(crate) certificate: Box<[u8]>,
 }
 
 impl Exchange {
@@ -102,7 +110,7 @@ impl Exchange {
             told: false,
             moved_ns: now_ns,
             queued: 0,
-            proxied: None,
+            client: None,
         }
     }
 

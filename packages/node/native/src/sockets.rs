@@ -38,6 +38,7 @@ natives![
     remote_port,
     proxied_address,
     proxied_port,
+    client_certificate,
     route_of,
     leave,
     open_sockets,
@@ -327,6 +328,14 @@ fn proxied_port(app: &App, env: Env, arguments: &Arguments) -> Result {
 fn proxied(app: &App, env: Env, arguments: &Arguments) -> Option<SocketAddr> {
     let slot = env.to_u32(arguments[0]);
     app.with(|_, core| core.reported_client(core.id_at(slot)?))
+}
+
+/// `client_certificate(slot) → what the client of a request has proved to own, in DER, or none`
+fn client_certificate(app: &App, env: Env, arguments: &Arguments) -> Result {
+    let slot = env.to_u32(arguments[0]);
+    let certificate =
+        |core: &Core<Linux, Js>| core.client_certificate(core.id_at(slot)?).map(Vec::from);
+    Ok(env.array_buffer(&app.with(|_, core| certificate(core)).unwrap_or_default()))
 }
 
 /// `open_sockets() → array of slots`

@@ -60,12 +60,13 @@ pub(crate) struct Piece {
 
 /// From a thread to JavaScript. Lengths are of bytes in the batch.
 pub(crate) enum Event {
-    /// A request, after the address of its client and, if it was `proxied`, that in the PROXY header; as a head
-    /// again: `lines` headers.
+    /// A request, after the address of its client, if it was `proxied` that in the PROXY header, and the `certificate` of
+    /// so many bytes; as a head again: `lines` headers.
     Request {
         id: ConnId,
         upgrades: bool,
         proxied: bool,
+        certificate: u32,
         lines: u16,
         length: u32,
     },

@@ -6,7 +6,7 @@ use engine::{ConnId, Core, Sys, invariant};
 use wire::http::{EMPTY_HEADER, Request as Head, parse_request};
 
 use super::batch::{Batch, Command, Event, PEER_BYTES, Peer, Piece, take};
-use crate::exchange::{Exchange, Place};
+use crate::exchange::{Client, Exchange, Place};
 use crate::handler::{Event as Call, Js, Now};
 use crate::replays::Sent;
 use crate::requests::router_of;
@@ -67,11 +67,15 @@ impl Js {
                 let peer = Peer::from_bytes(take(rest, length));
                 self.on_open(core, id, route, peer);
             }
-            Event::Request { id, upgrades, proxied, lines, length } => {
+            Event::Request { id, upgrades, proxied, certificate, lines, length } => {
                 let mut bytes = take(rest, length);
                 let mut peer = || Peer::from_bytes(take(&mut bytes, PEER_BYTES as u32));
-                let peers = (peer(), proxied.then(peer));
-                self.on_threads_request(core, id, upgrades, peers, lines, bytes);
+                let (peer, proxied) = (peer(), proxied.then(peer));
+                let certificate = take(&mut bytes, certificate);
+                let known = proxied.is_some() || !certificate.is_empty();
+                let client =
+                    known.then(|| Box::new(Client { proxied, certificate: certificate.into() }));
+                self.on_threads_request(core, id, upgrades, (peer, client), lines, bytes);
             }
             Event::Data { id, last, length } => {
                 let data = take(rest, length);
@@ -250,7 +254,7 @@ impl Js {
         core: &mut Core<S, Self>,
         id: ConnId,
         upgrades: bool,
-        (peer, proxied): (Peer, Option<Peer>),
+        (peer, mut client): (Peer, Option<Box<Client>>),
         lines: u16,
         bytes: &[u8],
     ) {
@@ -284,7 +288,7 @@ impl Js {
             }
             let mut exchange =
                 begun.take().unwrap_or_else(|| self.begin(own, &head, true, core.now_ns()));
-            exchange.proxied = proxied.map(Box::new);
+            exchange.client = client.take();
             let kept = self.answer_from_cache(route, &head, core.now_ns(), &mut exchange);
             if kept == Some(false) {
                 self.spans = spans;
@@ -309,7 +313,7 @@ impl Js {
                 |env, _, passed| env.to_u32(passed),
             );
             // It was ended.
-            let Some(now) = self.now.take() else { return };
+            let Some(mut now) = self.now.take() else { return };
             spans = now.spans;
             if self.number_of(id) != Some(number) {
                 // The app was closed: what JavaScript keeps of the response ends, before the number is another's.
@@ -318,6 +322,7 @@ impl Js {
                 return self.emit(core, Call::Aborted, |env| [env.int(number as i32)]);
             }
             if passed == 1 {
+                client = now.exchange.client.take();
                 begun = self.passed_on(now.exchange);
                 continue;
             }

@@ -45,6 +45,7 @@ natives![
     remote_port,
     proxied_address,
     proxied_port,
+    client_certificate,
     route_of,
     leave,
     open_sockets,
@@ -385,8 +386,16 @@ fn proxied_port(app: &App, env: Env, arguments: &Arguments) -> Result {
 
 fn proxied(app: &App, env: Env, arguments: &Arguments) -> Peer {
     let number = env.to_u32(arguments[0]);
-    let proxied = |js: &mut Js| js.exchange(number)?.proxied.as_deref().copied();
+    let proxied = |js: &mut Js| js.exchange(number)?.client.as_deref()?.proxied;
     app.with(|js, _| proxied(js)).unwrap_or_default()
+}
+
+/// `client_certificate(number) → what the client of a request has proved to own, in DER, or none`
+fn client_certificate(app: &App, env: Env, arguments: &Arguments) -> Result {
+    let number = env.to_u32(arguments[0]);
+    let certificate =
+        |js: &mut Js| Some(js.exchange(number)?.client.as_deref()?.certificate.clone());
+    Ok(env.array_buffer(&app.with(|js, _| certificate(js)).unwrap_or_default()))
 }
 
 /// `open_sockets() → array of numbers`

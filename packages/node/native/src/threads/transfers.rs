@@ -73,11 +73,14 @@ impl Holder {
         let mut bytes = peer.to_bytes().to_vec();
         let client = core.reported_client(id);
         bytes.extend(client.into_iter().flat_map(|client| Peer::reported(client).to_bytes()));
+        let certificate = core.client_certificate(id).unwrap_or_default();
+        bytes.extend_from_slice(certificate);
+        let certificate = certificate.len() as u32;
         head_bytes(incoming.head, &mut bytes);
         let (upgrades, proxied) = (incoming.upgrade.is_some(), client.is_some());
         let length = bytes.len() as u32;
         let lines = u16::try_from(incoming.head.headers.len()).unwrap_or(u16::MAX);
-        self.push(Event::Request { id, upgrades, proxied, lines, length }, &bytes);
+        self.push(Event::Request { id, upgrades, proxied, certificate, lines, length }, &bytes);
         Answer::LaterWithin(DECISION_NS)
     }
 

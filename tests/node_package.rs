@@ -46,7 +46,7 @@ macro_rules! files {
     };
 }
 
-files!(surface arguments http cached adopt proxied websocket limits pubsub shared brokers history history_brokers workers workers_http compression tls misuse children server ws);
+files!(surface arguments http cached adopt proxied websocket limits pubsub shared brokers history history_brokers workers workers_http compression tls key_value misuse children server ws);
 
 /// Runs a file of tests; its failures are shown.
 fn passes(file: &str, module: Option<&str>) {

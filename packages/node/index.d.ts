@@ -37,6 +37,29 @@ export interface MultipartField {
 /** Splits a `multipart/*` body into its parts; undefined for another content type. */
 export function getParts(body: RecognizedString, contentType: RecognizedString): MultipartField[] | undefined;
 
+/**
+ * Strings and integers that all threads of the process share, by key and collection; without a collection, in one that has no
+ * name. They stay until they are deleted. Strings are returned as text; without a value it is `''` or `0`. Integers have 32 bits.
+ */
+export function getString(key: RecognizedString, collection?: RecognizedString): string;
+export function setString(key: RecognizedString, value: RecognizedString, collection?: RecognizedString): void;
+export function getStringKeys(collection?: RecognizedString): string[];
+export function deleteString(key: RecognizedString, collection?: RecognizedString): void;
+export function deleteStringCollection(collection?: RecognizedString): void;
+export function getInteger(key: RecognizedString, collection?: RecognizedString): number;
+export function setInteger(key: RecognizedString, value: number, collection?: RecognizedString): void;
+/** Adds to an integer, and returns the sum: no other thread comes between. */
+export function incInteger(key: RecognizedString, change: number, collection?: RecognizedString): number;
+export function getIntegerKeys(collection?: RecognizedString): string[];
+export function deleteInteger(key: RecognizedString, collection?: RecognizedString): void;
+export function deleteIntegerCollection(collection?: RecognizedString): void;
+/**
+ * Waits until no other thread has the lock, and takes it; the thread does nothing else meanwhile. The functions above do not
+ * need it: it is for several calls that belong together. `unlock` has to be called as often; so it is when the thread ends.
+ */
+export function lock(): void;
+export function unlock(): void;
+
 /** Settings of a TLS server, as names of PEM files. */
 export interface AppOptions extends TopicsOptions {
   /**

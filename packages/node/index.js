@@ -6,6 +6,7 @@ const { createApp, closeListener, listenerPort } = require('./uws/app');
 const { DeclarativeResponse } = require('./uws/declarative');
 const { getParts } = require('./uws/parts');
 const compression = require('./uws/compression');
+const keyValue = require('./uws/key_value');
 
 module.exports = {
   App: (options) => createApp(false, options),
@@ -17,6 +18,7 @@ module.exports = {
   LIBUS_LISTEN_DEFAULT: 0,
   LIBUS_LISTEN_EXCLUSIVE_PORT: 1,
   ...compression,
+  ...keyValue,
   // Messages are emptied after their handler, as those of uWebSockets.js, without `keepMessages: true`.
   _borrowsFrom: 0,
   _cfg() {},

@@ -4,6 +4,8 @@ export default standfast;
 export const {
   App, SSLApp, us_listen_socket_close, us_socket_local_port, getParts, DeclarativeResponse,
   LIBUS_LISTEN_EXCLUSIVE_PORT,
+  getString, setString, getStringKeys, deleteString, deleteStringCollection,
+  getInteger, setInteger, incInteger, getIntegerKeys, deleteInteger, deleteIntegerCollection, lock, unlock,
   DISABLED, SHARED_COMPRESSOR, SHARED_DECOMPRESSOR,
   DEDICATED_COMPRESSOR, DEDICATED_COMPRESSOR_3KB, DEDICATED_COMPRESSOR_4KB, DEDICATED_COMPRESSOR_8KB,
   DEDICATED_COMPRESSOR_16KB, DEDICATED_COMPRESSOR_32KB, DEDICATED_COMPRESSOR_64KB, DEDICATED_COMPRESSOR_128KB,

@@ -28,7 +28,7 @@ use crate::setup::Listeners;
 use crate::shared::Shared;
 use crate::threads::Threads;
 use crate::uv::Driver;
-use crate::{cached, children, history, http, setup, shared, sockets, threads};
+use crate::{cached, children, history, http, key_value, setup, shared, sockets, threads};
 
 /// What an app takes beside its connections, for the garbage collector, which would take apps for small.
 pub(crate) const APP_BYTES: i64 = 64 * 1024;
@@ -358,7 +358,16 @@ pub(crate) fn enter(env: napi_env, info: napi_callback_info, native: Native) -> 
         env.throw("this app has ended with its thread");
         return null_mut();
     }
-    match or_abort(|| native(app, env, &arguments)) {
+    called(env, || native(app, env, &arguments))
+}
+
+/// The result of a function that JavaScript calls, or what it throws.
+#[inline]
+pub(crate) fn called(
+    env: Env,
+    function: impl FnOnce() -> Result<napi_value, Thrown>,
+) -> napi_value {
+    match or_abort(function) {
         Ok(value) => value,
         Err(Thrown(text)) => {
             env.throw(&text);
@@ -457,12 +466,19 @@ unsafe extern "C" fn create_app(env: napi_env, info: napi_callback_info) -> napi
 #[unsafe(no_mangle)]
 unsafe extern "C" fn napi_register_module_v1(env: napi_env, exports: napi_value) -> napi_value {
     Env(env).method(exports, "createApp", create_app, null_mut());
+    for (name, function) in key_value::NATIVES {
+        Env(env).method(exports, name, *function, null_mut());
+    }
     exports
 }
 
-/// A table of [`Native`]s by their names in JavaScript.
+/// A table of [`Native`]s by their names in JavaScript; after `enter:`, of functions that this function calls.
 macro_rules! natives {
     ($($name:ident),* $(,)?) => {
+        use crate::app::enter;
+        crate::app::natives!(enter: $($name),*);
+    };
+    ($enter:ident: $($name:ident),* $(,)?) => {
         /// The functions of this module, by their names in JavaScript.
         pub(crate) const NATIVES: crate::app::Table = &[$((stringify!($name), entry::$name)),*];
 
@@ -475,7 +491,7 @@ macro_rules! natives {
                     env: napi_sys::napi_env,
                     info: napi_sys::napi_callback_info,
                 ) -> napi_sys::napi_value {
-                    crate::app::enter(env, info, super::$name)
+                    super::$enter(env, info, super::$name)
                 }
             )*
         }

@@ -19,6 +19,7 @@
 //! | `history` | what topics keep |
 //! | `replays` | sending sockets what they missed |
 //! | `threads` | threads that hold the sockets of an app |
+//! | `key_value` | what a program shares between its threads |
 //! | `children` | listeners that pass to apps of other threads |
 //! | `router` | which routes fit a request |
 //! | `napi`, `uv` | the parts of Node-API and libuv that are used |
@@ -35,6 +36,7 @@ mod exchange;
 mod handler;
 mod history;
 mod http;
+mod key_value;
 mod napi;
 mod replays;
 mod requests;

@@ -133,6 +133,14 @@ impl Env {
         number
     }
 
+    /// A number as JavaScript converts it to 32 bits; `None` for other values.
+    pub(crate) fn to_i32(self, value: napi_value) -> Option<i32> {
+        let mut number = 0;
+        // SAFETY: see above.
+        let status = unsafe { sys::napi_get_value_int32(self.0, value, &mut number) };
+        (status == Status::napi_ok).then_some(number)
+    }
+
     pub(crate) fn to_f64(self, value: napi_value) -> Option<f64> {
         let mut number = 0.0;
         // SAFETY: see above.

@@ -142,6 +142,11 @@ impl<P> Mailbox<P> {
         true
     }
 
+    /// A wake-up is under way that was not [acknowledged](Self::acknowledge_wake).
+    pub(crate) fn is_woken(&self) -> bool {
+        self.woken.load(Ordering::Acquire)
+    }
+
     /// Marks the wake-up as consumed: later posts must wake the worker again. Call before
     /// [`Mailbox::take`].
     pub(crate) fn acknowledge_wake(&self) {

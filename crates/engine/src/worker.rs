@@ -19,7 +19,7 @@ use crate::conn::{Conn, Flags, Mode};
 use crate::core::Core;
 use crate::invariant::{SLOT_IN_USE, broken};
 use crate::limits::{DEADLINES_PER_TURN, EVENTS_PER_TURN, POSTS_PER_TURN};
-use crate::mailbox::Envelope;
+use crate::mailbox::{Envelope, Mailbox};
 use crate::parked::LISTENERS_MAX;
 use crate::sys::process::trim_own_arena;
 use crate::sys::{Event, Interest, Sys};
@@ -153,7 +153,8 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         }
         next = if self.shed_pass.is_some() { Some(core.now_ns) } else { next };
         let drain = self.drain.as_ref().map(|_| core.now_ns + nanoseconds(DRAIN_STEP));
-        let posts = (self.posts_pending && self.handler.accepts_posts()).then_some(core.now_ns);
+        let takes_posts = self.posts_pending && (self.woken || self.handler.accepts_posts());
+        let posts = takes_posts.then_some(core.now_ns);
         [next, self.handler_wants_ns, self.evict_due_ns, self.pause_ends_ns, drain, posts]
             .into_iter()
             .flatten()
@@ -170,6 +171,9 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         self.core.tick = self.core.timers.tick(self.core.now_ns);
         self.core.tls_handshakes = 0;
         self.core.counters().turns.add(1);
+        // What was posted before a client has sent something takes effect before it.
+        self.look_for_wake();
+        self.on_posts();
         let events = std::mem::take(&mut self.events);
         let mut rest = &events[..];
         while let Some(event) = rest.first() {
@@ -177,7 +181,6 @@ impl<S: Sys, H: Handler> Worker<S, H> {
             rest = rest.get(handled.max(1)..).unwrap_or_default();
         }
         self.events = events;
-        self.on_posts();
         self.continue_shedding();
         self.on_resumed();
         self.on_timers();
@@ -235,8 +238,8 @@ impl<S: Sys, H: Handler> Worker<S, H> {
     fn on_event(&mut self, event: &Event) -> bool {
         if event.key == KEY_WAKE {
             self.core.sys.clear_wake();
-            self.posts_pending = true;
-            self.woken = true;
+            // Who has posted since the turn began does not wake this worker again.
+            self.look_for_wake();
             return false;
         }
         if event.key > KEY_LISTENER - LISTENERS_MAX as u64 {
@@ -284,6 +287,18 @@ impl<S: Sys, H: Handler> Worker<S, H> {
             Ok(()) if conn.mode == Mode::Raw && paused => None,
             Ok(()) => Some(Closed::Reset),
             Err(error) => Some(Closed::from_io_error(&error)),
+        }
+    }
+
+    fn mailbox(&self) -> &Mailbox<H::Post> {
+        &self.core.remote.shared.mailboxes[usize::from(self.core.index)]
+    }
+
+    /// Notes whether another thread has woken this worker.
+    fn look_for_wake(&mut self) {
+        if self.mailbox().is_woken() {
+            self.posts_pending = true;
+            self.woken = true;
         }
     }
 

@@ -36,7 +36,7 @@ export interface ServerOptions {
   /** Names of PEM files. With `ca`, every client must have a certificate that one of its authorities has signed. */
   tls?: { key: string; cert: string; ca?: string; passphrase?: string };
   /** Answers plain requests. */
-  fetch?: (request: Request, info: { remoteAddress: string }) => Response | Promise<Response>;
+  fetch?: (request: Request, client: ClientInfo) => Response | Promise<Response>;
 }
 
 /**
@@ -99,8 +99,18 @@ export interface HistoryPage {
   reason?: NotRecovered;
 }
 
+/** Who sends a request. */
+export interface ClientInfo {
+  /** The address of the other end of the connection: the client's, or that of a proxy in front of it. */
+  remoteAddress: string;
+  /** What a proxy says of its client in a PROXY header of version 2; empty without one. Any client can send such a header. */
+  proxiedAddress: string;
+  /** With `tls.ca`: the client's certificate in PEM, which one of the authorities has signed. */
+  certificate?: string;
+}
+
 /** The request of a handshake. */
-export interface HandshakeRequest {
+export interface HandshakeRequest extends ClientInfo {
   path: string;
   query: URLSearchParams;
   /** Decoded parameters of the route. */
@@ -108,7 +118,6 @@ export interface HandshakeRequest {
   headers: Headers;
   /** Subprotocols that the client offers. */
   protocols: string[];
-  remoteAddress: string;
 }
 
 /** What `authorize` returns: true or nothing to accept, what to accept, false for 403, or the answer that refuses. */

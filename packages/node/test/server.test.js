@@ -3,7 +3,9 @@
 
 const assert = require('node:assert/strict');
 const { once } = require('node:events');
-const { uws, both, ours, isOriginal, Queue, Client, Raw, program } = require('./support.js');
+const fs = require('node:fs');
+const https = require('node:https');
+const { uws, both, ours, isOriginal, Queue, Client, Raw, certificate, program } = require('./support.js');
 
 const { Server } = isOriginal ? require('../lib')(uws) : uws;
 
@@ -382,3 +384,50 @@ both('an address of IPv4 is told as one where the listener is one of IPv6', asyn
   t.after(() => server.close());
   assert.equal(await (await fetch(`http://127.0.0.1:${port}/`)).text(), '127.0.0.1');
 });
+
+cases('fetch and handshakes are told what a PROXY header says', async (t, started) => {
+  const shown = (client) => `${client.remoteAddress} ${client.proxiedAddress} ${client.certificate}`;
+  const told = new Queue();
+  const { port } = await started(t, { fetch: (_, client) => new Response(shown(client)) }, (server) => server
+    .websocket('/ws', async (socket) => told.push(shown(socket.request)), {
+      authorize: async (request) => {
+        await null;
+        told.push(shown(request));
+      },
+    }));
+  const header = Buffer.concat([Buffer.from('0d0a0d0a000d0a515549540a2111000c', 'hex'), Buffer.from([10, 1, 2, 3, 192, 0, 2, 9, 1, 2, 0, 80])]);
+  for (const [before, expected] of [[header, '127.0.0.1 10.1.2.3 undefined'], [Buffer.alloc(0), '127.0.0.1  undefined']]) {
+    const raw = new Raw(t, port);
+    raw.write(before, 'GET / HTTP/1.1\r\nHost: a\r\n\r\n');
+    await raw.head();
+    await raw.until((bytes) => bytes.includes(expected));
+    raw.bytes = Buffer.alloc(0);
+    assert.match(await raw.upgrade('/ws'), /^HTTP\/1.1 101 /);
+    assert.equal(await told.next(), expected);
+    assert.equal(await told.next(), expected);
+  }
+});
+
+cases('with authorities every client needs a certificate, and the program sees it', async (t, started) => {
+  const authority = certificate('authority.test');
+  const known = certificate('known.test', authority);
+  const { key_file_name: key, cert_file_name: cert } = certificate('localhost');
+  const { port } = await started(t, {
+    tls: { key, cert, ca: authority.cert_file_name },
+    fetch: (_, client) => new Response(client.certificate),
+  }, (server) => server.websocket('/ws', (socket) => socket.send(socket.request.certificate)));
+  const files = { key: fs.readFileSync(known.key_file_name), cert: fs.readFileSync(known.cert_file_name) };
+  const ask = (own) => new Promise((resolve) => {
+    const request = https.get({ port, host: '127.0.0.1', agent: false, rejectUnauthorized: false, ...own }, async (response) => {
+      let text = '';
+      for await (const piece of response) text += piece;
+      resolve(text);
+    });
+    request.on('error', (error) => resolve(error.code));
+  });
+  assert.equal(await ask(files), files.cert.toString());
+  assert.match(await ask({}), /^(ERR_SSL_TLSV13_ALERT_CERTIFICATE_REQUIRED|ECONNRESET|EPIPE)$/);
+  const client = new Client(`wss://127.0.0.1:${port}/ws`, [], { rejectUnauthorized: false, ...files });
+  t.after(() => client.ws.terminate());
+  assert.equal(await client.next(), files.cert.toString());
+}, ours);

@@ -11,7 +11,14 @@ const TURN = 256 * 1024;
 /** How an address of IPv4 begins as one of IPv6. */
 const MAPPED = '0000:0000:0000:0000:0000:ffff:';
 
-/** The client's address as text; that of IPv4 also where the listener is one of IPv6. */
+/** Who sends a request: read at once, as the response may be over later. `asks`: clients have certificates. */
+function clientOf(res, asks) {
+  const client = { remoteAddress: addressOf(res), proxiedAddress: Buffer.from(res.getProxiedRemoteAddressAsText()).toString() };
+  if (asks) client.certificate = res.getX509Certificate();
+  return client;
+}
+
+/** The address of the other end as text; that of IPv4 also where the listener is one of IPv6. */
 function addressOf(res) {
   const text = Buffer.from(res.getRemoteAddressAsText()).toString();
   if (!text.startsWith(MAPPED)) return text;
@@ -19,7 +26,7 @@ function addressOf(res) {
 }
 
 /** Answers a request by `fetch`. */
-function serve(res, req, { fetch, isSecure, maxBody, failed }) {
+function serve(res, req, { fetch, isSecure, asks, maxBody, failed }) {
   const state = { aborted: false, wake: undefined, abort: new AbortController() };
   res.onAborted(() => {
     state.aborted = true;
@@ -27,7 +34,7 @@ function serve(res, req, { fetch, isSecure, maxBody, failed }) {
     state.wake?.();
   });
   const described = describe(req, isSecure);
-  const remoteAddress = addressOf(res);
+  const client = clientOf(res, asks);
   const act = async () => {
     const hasBody = described.method !== 'GET' && described.method !== 'HEAD';
     const body = hasBody ? await collect(res, maxBody) : undefined;
@@ -37,7 +44,7 @@ function serve(res, req, { fetch, isSecure, maxBody, failed }) {
     }
     const { url, method, headers } = described;
     const request = new Request(url, { method, headers, body, signal: state.abort.signal });
-    const response = await fetch(request, { remoteAddress });
+    const response = await fetch(request, client);
     if (!(response instanceof Response)) throw new TypeError('fetch must return a Response');
     await answer(res, state, response, method === 'HEAD');
   };
@@ -162,4 +169,4 @@ function writable(res, state) {
   });
 }
 
-module.exports = { addressOf, serve };
+module.exports = { clientOf, serve };

@@ -5,7 +5,7 @@ const { getEventListeners } = require('node:events');
 const { readFileSync } = require('node:fs');
 const { owner } = require('../bytes.js');
 const { History } = require('./history.js');
-const { addressOf, serve } = require('./http.js');
+const { clientOf, serve } = require('./http.js');
 const { Socket, SocketEvent, bytesOf } = require('./socket.js');
 
 const DEFAULTS = {
@@ -34,6 +34,7 @@ module.exports = (uws) => {
     #app;
     #limits;
     #isSecure;
+    #asks;
     #compression;
     #listener;
     #history;
@@ -55,6 +56,7 @@ module.exports = (uws) => {
       }
       this.#compression = this.#limits.compress ? uws.SHARED_COMPRESSOR | uws.SHARED_DECOMPRESSOR : uws.DISABLED;
       this.#isSecure = Boolean(options.tls);
+      this.#asks = Boolean(options.tls?.ca);
       const { topics, broker, history, workers } = options;
       const missed = broker === undefined ? undefined : (topic) => this.dispatchEvent(new SocketEvent('missed', { topic }));
       const isGiven = [topics, broker, history, workers].some((option) => option !== undefined);
@@ -64,7 +66,7 @@ module.exports = (uws) => {
       if (history) this.#history = new History(this.#app._history, broker === undefined ? undefined : () => this.topicsState.broker);
       if (options.fetch) {
         this.#app.any('/*', (res, req) => serve(res, req, {
-          fetch: options.fetch, isSecure: this.#isSecure, maxBody: this.#limits.maxBody, failed: (error) => this.#failed(error),
+          fetch: options.fetch, isSecure: this.#isSecure, asks: this.#asks, maxBody: this.#limits.maxBody, failed: (error) => this.#failed(error),
         }));
       }
     }
@@ -107,7 +109,7 @@ module.exports = (uws) => {
     }
 
     #upgrade(res, req, context, parameters, authorize) {
-      const request = requestOf(res, req, parameters);
+      const request = requestOf(res, req, parameters, this.#asks);
       const key = req.getHeader('sec-websocket-key');
       const extensions = req.getHeader('sec-websocket-extensions');
       let aborted = false;
@@ -237,7 +239,7 @@ module.exports = (uws) => {
 };
 
 /** What a program sees of a handshake's request. */
-function requestOf(res, req, parameters) {
+function requestOf(res, req, parameters, asks) {
   const headers = new Headers();
   req.forEach((name, value) => headers.append(name, value));
   return {
@@ -246,7 +248,7 @@ function requestOf(res, req, parameters) {
     params: Object.fromEntries(parameters.map((name, at) => [name, decode(req.getParameter(at))])),
     headers,
     protocols: (headers.get('sec-websocket-protocol') ?? '').split(',').map((name) => name.trim()).filter(Boolean),
-    remoteAddress: addressOf(res),
+    ...clientOf(res, asks),
   };
 }
 

@@ -100,6 +100,22 @@ const SOCKET_ENDS = [
   (ws) => ws.end(pick([0, 1000, 1005, 1006, 3000, 99_999, -5, NaN]), chance(0.1) ? pick(VALUES) : 'é'.repeat(below(200))),
 ];
 
+/** What threads share, few keys so that their memory is bounded. */
+const SHARED_CALLS = [
+  () => uws.setString(name(), argument(), name()),
+  () => [uws.getString(name(), name()), uws.getStringKeys(name())],
+  () => uws.incInteger(name(), pick([1, -1, 2 ** 31, 0.5, pick(VALUES)]), name()),
+  () => [uws.getInteger(name()), uws.getIntegerKeys(name())],
+  () => pick([uws.deleteString, uws.deleteInteger])(name(), name()),
+  () => pick([uws.deleteStringCollection, uws.deleteIntegerCollection])(name()),
+  () => { uws.lock(); try { uws.lock(); shared(); uws.unlock(); } finally { uws.unlock(); } },
+  () => uws.unlock(),
+];
+
+function shared() {
+  attempt(() => pick(SHARED_CALLS)());
+}
+
 /** One call of a socket, or of another one that may have ended long ago. */
 function act(own) {
   const ws = own !== undefined && chance(0.8) ? own : pick(sockets);
@@ -112,6 +128,7 @@ function act(own) {
 function handle(ws) {
   for (let n = below(4); n > 0; n -= 1) act(ws);
   if (chance(0.05)) actOnResponse(pick(responses));
+  if (chance(0.1)) shared();
   if (chance(0.1)) Promise.resolve().then(() => act(ws));
   if (chance(0.05)) process.nextTick(() => act(ws));
   if (chance(0.05)) setImmediate(() => act(ws));
@@ -134,6 +151,7 @@ const RESPONSE_CALLS = [
   (res) => { res.pause(); setTimeout(() => attempt(() => res.resume()), below(30)); },
   (res) => res.cork(() => { for (let n = below(3); n > 0; n -= 1) actOnResponse(res); }),
   (res) => res.getRemoteAddress(),
+  (res) => [res.getProxiedRemoteAddressAsText(), res.getProxiedRemotePort(), res.getX509Certificate()],
   (res) => { if (chance(0.3)) res.close(); },
   (res, context) => upgrade(res, context),
 ];
@@ -223,6 +241,7 @@ function thread() {
     const app = uws.App({ workers: ${chance(0.5) ? 2 : undefined}, topics: 'shared' });
     app.ws('/*', { compression: uws.SHARED_COMPRESSOR, open: (ws) => ws.subscribe('all'),
                    message: (ws, message, isBinary) => { ws.send(message, isBinary, true); app.publish('all', 'more'); } });
+    setInterval(() => { uws.lock(); uws.setString('all', String(uws.incInteger('all', 1))); uws.unlock(); }, 1);
     app.any('/*', (res) => { let gone = false; res.onAborted(() => { gone = true; }); setImmediate(() => gone || res.cork(() => res.end('x'.repeat(100000)))); });
     app.listen('127.0.0.1', 0, (listener) => parentPort.postMessage(uws.us_socket_local_port(listener)));`;
   const worker = new Worker(program, { eval: true, workerData: folder });

@@ -223,8 +223,10 @@ impl<S: Sys, H: Handler> Worker<S, H> {
             self.core.begin_tls(slot);
         }
         // With TCP_DEFER_ACCEPT the request has already arrived: most connections are WebSockets
-        // before epoll reports them.
-        self.read(slot);
+        // before epoll reports them. What was posted meanwhile comes before it, in the next turn.
+        if !self.mailbox().is_woken() {
+            self.read(slot);
+        }
         self.core.arm_handshake(slot);
         self.core.watch_first(slot);
         if self.core.dead.len() > ACCEPTS_PER_TURN {

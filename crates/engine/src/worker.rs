@@ -290,7 +290,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         }
     }
 
-    fn mailbox(&self) -> &Mailbox<H::Post> {
+    pub(crate) fn mailbox(&self) -> &Mailbox<H::Post> {
         &self.core.remote.shared.mailboxes[usize::from(self.core.index)]
     }
 

@@ -18,16 +18,24 @@ use wire::websocket::OpCode;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Notes what comes, in order.
-#[derive(Default)]
-struct Order(Vec<String>);
+/// Notes what comes, in order. A request for `/posting` posts, and then connects another client.
+struct Order {
+    came: Vec<String>,
+    remote: Remote<&'static str>,
+    address: SocketAddr,
+    clients: Vec<TcpStream>,
+}
 
 impl Handler for Order {
     type User = ();
     type Post = &'static str;
 
     fn request<S: Sys>(&mut self, _: &mut Core<S, Self>, _: ConnId, of: &Incoming) -> Answer {
-        self.0.push(of.head.path().to_owned());
+        self.came.push(of.head.path().to_owned());
+        if of.head.path() == "/posting" {
+            self.remote.post(0, "post", 0).unwrap();
+            self.clients.push(ask(self.address, "/after"));
+        }
         Answer::Respond(Response::text(200, "ok"))
     }
 
@@ -38,7 +46,7 @@ impl Handler for Order {
     fn closed<S: Sys>(&mut self, _: &mut Core<S, Self>, _: ConnId, _: Closed, _: bool) {}
 
     fn post<S: Sys>(&mut self, _: &mut Core<S, Self>, post: &'static str) {
-        self.0.push(post.to_owned());
+        self.came.push(post.to_owned());
     }
 }
 
@@ -59,7 +67,8 @@ fn listening() -> (Worker<Linux, Order>, SocketAddr, Remote<&'static str>) {
         process::Listen { address, backlog: 16, shared_port: false, defer, v6_only: false };
     let (number, address) = process::listen(&listen).unwrap();
     let sys = Linux::new(Some(wake)).unwrap();
-    let (limits, handler) = (Limits::default(), Order::default());
+    let handler = Order { came: Vec::new(), remote: remote.clone(), address, clients: Vec::new() };
+    let limits = Limits::default();
     let mut worker = Worker::new(sys, 0, limits, remote.clone(), &[number], 16, handler).unwrap();
     remote.give_listener(0, 0);
     worker.turn(Some(Duration::ZERO)).unwrap();
@@ -68,8 +77,8 @@ fn listening() -> (Worker<Linux, Order>, SocketAddr, Remote<&'static str>) {
 
 fn turn_until(worker: &mut Worker<Linux, Order>, condition: impl Fn(&[String]) -> bool) {
     let deadline_ns = now_ns() + PATIENCE.as_nanos() as u64;
-    while !condition(&worker.handler().0) {
-        assert!(now_ns() < deadline_ns, "after {PATIENCE:?}: {:?}", worker.handler().0);
+    while !condition(&worker.handler().came) {
+        assert!(now_ns() < deadline_ns, "after {PATIENCE:?}: {:?}", worker.handler().came);
         worker.turn(Some(Duration::from_millis(10))).unwrap();
     }
 }
@@ -85,19 +94,36 @@ fn a_post_comes_before_what_was_sent_after_it() {
     let (mut worker, address, remote) = listening();
     let mut clients = Vec::new();
     for round in 0..20 {
-        let before = worker.handler().0.len();
+        let before = worker.handler().came.len();
         // The listener is reported before the wake-up as well as behind it.
         let others = round % 3;
         clients.extend((0..others).map(|_| ask(address, "/before")));
         remote.post(0, "post", 0).unwrap();
         clients.push(ask(address, "/after"));
         turn_until(&mut worker, |came| came.len() == before + others + 2);
-        let came = &worker.handler().0[before..];
+        let came = &worker.handler().came[before..];
         let place = |what: &str| came.iter().position(|one| one == what);
         assert!(place("post") < place("/after"), "round {round}: {came:?}");
         if round % 4 == 3 {
             clients.clear();
         }
+    }
+}
+
+#[test]
+fn a_post_of_this_turn_comes_before_who_connects_after_it() {
+    let (mut worker, address, _) = listening();
+    let mut clients = Vec::new();
+    for round in 0..20 {
+        let before = worker.handler().came.len();
+        // Accepted together, so that there is room in the batch for who comes meanwhile.
+        clients.extend(["/before", "/posting", "/before"].map(|path| ask(address, path)));
+        turn_until(&mut worker, |came| came.len() == before + 5);
+        let came = &worker.handler().came[before..];
+        let place = |what: &str| came.iter().position(|one| one == what);
+        assert!(place("post") < place("/after"), "round {round}: {came:?}");
+        clients.clear();
+        worker.parts().0.clients.clear();
     }
 }
 
@@ -125,7 +151,7 @@ fn no_wake_up_is_lost() {
     let mut taken = 0;
     while taken < THREADS * POSTS {
         worker.turn(Some(2 * PATIENCE)).unwrap();
-        for came in worker.parts().0.0.drain(..) {
+        for came in worker.parts().0.came.drain(..) {
             let Some((_, answer)) = answers.iter().find(|(name, _)| *name == came) else {
                 continue;
             };

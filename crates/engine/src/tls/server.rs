@@ -21,6 +21,10 @@ use super::session::Connection;
 /// The only ALPN protocol (RFC 7301).
 pub(super) const ALPN: &[u8] = b"http/1.1";
 
+/// Names of authorities that clients are told to choose their certificate by; with longer ones they are told none: a message
+/// of the handshake has at most 64 KiB of them.
+const AUTHORITY_NAMES_BYTES_MAX: usize = 48 * 1024;
+
 /// The oldest accepted version of TLS.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub enum TlsVersion {
@@ -84,8 +88,14 @@ impl TlsServer {
         let builder = match client_auth {
             ClientAuth::None => builder.with_no_client_auth(),
             ClientAuth::Optional(pem) | ClientAuth::Required(pem) => {
-                let roots = Arc::new(authorities(pem)?);
-                let mut verifier = WebPkiClientVerifier::builder_with_provider(roots, provider);
+                let roots = authorities(pem)?;
+                let named: usize =
+                    roots.subjects().iter().map(|name| name.as_ref().len() + 2).sum();
+                let mut verifier =
+                    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+                if named > AUTHORITY_NAMES_BYTES_MAX {
+                    verifier = verifier.clear_root_hint_subjects();
+                }
                 if matches!(client_auth, ClientAuth::Optional(_)) {
                     verifier = verifier.allow_unauthenticated();
                 }
@@ -99,11 +109,16 @@ impl TlsServer {
         }
         let mut config = builder.with_cert_resolver(Arc::new(ByName { identities }));
         config.alpn_protocols = vec![ALPN.to_vec()];
-        // The client keeps the state that resumes a session, encrypted (RFC 5077, RFC 8446 section
-        // 4.6.1). Its key is new with each configuration, so no ticket outlives a client authority
-        // that is removed.
-        config.ticketer = Ticketer::new().map_err(tls_error)?;
         config.session_storage = Arc::new(NoServerSessionStorage {});
+        if client_auth == ClientAuth::None {
+            // The client keeps the state that resumes a session, encrypted (RFC 5077, RFC 8446 section
+            // 4.6.1). Its key is new with each configuration.
+            config.ticketer = Ticketer::new().map_err(tls_error)?;
+        } else {
+            // Each resumption brings a new ticket, and certificates are not checked again: an expired one
+            // would live on.
+            config.send_tls13_tickets = 0;
+        }
         Ok(TlsServer { config: Arc::new(config) })
     }
 

@@ -171,15 +171,17 @@ fn client_authorities_admit_only_clients_they_signed() {
     for (auth, without) in [(ClientAuth::Required(ca), false), (ClientAuth::Optional(ca), true)] {
         let one = std::slice::from_ref(&identity);
         let server = TlsServer::new(one, TlsVersion::Tls13, auth).unwrap();
+        // TLS 1.2 has tickets of its own.
+        let older = TlsServer::new(one, TlsVersion::Tls12, auth).unwrap();
+        assert!(!older.config().ticketer.enabled());
         for (identity, welcome) in [(Some(&known), true), (Some(&stranger), false), (None, without)]
         {
             let client = client(identity).named("one.test").unwrap();
-            // The second session of who was welcome resumes the first.
-            for attempt in 0..2 {
+            // Nobody resumes a session: each connection proves it anew.
+            for _ in 0..2 {
                 let (server, client) = handshake(&server, &client, 4_096);
                 let how = server.tls.session.handshake();
-                let resumed = if attempt == 0 { Handshake::Full } else { Handshake::Resumed };
-                assert_eq!(how, welcome.then_some(resumed), "{auth:?} {identity:?}");
+                assert_eq!(how, welcome.then_some(Handshake::Full), "{auth:?} {identity:?}");
                 // In TLS 1.3 a client completes its handshake before the server verifies it, and learns of
                 // a refusal by an alert.
                 assert_eq!(client.then == StreamState::Failed, !welcome);
@@ -189,6 +191,29 @@ fn client_authorities_admit_only_clients_they_signed() {
             }
         }
     }
+}
+
+#[test]
+fn so_many_authorities_that_their_names_fill_no_message_are_not_named() {
+    let named = |organization: String| {
+        let mut params = CertificateParams::default();
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        params.distinguished_name.push(rcgen::DnType::OrganizationName, organization);
+        params.self_signed(&KeyPair::generate().unwrap()).unwrap().pem()
+    };
+    let authority = CertificateAuthority::new();
+    let mut authorities = authority.ca.clone();
+    (0..70).for_each(|one| authorities += &named(format!("{one} {}", "x".repeat(1_000))));
+    let server = TlsServer::new(
+        &[authority.identity("one.test")],
+        TlsVersion::Tls12,
+        ClientAuth::Required(authorities.as_bytes()),
+    )
+    .unwrap();
+    let trust = TlsTrust::Authorities(authority.ca.clone().into_bytes());
+    let client = TlsClient::new(&trust, Some(&authority.identity("client")), true).unwrap();
+    let (server, _) = handshake(&server, &client.named("one.test").unwrap(), 4_096);
+    assert!(server.tls.session.handshake().is_some());
 }
 
 #[test]

@@ -430,4 +430,5 @@ cases('with authorities every client needs a certificate, and the program sees i
   const client = new Client(`wss://127.0.0.1:${port}/ws`, [], { rejectUnauthorized: false, ...files });
   t.after(() => client.ws.terminate());
   assert.equal(await client.next(), files.cert.toString());
+  for (const wrong of ['', null, false]) assert.throws(() => new Server({ tls: { key, cert, ca: wrong } }), Error);
 }, ours);

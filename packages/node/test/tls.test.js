@@ -170,12 +170,39 @@ both('handlers of upgrades read it, too', async (t) => {
   }
 });
 
-ours('a session that is resumed has the certificate of the first', async (t) => {
+ours('who is asked for a certificate does not resume a session: it would outlive the certificate', async (t) => {
   const port = await serve(t, shows, uws.SSLApp(asking()));
   const first = await bodies(t, port, known, [GET]);
   const second = await bodies(t, port, known, [GET], first.ticket);
-  assert.deepEqual([first.reused, second.reused], [false, true]);
-  assert.deepEqual(second.got, [fs.readFileSync(known.cert_file_name, 'utf8')]);
+  assert.deepEqual([first.ticket, first.reused, second.reused], [undefined, false, false]);
+  assert.equal((await bodies(t, port, null, [GET], first.ticket)).got[0], '');
+});
+
+ours('other server names bring no other authorities, and keep what is demanded', async (t) => {
+  const app = uws.SSLApp(asking({ rejectUnauthorized: true }));
+  const other = certificate('other.test');
+  const foreign = certificate('elsewhere.test').cert_file_name;
+  assert.throws(() => app.addServerName('other.test', { ...other, ca_file_name: foreign }), /other authorities than the app's/);
+  assert.throws(() => app.addServerName('other.test', { ...other, ca_file_name: other.key_file_name }), /other authorities|certificate/);
+  app.addServerName('other.test', { ...other, ca_file_name: authority.cert_file_name });
+  app.removeServerName('other.test').addServerName('other.test', other);
+  const port = await serve(t, shows, app);
+  assert.equal((await bodies(t, port, known, [GET])).got.length, 1);
+  assert.deepEqual((await bodies(t, port, null, [GET])).got, []);
+  assert.deepEqual((await bodies(t, port, stranger, [GET])).got, []);
+  assert.throws(() => uws.SSLApp(certificate('localhost')).addServerName('other.test', { ...other, ca_file_name: foreign }), /other authorities/);
+  assert.throws(() => uws.SSLApp({ ...certificate('localhost'), ca_file_name: other.key_file_name }), /certificate/);
+});
+
+ours('a certificate that cannot be added changes nothing', async (t) => {
+  const app = uws.SSLApp(certificate('localhost'));
+  const other = certificate('other.test');
+  assert.throws(() => app.addServerName('other.test', { ...other, key_file_name: certificate('third.test').key_file_name }), Error);
+  assert.throws(() => app.addServerName('other.test', { ...other, ca_file_name: other.key_file_name }), Error);
+  const port = await serve(t, (given) => given.get('/', (res) => res.end('default')), app);
+  assert.equal((await ask(t, port, 'other.test')).name, 'localhost');
+  app.addServerName('other.test', other);
+  assert.equal((await ask(t, port, 'other.test')).name, 'other.test');
 });
 
 ours('rejectUnauthorized refuses clients without a certificate, and needs authorities', async (t) => {
@@ -184,6 +211,7 @@ ours('rejectUnauthorized refuses clients without a certificate, and needs author
   assert.deepEqual((await bodies(t, port, null, [GET])).got, []);
   assert.deepEqual((await bodies(t, port, stranger, [GET])).got, []);
   assert.throws(() => uws.SSLApp({ ...certificate('localhost'), rejectUnauthorized: true }), /rejectUnauthorized is for apps with ca_file_name/);
+  for (const value of [null, false, 0]) assert.throws(() => uws.SSLApp(asking({ ca_file_name: value })), /ca_file_name/);
 });
 
 ours('apps with workers know certificates, too', async (t) => {

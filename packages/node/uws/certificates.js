@@ -24,10 +24,10 @@ function readCertificates(options) {
     const passphrase = text(options.passphrase, 'passphrase');
     key = createPrivateKey({ key, passphrase }).export({ type: 'pkcs8', format: 'pem' });
   }
-  const authorities = options.ca_file_name ? read(options.ca_file_name, 'ca_file_name') : undefined;
-  const required = Boolean(options.rejectUnauthorized);
-  if (required && !authorities) throw new TypeError('the option rejectUnauthorized is for apps with ca_file_name');
-  return { certificate, key, authorities, required };
+  // Empty is none, as in uWebSockets.js.
+  const asks = options.ca_file_name !== undefined && options.ca_file_name !== '';
+  const authorities = asks ? read(options.ca_file_name, 'ca_file_name') : undefined;
+  return { certificate, key, authorities, required: Boolean(options.rejectUnauthorized) };
 }
 
 module.exports = { readCertificates };

@@ -56,7 +56,7 @@ module.exports = (uws) => {
       }
       this.#compression = this.#limits.compress ? uws.SHARED_COMPRESSOR | uws.SHARED_DECOMPRESSOR : uws.DISABLED;
       this.#isSecure = Boolean(options.tls);
-      this.#asks = Boolean(options.tls?.ca);
+      this.#asks = options.tls?.ca !== undefined;
       const { topics, broker, history, workers } = options;
       const missed = broker === undefined ? undefined : (topic) => this.dispatchEvent(new SocketEvent('missed', { topic }));
       const isGiven = [topics, broker, history, workers].some((option) => option !== undefined);
@@ -262,7 +262,7 @@ function decode(text) {
 
 /** Paths of PEM files, which are checked here for an error that names them. */
 function tlsOptions({ key, cert, ca, passphrase }) {
-  for (const file of [key, cert, ca].filter(Boolean)) readFileSync(file);
-  const options = { key_file_name: key, cert_file_name: cert, ca_file_name: ca, passphrase, rejectUnauthorized: ca && true };
+  for (const file of [key, cert, ca].filter((name) => name !== undefined)) readFileSync(file);
+  const options = { key_file_name: key, cert_file_name: cert, ca_file_name: ca, passphrase, rejectUnauthorized: ca === undefined ? undefined : true };
   return Object.fromEntries(Object.entries(options).filter(([, value]) => value !== undefined));
 }

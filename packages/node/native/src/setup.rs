@@ -444,7 +444,7 @@ fn release(app: &App, env: Env, _: &Arguments) -> Result {
 // ---- certificates ----
 
 /// The certificates of an app with TLS: the first one is for clients that name no other server.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Certificates {
     named: Vec<(String, TlsIdentity)>,
     /// Those that have to have signed clients' certificates, and whether every client must have one.
@@ -457,17 +457,16 @@ pub(crate) fn add_certificate(app: &App, env: Env, arguments: &Arguments) -> Res
     let text = |value, what: &str| env.text(value).ok_or_else(|| format!("expected {what} in PEM"));
     let name = env.text(name).unwrap_or_default();
     let (certificates, key) = (text(certificates, "a certificate")?, text(key, "a key")?);
-    let required = env.to_bool(required);
-    let authorities = env.text(authorities).map(|pem| (pem.into_bytes(), required));
+    let authorities = env.text(authorities).map(String::into_bytes);
     let identity = TlsIdentity::from_pem(certificates.as_bytes(), key.as_bytes());
     let identity = identity.map_err(|error| error.to_string())?;
+    let required = env.to_bool(required);
     change(app, |own| {
+        own.authorize(&name, authorities, required)?;
         own.named.retain(|(other, _)| *other != name);
         let at = if name.is_empty() { 0 } else { own.named.len() };
         own.named.insert(at, (name, identity));
-        if authorities.is_some() {
-            own.authorities = authorities;
-        }
+        Ok(())
     })?;
     Ok(env.undefined())
 }
@@ -475,11 +474,41 @@ pub(crate) fn add_certificate(app: &App, env: Env, arguments: &Arguments) -> Res
 /// `remove_certificate(name)`
 fn remove_certificate(app: &App, env: Env, arguments: &Arguments) -> Result {
     let name = env.text(arguments[0]).unwrap_or_default();
-    change(app, |own| own.named.retain(|(other, _)| *other != name))?;
+    change(app, |own| {
+        own.named.retain(|(other, _)| *other != name);
+        Ok(())
+    })?;
     Ok(env.undefined())
 }
 
 impl Certificates {
+    /// Takes authorities that come with a name, and whether clients must have a certificate. Both hold for all names:
+    /// another name neither brings other authorities nor lets in who has no certificate.
+    fn authorize(
+        &mut self,
+        name: &str,
+        authorities: Option<Vec<u8>>,
+        required: bool,
+    ) -> std::result::Result<(), Thrown> {
+        let is_own = name.is_empty();
+        match (authorities, &mut self.authorities) {
+            (Some(pem), own) if is_own => *own = Some((pem, false)),
+            (Some(pem), Some((own, _))) if pem == *own => {}
+            (Some(_), _) => {
+                return Err("other authorities than the app's: ca_file_name holds for all names, so give it to SSLApp".into());
+            }
+            (None, _) => {}
+        }
+        match &mut self.authorities {
+            Some((_, own)) => *own |= required,
+            None if required => {
+                return Err("the option rejectUnauthorized is for apps with ca_file_name".into());
+            }
+            None => {}
+        }
+        Ok(())
+    }
+
     /// Whether a name, or `*` in place of its first label, has a certificate.
     pub(crate) fn is_named(&self, name: &str) -> bool {
         let rest = name.split_once('.').map(|(_, rest)| rest);
@@ -497,12 +526,16 @@ fn report_names(app: &App, env: Env, _: &Arguments) -> Result {
     Ok(env.undefined())
 }
 
-fn change(app: &App, change: impl FnOnce(&mut Certificates)) -> std::result::Result<(), Thrown> {
+/// Changes certificates, or nothing if that is an error.
+fn change(
+    app: &App,
+    change: impl FnOnce(&mut Certificates) -> std::result::Result<(), Thrown>,
+) -> std::result::Result<(), Thrown> {
     app.with(|js, core| {
-        let Some(own) = &mut js.tls else {
+        let Some(mut own) = js.tls.clone() else {
             return Err("an App has no certificates: use SSLApp".into());
         };
-        change(own);
+        change(&mut own)?;
         let identities: Vec<TlsIdentity> =
             own.named.iter().map(|(_, identity)| identity.clone()).collect();
         let server = if identities.is_empty() {
@@ -516,6 +549,7 @@ fn change(app: &App, change: impl FnOnce(&mut Certificates)) -> std::result::Res
             let server = TlsServer::new(&identities, TlsVersion::Tls12, clients);
             Some(server.map_err(|error| error.to_string())?)
         };
+        js.tls = Some(own);
         js.tls_server.clone_from(&server);
         if server.is_some() {
             core.set_tls(server);

@@ -40,6 +40,7 @@ export function getParts(body: RecognizedString, contentType: RecognizedString):
 /**
  * Strings and integers that all threads of the process share, by key and collection; without a collection, in one that has no
  * name. They stay until they are deleted. Strings are returned as text; without a value it is `''` or `0`. Integers have 32 bits.
+ * Keys, names and values have at most 256 MiB.
  */
 export function getString(key: RecognizedString, collection?: RecognizedString): string;
 export function setString(key: RecognizedString, value: RecognizedString, collection?: RecognizedString): void;
@@ -55,7 +56,8 @@ export function deleteInteger(key: RecognizedString, collection?: RecognizedStri
 export function deleteIntegerCollection(collection?: RecognizedString): void;
 /**
  * Waits until no other thread has the lock, and takes it; the thread does nothing else meanwhile. The functions above do not
- * need it: it is for several calls that belong together. `unlock` has to be called as often; so it is when the thread ends.
+ * need it: it is for several calls that belong together. `unlock` has to be called as often, and throws without the lock; a thread
+ * that ends gives it back, and one that is ended waits no longer.
  */
 export function lock(): void;
 export function unlock(): void;

@@ -4,7 +4,7 @@
 const assert = require('node:assert/strict');
 const { once } = require('node:events');
 const { Worker } = require('node:worker_threads');
-const { uws, both, ours, moduleName } = require('./support.js');
+const { uws, both, ours, moduleName, program } = require('./support.js');
 
 /** A collection of a test. */
 let collections = 0;
@@ -115,4 +115,41 @@ ours('a thread that ends gives the lock back', async () => {
   uws.lock();
   uws.unlock();
   assert.throws(() => uws.unlock(), /this thread does not have the lock/);
+});
+
+/** How a program of a thread begins. */
+const asProgram = `const uws = require(${JSON.stringify(moduleName)}); const { Worker, parentPort } = require('node:worker_threads');`;
+
+ours('a thread that waits for the lock can be ended, and does nothing to what it guards', async () => {
+  const own = fresh();
+  for (let round = 0; round < 10; round += 1) {
+    uws.lock();
+    const waits = new Worker(`${asProgram} parentPort.postMessage(1); uws.lock(); uws.incInteger('count', 1, ${JSON.stringify(own)}); uws.unlock();`, { eval: true });
+    await once(waits, 'message');
+    await new Promise((resolve) => setTimeout(resolve, 15 * round));
+    await waits.terminate();
+    uws.unlock();
+    uws.lock();
+    uws.unlock();
+  }
+  assert.equal(uws.getInteger('count', own), 0);
+});
+
+ours('a thread that has the lock can be ended while one of its own waits', async () => {
+  const inner = `${asProgram} parentPort.postMessage(1); uws.lock();`;
+  const outer = new Worker(`${asProgram} uws.lock();
+    new Worker(${JSON.stringify(inner)}, { eval: true }).on('message', () => parentPort.postMessage(1));`, { eval: true });
+  await once(outer, 'message');
+  await outer.terminate();
+  uws.lock();
+  uws.unlock();
+});
+
+ours('a process ends though a thread waits for the lock that another has', async (t) => {
+  const waits = `${asProgram} parentPort.postMessage(1); uws.lock();`;
+  for (const [end, expected] of [['process.exit(0)', 0], ["throw new Error('planned')", 1]]) {
+    const { code, stderr } = await program(t, `const { Worker } = require('node:worker_threads'); uws.lock();
+      new Worker(${JSON.stringify(waits)}, { eval: true }).on('message', () => { ${end}; });`);
+    assert.equal(code, expected, stderr);
+  }
 });

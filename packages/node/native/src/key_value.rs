@@ -1,9 +1,10 @@
 //! Strings and integers that all threads of a process share, by collection and key: the key-value functions of
 //! uWebSockets.js. What a program puts there stays until it deletes it.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use napi_sys::{napi_callback_info, napi_env, napi_value};
 
@@ -49,6 +50,9 @@ fn enter(
 ) -> napi_value {
     let env = Env(env);
     let (arguments, _) = env.arguments::<ARGUMENTS>(info);
+    if ENDED.get() {
+        return env.undefined();
+    }
     called(env, || function(env, &arguments))
 }
 
@@ -56,10 +60,17 @@ fn store() -> MutexGuard<'static, Store> {
     STORE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Longer strings could not be returned: V8 has none of 2^29 characters.
+const STRING_BYTES_MAX: usize = 256 << 20;
+
 fn bytes(env: Env, value: napi_value, what: &str) -> std::result::Result<Box<[u8]>, Thrown> {
-    let bytes = env.short_text(value, |bytes| Box::from(bytes));
-    bytes
-        .ok_or_else(|| format!("expected {what}: a string, an ArrayBuffer or a view of one").into())
+    let bytes: Option<Box<[u8]>> = env.short_text(value, |bytes| bytes.into());
+    let bytes = bytes
+        .ok_or_else(|| format!("expected {what}: a string, an ArrayBuffer or a view of one"))?;
+    if bytes.len() > STRING_BYTES_MAX {
+        return Err(format!("{what} has more than {STRING_BYTES_MAX} bytes").into());
+    }
+    Ok(bytes)
 }
 
 fn key(env: Env, value: napi_value) -> std::result::Result<Box<[u8]>, Thrown> {
@@ -190,22 +201,42 @@ fn delete_integer_collection(env: Env, &[from, ..]: &Arguments) -> Result {
 static LOCKED: Mutex<bool> = Mutex::new(false);
 static UNLOCKED: Condvar = Condvar::new();
 
+/// How long a thread waits for the lock before it looks whether it is being ended.
+const WAIT: Duration = Duration::from_millis(50);
+
 /// How often this thread has taken the lock. It is given back with the thread.
 #[derive(Default)]
 struct Depth(u32);
 
 thread_local! {
+    /// The thread was ended while it waited for the lock. Nothing can be thrown in it any more, and JavaScript may still do
+    /// what comes next: it changes nothing here.
+    static ENDED: Cell<bool> = const { Cell::new(false) };
     static DEPTH: RefCell<Depth> = RefCell::default();
 }
 
 impl Depth {
-    fn take(&mut self) {
-        if self.0 == 0 {
+    /// Returns whether the thread has the lock: not if it is being ended meanwhile, as nothing would end the wait.
+    fn take(&mut self, env: Env) -> bool {
+        let has_it = self.0 > 0 || Self::wait(env);
+        self.0 += u32::from(has_it);
+        has_it
+    }
+
+    fn wait(env: Env) -> bool {
+        loop {
             let locked = LOCKED.lock().unwrap_or_else(PoisonError::into_inner);
-            let free = UNLOCKED.wait_while(locked, |locked| *locked);
-            *free.unwrap_or_else(PoisonError::into_inner) = true;
+            let free = UNLOCKED.wait_timeout_while(locked, WAIT, |locked| *locked);
+            let (mut locked, waited) = free.unwrap_or_else(PoisonError::into_inner);
+            if !waited.timed_out() {
+                *locked = true;
+                return true;
+            }
+            drop(locked);
+            if env.is_ending() {
+                return false;
+            }
         }
-        self.0 += 1;
     }
 
     /// Returns whether the thread has had it.
@@ -229,7 +260,9 @@ impl Drop for Depth {
 
 /// `lock()`: waits until no other thread has the lock.
 fn lock(env: Env, _: &Arguments) -> Result {
-    DEPTH.with_borrow_mut(Depth::take);
+    if !DEPTH.with_borrow_mut(|depth| depth.take(env)) {
+        ENDED.set(true);
+    }
     Ok(env.undefined())
 }
 

@@ -123,6 +123,19 @@ impl Env {
         array
     }
 
+    /// Whether the thread is being ended, from outside of it: JavaScript does not run any more. Node.js then waits for what
+    /// the thread is at.
+    pub(crate) fn is_ending(self) -> bool {
+        let (mut scope, mut result) = (null_mut(), null_mut());
+        // SAFETY: see above; the scope is closed in the order of scopes, and its handles are not used after it.
+        unsafe {
+            sys::napi_open_handle_scope(self.0, &mut scope);
+            let status = sys::napi_run_script(self.0, self.string("0"), &mut result);
+            sys::napi_close_handle_scope(self.0, scope);
+            status != Status::napi_ok
+        }
+    }
+
     // ---- values from JavaScript ----
 
     #[inline]

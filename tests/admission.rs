@@ -161,12 +161,12 @@ fn ten_thousand_slow_heads_leak_nothing() {
     };
     flood(500);
     settle();
-    let (descriptors, rss) = (server.descriptors(), server.rss_bytes());
+    let (descriptors, own) = (server.descriptors(), server.own_bytes());
     flood(10_000);
     is_served(&mut bystander);
     settle();
     eventually("all descriptors are closed", || server.descriptors() <= descriptors);
-    eventually("memory is returned", || server.rss_bytes() <= rss + (1 << 20));
+    eventually("memory is returned", || server.own_bytes() <= own + (1 << 20));
 }
 
 #[test]
@@ -183,12 +183,12 @@ fn refused_connects_leak_nothing() {
         });
     };
     refuse(4_000);
-    let (descriptors, rss) = (server.descriptors(), server.rss_bytes());
+    let (descriptors, own) = (server.descriptors(), server.own_bytes());
     refuse(REFUSED);
     assert_eq!(refused(&server, "max_per_address"), 4_000 + REFUSED);
     is_served(&mut inside);
     eventually("all descriptors are closed", || server.descriptors() <= descriptors);
-    eventually("memory is returned", || server.rss_bytes() <= rss + (1 << 20));
+    eventually("memory is returned", || server.own_bytes() <= own + (1 << 20));
     let lines = server.log().matches("--max-per-address").count();
     assert!(lines < 60, "the log is limited: {lines} lines");
 }

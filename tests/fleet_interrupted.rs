@@ -129,7 +129,9 @@ fn an_agent_ends_on_ctrl_c_although_its_load_does_not_read_what_a_setup_captured
 #[test]
 fn a_proof_ends_at_once_on_ctrl_c_although_a_load_takes_no_command() {
     // While the sockets are held, and while all agents have to take the next command.
-    for (hold, stops_in) in [("10m", "connected: 20 open"), ("1s", "held for ")] {
+    for (hold, begun, stops_in) in
+        [("10m", "connected: 20 open", "connected: 20 open"), ("4s", "holding ", "held for ")]
+    {
         let Some(fleet) = Fleet::start(2) else { return };
         let (log, json) = (fleet.folder().join("log"), fleet.folder().join("json"));
         let (nats, path) = (fleet.broker.url(""), json.to_str().expect("a plain path"));
@@ -150,7 +152,7 @@ fn a_proof_ends_at_once_on_ctrl_c_although_a_load_takes_no_command() {
         proof.stdout(Stdio::null()).stderr(File::create(&log).expect("a log"));
         let mut proof = Running(proof.spawn().expect("it starts"));
         let has = |text: &str| fs::read_to_string(&log).unwrap_or_default().contains(text);
-        eventually("the sockets are open", || has("connected: 20 open"));
+        eventually("the sockets are open", || has(begun));
         kill_process(load_of(&fleet.agents[1]).expect("a load"), Signal::STOP).expect("it runs");
         eventually("the phase", || has(stops_in));
         assert_eq!(interrupt(&mut proof), Some(130));

@@ -73,7 +73,8 @@ export interface AppOptions extends TopicsOptions {
   cert_file_name?: RecognizedString;
   /**
    * Certificates of authorities. Clients are asked for a certificate, and one that none of these has signed ends the handshake.
-   * Who has none is let in: see `getX509Certificate` and `rejectUnauthorized`.
+   * Who has none is let in: see `getX509Certificate` and `rejectUnauthorized`. Both options hold for all server names, and sessions
+   * are not resumed.
    */
   ca_file_name?: RecognizedString;
   /** Refuses clients without a certificate, too. Default: false. uWebSockets.js does not have this option. */

@@ -21,8 +21,8 @@ use super::session::Connection;
 /// The only ALPN protocol (RFC 7301).
 pub(super) const ALPN: &[u8] = b"http/1.1";
 
-/// Names of authorities that clients are told to choose their certificate by; with longer ones they are told none: a message
-/// of the handshake has at most 64 KiB of them.
+/// Clients are told the names of the authorities, to choose their certificate by (RFC 8446 section 4.2.4), if these have at most
+/// so many bytes; otherwise none. A message of the handshake has room for 64 KiB.
 const AUTHORITY_NAMES_BYTES_MAX: usize = 48 * 1024;
 
 /// The oldest accepted version of TLS.
@@ -46,7 +46,8 @@ impl TlsVersion {
     }
 }
 
-/// Whether clients are asked for a certificate. The authorities, in PEM, are those that have to have signed it.
+/// Whether clients are asked for a certificate. The authorities, in PEM, are those that have to have signed it. Who is asked
+/// gets no ticket (RFC 8446 section 4.6.1): each connection is a full handshake.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub enum ClientAuth<'a> {
     /// They are not asked.
